@@ -11,14 +11,9 @@ import sys
 from pathlib import Path
 
 PACKAGES = ("backends", "tui")
-_CONTROLLER = (
-    *("builder", "cluster", "gateway", "leftovers", "loading", "memory_usage"),
-    *("reconciler", "recovery", "relays", "serving", "snapshot_store", "stand_in"),
-)
 _MACHINES = ("model_files", "parcels", "peer", "probing", "provisioning")
 _CLI = ("command", "completion", "drafts", "main", "models", "peers")
 KNOWN = {
-    *(f"backends.controller.{name}" for name in _CONTROLLER),
     *(f"backends.machines.{name}" for name in _MACHINES),
     *("backends.machines.ssh.errors", "backends.machines.ssh.login"),
     *(f"tui.cli.{name}" for name in _CLI),

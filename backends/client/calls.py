@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from backends.client import http
-from backends.client.asking import ASKING, require_allowed
+from backends.client.http import ASKING, require_allowed
 from backends.client.start import (
     RunningController,
     dismiss,

@@ -7,11 +7,11 @@ import contextlib
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
-from backends.client.asking import ASKING
 from backends.client.calls import ControllerConnection
 from backends.client.chats import ChatsClient
+from backends.client.http import ASKING
 from backends.client.start import wait_gone
-from backends.controller.event_files import EventFiles
+from backends.controller.event_log import EventFiles
 from backends.errors import ControllerError
 from backends.paths import Paths, user_paths
 from backends.places import LOCAL
@@ -226,8 +226,8 @@ class ControllerClient:
             await self._call("POST", "/v1/events", tuple[Event, ...], {"text": what})
             return
         # Imported here because only a build outside of any controller needs them.
-        from backends.controller.askers import myself
         from backends.controller.event_log import EventLog
+        from backends.controller.responses import myself
 
         log = EventLog(EventFiles(self._paths.events_dir))
         log.tell(EventKind.ENGINE, what, by=myself(ASKING.get().program))
@@ -255,7 +255,7 @@ class ControllerClient:
 
         Loads nothing and asks no worker; the plan need not run.
         """
-        return await self._call("POST", "/v1/memory", PlanMemory, {"plan": plan})
+        return await self._call("POST", "/v1/memory", PlanMemory, plan)
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:
         """Every pass still remembered, by worker, oldest first."""

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
-from backends.controller.askers import asker
 from backends.controller.event_log import CONTROLLER
 from backends.controller.metrics import prometheus_text
 from backends.controller.preparation import WEIGHT_AGE_S, Preparations
 from backends.controller.responses import (
+    asker,
     body,
     errors_as_values,
     json_response,
@@ -158,7 +158,6 @@ class Api:
     ) -> None:
         self._clusters = clusters
         self._readers = readers
-        self._memory = clusters.memory
         self._preparations = Preparations(
             clusters, machines, readers, self._models_found
         )
@@ -193,7 +192,7 @@ class Api:
                 web.post("/v1/settings", self._settings),
                 web.post("/v1/propose", self._propose),
                 web.post("/v1/prepare", self._prepare),
-                web.post("/v1/memory", self._memory.memory),
+                web.post("/v1/memory", self._memory),
                 web.post("/v1/launch", self._launch),
                 web.post("/v1/stop", self._stop),
                 web.post("/v1/drain", self._drain),
@@ -283,6 +282,10 @@ class Api:
             raise UsageError("There is nothing to prepare", "Give an ask or a plan.")
         cluster = self._of(request)
         return json_response(await self._preparations.prepare(cluster, what))
+
+    async def _memory(self, request: web.Request) -> web.Response:
+        plan = await body(request, Plan)
+        return json_response(await self._clusters.memory.of(plan))
 
     async def _launch(self, request: web.Request) -> web.Response:
         """Set the goal to a plan; returns at once, its generation in the snapshot."""

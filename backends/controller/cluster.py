@@ -25,7 +25,7 @@ from backends.controller.stand_in import require_there
 from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.gateway.target import GATEWAY
 from backends.planning.blueprint import needed_names, short_name
-from backends.planning.prompt_cache import is_same
+from backends.planning.room import is_same
 from backends.split.flags import check_exact, compile_split
 from backends.state import ClusterState, RolledBack
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from backends.controller.api_ports import ApiPorts
     from backends.controller.event_log import EventLog
+    from backends.controller.gateway import ApiPorts
     from backends.controller.journal import Journal
     from backends.controller.processes import ProcessBook
     from backends.controller.snapshot_store import SnapshotStore

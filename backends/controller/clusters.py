@@ -6,14 +6,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from backends.controller.api_ports import ApiPorts
 from backends.controller.cluster import Cluster
-from backends.controller.event_files import EventFiles
-from backends.controller.event_log import CONTROLLER, EventLog
+from backends.controller.event_log import CONTROLLER, EventFiles, EventLog
 from backends.controller.event_recorders import PeerRecorder
+from backends.controller.gateway import ApiPorts
 from backends.controller.journal import Journal
-from backends.controller.memory_api import MemoryApi
-from backends.controller.memory_usage import held_by, memory_of
+from backends.controller.memory_usage import PlannedMemory, held_by, memory_of
 from backends.controller.processes import AGENT, ProcessBook
 from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import DllmError, UsageError
@@ -57,7 +55,7 @@ class Clusters:
         self.book: ProcessBook
         self._settings_error = ""
         self.trials = TrialBook(paths.trials_file)
-        self.memory = MemoryApi(readers, paths)
+        self.memory = PlannedMemory(readers, paths)
         self.event_log = EventLog(EventFiles(paths.events_dir), self._happened)
         self._peer_recorder = PeerRecorder(self.event_log)
 
@@ -212,7 +210,10 @@ class Clusters:
     async def held_beside(self, cluster: Cluster) -> list[ClusterMemory]:
         """List the memory that every other cluster takes."""
         others = [other for other in self if other is not cluster]
-        held = [await held_by(other, self._readers) for other in others]
+        held = [
+            await held_by(other.pursued, other.store.snapshot, self._readers)
+            for other in others
+        ]
         return [each for each in held if each is not None]
 
     def show_engine(self, engine: EngineInfo) -> None:

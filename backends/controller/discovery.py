@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from backends.controller.api_ports import ApiPorts
+    from backends.controller.gateway import ApiPorts
     from backends.controller.steps import StepBoard
     from backends.controller.ways import Ways
     from backends.gateway.access import ApiSettings

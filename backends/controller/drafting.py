@@ -35,7 +35,7 @@ from backends.state import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from backends.controller.memory_api import MemoryApi
+    from backends.controller.memory_usage import PlannedMemory
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
     from backends.state import Device, ModelFile, ModelInfo, Peer, Plan
@@ -48,7 +48,7 @@ class Drafting:
         self,
         readers: Readers,
         machines: Machines,
-        memory: MemoryApi,
+        memory: PlannedMemory,
         models: Callable[[], Awaitable[Sequence[ModelFile]]],
     ) -> None:
         self._models = models

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import time
 from collections import deque
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from backends.state import Actor, Event, EventKind, EventTone
+import msgspec
+
+from backends.state import NOT_JSON, Actor, Event, EventKind, EventTone, Value
+from backends.state.base import json_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from backends.controller.event_files import EventFiles
     from backends.state import Failure
 
 log = logging.getLogger(__name__)
@@ -140,3 +145,101 @@ def _clipped(text: str) -> str:
 def _evidence(failure: Failure | None) -> tuple[str, ...]:
     lines = failure.log_tail[-EVIDENCE_LINES_MAX:] if failure else ()
     return tuple(map(_clipped, lines))
+
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+"""Changes when an older controller would misread a line."""
+KEPT_DAYS = 7
+FILE_BYTES_MAX = 512 << 10
+FILES_BYTES_MAX = 4 << 20
+_DAY_S = 86_400.0
+
+
+class _Line(Value, frozen=True, kw_only=True):
+    v: int
+    event: Event
+
+
+class EventFiles:
+    """A folder with a file a day, or more on busy days.
+
+    The name of each file is the number of its first event. ``clock`` gives Unix
+    seconds.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._failing = False
+
+    def read(self) -> Iterator[Event]:
+        """Return the events of the last days, oldest first.
+
+        It leaves out a torn line, and a line of another release that it cannot decode.
+        """
+        oldest = datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=KEPT_DAYS)
+        for file in self._files():
+            with contextlib.suppress(OSError):
+                for raw in file.read_bytes().splitlines():
+                    event = _event(raw)
+                    if event is not None and event.at >= oldest:
+                        yield event
+
+    def append(self, event: Event) -> None:
+        """Add one line; a disk that is full costs the line, nothing else."""
+        try:
+            self._append(event)
+        except OSError as error:
+            if not self._failing:
+                log.error("events are not written to %s: %s", self._folder, error)
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _append(self, event: Event) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = self._current() or self._begun(event.number)
+        line = json_bytes(_Line(v=VERSION, event=event)) + b"\n"
+        descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, _line_end(descriptor) + line)
+        finally:
+            os.close(descriptor)
+
+    def _current(self) -> Path | None:
+        """The newest file, if it is of today and has room."""
+        files = self._files()
+        if not files:
+            return None
+        status = files[-1].stat()
+        today = status.st_mtime // _DAY_S == self._clock() // _DAY_S
+        return files[-1] if today and status.st_size < FILE_BYTES_MAX else None
+
+    def _begun(self, number: int) -> Path:
+        """The name of another file, once there is room for it."""
+        files = self._files()
+        sizes = [file.stat().st_size for file in files]
+        for index, file in enumerate(files):
+            old = file.stat().st_mtime < self._clock() - KEPT_DAYS * _DAY_S
+            if old or sum(sizes[index:]) > FILES_BYTES_MAX - FILE_BYTES_MAX:
+                file.unlink(missing_ok=True)
+        return self._folder / f"{number:010}.jsonl"
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("*.jsonl"))
+
+
+def _line_end(descriptor: int) -> bytes:
+    # A line that was not written whole needs an end before the next.
+    size = os.fstat(descriptor).st_size
+    torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
+    return b"\n" if torn else b""
+
+
+def _event(raw: bytes) -> Event | None:
+    try:
+        return msgspec.json.decode(raw, type=_Line).event
+    except NOT_JSON:
+        return None

@@ -1,28 +1,39 @@
-"""Read the memory of all machines, and compute the share of our own clusters."""
+"""The memory of all machines, that of our clusters, and that which a plan takes."""
 
 from __future__ import annotations
 
 import asyncio
+import glob
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from backends.errors import DllmError, EngineError, HostError
-from backends.places import LOCAL
+from backends.engine.fit_params import MemoryAsker, MemoryQuestion
+from backends.errors import DllmError, EngineError, HostError, ModelError
+from backends.paths import relay_binary
+from backends.places import LOCAL, at_peer
 from backends.planning.room import ClusterMemory
-from backends.speculation.memory import loads_with_draft, with_draft
+from backends.speculation.memory import loads_with_draft, with_draft, with_own_weights
+from backends.split.flags import compile_split
 from backends.split.loads import plan_loads
-from backends.state import ClusterState, DeviceKind, Peer
+from backends.state import ClusterState, DeviceKind, Peer, Plan, PlanMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
-    from backends.controller.cluster import Cluster
     from backends.controller.journal import Record
     from backends.machines.host import ProcessRecord
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
-    from backends.state import ClusterSnapshot, Device, MeasuredSplit, Plan
+    from backends.paths import Paths
+    from backends.state import (
+        ClusterSnapshot,
+        Device,
+        DeviceMemory,
+        MeasuredSplit,
+        ModelInfo,
+    )
 
 READ_S = 1.0
 """Longest wait for a machine to tell its memory; its last figure stands then."""
@@ -73,9 +84,13 @@ def _with(devices: Iterable[Device], free: dict[str, int]) -> tuple[Device, ...]
     )
 
 
-async def held_by(cluster: Cluster, readers: Readers) -> ClusterMemory | None:
-    """Return the memory that a cluster takes, or will take; None if it is idle."""
-    plan, snapshot = cluster.pursued, cluster.store.snapshot
+async def held_by(
+    plan: Plan | None, snapshot: ClusterSnapshot, readers: Readers
+) -> ClusterMemory | None:
+    """Return the memory that a cluster takes, or will take; None if it is idle.
+
+    ``plan`` is what it pursues.
+    """
     if plan is None:
         return None
     measured = snapshot.measured
@@ -120,3 +135,87 @@ def _arrived_bytes(plan: Plan, snapshot: ClusterSnapshot) -> dict[str, int]:
         for name, device_id in zip(worker.devices, worker.device_ids, strict=True)
         if name == "CPU"
     }
+
+
+class PlannedMemory:
+    """Tells how much memory a plan would take, by asking the engine if possible.
+
+    It keeps the answers below the cache folder.
+    """
+
+    def __init__(self, readers: Readers, paths: Paths) -> None:
+        self._readers = readers
+        self._headers = paths.cache_dir / "headers"
+        self._asker = MemoryAsker(paths.cache_dir / "memory", relay_binary)
+
+    async def of(self, plan: Plan) -> PlanMemory:
+        """The memory of a plan; predicted, with the reason, if no engine answers.
+
+        Raises:
+            DllmError: the model cannot be read, or the split makes no sense.
+        """
+        model = await self._readers.model(plan.model)
+        try:
+            files = await asyncio.to_thread(self.files, model)
+            engine = await self._readers.engine(
+                plan.engine if plan.head == LOCAL else None
+            )
+            devices = await self._asker.ask(
+                engine.info, engine.info.rpc_protocol, question_of(plan, files)
+            )
+        except DllmError as error:
+            return PlanMemory(devices=predicted(plan, model), note=str(error))
+        return PlanMemory(devices=with_own_weights(devices, plan, model))
+
+    def files(self, model: ModelInfo) -> list[str]:
+        """Files of ours that have the model's header, the first part first.
+
+        Raises:
+            ModelError: there are none.
+        """
+        return files_here(model, self._headers)
+
+
+def predicted(plan: Plan, model: ModelInfo) -> tuple[DeviceMemory, ...]:
+    """By our own arithmetic: every device that holds something, the draft apart."""
+    loads = plan_loads(model, plan)
+    return tuple(load.memory for load in loads if load.total_bytes)
+
+
+def question_of(plan: Plan, files: Sequence[str]) -> MemoryQuestion:
+    """Return the question to the engine for a plan."""
+    placement = compile_split(plan, {})
+    return MemoryQuestion(
+        files=tuple(files),
+        head_cpu=f"{plan.head}/CPU",
+        device_ids=placement.device_ids,
+        tensor_split=placement.tensor_split,
+        head_layers=plan.split.n_layer + 1 - placement.n_gpu_layers,
+        ctx_size=plan.ctx_size,
+        server=plan.server,
+        extra_args=plan.extra_args,
+    )
+
+
+def files_here(model: ModelInfo, headers: Path) -> list[str]:
+    """Files of ours that have the model's header, the first part first.
+
+    A model on a peer was read through a sparse copy of its beginning, which is kept
+    below ``headers`` by peer.
+
+    Raises:
+        ModelError: there is no such copy.
+    """
+    there = at_peer(model.path)
+    if there is None:
+        return list(model.files or (model.path,))
+    peer, path = there
+    name = path.rpartition("/")[2]
+    copies = [c for c in (headers / peer).glob(f"*/{glob.escape(name)}") if c.is_file()]
+    copies = [c for c in copies if c.stat().st_size == model.size_bytes]
+    if len(model.files) > 1 or not copies:
+        raise ModelError(
+            f"Of {model.path} there is no copy of the header that the engine can read",
+            "What is shown is predicted.",
+        )
+    return [str(max(copies, key=lambda c: c.stat().st_mtime))]

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
-from backends.controller.askers import asker
 from backends.controller.event_recorders import WorkRecorder
-from backends.controller.responses import body, json_response, start_stream
+from backends.controller.responses import asker, body, json_response, start_stream
 from backends.models.search import names_after
 from backends.places import LOCAL
 from backends.state import Value

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from backends.config import PeerConfig
-from backends.controller.askers import asker
 from backends.controller.event_recorders import WorkRecorder
-from backends.controller.responses import body, json_response
+from backends.controller.responses import asker, body, json_response
 from backends.state import EventKind, PeerAnswer, ProvisionMode, Value
 
 if TYPE_CHECKING:

@@ -25,10 +25,9 @@ from backends.errors import ControllerError, DllmError, PlanError
 from backends.planning.blueprint import machines_of
 from backends.planning.checking import check_plan
 from backends.planning.commands import commands, gateway_command
-from backends.planning.prompt_cache import with_prompt_cache
 from backends.planning.proposal import plan_devices, propose
 from backends.planning.remarks import remarks
-from backends.planning.room import require_room, room_for
+from backends.planning.room import require_room, room_for, with_prompt_cache
 from backends.speculation.memory import with_draft
 from backends.split.layout import ranges
 from backends.split.loads import plan_loads
@@ -152,7 +151,7 @@ class Preparations:
         await self._clusters.book.weigh(WEIGHT_AGE_S)
         if machines is None:
             machines = await machines_now(self._machines, self._readers)
-        mine = await held_by(cluster, self._readers)
+        mine = await held_by(cluster.pursued, cluster.store.snapshot, self._readers)
         others = await self._clusters.held_beside(cluster)
         return Survey(machines=machines, peers=room_for(machines, mine, others))
 

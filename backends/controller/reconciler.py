@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from backends.controller.api_ports import ApiPorts
     from backends.controller.builder import Built
     from backends.controller.event_recorders import EventRecorder
+    from backends.controller.gateway import ApiPorts
     from backends.controller.journal import Journal
     from backends.controller.snapshot_store import SnapshotStore
     from backends.link.way import LinkRoute

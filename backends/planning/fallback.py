@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.planning.checking import check_plan
-from backends.planning.prompt_cache import with_prompt_cache
 from backends.planning.proposal import plan_devices
-from backends.planning.room import require_room
+from backends.planning.room import require_room, with_prompt_cache
 from backends.planning.sharing import shared_out
 from backends.speculation.memory import one_of, with_own_layers
 from backends.split.layout import devices

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from backends.client.client import ControllerClient
-from backends.controller.memory_api import MemoryApi, files_here
+from backends.controller.memory_usage import PlannedMemory, files_here
 from backends.demo import MODEL_PATH
 from backends.engine.find import find_engine
 from backends.errors import ModelError
@@ -43,12 +43,12 @@ def paths(tmp_path: Path) -> Paths:
 
 
 @pytest.fixture
-async def asker(paths: Paths) -> AsyncIterator[MemoryApi]:
+async def asker(paths: Paths) -> AsyncIterator[PlannedMemory]:
     async with local_host_for_now(paths.run_dir) as host:
-        yield MemoryApi(Readers(paths, host), paths)
+        yield PlannedMemory(Readers(paths, host), paths)
 
 
-async def test_the_engine_tells_what_a_plan_takes(asker: MemoryApi) -> None:
+async def test_the_engine_tells_what_a_plan_takes(asker: PlannedMemory) -> None:
     memory = await asker.of(PLAN)
     assert memory.note == ""
     assert [m.device for m in memory.devices] == [s.device for s in PLAN.split.shares]
@@ -57,7 +57,7 @@ async def test_the_engine_tells_what_a_plan_takes(asker: MemoryApi) -> None:
 
 
 async def test_an_engine_without_the_tool_leaves_the_prediction(
-    asker: MemoryApi, tmp_path: Path
+    asker: PlannedMemory, tmp_path: Path
 ) -> None:
     location = find_engine(None, user_paths())
     folder = tmp_path / "engine"
@@ -72,7 +72,7 @@ async def test_an_engine_without_the_tool_leaves_the_prediction(
     assert memory.devices[0].model_bytes > 0, "the head has the embedding"
 
 
-async def test_a_models_header_is_enough(asker: MemoryApi, tmp_path: Path) -> None:
+async def test_a_models_header_is_enough(asker: PlannedMemory, tmp_path: Path) -> None:
     """A model on a peer is read through a sparse copy: the engine reads it, too."""
     here = read_model(MODEL_PATH)
     there = msgspec.structs.replace(here, path=f"mini:{MODEL_PATH}", files=())

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.client.asking import ASKING, ClientFacts
 from backends.client.client import ControllerClient
+from backends.client.http import ASKING, ClientFacts
 from backends.controller.lock import lock_holder
 from backends.paths import user_paths
 from tests.tui import scenes

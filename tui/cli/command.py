@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 from click.exceptions import NoSuchCommand
 
-from backends.client.asking import ASKING, ReadOnly
+from backends.client.http import ASKING, ReadOnly
 from backends.errors import DllmError, UsageError
 from backends.state import CLUSTER_NAME, DEFAULT_CLUSTER
 from tui.cli.output import Table, emit_json, quieted, show

@@ -15,7 +15,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from backends.client.asking import ASKING, ClientFacts
+from backends.client.http import ASKING, ClientFacts
 from backends.errors import DllmError, UsageError
 from backends.garbage import importing
 from tui.cli.command import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from backends.planning.prompt_cache import prompts_kept_mib
+from backends.planning.room import prompts_kept_mib
 from backends.split.layout import format_range
 from backends.split.measured import format_in_part
 from backends.state import (

@@ -22,7 +22,7 @@ from backends.controller.responses import (
     start_stream,
 )
 from backends.errors import ControllerError
-from backends.planning.prompt_cache import is_same
+from backends.planning.room import is_same
 from backends.split.layout import make_split, ranges
 from backends.state import (
     API_VERSION,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from aiohttp import web
 
-from backends.client.asking import ASKING, ClientFacts
 from backends.client.client import ControllerClient
+from backends.client.http import ASKING, ClientFacts
 from backends.client.start import answers
 from backends.controller.lock import lock_holder
 from backends.errors import ControllerError

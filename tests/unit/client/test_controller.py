@@ -18,9 +18,9 @@ import pytest
 from aiohttp import web
 
 from backends.client import start
-from backends.client.asking import ASKING, ClientFacts
 from backends.client.calls import RequestFailed
 from backends.client.client import ControllerClient
+from backends.client.http import ASKING, ClientFacts
 from backends.client.start import ensure_running
 from backends.config import PeerConfig, put_peer
 from backends.controller.listening import Listening

@@ -11,9 +11,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from backends.client.asking import ASKING, ClientFacts, ReadOnly, require_allowed
 from backends.client.calls import ControllerConnection
 from backends.client.client import ControllerClient
+from backends.client.http import ASKING, ClientFacts, ReadOnly, require_allowed
 from backends.config import set_value
 from backends.controller.chat.store import ChatStore
 from backends.demo import MODEL_PATH

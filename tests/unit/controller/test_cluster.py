@@ -11,10 +11,9 @@ import msgspec
 import pytest
 
 from backends.config import Config
-from backends.controller.api_ports import ApiPorts
 from backends.controller.cluster import Cluster
-from backends.controller.event_files import EventFiles
-from backends.controller.event_log import EventLog
+from backends.controller.event_log import EventFiles, EventLog
+from backends.controller.gateway import ApiPorts
 from backends.controller.journal import Goal, Journal, Record
 from backends.controller.processes import ProcessBook
 from backends.controller.snapshot_store import SnapshotStore

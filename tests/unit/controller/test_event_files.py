@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.controller import event_files
-from backends.controller.event_files import KEPT_DAYS, EventFiles
+from backends.controller import event_log
+from backends.controller.event_log import KEPT_DAYS, EventFiles
 from backends.state import Event, EventKind
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ def test_every_day_has_its_file_and_old_ones_go(
 def test_a_busy_day_stays_within_bounds(
     add: Callable[..., EventFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_files, "FILE_BYTES_MAX", 2_000)
-    monkeypatch.setattr(event_files, "FILES_BYTES_MAX", 10_000)
+    monkeypatch.setattr(event_log, "FILE_BYTES_MAX", 2_000)
+    monkeypatch.setattr(event_log, "FILES_BYTES_MAX", 10_000)
     for number in range(1, 201):
         files = add(number, "x" * 100)
     held = sum(file.stat().st_size for file in tmp_path.glob("*.jsonl"))

@@ -10,8 +10,7 @@ import pytest
 
 from backends.config import Config
 from backends.controller import event_log as module
-from backends.controller.event_files import EventFiles
-from backends.controller.event_log import EVIDENCE_LINES_MAX, EventLog
+from backends.controller.event_log import EVIDENCE_LINES_MAX, EventFiles, EventLog
 from backends.controller.event_recorders import (
     EventRecorder,
     PeerRecorder,

@@ -27,7 +27,6 @@ from tests.unit.planning.machines import ADA, BOB, MIB, MODEL, PLAIN, device, pl
 if TYPE_CHECKING:
     import pytest
 
-    from backends.controller.cluster import Cluster
     from backends.machines.readers import Readers
 
 PLAN = plan_for(PLAIN, BOB, workers=1, peers=("bob",))
@@ -48,11 +47,6 @@ class Engineless:
 READERS = cast("Readers", Engineless())
 
 
-def cluster(pursued: Plan | None, **snapshot: Any) -> Cluster:
-    store = SimpleNamespace(snapshot=ClusterSnapshot(**snapshot))
-    return cast("Cluster", SimpleNamespace(pursued=pursued, store=store))
-
-
 def process(name: str, rss_bytes: int) -> ProcessInfo:
     return ProcessInfo(
         name=name,
@@ -67,9 +61,8 @@ async def test_a_cluster_that_serves_holds_what_was_measured() -> None:
         device="worker1/CPU", kv_bytes=MIB, source=MemorySource.MEASURED
     )
     measured = MeasuredSplit(layers=(), buffers=(buffers,))
-    held = await held_by(
-        cluster(PLAN, state=ClusterState.SERVING, measured=measured), READERS
-    )
+    now = ClusterSnapshot(state=ClusterState.SERVING, measured=measured)
+    held = await held_by(PLAN, now, READERS)
     assert held is not None
     assert held.loaded
     assert [(m.kv_bytes, m.source) for m in held.memory] == [
@@ -78,14 +71,11 @@ async def test_a_cluster_that_serves_holds_what_was_measured() -> None:
 
 
 async def test_a_cluster_that_loads_is_predicted_and_what_came_is_told() -> None:
-    held = await held_by(
-        cluster(
-            PLAN,
-            state=ClusterState.LOADING,
-            processes=(process("worker1", 7 * MIB), process("llama-server", MIB)),
-        ),
-        READERS,
+    now = ClusterSnapshot(
+        state=ClusterState.LOADING,
+        processes=(process("worker1", 7 * MIB), process("llama-server", MIB)),
     )
+    held = await held_by(PLAN, now, READERS)
     assert held is not None
     assert not held.loaded
     assert {m.device for m in held.memory} == {s.device for s in PLAN.split.shares}
@@ -93,9 +83,10 @@ async def test_a_cluster_that_loads_is_predicted_and_what_came_is_told() -> None
 
 
 async def test_nothing_is_held_by_what_will_not_run() -> None:
-    assert await held_by(cluster(None, plan=PLAN), READERS) is None
+    assert await held_by(None, ClusterSnapshot(plan=PLAN), READERS) is None
     odd = Plan(model="/gone.gguf", split=PLAN.split)
-    assert await held_by(cluster(odd, state=ClusterState.STARTING), READERS) is None
+    now = ClusterSnapshot(state=ClusterState.STARTING)
+    assert await held_by(odd, now, READERS) is None
 
 
 class Tells:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from msgspec.structs import replace
 
-from backends.controller.api_ports import ApiPorts
 from backends.controller.builder import launch_steps
 from backends.controller.discovery import Discovery
+from backends.controller.gateway import ApiPorts
 from backends.controller.steps import StepBoard
 from backends.controller.ways import Ways
 from backends.data_place import DataPlace

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from backends.planning.prompt_cache import (
+from backends.planning.proposal import plan_devices
+from backends.planning.room import (
     MIB,
     STEP_MIB,
     prompts_kept_mib,
     with_prompt_cache,
 )
-from backends.planning.proposal import plan_devices
 from backends.split.loads import plan_loads
 from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
 
