@@ -188,7 +188,7 @@ async def test_a_draft_that_auto_chose_and_that_breaks_the_server_is_given_up(
 ) -> None:
     reconciler: Any = Reconciler.__new__(Reconciler)
     stage = Stage(tmp_path)
-    TrialBook(stage.file).runs(AUTO, MODEL)
+    await TrialBook(stage.file).runs(AUTO, MODEL)
     reconciler.auto = stage.made()
     reconciler._journal = SimpleNamespace(record=Record())
     told: list[Failure] = []
