@@ -1,10 +1,13 @@
-"""What ``status`` says of a split: only what is so at that moment."""
+"""The lines of ``status`` and of the end of ``up``: only what is so then."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from msgspec.structs import replace
 
+from backends.errors import ControllerError
 from backends.state import (
     Acceptance,
     ClusterState,
@@ -19,6 +22,12 @@ from backends.state import (
 from backends.state.snapshots import KeyCounts, RequestCounts
 from tests.unit.state.scene import busy_scene
 from tui.cli.status import measured_text, status_lines
+from tui.cli.up import launched
+from tui.model.quantities import pairs_text
+
+if TYPE_CHECKING:
+    from backends.client.client import ControllerClient
+    from backends.state import ClusterSnapshot
 
 AS_PLANNED = MeasuredSplit(layers=())
 ELSEWHERE = MeasuredSplit(layers=(), mismatches=("layer 3 is on RPC1",))
@@ -180,3 +189,60 @@ def test_tokens_and_who_counted_them(tokens_from: str, counter: str) -> None:
     assert f"tokens   602 generated, counted by {counter}" in status_lines(scene, 0.0)
     nothing = replace(busy_scene(0), links=(Link(worker="w"),))
     assert not any(t.startswith("tokens") for t in status_lines(nothing, 0.0))
+
+
+MIB = 1 << 20
+PAIRED = Link(
+    worker="mini",
+    mode="pair",
+    bytes_up=100 * MIB,
+    bytes_down=4 * MIB,
+    wire_bytes_up=1 * MIB,
+    wire_bytes_down=5 * MIB,
+    weight_bytes_home=90 * MIB,
+    weight_bytes_sent=0,
+)
+
+
+def test_links_without_a_pair_say_nothing() -> None:
+    assert pairs_text(()) == pairs_text((Link(worker="box"),)) == ""
+
+
+def test_pairs_are_added_up_and_others_left_out() -> None:
+    one = "1 pair · 90.0 MiB of weights home, 0 B sent · crossed ↑ 1.0 of 100 MiB"
+    assert pairs_text((Link(worker="box"), PAIRED)).startswith(one)
+    two = replace(PAIRED, worker="nuc", weight_bytes_sent=3 * MIB, tensors_differ=2)
+    assert pairs_text((PAIRED, two)) == (
+        "2 pairs · 180 MiB of weights home, 3.0 MiB sent (2 tensors differ) · "
+        "crossed ↑ 2.0 of 200 MiB ↓ 10.0 of 8.0 MiB"
+    )
+
+
+def test_what_one_cannot_tell_is_not_told_of_all() -> None:
+    older = replace(PAIRED, weight_bytes_home=None, weight_bytes_sent=None)
+    assert pairs_text((PAIRED, older)).startswith("2 pairs · crossed ↑ 2.0 of 200 MiB")
+
+
+class Busy:
+    """A controller in which a cluster of some name serves."""
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+
+    async def snapshot(self) -> ClusterSnapshot:
+        return replace(busy_scene(0), cluster=self._cluster)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "command"),
+    [("default", "dllm-tui down,"), ("two", "dllm-tui down --cluster two,")],
+)
+async def test_the_way_to_end_what_is_in_the_way_names_its_cluster(
+    cluster: str, command: str
+) -> None:
+    client = cast("ControllerClient", Busy(cluster))
+    plan = busy_scene(0).plan
+    assert plan is not None
+    with pytest.raises(ControllerError, match=command):
+        async with launched(client, plan, keep=True):
+            pytest.fail("it was not refused")

@@ -13,12 +13,15 @@ import tarfile
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 from backends.engine import build, build_errors, children, compiling, fetch
-from backends.engine.ask import parse_devices, parse_version
+from backends.engine.ask import list_devices, parse_devices, parse_version
 from backends.engine.versions import SOURCES, Source
-from backends.state import DeviceKind
+from backends.errors import EngineError
+from backends.machines.host import local_host_for_now
+from backends.state import DeviceKind, EngineInfo, EngineSource
 
 LOG = Path("/c/build.log")
 HERE = Path("/c/build")
@@ -320,3 +323,43 @@ def test_the_version_is_what_the_engine_prints() -> None:
     text = "version: 0.5.0-dev (build 0, commit 0c1e57098)\nbuilt with GNU 12.2.0\n"
     assert parse_version(text) == "0.5.0-dev (build 0, commit 0c1e57098)"
     assert parse_version("nothing") == ""
+
+
+def program(folder: Path, text: str) -> str:
+    """An engine of that behaviour."""
+    path = folder / "llama-server"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+async def gone(marker: str) -> bool:
+    """Whether no process with that argument is left, soon."""
+    for _ in range(100):
+        if not any(
+            marker in (process.info["cmdline"] or [])
+            for process in psutil.process_iter(["cmdline"])
+        ):
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize("leader", ["wait", "exit 0"])
+async def test_nothing_of_a_silent_engine_is_left(tmp_path: Path, leader: str) -> None:
+    marker = f"322.{os.getpid()}{len(leader)}"
+    engine = program(tmp_path, f"sleep {marker} & {leader}")
+    found = EngineInfo(
+        directory=str(tmp_path),
+        source=EngineSource.PATH,
+        server_path=engine,
+        worker_path=engine,
+    )
+    answer = "gave no answer within 0.6 s"
+    async with local_host_for_now(tmp_path / "run") as host:
+        if leader == "wait":
+            with pytest.raises(EngineError, match=answer):
+                await list_devices(host, found, timeout_s=0.6)
+        else:
+            assert await list_devices(host, found, timeout_s=0.6) == ()
+    assert await gone(marker)

@@ -1,9 +1,10 @@
-"""The client of llama-server, against a server of our own, good and bad."""
+"""llama-server over HTTP: answers read and bounded."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+import backends.engine
 from backends.engine.server import (
     Counts,
     Health,
@@ -380,3 +382,20 @@ def test_acceptance_position_by_position() -> None:
 def test_a_long_count_has_six_digits(printed: str, tokens: int) -> None:
     metrics = METRICS.replace("1204", printed)
     assert parse_counts(metrics).finished_tokens == tokens
+
+
+COMMON = Path(backends.engine.__file__).parent / "scripts" / "common.sh"
+OFTEN = """
+. "$1"
+trap 'exit 143' TERM
+for _ in $(seq 200); do bounded 600 true || exit 1; done
+bounded 600 sh -c 'exit 7'; echo "$?"
+bounded 0 sleep 600; echo "$?"
+"""
+
+
+def test_who_waits_for_a_quick_one_does_not_wait_for_its_limit() -> None:
+    """The watcher that is told to end may not be able to hear it yet."""
+    argv = ["sh", "-c", OFTEN, "sh", str(COMMON)]
+    found = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert found.stdout.split() == ["7", "137"], found.stderr

@@ -1,17 +1,40 @@
-"""A relay's lines folded into a link, and its passes as a trace."""
+"""Links: the meter of a relay, throughput, reasons for none, and ways."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
 
-from backends.link.figures import chrome_trace
-from backends.link.meter import PASSES_SHOWN, LinkMeter
-from backends.link.way import LinkRoute, WayKind
+from backends.config import Config
+from backends.controller.relays import Links
+from backends.controller.snapshot_store import SnapshotStore
+from backends.errors import DllmError, UsageError
+from backends.link import relay
+from backends.link.figures import chrome_trace, why_no_link
+from backends.link.meter import PASSES_SHOWN, LinkMeter, Throughput
+from backends.link.relay import RelayReader
+from backends.link.way import (
+    LinkRoute,
+    WayKind,
+    direct_way,
+    local_way,
+    path_of,
+    port_of,
+    tcp_endpoint,
+    unix_endpoint,
+)
 from backends.link.wire import Line, parse
-from backends.state import Lab, Link
+from backends.paths import SOCKET_PATH_BYTES_MAX, Paths
+from backends.state import ClusterSnapshot, ClusterState, Lab, Link, Plan, Share, Split
+from tests.unit.state.scene import busy_scene
+from tui.cli import links as links_module
+from tui.cli.links import links, trace
 
 SNAPSHOT = {
     "type": "snapshot",
@@ -205,3 +228,194 @@ def test_a_trace_has_the_parts_end_to_end() -> None:
     for one, following in itertools.pairwise(slices):
         assert one["ts"] + one["dur"] == pytest.approx(following["ts"])
     assert slices[-1]["ts"] + slices[-1]["dur"] == pytest.approx(9000.0)
+
+
+def snapshot(at_s: float, up: int, down: int = 0) -> Line:
+    """A relay's counters at a moment of its clock."""
+    return Line(type="snapshot", at_ns=int(at_s * 1e9), bytes_up=up, bytes_down=down)
+
+
+def rates(meter: LinkMeter) -> tuple[float | None, float | None]:
+    """Bytes per second up and down."""
+    return meter.link.bytes_per_s_up, meter.link.bytes_per_s_down
+
+
+def test_a_rate_is_the_difference_of_totals_over_a_second() -> None:
+    seen = Throughput()
+    assert seen.take(10.0, 5_000, 0) is None
+    assert seen.take(10.5, 6_000, 100) == (2_000, 200)
+    assert seen.take(11.0, 6_000, 100) == (1_000, 100)
+    assert seen.take(11.5, 6_000, 100) == (0, 0)
+
+
+def test_one_moment_twice_is_no_rate() -> None:
+    seen = Throughput()
+    seen.take(10.0, 1, 0)
+    assert seen.take(10.0, 1, 0) is None
+
+
+def test_a_relay_that_began_anew_is_no_negative_rate() -> None:
+    seen = Throughput()
+    seen.take(10.0, 5_000, 0)
+    seen.take(10.5, 6_000, 0)
+    assert seen.take(11.0, 10, 0) is None
+    assert seen.take(11.5, 110, 0) == (200, 0)
+
+
+def test_silence_is_not_spread_over_what_comes_after_it() -> None:
+    """A relay says nothing while nothing moves: the new bytes are of its last tick."""
+    seen = Throughput()
+    seen.take(10.0, 0, 0)
+    assert seen.take(40.0, 1_000, 500) == (4_000, 2_000)
+
+
+def test_a_link_has_its_rates_from_its_snapshots() -> None:
+    meter = LinkMeter("w")
+    meter.take(snapshot(10.0, 0))
+    assert rates(meter) == (None, None)
+    meter.take(snapshot(10.5, 1_000, 50))
+    assert rates(meter) == (2_000, 100)
+
+
+def test_silence_ends_a_rate_once() -> None:
+    meter = LinkMeter("w")
+    assert not meter.take_silence()
+    meter.take(snapshot(10.0, 0))
+    meter.take(snapshot(10.5, 1_000))
+    assert meter.take_silence()
+    assert rates(meter) == (0, 0)
+    assert not meter.take_silence()
+
+
+async def test_a_quiet_relay_and_one_that_went_away_carry_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "QUIET_S", 0.01)
+    asked, seen = asyncio.Event(), asyncio.Event()
+
+    async def give(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for line in (snapshot(1.0, 0), snapshot(1.5, 1_000)):
+            value = {"type": line.type, "at_ns": line.at_ns, "bytes_up": line.bytes_up}
+            writer.write(json.dumps(value).encode() + b"\n")
+        await asked.wait()
+        writer.close()
+
+    told: list[float | None] = []
+
+    def changed() -> None:
+        told.append(reader.meter.link.bytes_per_s_up)
+        if told[-1] == 0.0:
+            seen.set()
+
+    reader = RelayReader("w", tmp_path / "stats", changed)
+    async with await asyncio.start_unix_server(give, tmp_path / "stats"):
+        following = asyncio.create_task(reader.run())
+        await asyncio.wait_for(seen.wait(), 10)
+        asked.set()
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert told == [None, 2_000, 0]
+
+
+BUSY = replace(busy_scene(0), links=())
+UNMETERED = replace(BUSY.plan, relay=False) if BUSY.plan else None
+HEAD_ALONE = Plan(
+    model="/m.gguf",
+    split=Split(n_layer=12, shares=(Share(device="local/CPU", layers=13),)),
+)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "why"),
+    [
+        (busy_scene(0), ""),
+        (ClusterSnapshot(), "There is no link: nothing runs"),
+        (
+            replace(busy_scene(0), state=ClusterState.FAILED),
+            "There is no link: nothing runs",
+        ),
+        (
+            replace(BUSY, plan=HEAD_ALONE),
+            "There is no link: local, the head, runs alone, without workers",
+        ),
+        (
+            replace(BUSY, plan=UNMETERED),
+            "The links are not measured: the plan was launched with --relay off",
+        ),
+        (
+            replace(BUSY, state=ClusterState.LOADING),
+            "The links are not there yet: the cluster is loading",
+        ),
+    ],
+)
+def test_the_reason_is_the_true_one(snapshot: ClusterSnapshot, why: str) -> None:
+    assert why_no_link(snapshot) == why
+
+
+@pytest.fixture
+def head_alone(monkeypatch: pytest.MonkeyPatch) -> ClusterSnapshot:
+    """A cluster without workers, as commands find it."""
+    snapshot = replace(BUSY, plan=HEAD_ALONE)
+
+    async def current(_cluster: str) -> ClusterSnapshot:
+        return snapshot
+
+    monkeypatch.setattr(links_module, "current_snapshot", current)
+    return snapshot
+
+
+def test_the_lab_of_a_head_alone_says_that_it_has_no_links(
+    head_alone: ClusterSnapshot,
+) -> None:
+    shown = CliRunner().invoke(links, ["list"])
+    assert shown.output == f"{why_no_link(head_alone)}.\n"
+
+
+def test_a_trace_of_a_head_alone_is_refused_with_the_reason(
+    head_alone: ClusterSnapshot,
+) -> None:
+    error = CliRunner().invoke(trace, []).exception
+    assert isinstance(error, DllmError)
+    assert str(error) == why_no_link(head_alone)
+
+
+async def test_the_controller_refuses_a_lab_with_the_reason(
+    head_alone: ClusterSnapshot,
+) -> None:
+    store = SnapshotStore(Config)
+    store.snapshot = head_alone
+    with pytest.raises(UsageError) as refused:
+        await Links(store).set_lab(None, None)
+    assert str(refused.value) == why_no_link(head_alone)
+
+
+def test_endpoints() -> None:
+    assert path_of(unix_endpoint("/run/a b.sock")) == Path("/run/a b.sock")
+    assert path_of(tcp_endpoint(80)) is None
+    assert port_of(tcp_endpoint(4711)) == 4711
+    assert port_of("[::1]:4711") == 4711
+    assert port_of("unix:/x:80") == 0
+
+
+async def test_plain_ways() -> None:
+    local, direct = local_way(7), direct_way("10.0.0.7:50052")
+    assert (local.kind, local.endpoint) == (WayKind.LOCAL, "127.0.0.1:7")
+    assert (direct.kind, direct.endpoint) == (WayKind.DIRECT, "10.0.0.7:50052")
+    assert (local.rtt_ms, direct.rtt_ms) == (0.0, None)
+    await local.close()
+    assert local.open
+
+
+@pytest.mark.parametrize("length", [1, 60, 95])
+def test_a_worker_s_socket_always_fits(length: int) -> None:
+    directory = Path("/" + "d" * (SOCKET_PATH_BYTES_MAX - 17))
+    paths = Paths(
+        config_dir=directory,
+        state_dir=directory,
+        cache_dir=directory,
+        runtime_dir=Path("/run") if length == 60 else directory,
+    )
+    sockets = [paths.worker_socket("default", c * length) for c in "ab"]
+    assert max(len(str(socket)) for socket in sockets) <= SOCKET_PATH_BYTES_MAX
+    assert sockets[0] != sockets[1]
+    assert sockets == [paths.worker_socket("default", c * length) for c in "ab"]

@@ -1,4 +1,4 @@
-"""The catalogue over real folders: names, folding, what is broken, what is re-read."""
+"""The catalogue over real folders, names to complete, and folders in words."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from backends.models.catalogue import Catalogue
 from backends.models.layers import read_model
 from backends.models.search import (
     DEPTH_MAX,
+    NAMED_MAX,
+    NAMES_MAX,
     Folder,
     configured_folders,
     default_folders,
     find_model,
+    named_folders,
+    names_after,
     search,
 )
 from tests.unit.models.ggufs import write_gguf, write_split
@@ -330,3 +334,64 @@ async def test_a_copy_is_another_model(host: AgentHost, tmp_path: Path) -> None:
     write_gguf(tmp_path / "a.gguf")
     shutil.copy(tmp_path / "a.gguf", tmp_path / "b.gguf")
     assert len(await models(host, folder(tmp_path))) == 2
+
+
+@pytest.mark.parametrize(
+    ("folders", "named"),
+    [
+        ([], ""),
+        (["~/.models"], " in ~/.models"),
+        (["~/.models", "/data"], " in ~/.models or /data"),
+        (["a", "b", "c", "d"], " in a, b, c or d"),
+        (["a", "b", "c", "d", "e"], " in a, b, c or 2 more folders"),
+    ],
+)
+def test_folders_are_named_in_words(folders: list[str], named: str) -> None:
+    assert NAMED_MAX == 4
+    assert named_folders(folders) == named
+
+
+def test_folders_and_models_are_names_and_others_are_none(tmp_path: Path) -> None:
+    for folder in ("models", "music", ".cache"):
+        (tmp_path / folder).mkdir()
+    for file in ("mini.gguf", "Mega.GGUF", "notes.txt", "m\x1b[2J.gguf"):
+        (tmp_path / file).touch()
+    os.mkdir(os.fsencode(tmp_path) + b"/m\xff")
+    at = f"{tmp_path}/"
+    assert names_after(at) == ("Mega.GGUF", "mini.gguf", "models/", "music/")
+    assert names_after(f"{at}m") == ("mini.gguf", "models/", "music/")
+    assert names_after(f"{at}mo") == ("models/",)
+    assert names_after(f"{at}.") == (".cache/",)
+    assert names_after(f"{at}models") == ("models/",)
+    assert names_after(f"{at}models/") == ()
+
+
+def test_what_is_no_folder_has_no_names(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for typed in (
+        "",
+        "x",
+        "mini:/x",
+        f"{tmp_path}/gone/",
+        f"{tmp_path}/file/x",
+        "/\0/",
+    ):
+        assert names_after(typed) == ()
+
+
+def test_a_folder_of_many_is_answered_in_part(tmp_path: Path) -> None:
+    for number in range(NAMES_MAX + 5):
+        (tmp_path / f"1{number:04}.gguf").touch()
+    names = names_after(f"{tmp_path}/")
+    assert len(names) == NAMES_MAX
+    assert (names[0], names[-1]) == ("10000.gguf", f"1{NAMES_MAX + 4:04}.gguf")
+    (tmp_path / "2.gguf").touch()
+    assert names_after(f"{tmp_path}/")[-1] == "2.gguf"
+
+
+def test_a_link_that_leads_nowhere_hides_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "gone").symlink_to("nowhere")
+    (tmp_path / "mini.gguf").touch()
+    (tmp_path / "there").symlink_to(tmp_path)
+    assert names_after(f"{tmp_path}/") == ("mini.gguf", "there/")

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from gguf import GGMLQuantizationType
 from gguf.constants import TENSOR_NAMES
@@ -14,7 +13,6 @@ from gguf.constants import TENSOR_NAMES
 from backends.errors import ModelError
 from backends.models.layers import group_of, read_model
 from backends.models.parts import part_of
-from backends.state import ModelInfo, to_json
 from tests.unit.models.ggufs import (
     F32,
     LLAMA,
@@ -28,6 +26,8 @@ from tests.unit.models.ggufs import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from backends.state import ModelInfo
 
 Q4_K, Q6_K = GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q6_K
 
@@ -311,16 +311,6 @@ def test_what_is_no_language_model(
 def test_a_vocabulary_alone_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="holds no tensors"):
         read_model(write_gguf(tmp_path / "vocab.gguf", tensors={}))
-
-
-def test_the_json_keeps_every_figure(tmp_path: Path) -> None:
-    info = read_model(write_gguf(tmp_path / "m.gguf"))
-    again = msgspec.json.decode(to_json(info), type=ModelInfo)
-    assert again == info
-    content = msgspec.json.decode(to_json(info))
-    for name in ("n_layer", "n_embd", "n_vocab", "arch", "output_bytes"):
-        assert name in content
-    assert content["layers"][2]["index"] == 2
 
 
 def test_importing_the_package_does_not_import_gguf() -> None:

@@ -81,11 +81,3 @@ def test_every_part_is_read_and_progress_reaches_all_bytes(tmp_path: Path) -> No
     parts[2].unlink()
     with pytest.raises(ModelError, match="missing"):
         verify_model(parts[0])
-
-
-def test_the_same_model_by_info_and_inspect(tmp_path: Path) -> None:
-    model = str(write_gguf(tmp_path / "m.gguf"))
-    one = CliRunner().invoke(cli, ["models", "info", model, "--json"]).stdout
-    assert json.loads(one) == json.loads(
-        CliRunner().invoke(cli, ["inspect", model, "--json"]).stdout
-    )

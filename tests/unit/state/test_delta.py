@@ -1,4 +1,4 @@
-"""A stream of changes tells the same as a stream of whole snapshots, in far less."""
+"""Snapshots as patches, and the base of every value."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from backends.state import (
     ClusterSnapshot,
     ClusterState,
+    Failure,
     Link,
     LinkCommand,
     Pass,
@@ -23,6 +24,7 @@ from backends.state import (
     ProcessState,
     Step,
 )
+from backends.state.base import Value, json_bytes, to_json
 from backends.state.delta import Frame, applied, diff, framed
 from tests.unit.state.scene import busy_scene
 
@@ -179,3 +181,26 @@ def test_changes_of_something_unknown_are_refused(frame: Frame) -> None:
 def test_changes_without_a_beginning_are_refused() -> None:
     with pytest.raises(ValueError, match="whole"):
         applied(Frame(patch={}), None)
+
+
+class Told(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """Text in every place it can have."""
+
+    text: str = ""
+    pair: tuple[str, ...] = ()
+    named: dict[str, Failure] = {}
+
+
+@pytest.mark.parametrize("junk", ["\ud800", "a\udcff", "\udc80b"])
+def test_text_that_is_no_unicode_is_replaced_and_nothing_else(junk: str) -> None:
+    told = Told(text=junk, pair=("é", junk), named={junk: Failure(what=junk)})
+    clean = junk.encode(errors="replace").decode()
+    meant = Told(text=clean, pair=("é", clean), named={clean: Failure(what=clean)})
+    assert json_bytes(told) == msgspec.json.encode(meant)
+    assert to_json(told) == to_json(meant)
+
+
+def test_all_other_values_are_as_ever() -> None:
+    told = Told(text="ü", named={"a": Failure(what="b")})
+    assert json_bytes(told) == msgspec.json.encode(told)
+    assert b"text" not in json_bytes(Told())
