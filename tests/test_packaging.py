@@ -78,7 +78,7 @@ def test_the_wheel_holds_what_other_machines_need(wheel: Path) -> None:
     """Scripts sent over SSH, and the helper's sources, to be built there."""
     names = zipfile.ZipFile(wheel).namelist()
     for wanted in (
-        "backends/machines/scripts/probe.sh",
+        "backends/machines/scripts/greet.sh",
         "backends/engine/scripts/build.sh",
         "backends/machines/scripts/install.sh",
         "backends/machines/native/CMakeLists.txt",

@@ -11,11 +11,8 @@ import sys
 from pathlib import Path
 
 PACKAGES = ("backends", "tui")
-_MACHINES = ("model_files", "parcels", "peer", "probing", "provisioning")
 _CLI = ("command", "completion", "drafts", "main", "models", "peers")
 KNOWN = {
-    *(f"backends.machines.{name}" for name in _MACHINES),
-    *("backends.machines.ssh.errors", "backends.machines.ssh.login"),
     *(f"tui.cli.{name}" for name in _CLI),
 }
 """Modules that are still in a circle."""

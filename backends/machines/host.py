@@ -233,6 +233,43 @@ class MemoryTold(Value, frozen=True, kw_only=True):
     cores: int = 1
 
 
+class System(Value, frozen=True, kw_only=True):
+    """The kind of a machine: programs for one run on those of the same kind."""
+
+    os: str = ""
+    """``Linux`` or ``Darwin``."""
+    arch: str = ""
+    libc: str = ""
+    """``glibc 2.36``, ``musl``; empty where there is but one."""
+
+
+VARIABLES = (
+    *("HOME", "PATH", "SSH_CONNECTION", "HF_HOME", "HF_HUB_CACHE"),
+    *("HUGGINGFACE_HUB_CACHE", "OLLAMA_MODELS", "LLAMA_CACHE", "XDG_CACHE_HOME"),
+)
+"""They tell the folders of programs and models, and the address we came in by."""
+
+
+class MachineTold(System, frozen=True, kw_only=True):
+    """The facts of a machine, as its agent tells them."""
+
+    memory: MemoryTold
+    hostname: str = ""
+    system: str = ""
+    """The distribution or release in its own words."""
+    instructions: str = ""
+    """The instruction sets of its processor."""
+    usable: int = 1
+    """Logical processors that this user's processes may use."""
+    performance: int = 1
+    """Physical cores of the fastest kind among them."""
+    cache: str = ""
+    """The folder of our engines and helpers there: ``…/dllm-tui``."""
+    disk_free_bytes: int = 0
+    variables: dict[str, str] = {}
+    time: float = 0.0
+
+
 def device_of(memory: MemoryTold, host: str) -> Device:
     """Main memory as the device the engine calls CPU; the narrowest limit counts."""
     limits = [limit.limit_bytes for limit in memory.limits]
@@ -531,6 +568,13 @@ class AgentHost:
         """The machine's main memory as a CPU device; limits of containers count."""
         told = self._part(await self._ask("memory"), MemoryTold)
         return device_of(told, self._name)
+
+    async def machine(self) -> MachineTold:
+        """Tell its kind, and how much of it is free."""
+        await self._require("machine")
+        async with self._errands:
+            answer = await self._ask("machine", variables=VARIABLES)
+        return self._part(answer, MachineTold)
 
     async def rss_bytes(self, pids: Sequence[int]) -> dict[int, int]:
         """Main memory in use by those of some processes that live."""

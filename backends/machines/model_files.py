@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.machines.shell import Shell, ShellResult
-    from backends.machines.ssh.files import Files
     from backends.state import ModelInfo
 
 
@@ -71,7 +70,6 @@ class _There(Value, frozen=True, kw_only=True):
 
 async def copy_model(
     shell: Shell,
-    files: Files,
     source: Path,
     *,
     report: Callable[[PeerWork], None],
@@ -84,7 +82,6 @@ async def copy_model(
 
     Args:
         shell: the peer.
-        files: opens SFTP there.
         source: the file here, or any part of a split model.
         report: gets the state of the work as it changes.
         folder: where to put it; ``~/`` and relative ones are below the peer's home.
@@ -92,7 +89,7 @@ async def copy_model(
     Returns:
         The paths of the files there.
     """
-    job = _Copy(shell, files, source, report, folder)
+    job = _Copy(shell, source, report, folder)
     word = hashlib.sha256(f"{folder}/{source.name}".encode()).hexdigest()[:12]
     async with lock(shell, f"copy-{word}", f"Copying {source.name}"):
         return await job.run()
@@ -104,13 +101,11 @@ class _Copy:
     def __init__(
         self,
         shell: Shell,
-        files: Files,
         source: Path,
         report: Callable[[PeerWork], None],
         folder: str,
     ) -> None:
         self.shell = shell
-        self.files = files
         self.parts = files_of(source)
         self.folder = folder
         self.title = f"Copying {source.name} to {shell.name}"
@@ -160,7 +155,7 @@ class _Copy:
     async def _identity(self, path: str) -> str:
         """Of a file there; the helper that could tell need not be installed yet."""
         try:
-            async with self.files() as sftp:
+            async with self.shell.files() as sftp:
                 size_bytes = (await sftp.stat(path)).size or 0
                 async with sftp.open(path, "rb") as file:
                     pieces = [
@@ -209,7 +204,7 @@ class _Copy:
     ) -> bool:
         target = f"{there.folder}/{part.name}.part"
         try:
-            async with self.files() as sftp:
+            async with self.shell.files() as sftp:
                 async with sftp.open(f"{target}.identity", "wb") as note:
                     await note.write(identity.encode())
                 return await upload(sftp, part, target, meter)
@@ -280,14 +275,14 @@ UNUSED_S = 30 * 86400.0
 """A header that nobody reads for so long is forgotten."""
 
 
-async def read_there(files: Files, peer: str, path: str, cache: Path) -> ModelInfo:
+async def read_there(shell: Shell, path: str, cache: Path) -> ModelInfo:
     """The header of a model on a peer; paths in the result are as ``peer:path``.
 
     ``cache`` keeps what has come, by peer, path, size and time of change.
     """
-    parts = _parts(path)
+    parts, peer = _parts(path), shell.name
     try:
-        async with files() as sftp:
+        async with shell.files() as sftp:
             sizes = [
                 (found.size or 0, found.mtime)
                 for found in [await sftp.stat(part) for part in parts]

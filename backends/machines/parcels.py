@@ -22,7 +22,6 @@ from backends.engine.children import run
 from backends.engine.fetch import sha256
 from backends.engine.versions import SOURCES
 from backends.errors import DllmError, EngineError, UsageError
-from backends.machines.probing import Probed, parse_probe, script
 from backends.state import Value
 from backends.writing import write_private
 
@@ -66,16 +65,6 @@ class Parcel(Value, frozen=True, kw_only=True):
     @property
     def size_bytes(self) -> int:
         return sum(file.path.stat().st_size for file in self.files)
-
-
-async def this_machine(env: Mapping[str, str]) -> Probed:
-    """Describe this machine, by the same script that probes a peer."""
-    argv = ["sh", "-c", script(), "sh", "system"]
-    try:
-        _, lines = await run(argv, env=env)
-    except OSError as error:
-        raise DllmError(f"Cannot run sh here ({error.strerror})") from error
-    return parse_probe("".join(f"{line}\n" for line in lines))
 
 
 async def engine_parcel(engine: EngineInfo, paths: Paths) -> Parcel:

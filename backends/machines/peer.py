@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from backends.data_place import AUTO, place_of
 from backends.engine.versions import protocols_match
@@ -28,7 +28,8 @@ from backends.machines.host import AgentHost
 from backends.machines.machine import called_alike, stand_ins
 from backends.machines.model_files import copy_model, read_there
 from backends.machines.probing import Prober, judged
-from backends.machines.provisioning import InstallMethod, clean, provision
+from backends.machines.provisioning import clean, provision
+from backends.machines.shell import AgentShell, greet
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import SshConnection
 from backends.machines.ssh.supervisor import ConnectionPhase, ConnectionSupervisor
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from backends.link.way import Way, WaySpec
     from backends.machines.machine import Machine
     from backends.machines.readers import Readers
+    from backends.machines.shell import Greeting
     from backends.machines.ssh.connection import HeldSession
     from backends.machines.ssh.supervisor import ConnectionState
     from backends.machines.ssh.tunnels import Tunnel
@@ -66,7 +68,6 @@ ANY_USER = "any user of {machine} can reach the worker"
 _AGENT_LINE = (
     'exec "$1" host --run-dir "${XDG_STATE_HOME:-$HOME/.local/state}/dllm-tui/run/$2"'
 )
-_SSH_CONNECTION = 'printf %s "${SSH_CONNECTION-}"'
 _MAKE_FOLDER = 'umask 077; mkdir -p -- "$1"'
 # Others may write to /tmp too: a folder there is ours alone, or none of ours.
 _OWN_FOLDER = """\
@@ -123,11 +124,12 @@ class SshPeer:
         self._head_id = head_id
         self._data = config.data
         self._relay = ""
+        self._greeted: Greeting | None = None
         # The same one for every agent: others listen to what it tells.
         self._host = AgentHost(name, self._open_agent, restarts=True, lease_s=LEASE_S)
         self._sockets = ""
         self._engines: tuple[Engine, ...] = ()
-        self._looker = Prober(self, config, paths)
+        self._prober = Prober(self.connection, config, paths)
         self._keeper = ConnectionSupervisor(self.connection, self._heard)
         self._looking: asyncio.Task[None] | None = None
         self._work: asyncio.Task[Any] | None = None
@@ -272,7 +274,7 @@ class SshPeer:
         if not self.connection.connected:
             await self._reach()
         cache = self._paths.cache_dir / "headers"
-        return await read_there(self.connection.files, self.peer.name, path, cache)
+        return await read_there(self.connection, path, cache)
 
     async def _look_anew(self) -> None:
         if self._looking is not None:
@@ -294,7 +296,7 @@ class SshPeer:
     async def _look(self) -> None:
         try:
             self._light = self._serves(self.peer.name)
-            facts = await self._looker.look(light=self._light)
+            facts = await self._probed()
             first = not self._ready.is_set()
             if first and facts.relay_version:
                 await self._settle(self)
@@ -308,6 +310,41 @@ class SshPeer:
             state, note=note, facts=facts, devices=facts.devices, question=None
         )
 
+    async def _probed(self) -> PeerFacts:
+        """The facts its agent tells; without one the few that a shell does."""
+        greeting = await self._greeting()
+        facts = PeerFacts(
+            at=time.time(),
+            os=greeting.os,
+            arch=greeting.arch,
+            libc=greeting.libc,
+            relay_path=greeting.newest,
+        )
+        engines: tuple[Engine, ...] = ()
+        try:
+            agent = await self.agent_at(facts.relay_path) if facts.relay_path else None
+        except PeerUnreachable:
+            raise
+        except HostError as error:
+            facts, agent = replace(facts, problems=(error.what,)), None
+        if agent is None:
+            await self.end_agent()
+        else:
+            told, engines = await self._prober.look(
+                agent, self.facts, light=self._light
+            )
+            facts = replace(told, relay_path=facts.relay_path)
+        self.facts, self._engines = facts, engines
+        return facts
+
+    async def _greeting(self) -> Greeting:
+        # The connection begins with one; an agent saves a shell.
+        if self._greeted is not self.connection.greeting:
+            self._greeted = self.connection.greeting
+            return self._greeted
+        agent = AgentShell(self._host, self.connection)
+        return await greet(agent if self._relay else self.connection)
+
     async def _judged(self, facts: PeerFacts) -> tuple[PeerState, str]:
         try:
             ours = (await self._readers.engine()).info.rpc_protocol
@@ -320,12 +357,13 @@ class SshPeer:
     async def provision(self, mode: ProvisionMode) -> str:
         """Install engine and helper; what may surprise about how, in one sentence."""
         engine = await self._readers.engine()
+        head = await self._readers.host.machine()
         done = await self._at_work(
             provision(
-                self.connection,
-                self.connection.files,
+                self,
+                head=head,
                 engine=engine.info,
-                relay=relay_binary(),
+                helper=relay_binary(),
                 paths=self._paths,
                 report=self._report,
                 mode=mode,
@@ -333,18 +371,13 @@ class SshPeer:
         )
         # What was found before is out of date: "no engine" would be wrong.
         self._become(PeerState.PROBING, note="")
-        if done.relay_method is not InstallMethod.PRESENT:
-            # The agent that runs is the helper of before.
-            await self.end_agent()
         await self._look_anew()
         return done.note
 
     async def copy_model(self, source: Path) -> str:
         """Copy a model file; its path there."""
         there = await self._at_work(
-            copy_model(
-                self.connection, self.connection.files, source, report=self._report
-            )
+            copy_model(self.connection, source, report=self._report)
         )
         await self._look_anew()
         return there[0]
@@ -392,7 +425,7 @@ class SshPeer:
         self._show(state=state, **{"since": since, **kept, **changes})
 
     def _show(self, **changes: Any) -> None:
-        peer = msgspec.structs.replace(self.peer, **changes)
+        peer = replace(self.peer, **changes)
         if peer != self.peer:
             self.peer = peer
             self._changed()
@@ -404,17 +437,11 @@ class SshPeer:
 
     # --- the machine, for the cluster ------------------------------------------------
 
-    def take(self, facts: PeerFacts, engines: tuple[Engine, ...]) -> None:
-        self.facts = facts
-        self._engines = engines
-
-    async def agent_at(self, relay: str) -> AgentHost | None:
-        """Start the agent with this ``dllm-relay``; None if the path is empty."""
-        if relay != self._relay:
+    async def agent_at(self, helper: str) -> AgentHost:
+        """Start the agent with this ``dllm-relay``, unless it runs."""
+        if helper != self._relay:
             await self.end_agent()
-            self._relay = relay
-        if not relay:
-            return None
+            self._relay = helper
         try:
             await self._host.connect()
             self._sockets = await self._socket_folder(self._host.run_dir)
@@ -513,8 +540,8 @@ class SshPeer:
     async def data_place(self) -> DataPlace:
         if self._data not in (None, AUTO):
             return place_of(self._data, "")
-        told = await self.connection.run(_SSH_CONNECTION)
-        return place_of(AUTO, told.stdout)
+        told = await self.host.machine()
+        return place_of(AUTO, told.variables.get("SSH_CONNECTION", ""))
 
     def relay_stats(self, worker: str) -> str:
         return self._socket_there(f"{worker}.sock")

@@ -1,27 +1,30 @@
-"""Probing a machine: a script tells what it is, its agent what is installed there."""
+"""Looking at a machine: its agent tells what it is and what is installed there."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-import re
 import time
 from collections import defaultdict
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from backends.engine import compiling
 from backends.engine.ask import describe, list_devices
+from backends.engine.find import WORKER_NAMES
+from backends.engine.install import MANIFEST, SERVER
 from backends.engine.versions import protocols_match
 from backends.errors import EngineError, HostError, ModelError, PeerUnreachable
-from backends.machines.host import MemoryTold, device_of
+from backends.machines.host import device_of
+from backends.machines.parcels import MARKER
+from backends.machines.provisioning import tools_of
+from backends.machines.shell import AgentShell
 from backends.models.layers import printable_path
 from backends.models.search import configured_folders, distinct, search
 from backends.state import (
+    NOT_JSON,
     EngineInfo,
     EngineSource,
     ModelFile,
@@ -31,121 +34,28 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from backends.config import PeerConfig
     from backends.engine.ask import Engine
-    from backends.machines.peer import SshPeer
-    from backends.machines.shell import Shell
+    from backends.machines.host import AgentHost, MachineTold
+    from backends.machines.ssh.connection import SshConnection
     from backends.models.search import Folder, ModelCandidate
     from backends.paths import Paths
     from backends.questions import Asked, FoundFile
     from backends.state import Device
 
 
-_BIG_SHARE = 0.6
-"""Cores with this part of the largest capacity count as performance cores."""
-
-
-class Processors(Value, frozen=True, kw_only=True):
-    """The CPUs of a system (logical ones, by number)."""
-
-    online: int = 0
-    physical: int = 0
-    """Physical cores, where the system counts them itself (macOS)."""
-    first_level: int = 0
-    """Physical cores of the fastest kind, on Apple silicon."""
-    allowed: frozenset[int] = frozenset()
-    """CPUs that this user's processes may use; empty if unknown."""
-    big: frozenset[int] = frozenset()
-    """Performance cores of a hybrid x86; empty on all others."""
-    siblings: dict[int, frozenset[int]] = {}
-    """For each CPU, those on the same physical core."""
-    capacities: dict[int, int] = {}
-    """Relative speed, 1024 for the fastest; empty where all are alike."""
-    quotas: tuple[float, ...] = ()
-    """CPUs a container may use at a time, for each limit that applies."""
-
-    @property
-    def usable(self) -> int:
-        """Logical CPUs that may be used."""
-        return len(self.allowed) or self.online
-
-    @property
-    def performance(self) -> int:
-        """Physical performance cores that may be used: a worker's threads."""
-        counted = self.first_level or self.physical or self._physical_cores()
-        limits = [math.ceil(quota) for quota in self.quotas]
-        return max(min([counted or self.usable, *limits]), 1)
-
-    def _physical_cores(self) -> int:
-        chosen = {n for n in self.siblings if not self.allowed or n in self.allowed}
-        chosen = chosen & self.big or chosen
-        fastest = max(self.capacities.values(), default=0)
-        slow = {n for n, c in self.capacities.items() if c < _BIG_SHARE * fastest}
-        return len({self.siblings[n] for n in chosen - slow})
-
-
-def cpu_set(text: str) -> frozenset[int]:
-    """The numbers in ``0-3,8``; what cannot be understood is left out."""
-    found: set[int] = set()
-    for piece in text.strip().split(","):
-        first, _, last = piece.partition("-")
-        if first.isdigit() and (not last or last.isdigit()):
-            found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
-
-
-FORMAT = "1"
-_KIB = 1024
-_RANKS = {EngineSource.CONFIG: 0, EngineSource.PATH: 2}
-"""Order of preference; engines in the cache come between these."""
-_LIBC = re.compile(r"(glibc|musl)\s*([\d.]*)")
-_NUMBER = re.compile(r"\d+(\.\d+)*")
-
-
-class Tool(Value, frozen=True, kw_only=True):
-    """A program a build may need."""
-
-    path: str
-    text: str = ""
-    """The line in which it tells its version."""
-
-    @property
-    def version(self) -> str:
-        """``3.25.1``; empty when its line has no number."""
-        return version_in(self.text)
-
-
-class Probed(Value, frozen=True, kw_only=True):
-    """Everything one run of the script told."""
-
-    os: str = ""
-    arch: str = ""
-    libc: str = ""
-    system: str = ""
-    hostname: str = ""
-    cache_dir: str = ""
-    """The folder of our engines there: ``…/dllm-tui``."""
-    cpu_name: str = ""
-    cpu_flags: frozenset[str] = frozenset()
-    cores: int = 0
-    performance_cores: int = 0
-    memory_bytes: int = 0
-    memory_free_bytes: int = 0
-    disk_free_bytes: int = 0
-    tools: dict[str, Tool] = {}
-    """By ``cc``, ``cxx``, ``make``, ``cmake``, ``ninja``."""
-    env: dict[str, str] = {}
-    """Variables that move the folders of models: ``HOME``, ``HF_HOME``…"""
-    engines: tuple[EngineInfo, ...] = ()
-    """Engines seen, in the order of preference; none was asked."""
-    engine_flags: dict[str, tuple[str, ...]] = {}
-    """CMake's options by the directory of each engine with a manifest."""
-    relays: dict[str, str] = {}
-    """Path of each relay by the version it was installed as."""
-    clock: float | None = None
-    """Unix seconds there when the script began."""
+ENGINES_MAX = 8
+RTT_TRIES = 3
+BANDWIDTH_S = 0.5
+# A megabyte that a compressing connection cannot make much smaller.
+_NOISE = """\
+block=$(od -An -v -tx1 -N 32768 /dev/urandom | tr -d ' \\n' | fold -w 4095)
+for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do printf '%s\\n' "$block"; done
+"""
+# sshd gives many a machine a PATH without these.
+_PLACES = ("/usr/local/bin", "/opt/homebrew/bin", "~/.local/bin")
 
 
 class _Manifest(Value, frozen=True, kw_only=True):
@@ -154,231 +64,79 @@ class _Manifest(Value, frozen=True, kw_only=True):
     rpc_protocol: str = ""
     backends: tuple[str, ...] = ()
     built_at: float = 0.0
-    flags: tuple[str, ...] = ()
 
 
-class _Lines:
-    """The values of each key, in the order they came."""
+async def find_engines(
+    host: Asked, told: MachineTold, configured: str | None
+) -> list[EngineInfo]:
+    """The engines of a machine, the preferred first; none is started.
 
-    def __init__(self, text: str) -> None:
-        self._rows: dict[str, list[tuple[str, ...]]] = defaultdict(list)
-        for line in text.splitlines():
-            key, *values = line.split("\t")
-            self._rows[key].append(tuple(values))
-
-    def rows(self, key: str, width: int) -> Iterable[tuple[str, ...]]:
-        """Every line of a key with at least so many values, cut to as many."""
-        return (row[:width] for row in self._rows[key] if len(row) >= width)
-
-    def one(self, key: str) -> str:
-        return next((row[0].strip() for row in self.rows(key, 1)), "")
-
-    def integer(self, key: str) -> int:
-        return _integer(self.one(key))
-
-
-def parse_probe(text: str) -> Probed:
-    """Everything in the output of ``probe.sh``; whatever surrounds it is ignored."""
-    # What a login shell prints comes before; a name of ours is not in it.
-    _, begun, rest = text.rpartition(f"dllm-probe\t{FORMAT}\n")
-    body, ended, _ = rest.rpartition("end\n")
-    if not begun or not ended:
-        raise HostError("Its answer to the probe is not complete")
-    lines = _Lines(body)
-    processors = _processors(lines)
-    os_name, arch = next(iter(lines.rows("uname", 2)), ("", ""))
-    total_bytes, free_bytes = _memory(lines)
-    engines = _engines(lines)
-    return Probed(
-        os=os_name,
-        arch=arch,
-        libc=_libc(lines.one("libc")),
-        system=lines.one("system"),
-        hostname=lines.one("hostname"),
-        cache_dir=lines.one("cache"),
-        cpu_name=" ".join(lines.one("cpu_name").split()),
-        cpu_flags=frozenset(lines.one("cpu_flags").split()),
-        cores=processors.usable,
-        performance_cores=processors.performance,
-        memory_bytes=total_bytes,
-        memory_free_bytes=free_bytes,
-        disk_free_bytes=lines.integer("disk_free_kib") * _KIB,
-        tools={k: Tool(path=p, text=t) for k, p, t in lines.rows("tool", 3)},
-        env={row[0]: row[1] for row in lines.rows("env", 2)},
-        engines=tuple(engine for engine, _ in engines),
-        engine_flags={engine.directory: manifest.flags for engine, manifest in engines},
-        relays={PurePath(p).parent.name: p for (p,) in lines.rows("relay", 1)},
-        clock=parse_clock(lines.one("clock")),
-    )
+    The configured one, then those in our cache, the newest first, then that on PATH.
+    """
+    home = told.variables.get("HOME", "/")
+    own = [_expanded(configured, home)] if configured else []
+    path = [*told.variables.get("PATH", "").split(":"), *_PLACES]
+    on_path = [_expanded(folder, home) for folder in path]
+    servers = await host.find([f for f in on_path if f[:1] == "/"], suffix=SERVER)
+    seen = {file.path.rpartition("/")[0] for file in servers}
+    first = [folder for folder in on_path if folder in seen][:1]
+    cached = f"{told.cache}/engines"
+    programs: dict[str, set[str]] = defaultdict(set)
+    here = [*own, *(f"{folder}/bin" for folder in own)]
+    for files in await asyncio.gather(
+        host.find([cached], depth=2),
+        host.find(here, suffix="-server"),
+        host.find(first, suffix="-server"),
+    ):
+        for file in files:
+            folder, _, name = file.path.rpartition("/")
+            programs[folder].add(name)
+    ours = [folder for folder in programs if folder.startswith(f"{cached}/")]
+    made = await asyncio.gather(*(_manifest(host, f, programs[f]) for f in ours))
+    manifests = dict(zip(ours, made, strict=True))
+    ours.sort(key=lambda folder: -manifests[folder].built_at)
+    found: dict[str, EngineInfo] = {}
+    for source, folders in (
+        (EngineSource.CONFIG, here),
+        (EngineSource.CACHE, ours),
+        (EngineSource.PATH, first),
+    ):
+        for folder in folders:
+            names = programs[folder]
+            workers = [name for name in WORKER_NAMES if name in names]
+            if SERVER in names and workers:
+                manifest = manifests.get(folder, _Manifest())
+                engine = EngineInfo(
+                    directory=folder,
+                    source=EngineSource.PROVISIONED if MARKER in names else source,
+                    server_path=f"{folder}/{SERVER}",
+                    worker_path=f"{folder}/{workers[0]}",
+                    rpc_protocol=manifest.rpc_protocol,
+                    backends=manifest.backends,
+                )
+                found.setdefault(folder, engine)
+    return list(found.values())[:ENGINES_MAX]
 
 
-def version_in(text: str) -> str:
-    """The last number with dots in a line (``11.1`` of ``release 11.1``)."""
-    found = [match[0] for match in _NUMBER.finditer(text) if "." in match[0]]
-    return found[-1] if found else ""
-
-
-def parse_clock(text: str) -> float | None:
-    """Unix seconds of ``date +%s.%N``; half a second is added where it lacks %N."""
-    whole, _, rest = text.partition(".")
-    if not whole.isdigit():
-        return None
-    return float(f"{whole}.{rest}") if rest.isdigit() else int(whole) + 0.5
-
-
-def _integer(text: str) -> int:
-    return int(text) if text.strip().isdigit() else 0
-
-
-def _libc(text: str) -> str:
-    match = _LIBC.search(text)
-    return f"{match[1]} {match[2]}".strip() if match else ""
-
-
-def _processors(lines: _Lines) -> Processors:
-    quotas = [(_integer(q), _integer(p)) for q, p in lines.rows("cpu_quota", 2)]
-    return Processors(
-        online=lines.integer("cores"),
-        physical=lines.integer("hw.physicalcpu"),
-        first_level=lines.integer("hw.perflevel0.physicalcpu"),
-        allowed=cpu_set(lines.one("cpus_allowed")),
-        big=cpu_set(lines.one("cpus_performance")),
-        siblings={_integer(n): cpu_set(s) for n, s in lines.rows("cpu_list", 2)},
-        capacities={_integer(n): _integer(c) for n, c in lines.rows("cpu_capacity", 2)},
-        quotas=tuple(quota / period for quota, period in quotas if period),
-    )
-
-
-def _memory(lines: _Lines) -> tuple[int, int]:
-    """Total and available bytes, as far as a container or slice allows."""
-    total = lines.integer("MemTotal") * _KIB or lines.integer("hw.memsize")
-    free = lines.integer("MemAvailable") * _KIB or _vm_stat_free(lines)
-    for row in lines.rows("memory_limit", 3):
-        limit, used, cached = map(_integer, row)
-        # The page cache is given back on demand.
-        left = max(limit - used + cached, 0)
-        total, free = min(total, limit), min(free, left)
-    return total, free
-
-
-def _vm_stat_free(lines: _Lines) -> int:
-    text = "\n".join(line for (line,) in lines.rows("vm_stat", 1))
-    page = re.search(r"page size of (\d+) bytes", text)
-    pages = re.findall(r"^Pages (?:free|inactive):\s+(\d+)", text, re.M)
-    return sum(map(int, pages)) * (int(page[1]) if page else 4096)
-
-
-def _engines(lines: _Lines) -> list[tuple[EngineInfo, _Manifest]]:
-    """The engines with what we know of those we built, the preferred first."""
-    found = []
-    for folder, server, worker, source, text in lines.rows("engine", 5):
-        manifest = _manifest(text)
-        with contextlib.suppress(ValueError):
-            engine = EngineInfo(
-                directory=folder,
-                source=EngineSource(source),
-                server_path=server,
-                worker_path=worker,
-                rpc_protocol=manifest.rpc_protocol,
-                backends=manifest.backends,
-            )
-            found.append((engine, manifest))
-    found.sort(key=lambda pair: (_RANKS.get(pair[0].source, 1), -pair[1].built_at))
-    return found
-
-
-def _manifest(text: str) -> _Manifest:
-    with contextlib.suppress(msgspec.DecodeError):
-        return msgspec.json.decode(text, type=_Manifest)
+async def _manifest(host: Asked, folder: str, names: set[str]) -> _Manifest:
+    with contextlib.suppress(*NOT_JSON):
+        if MANIFEST in names:
+            text = await host.read(f"{folder}/{MANIFEST}")
+            return msgspec.json.decode(text, type=_Manifest)
     return _Manifest()
 
 
-PROBE_S = 20.0
-"""Longest probe; a fifth of a second is usual."""
-RTT_TRIES = 3
-BANDWIDTH_S = 0.5
-# A megabyte that a compressing connection cannot make much smaller.
-_NOISE = """\
-block=$(od -An -v -tx1 -N 32768 /dev/urandom | tr -d ' \\n' | fold -w 4095)
-for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do printf '%s\\n' "$block"; done
-"""
+def _expanded(folder: str, home: str) -> str:
+    whole = f"{home}/{folder[2:]}" if folder.startswith("~/") else folder
+    return whole.rstrip("/")
 
 
-async def survey(
-    shell: Shell,
-    *parts: str,
-    engine_dirs: Sequence[str] = (),
-    on_line: Callable[[str], None] | None = None,
-) -> Probed:
-    """Describe a machine and what is installed there; no engine is started.
-
-    Args:
-        shell: the machine.
-        parts: any of ``system``, ``tools``, ``engines``.
-        engine_dirs: directories of engines configured for it; ``~/`` is its home.
-        on_line: gets every line as it comes.
-    """
-    arguments = (" ".join(parts), *engine_dirs)
-    result = await shell.run(script(), *arguments, timeout_s=PROBE_S, on_line=on_line)
-    try:
-        return parse_probe(result.stdout)
-    except HostError as error:
-        raise HostError(
-            f"The answer of {shell.name} to the probe is not complete", error.hint
-        ) from error
-
-
-def script() -> str:
-    """The text of ``scripts/probe.sh``, with what it shares with those of a build."""
-    shared = compiling.script("common")
-    return shared + compiling.script("probe", package="backends.machines.scripts")
-
-
-def facts_of(probed: Probed, peer: str) -> PeerFacts:
-    """The lasting part of what a probe told; of its devices the CPU."""
-    tools = probed.tools
-    memory = MemoryTold(
-        total_bytes=probed.memory_bytes,
-        available_bytes=probed.memory_free_bytes,
-        cpu=probed.cpu_name or probed.arch,
-        cores=probed.performance_cores,
-    )
-    return PeerFacts(
-        at=0.0,
-        os=probed.os,
-        arch=probed.arch,
-        libc=probed.libc,
-        system=probed.system,
-        hostname=probed.hostname,
-        cores=probed.cores,
-        performance_cores=probed.performance_cores,
-        memory_bytes=probed.memory_bytes,
-        memory_free_bytes=probed.memory_free_bytes,
-        devices=(device_of(memory, peer),),
-        disk_free_bytes=probed.disk_free_bytes,
-        engines=probed.engines,
-        relay_path=newest_relay(probed),
-        compiler=tools["cxx"].text if "cxx" in tools else "",
-        cmake=f"cmake {tools['cmake'].version}" if "cmake" in tools else "",
-    )
-
-
-def newest_relay(probed: Probed) -> str:
-    """Path of our helper there; empty when there is none."""
-    newest = max(probed.relays, key=_numbers, default="")
-    return probed.relays.get(newest, "")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(piece) for piece in version.split(".") if piece.isdigit())
-
-
-async def rtt_ms(shell: Shell) -> float:
+async def rtt_ms(shell: SshConnection) -> float:
     """The shortest of a few round trips: the others had to wait for something."""
     return min([await shell.rtt_ms() for _ in range(RTT_TRIES)])
 
 
-async def bandwidth_mb_s(shell: Shell) -> float | None:
+async def bandwidth_mb_s(shell: SshConnection) -> float | None:
     """MB/s from there to here, between the first and the last line that came."""
     times: list[float] = []
     sizes: list[int] = []
@@ -422,83 +180,70 @@ IDENTITIES_AT_ONCE = 4
 class Prober:
     """Looks at one peer, and asks there only what it does not know yet."""
 
-    def __init__(self, machine: SshPeer, config: PeerConfig, paths: Paths) -> None:
-        self._machine = machine
+    def __init__(
+        self, connection: SshConnection, config: PeerConfig, paths: Paths
+    ) -> None:
+        self._connection = connection
         self._config = config
         self._paths = paths
         self._devices: tuple[Device, ...] = ()
         self._identities: dict[FoundFile, str] = {}
 
-    async def look(self, *, light: bool) -> PeerFacts:
-        """Probe the peer; the machine is told of the result too.
+    async def look(
+        self, host: AgentHost, known: PeerFacts, *, light: bool
+    ) -> tuple[PeerFacts, tuple[Engine, ...]]:
+        """Ask the agent for each thing not known yet; the facts and the engines.
 
-        One script, one request for each thing not known yet, the round trip and, for
-        at most half a second, the bandwidth.
+        The round trip and, for at most half a second, the bandwidth are measured.
 
         Args:
+            host: the peer's agent.
+            known: the facts of the last look.
             light: whether to leave out what would hold up an engine that serves there:
                 its devices and the bandwidth are then as they were.
         """
         started, at = time.monotonic(), time.time()
-        shell, heard = self._machine.connection, 0.0
-
-        def listen(line: str) -> None:
-            nonlocal heard
-            if line.startswith("clock\t"):
-                heard = time.time()
-
-        folders = [self._config.engine] if self._config.engine else []
-        known = self._machine.facts
-        # Asking compilers for their versions takes most of the script's forks.
-        tools = () if known.compiler and known.cmake else ("tools",)
-        parts = ("system", *tools, "engines")
-        probed = await survey(shell, *parts, engine_dirs=folders, on_line=listen)
-        # Only now there is a connection for certain.
-        rtt = await rtt_ms(shell)
-        there = probed.clock - (heard - rtt / 2000) if probed.clock and heard else 0.0
-        facts, engines = await self._ask(
-            facts_of(probed, self._machine.name), probed.env, light
-        )
-        measures = not light and not shell.flows
-        speed = await bandwidth_mb_s(shell) if measures else None
-        facts = replace(
-            facts,
+        rtt = await rtt_ms(self._connection)
+        told = await host.machine()
+        ahead_s = told.time - (time.time() - rtt / 2000)
+        found = await find_engines(host, told, self._config.engine)
+        engines, problems = await self._engines(host, found, light)
+        home = Path(told.variables.get("HOME", "/"))
+        folders = configured_folders(self._config.model_dirs, home, told.variables)
+        models, problem = await self._models(host, folders, known)
+        # Asking compilers for their versions takes a while.
+        compiler, cmake = known.compiler, known.cmake
+        if not (compiler and cmake):
+            tools = await tools_of(AgentShell(host, self._connection))
+            compiler = tools["cxx"].text if "cxx" in tools else ""
+            cmake = f"cmake {tools['cmake'].version}" if "cmake" in tools else ""
+        measures = not light and not self._connection.flows
+        speed = await bandwidth_mb_s(self._connection) if measures else None
+        cpu = device_of(told.memory, host.name)
+        facts = PeerFacts(
             at=at,
-            compiler=facts.compiler or known.compiler,
-            cmake=facts.cmake or known.cmake,
-            devices=tuple(map(self._budgeted, facts.devices)),
-            clock_offset_s=there,
-            rtt_ms=rtt,
-            bandwidth_mb_s=speed or known.bandwidth_mb_s,
-            seconds=time.monotonic() - started,
-        )
-        self._machine.take(facts, engines)
-        return facts
-
-    async def _ask(
-        self, facts: PeerFacts, env: Mapping[str, str], light: bool
-    ) -> tuple[PeerFacts, tuple[Engine, ...]]:
-        """Add what only an agent knows; nothing if none runs."""
-        try:
-            host = await self._machine.agent_at(facts.relay_path)
-        except PeerUnreachable:
-            raise
-        except HostError as error:
-            return replace(facts, problems=(error.what,)), ()
-        if host is None:
-            return facts, ()
-        engines, problems = await self._engines(host, facts.engines, light)
-        home = Path(env.get("HOME", "/"))
-        folders = configured_folders(self._config.model_dirs, home, env)
-        models, problem = await self._models(host, folders)
-        facts = replace(
-            facts,
-            relay_version=host.version,
+            os=told.os,
+            arch=told.arch,
+            libc=told.libc,
+            system=told.system,
+            hostname=told.hostname,
+            cores=told.usable,
+            performance_cores=told.performance,
+            memory_bytes=cpu.total_bytes,
+            memory_free_bytes=cpu.free_bytes,
+            devices=tuple(map(self._budgeted, (cpu, *self._devices))),
+            disk_free_bytes=told.disk_free_bytes,
             engines=tuple(engine.info for engine in engines),
-            devices=(*facts.devices, *self._devices),
+            relay_version=host.version,
+            compiler=compiler,
+            cmake=cmake,
             problems=(*problems, *filter(None, [problem])),
             models=models,
             model_dirs=tuple(_shortened(folder.path, home) for folder in folders),
+            clock_offset_s=ahead_s,
+            rtt_ms=rtt,
+            bandwidth_mb_s=speed or known.bandwidth_mb_s,
+            seconds=time.monotonic() - started,
         )
         return facts, engines
 
@@ -539,7 +284,7 @@ class Prober:
     # --- models -------------------------------------------------------------------
 
     async def _models(
-        self, host: Asked, folders: Iterable[Folder]
+        self, host: Asked, folders: Iterable[Folder], known: PeerFacts
     ) -> tuple[tuple[ModelFile, ...], str]:
         """The models there, and what is wrong with any; where none can be listed, as
         they were.
@@ -554,7 +299,7 @@ class Prober:
             raise
         except (HostError, TimeoutError) as error:
             why = f"Its models cannot be listed: {error or 'they take too long'}"
-            return self._machine.facts.models, why
+            return known.models, why
         return tuple(map(self._model, found)), problem
 
     def _model(self, found: ModelCandidate) -> ModelFile:

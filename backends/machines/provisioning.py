@@ -6,9 +6,10 @@ import os
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import asyncssh
+import msgspec
 from msgspec.structs import replace
 
 from backends.engine import build as local_build
@@ -16,11 +17,14 @@ from backends.engine import build_errors, compiling, install
 from backends.engine.accelerators import Accelerator, Choice, choose
 from backends.engine.ask import parse_version
 from backends.engine.compiling import CMAKE_MIN, MEMORY_PER_JOB_BYTES, Toolchain
+from backends.errors import HostError, PeerUnreachable
 from backends.machines import parcels
-from backends.machines.probing import Probed, survey
+from backends.machines.parcels import MARKER
 from backends.machines.shell import (
+    AgentShell,
     CannotBuild,
     DoesNotRun,
+    Greeting,
     PeerBusy,
     ProvisionError,
     There,
@@ -34,22 +38,29 @@ from backends.machines.shell import (
     transfer_error,
 )
 from backends.machines.ssh.files import Meter, upload
-from backends.state import EngineInfo, EngineSource, PeerWork, ProvisionMode, Value
+from backends.state import (
+    NOT_JSON,
+    EngineInfo,
+    EngineSource,
+    PeerWork,
+    ProvisionMode,
+    Value,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from backends.engine.install import Manifest
-    from backends.errors import HostError
-    from backends.machines.host import AgentHost
+    from backends.machines.host import AgentHost, MachineTold, System
     from backends.machines.parcels import Parcel
     from backends.machines.shell import Shell, ShellResult
-    from backends.machines.ssh.files import Files
     from backends.paths import Paths
 
 
 _ARCHES = {"arm64": "aarch64", "amd64": "x86_64"}
 _NATIVE = "-DGGML_NATIVE=ON"
+_NUMBER = re.compile(r"\d+(\.\d+)*")
+TOOLS_S = 20.0
 # Names of instruction sets a compiler may use, as /proc/cpuinfo and sysctl have them.
 # The other flags (mitigations, virtualisation…) say nothing about instructions.
 _INSTRUCTIONS = re.compile(
@@ -59,27 +70,18 @@ _INSTRUCTIONS = re.compile(
 )
 
 
-def misfit(head: Probed, peer: Probed, flags: tuple[str, ...]) -> str:
-    """Why programs built on the head cannot run on a peer; empty when they may.
-
-    Args:
-        head: the machine they were built on.
-        peer: the other.
-        flags: of CMake they were built with; empty for those without ``-march``.
-    """
+def misfit(head: System, peer: System) -> str:
+    """Why programs of the head cannot run on a peer; empty when they may."""
     if head.os != peer.os:
         return f"they are for {head.os}, it runs {peer.os or 'something else'}"
     if _arch(head) != _arch(peer):
         return f"they are for {head.arch}, it is {peer.arch}"
     if _family(head.libc) != _family(peer.libc):
         return f"they need {head.libc}, it has {peer.libc or 'another C library'}"
-    missing = _missing_instructions(head, peer) if _NATIVE in flags else []
-    if missing:
-        return f"its CPU lacks {', '.join(missing[:4])}"
     return ""
 
 
-def _arch(machine: Probed) -> str:
+def _arch(machine: System) -> str:
     return _ARCHES.get(machine.arch, machine.arch)
 
 
@@ -87,22 +89,47 @@ def _family(libc: str) -> str:
     return libc.partition(" ")[0]
 
 
-def _missing_instructions(head: Probed, peer: Probed) -> list[str]:
-    missing = {flag.lower() for flag in head.cpu_flags} - {
-        flag.lower() for flag in peer.cpu_flags
-    }
-    return sorted(flag for flag in missing if _INSTRUCTIONS.fullmatch(flag))
+def lacking(head: str, peer: str) -> str:
+    """Why programs compiled for the head's very CPU cannot run on a peer's.
+
+    Both are given by their instruction sets.
+    """
+    missing = set(head.lower().split()) - set(peer.lower().split())
+    named = sorted(flag for flag in missing if _INSTRUCTIONS.fullmatch(flag))
+    return f"its CPU lacks {', '.join(named[:4])}" if named else ""
 
 
-def toolchain_of(peer: Probed, name: str) -> Toolchain:
+class Tool(Value, frozen=True, kw_only=True):
+    """A program a build may need."""
+
+    path: str
+    text: str = ""
+    """The line in which it tells its version."""
+
+    @property
+    def version(self) -> str:
+        """The last number with dots (``11.1`` of ``release 11.1``), if there is one."""
+        found = [match[0] for match in _NUMBER.finditer(self.text) if "." in match[0]]
+        return found[-1] if found else ""
+
+
+async def tools_of(shell: Shell) -> dict[str, Tool]:
+    """The tools there, by ``cc``, ``cxx``, ``make``, ``cmake``, ``ninja``."""
+    told = await shell.run(script("tools"), timeout_s=TOOLS_S)
+    found = [row[1:4] for row in rows(told.stdout) if row[0] == "tool" and len(row) > 3]
+    return {key: Tool(path=path, text=text) for key, path, text in found}
+
+
+def toolchain_of(
+    tools: dict[str, Tool], system: System, name: str, jobs: int
+) -> Toolchain:
     """Pick the compiler and tools of a peer called ``name``.
 
     Raises:
         CannotBuild: something is missing; it says what, and how to get it.
     """
-    tools = peer.tools
     if "cxx" not in tools or "cc" not in tools:
-        raise CannotBuild(f"{name} has no C++ compiler", _compiler_hint(peer))
+        raise CannotBuild(f"{name} has no C++ compiler", _compiler_hint(system))
     cmake = tools.get("cmake")
     if cmake is None or _version(cmake.version) < CMAKE_MIN:
         had = f" (only {cmake.version})" if cmake else ""
@@ -116,18 +143,17 @@ def toolchain_of(peer: Probed, name: str) -> Toolchain:
             f"{name} has neither ninja nor make",
             "No root is needed for it: python3 -m pip install --user ninja.",
         )
-    fitting = peer.memory_free_bytes // MEMORY_PER_JOB_BYTES
     return Toolchain(
         cmake=cmake.path,
         generator="Ninja" if "ninja" in tools else "Unix Makefiles",
         maker=maker.path,
         cc=tools["cc"].path,
         cxx=tools["cxx"].path,
-        jobs=max(min(peer.cores or 1, fitting), 1),
+        jobs=jobs,
     )
 
 
-def _compiler_hint(peer: Probed) -> str:
+def _compiler_hint(peer: System) -> str:
     if peer.os == "Darwin":
         return "Install one there: xcode-select --install."
     if peer.libc.startswith("musl"):
@@ -142,6 +168,13 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(piece) for piece in text.split(".")[:2] if piece.isdigit())
 
 
+def jobs_of(peer: MachineTold) -> int:
+    """Compilers at a time: one for each processor, as far as they fit in memory."""
+    free = [limit.available_bytes for limit in peer.memory.limits]
+    fitting = min([peer.memory.available_bytes, *free]) // MEMORY_PER_JOB_BYTES
+    return max(min(peer.usable, fitting), 1)
+
+
 SPARE_BYTES = 8_000_000
 """Room that is left on a disk we fill."""
 TRIAL_S = 180.0
@@ -152,7 +185,6 @@ _DOES_NOT_RUN = 66
 
 async def deliver(
     shell: Shell,
-    files: Files,
     parcel: Parcel,
     root: str,
     tell: Callable[[str, float], None],
@@ -161,7 +193,6 @@ async def deliver(
 
     Args:
         shell: the peer.
-        files: opens SFTP there.
         parcel: what to send.
         root: our cache there.
         tell: gets a text and a fraction (0…1) as it goes on.
@@ -172,7 +203,7 @@ async def deliver(
     name = parcel.folder.replace("/", "_")
     aside = f"{root}/provision/{name}.{parcel.digest}"
     for attempt in (1, 2):
-        await _upload(shell, files, parcel, aside, name, tell)
+        await _upload(shell, parcel, aside, name, tell)
         result = await _put_in_place(shell, parcel, aside, f"{root}/{parcel.folder}")
         # What lay there of an earlier try was not what we thought: send it anew.
         if result.code != _DIFFERS or attempt == 2:
@@ -182,7 +213,6 @@ async def deliver(
 
 async def _upload(
     shell: Shell,
-    files: Files,
     parcel: Parcel,
     aside: str,
     name: str,
@@ -192,7 +222,7 @@ async def _upload(
     await check_room(shell, aside, name, size)
     meter = Meter(size, tell)
     try:
-        async with files() as sftp:
+        async with shell.files() as sftp:
             for file in parcel.files:
                 await upload(sftp, file.path, f"{aside}/{file.name}", meter)
     except asyncssh.SFTPFailure as error:
@@ -280,7 +310,6 @@ class Build(Value, frozen=True, kw_only=True):
 
 async def build(
     shell: Shell,
-    files: Files,
     job: Build,
     toolchain: compiling.Toolchain,
     root: str,
@@ -296,10 +325,10 @@ async def build(
         DoesNotRun: what was built does not run.
     """
     folder = f"{root}/provision/build-{job.name}.0"
-    await _send(shell, files, job, folder, tell)
+    await _send(shell, job, folder, tell)
     made = f"{folder}/programs"
     await _compile(shell, job, toolchain, folder, tell)
-    await _send_notes(shell, files, job, made)
+    await _send_notes(shell, job, made)
     described = [
         text
         for program, trial in zip(job.programs, job.trials, strict=True)
@@ -314,7 +343,6 @@ async def build(
 
 async def _send(
     shell: Shell,
-    files: Files,
     job: Build,
     folder: str,
     tell: Callable[[str, float | None, Sequence[str]], None],
@@ -324,7 +352,7 @@ async def _send(
     target = f"{folder}/source.tar.gz"
     meter = Meter(size, lambda text, done: tell(f"Sending it, {text}", done, ()))
     try:
-        async with files() as sftp:
+        async with shell.files() as sftp:
             if not await sftp.exists(f"{folder}/source"):
                 await upload(sftp, job.archive, target, meter)
     except asyncssh.SFTPFailure as error:
@@ -334,10 +362,10 @@ async def _send(
         raise transfer_error(shell.name, error) from error
 
 
-async def _send_notes(shell: Shell, files: Files, job: Build, folder: str) -> None:
+async def _send_notes(shell: Shell, job: Build, folder: str) -> None:
     meter = Meter(0, lambda text, done: None)
     try:
-        async with files() as sftp:
+        async with shell.files() as sftp:
             for note in job.notes:
                 await upload(sftp, note, f"{folder}/{note.name}", meter)
     except (asyncssh.Error, OSError) as error:
@@ -379,6 +407,8 @@ def _why(peer: str, job: Build, lines: list[str], folder: str) -> ProvisionError
 
 
 RELAY_BUILD_BYTES = 60_000_000
+HELPER_JOBS_MAX = 4
+"""Compilers of the helper at a time, where no agent tells of the memory yet."""
 LOCK_NAME = "install"
 _ACCELERATED = ("-DGGML_CUDA", "-DGGML_METAL", "-DGGML_VULKAN", "-DGGML_HIP")
 _TOOLS = ("-DCMAKE_CUDA_",)
@@ -396,34 +426,47 @@ class Provisioned(Value, frozen=True, kw_only=True):
     """The result of an installation."""
 
     engine: EngineInfo
-    relay_path: str
-    relay_version: str
+    helper: str
+    """Path of our helper there."""
     engine_method: InstallMethod
-    relay_method: InstallMethod
+    helper_method: InstallMethod
     note: str = ""
     """The reason for the methods, if they may surprise: one sentence."""
 
 
+class Site(Protocol):
+    """A peer on which something is to be installed."""
+
+    @property
+    def connection(self) -> Shell: ...
+
+    async def agent_at(self, helper: str) -> AgentHost:
+        """Start the agent with the helper at that path, unless it runs."""
+        ...
+
+    async def end_agent(self) -> None: ...
+
+
 async def provision(
-    shell: Shell,
-    files: Files,
+    site: Site,
     *,
+    head: MachineTold,
     engine: EngineInfo,
-    relay: Path,
+    helper: Path,
     paths: Paths,
     report: Callable[[PeerWork], None],
     mode: ProvisionMode = ProvisionMode.AUTO,
 ) -> Provisioned:
-    """Bring the head's engine and relay to a peer; instant when they are there.
+    """Bring the head's helper and engine to a peer; instant when they are there.
 
     Cancelling it leaves no process there and keeps what was sent or built; calling it
     again goes on from there. Installed things appear whole or not at all.
 
     Args:
-        shell: the peer.
-        files: opens SFTP there.
+        site: the peer.
+        head: the machine the programs were built on.
         engine: the head's.
-        relay: the head's ``dllm-relay``.
+        helper: the head's ``dllm-relay``.
         paths: the head's directories; archives of sources are kept in the cache.
         report: gets the state of the work as it changes.
         mode: copy, build, or whatever fits.
@@ -432,12 +475,11 @@ async def provision(
         DoesNotRun: the head's programs do not run there (mode ``copy``).
         CannotBuild: a compiler or CMake is missing, or it failed.
     """
-    job = _Job(shell, files, paths, report, mode)
+    job = _Job(site, head, paths, report, mode)
     job.say("Looking at what is there")
-    async with lock(shell, LOCK_NAME, "An installation"):
-        await job.look(engine, relay)
-        way = await job.install_engine(engine)
-        relay_method = await job.install_relay(relay)
+    async with lock(site.connection, LOCK_NAME, "An installation") as job.greeting:
+        agent = await job.install_helper(helper)
+        await job.install_engine(engine, agent)
     folder = f"{job.root}/engines/{job.manifest.key}"
     return Provisioned(
         engine=EngineInfo(
@@ -448,79 +490,127 @@ async def provision(
             version=job.version,
             rpc_protocol=job.manifest.rpc_protocol,
         ),
-        relay_path=f"{job.root}/relay/{job.relay_version}/dllm-relay",
-        relay_version=job.relay_version,
-        engine_method=way,
-        relay_method=relay_method,
+        helper=job.helper,
+        engine_method=job.engine_method,
+        helper_method=job.helper_method,
         note=job.note,
     )
 
 
 class _Job:
-    """One installation: where, what, and whom to tell."""
+    """One installation: the helper by a shell, then the engine by its agent."""
 
     manifest: Manifest
-    relay_version: str
+    greeting: Greeting
+    agent: AgentShell
+    told: MachineTold
 
     def __init__(
         self,
-        shell: Shell,
-        files: Files,
+        site: Site,
+        head: MachineTold,
         paths: Paths,
         report: Callable[[PeerWork], None],
         mode: ProvisionMode,
     ) -> None:
-        self.shell = shell
-        self.files = files
+        self.site = site
+        self.shell = site.connection
+        self.head = head
         self.paths = paths
         self.mode = mode
         self.note = ""
         self.version = ""
-        self.head = Probed()
-        self.peer = Probed()
+        self.helper = ""
+        self.engine_method = self.helper_method = InstallMethod.PRESENT
         self._report = report
 
     @property
     def root(self) -> str:
-        return self.peer.cache_dir
-
-    @property
-    def _title(self) -> str:
-        return f"Installing on {self.shell.name}"
+        return self.greeting.cache
 
     def say(
         self, detail: str, progress: float | None = None, tail: Sequence[str] = ()
     ) -> None:
+        title = f"Installing on {self.shell.name}"
+        lines = tuple(tail)
         self._report(
-            PeerWork(
-                title=self._title,
-                detail=detail,
-                progress=progress,
-                log_tail=tuple(tail),
-            )
+            PeerWork(title=title, detail=detail, progress=progress, log_tail=lines)
         )
 
-    async def look(self, engine: EngineInfo, relay: Path) -> None:
-        self.head = await parcels.this_machine(os.environ)
-        self.manifest = await parcels.manifest_of(engine)
-        self.relay_version = await parcels.relay_version(relay, os.environ)
-        self.peer = await survey(self.shell, "system", "tools", "engines")
+    # --- our helper -----------------------------------------------------------------
 
-    async def install_engine(self, engine: EngineInfo) -> InstallMethod:
-        folder = f"engines/{self.manifest.key}"
-        told = await self._told(folder, install.SERVER)
-        self.version = parse_version("\n".join(told.get("said", [])))
-        if self.version and self.mode is not ProvisionMode.BUILD:
-            return InstallMethod.PRESENT
-        wanted = await self._choose()
-        made_with = self.peer.engine_flags.get(f"{self.root}/{folder}")
-        if self.version and made_with == self._flags(wanted):
-            return InstallMethod.PRESENT
-        refused = self._why_not_copied(wanted)
+    async def install_helper(self, helper: Path) -> AgentHost:
+        """Bring the helper, unless it is there and runs; its agent."""
+        self.say("Looking for dllm-relay")
+        version = await parcels.relay_version(helper, os.environ)
+        parcel = parcels.relay_parcel(helper, version, self.paths)
+        self.helper = f"{self.root}/{parcel.folder}/dllm-relay"
+        made_from = next(f for f in parcel.files if f.name == "made-from")
+        if self.greeting.helpers.get(self.helper) == made_from.path.read_text():
+            try:
+                return await self.site.agent_at(self.helper)
+            except PeerUnreachable:
+                raise
+            except HostError:
+                self.say("dllm-relay does not run there: bringing it anew")
+        # The agent that runs is the helper of before.
+        await self.site.end_agent()
+        refused = misfit(self.head, self.greeting)
         if not refused:
             try:
-                await self._copy_engine(engine)
-                return InstallMethod.COPIED
+                await self._deliver(self.shell, parcel, "dllm-relay")
+                self.helper_method = InstallMethod.COPIED
+            except DoesNotRun as error:
+                refused = error.what
+        if refused:
+            await self._build_helper(parcel, version, refused)
+            self.helper_method = InstallMethod.BUILT
+        return await self.site.agent_at(self.helper)
+
+    async def _build_helper(self, parcel: Parcel, version: str, refused: str) -> None:
+        jobs = min(self.greeting.cores, HELPER_JOBS_MAX)
+        toolchain = await self._toolchain(self.shell, self.greeting, jobs, refused)
+        job = Build(
+            name=f"relay-{version}",
+            title="dllm-relay",
+            archive=parcels.relay_source(self.paths),
+            programs=("dllm-relay",),
+            trials=("--version",),
+            notes=tuple(f.path for f in parcel.files if f.name != "dllm-relay"),
+            options=(
+                *(
+                    "-DCMAKE_BUILD_TYPE=Release",
+                    "-DDLLM_WERROR=OFF",
+                    "-DDLLM_TESTS=OFF",
+                ),
+                f"-DSKBUILD_PROJECT_VERSION={version}",
+            ),
+            need_bytes=RELAY_BUILD_BYTES,
+        )
+        await self._build(job, toolchain, parcel.folder)
+
+    # --- the engine -----------------------------------------------------------------
+
+    async def install_engine(self, engine: EngineInfo, agent: AgentHost) -> None:
+        self.agent = AgentShell(agent, self.shell)
+        self.told = await agent.machine()
+        self.manifest = await parcels.manifest_of(engine)
+        folder = f"{self.root}/engines/{self.manifest.key}"
+        self.version = await self._version_there(agent, folder)
+        if self.version and self.mode is not ProvisionMode.BUILD:
+            return
+        tools = await tools_of(self.agent)
+        wanted = await self._choose(tools)
+        if self.version and await self._made_with(agent, folder) == self._flags(wanted):
+            return
+        refused = self._why_not_copied(wanted, tools)
+        if not refused:
+            self.say("Reading the head's engine")
+            parcel = await parcels.engine_parcel(engine, self.paths)
+            try:
+                await self._deliver(self.agent, parcel, "llama.cpp")
+                self.engine_method = InstallMethod.COPIED
+                return
             except DoesNotRun as error:
                 if self.mode is ProvisionMode.COPY:
                     raise
@@ -532,54 +622,57 @@ class _Job:
             )
         self.note = f"{refused}. {self.note}" if self.note else refused
         await self._build_engine(wanted, refused)
-        return InstallMethod.BUILT
+        self.engine_method = InstallMethod.BUILT
 
-    async def _told(self, folder: str, program: str) -> dict[str, list[str]]:
-        result = await self.shell.run(script("present"), folder, program, check=False)
-        told: dict[str, list[str]] = {}
-        for key, line in (row[:2] for row in rows(result.stdout)):
-            told.setdefault(key, []).append(line)
-        return told
+    async def _version_there(self, agent: AgentHost, folder: str) -> str:
+        try:
+            told = await agent.run((f"{folder}/{install.SERVER}", "--version"))
+        except PeerUnreachable:
+            raise
+        except HostError:
+            return ""
+        return parse_version(told.text) if told.code == 0 else ""
 
-    async def _choose(self) -> Choice:
-        """The accelerator to build for there, proved; a copy asks for none."""
+    async def _made_with(self, agent: AgentHost, folder: str) -> tuple[str, ...]:
+        """CMake's options of an engine there that was built by us."""
+        try:
+            text = await agent.read(f"{folder}/{install.MANIFEST}")
+            return msgspec.json.decode(text, type=install.Manifest).flags
+        except PeerUnreachable:
+            raise
+        except (HostError, *NOT_JSON):
+            return ()
+
+    async def _choose(self, tools: dict[str, Tool]) -> Choice:
         if self.mode is ProvisionMode.COPY:
             return Choice()
         self.say("Looking for GPUs and what compiles for them")
-        cxx = self.peer.tools["cxx"].path if "cxx" in self.peer.tools else ""
-        wanted = await choose("auto", There(self.shell), cxx=cxx)
+        cxx = tools["cxx"].path if "cxx" in tools else ""
+        wanted = await choose("auto", There(self.agent), cxx=cxx)
         self.note = wanted.note
         return wanted
 
-    def _why_not_copied(self, wanted: Choice) -> str:
+    def _why_not_copied(self, wanted: Choice, tools: dict[str, Tool]) -> str:
         """Why the head's engine is not for this peer; empty when it is."""
         if self.mode is ProvisionMode.BUILD:
             return "asked to be built there"
+        if reason := misfit(self.head, self.told):
+            return reason
         forced = self.mode is ProvisionMode.COPY
-        flags = () if forced else self.manifest.flags
-        if reason := misfit(self.head, self.peer, flags):
+        native = _NATIVE in self.manifest.flags and not forced
+        reason = lacking(self.head.instructions, self.told.instructions)
+        if native and reason:
             return reason
         has_other = wanted.accelerator.value != self.manifest.accelerator
         if forced or wanted.accelerator is Accelerator.NONE or not has_other:
             return ""
         try:
-            toolchain_of(self.peer, self.shell.name)
+            toolchain_of(tools, self.told, self.shell.name, 1)
         except CannotBuild as error:
             self.note = f"The head's engine was copied, without {wanted.accelerator}: "
             self.note += error.what
             return ""
         return f"it has {wanted.accelerator}, the head's engine does not"
-
-    async def _copy_engine(self, engine: EngineInfo) -> None:
-        self.say("Reading the head's engine")
-        parcel = await parcels.engine_parcel(engine, self.paths)
-        await deliver(
-            self.shell,
-            self.files,
-            parcel,
-            self.root,
-            lambda text, done: self.say(f"Sending llama.cpp, {text}", done),
-        )
 
     def _flags(self, wanted: Choice) -> tuple[str, ...]:
         flags = self.manifest.flags or local_build.CMAKE_FLAGS
@@ -587,10 +680,12 @@ class _Job:
         return (*base, *wanted.cmake_flags)
 
     async def _build_engine(self, wanted: Choice, refused: str) -> None:
-        toolchain = self._toolchain(refused)
+        jobs = jobs_of(self.told)
+        toolchain = await self._toolchain(self.agent, self.told, jobs, refused)
         source = parcels.source_for(self.manifest)
         archive = await parcels.engine_source(source, self.paths, self.say)
         none = wanted.accelerator is Accelerator.NONE
+        host_cpu = f"{self.told.os} {self.told.arch} {self.told.memory.cpu}".strip()
         built = replace(
             self.manifest,
             package=source.package,
@@ -599,15 +694,12 @@ class _Job:
             accelerator=wanted.accelerator.value,
             backends=("cpu", *(() if none else (wanted.accelerator.value,)), "rpc"),
             flags=self._flags(wanted),
-            host_cpu=f"{self.peer.os} {self.peer.arch} {self.peer.cpu_name}".strip(),
+            host_cpu=host_cpu,
         )
         folder = parcels.notes_folder(
             self.paths, f"{self.manifest.key}-{self.shell.name}"
         )
-        texts = {
-            install.MANIFEST: parcels.manifest_text(built),
-            parcels.MARKER: b"built\n",
-        }
+        texts = {install.MANIFEST: parcels.manifest_text(built), MARKER: b"built\n"}
         job = Build(
             name=self.manifest.key,
             title="llama.cpp",
@@ -620,72 +712,34 @@ class _Job:
         )
         await self._build(job, toolchain, f"engines/{self.manifest.key}")
 
-    def _toolchain(self, refused: str) -> Toolchain:
+    # --- both -----------------------------------------------------------------------
+
+    async def _deliver(self, shell: Shell, parcel: Parcel, title: str) -> None:
+        def tell(text: str, done: float) -> None:
+            self.say(f"Sending {title}, {text}", done)
+
+        await deliver(shell, parcel, self.root, tell)
+
+    async def _toolchain(
+        self, shell: Shell, system: System, jobs: int, refused: str
+    ) -> Toolchain:
         try:
-            return toolchain_of(self.peer, self.shell.name)
+            return toolchain_of(await tools_of(shell), system, shell.name, jobs)
         except CannotBuild as error:
             if self.mode is ProvisionMode.BUILD:
                 raise
-            what = f"The head's engine cannot be used ({refused}) and {error.what}"
+            what = f"The head's programs cannot be used ({refused}) and {error.what}"
             raise CannotBuild(what, error.hint) from error
 
     async def _build(self, job: Build, toolchain: Toolchain, target: str) -> None:
         await build(
             self.shell,
-            self.files,
             job,
             toolchain,
             self.root,
             f"{self.root}/{target}",
             lambda text, done, tail: self.say(f"{job.title}: {text}", done, tail),
         )
-
-    async def install_relay(self, relay: Path) -> InstallMethod:
-        self.say("Looking for dllm-relay")
-        parcel = parcels.relay_parcel(relay, self.relay_version, self.paths)
-        if await self._has_relay(parcel):
-            return InstallMethod.PRESENT
-        refused = misfit(self.head, self.peer, ())
-        if not refused:
-            try:
-                await deliver(
-                    self.shell,
-                    self.files,
-                    parcel,
-                    self.root,
-                    lambda text, done: self.say(f"Sending dllm-relay, {text}", done),
-                )
-                return InstallMethod.COPIED
-            except DoesNotRun as error:
-                refused = error.what
-        await self._build_relay(parcel, self._toolchain(refused))
-        return InstallMethod.BUILT
-
-    async def _has_relay(self, parcel: parcels.Parcel) -> bool:
-        made_from = next(f for f in parcel.files if f.name == "made-from")
-        told = await self._told(parcel.folder, "dllm-relay")
-        runs = told.get("said") == [f"dllm-relay {self.relay_version}"]
-        return runs and told.get("made-from") == [made_from.path.read_text()]
-
-    async def _build_relay(self, parcel: parcels.Parcel, toolchain: Toolchain) -> None:
-        job = Build(
-            name=f"relay-{self.relay_version}",
-            title="dllm-relay",
-            archive=parcels.relay_source(self.paths),
-            programs=("dllm-relay",),
-            trials=("--version",),
-            notes=tuple(f.path for f in parcel.files if f.name != "dllm-relay"),
-            options=(
-                *(
-                    "-DCMAKE_BUILD_TYPE=Release",
-                    "-DDLLM_WERROR=OFF",
-                    "-DDLLM_TESTS=OFF",
-                ),
-                f"-DSKBUILD_PROJECT_VERSION={self.relay_version}",
-            ),
-            need_bytes=RELAY_BUILD_BYTES,
-        )
-        await self._build(job, toolchain, parcel.folder)
 
 
 _CLEAN_S = 120.0

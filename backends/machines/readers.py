@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from backends.config import Stamp
     from backends.gateway.access import ApiSettings
+    from backends.machines.host import AgentHost
     from backends.paths import Paths
-    from backends.questions import Asked
     from backends.state import Device, EngineInfo, ModelInfo
 
 DEVICES_LAST_S = 10.0
@@ -37,7 +37,7 @@ class Readers:
     Read below these directories; ``host`` is the machine we run on.
     """
 
-    def __init__(self, paths: Paths, host: Asked) -> None:
+    def __init__(self, paths: Paths, host: AgentHost) -> None:
         self._paths = paths
         self.host = host
         self.models = ModelCache()

@@ -6,20 +6,27 @@ import asyncio
 import contextlib
 import errno
 from functools import cache
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
 import asyncssh
 
 from backends.engine import compiling
 from backends.errors import HostError, PeerUnreachable
+from backends.machines.host import System
 from backends.state import Failure, Value
 from backends.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from backends.machines.host import AgentHost
 
 
 RUN_TIMEOUT_S = 15.0
+AGENT_RUN_S = 600.0
+"""Longest run of a program that an agent allows."""
 
 
 class ShellResult(Value, frozen=True, kw_only=True):
@@ -36,8 +43,8 @@ class Shell(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def rtt_ms(self) -> float:
-        """Milliseconds of a round trip that starts nothing there."""
+    def files(self) -> AbstractAsyncContextManager[asyncssh.SFTPClient]:
+        """Open an SFTP session of its own there."""
         ...
 
     async def run(
@@ -57,6 +64,85 @@ class Shell(Protocol):
         ...
 
 
+class AgentShell:
+    """Implements ``Shell`` by an agent's ``run``, so that no session is opened.
+
+    A script runs for ten minutes at most; its lines come when it has ended.
+    """
+
+    def __init__(self, agent: AgentHost, shell: Shell) -> None:
+        self._agent = agent
+        self._shell = shell
+
+    @property
+    def name(self) -> str:
+        return self._shell.name
+
+    def files(self) -> AbstractAsyncContextManager[asyncssh.SFTPClient]:
+        return self._shell.files()
+
+    async def run(
+        self,
+        script: str,
+        *args: str,
+        timeout_s: float | None = RUN_TIMEOUT_S,
+        check: bool = True,
+        on_line: Callable[[str], None] | None = None,
+    ) -> ShellResult:
+        """As the protocol says."""
+        limit_s = AGENT_RUN_S if timeout_s is None else timeout_s
+        argv = ("/bin/sh", "-c", script, "sh", *args)
+        told = await self._agent.run(argv, timeout_s=limit_s)
+        code = told.code if told.code is not None else 128 + (told.signal or 0)
+        result = ShellResult(code=code, stdout=told.stdout, stderr=told.stderr)
+        if told.timed_out or (check and code != 0):
+            raise HostError(f"A command on {self.name} failed: {last_line(result)}")
+        if on_line is not None:
+            for line in told.stdout.splitlines():
+                on_line(line)
+        return result
+
+
+class Greeting(System, frozen=True, kw_only=True):
+    """The little that a shell tells of a machine, where no helper runs yet."""
+
+    cores: int = 1
+    cache: str = ""
+    """The folder of our engines and helpers there: ``…/dllm-tui``."""
+    helpers: dict[str, str] = {}
+    """By the path of each helper there the hash of the one it was made from."""
+
+    @property
+    def newest(self) -> str:
+        """Path of the newest helper; empty when there is none."""
+        return max(self.helpers, key=_version_of, default="")
+
+
+def greeting_of(text: str) -> Greeting:
+    """Read the output of ``greet.sh``; nothing in it is needed but the system."""
+    lines = {row[0]: row[1:] for row in rows(text)}
+    os_name, arch = [*lines.get("uname", ()), "", ""][:2]
+    cores = lines.get("cores", ["1"])[0]
+    helpers = [row for row in rows(text) if row[0] == "relay" and len(row) == 3]
+    return Greeting(
+        os=os_name,
+        arch=arch,
+        libc=lines.get("libc", [""])[0],
+        cores=int(cores) if cores.isdigit() else 1,
+        cache=lines.get("cache", [""])[0],
+        helpers={row[1]: row[2] for row in helpers},
+    )
+
+
+async def greet(shell: Shell) -> Greeting:
+    return greeting_of((await shell.run(script("greet"))).stdout)
+
+
+def _version_of(helper: str) -> tuple[int, ...]:
+    version = PurePath(helper).parent.name
+    return tuple(int(piece) for piece in version.split(".") if piece.isdigit())
+
+
 LOCKED_ELSEWHERE = 75
 _LOCK_S = 15.0
 _IO_ERROR = 74
@@ -67,10 +153,10 @@ _CANNOT_WRITE = (
 
 
 @cache
-def script(name: str) -> str:
-    """The text of a script, with what they share before it."""
+def script(*names: str) -> str:
+    """The text of some scripts, with what they share before it."""
     shared = compiling.script("common")
-    own = compiling.script("common", name, package=f"{__package__}.scripts")
+    own = compiling.script("common", *names, package=f"{__package__}.scripts")
     return f"{shared}\n{own}"
 
 
@@ -110,8 +196,10 @@ def refusal(peer: str, result: ShellResult) -> ProvisionError:
 
 
 @contextlib.asynccontextmanager
-async def lock(shell: Shell, name: str, doing: str) -> AsyncIterator[None]:
+async def lock(shell: Shell, name: str, doing: str) -> AsyncIterator[Greeting]:
     """Hold a lock on the peer: a process there, which ends with the connection.
+
+    It greets too: whoever installs needs that, and no session more.
 
     Args:
         shell: the peer.
@@ -119,13 +207,17 @@ async def lock(shell: Shell, name: str, doing: str) -> AsyncIterator[None]:
         doing: what would be going on if another has it: ``"An installation"``.
     """
     held: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+    said: list[str] = []
 
     def listen(line: str) -> None:
         if line.startswith("held\t") and not held.done():
             held.set_result(line.split("\t")[1:])
+        elif not held.done():
+            said.append(line)
 
+    text = script("greet", "hold")
     holding = asyncio.ensure_future(
-        shell.run(script("hold"), name, timeout_s=None, check=False, on_line=listen)
+        shell.run(text, name, timeout_s=None, check=False, on_line=listen)
     )
     try:
         await asyncio.wait(
@@ -133,7 +225,7 @@ async def lock(shell: Shell, name: str, doing: str) -> AsyncIterator[None]:
         )
         if not held.done():
             raise await _refusal(shell, holding, doing)
-        yield
+        yield greeting_of("\n".join(said))
     finally:
         if held.done() and not held.cancelled() and not holding.done():
             await _release(shell, held.result())

@@ -93,6 +93,12 @@ inline void spill(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
+// A file below a folder, with the folders it needs.
+inline void write(const TempDir& root, const std::string& path, const std::string& text) {
+  std::filesystem::create_directories(std::filesystem::path(root / path).parent_path());
+  spill(root / path, text);
+}
+
 }  // namespace check
 
 #define TEST(name)                              \

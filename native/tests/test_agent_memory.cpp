@@ -3,16 +3,11 @@
 #include "agent/memory.h"
 #include "check.h"
 
-using check::spill;
 using check::TempDir;
+using check::write;
 using dllm::agent::memory_limits;
 
 namespace {
-
-void write(const TempDir& root, const std::string& path, const std::string& text) {
-  std::filesystem::create_directories(std::filesystem::path(root / path).parent_path());
-  spill(root / path, text);
-}
 
 void two(const TempDir& root, const std::string& group, const std::string& limit, int used,
          int cache) {
@@ -73,7 +68,6 @@ TEST(this_machine) {
   const auto memory = dllm::agent::machine_memory();
   CHECK(memory.total_bytes > 0 && memory.available_bytes > 0);
   CHECK(memory.available_bytes <= memory.total_bytes);
-  CHECK(!memory.cpu.empty() && memory.cores >= 1);
 }
 
 RUN_TESTS()

@@ -54,7 +54,6 @@ class Copier:
     async def __call__(self, model: Path, **more: str) -> tuple[str, ...]:
         return await copy_model(
             self.connection,
-            self.connection.files,
             model,
             report=self.works.append,
             **more,

@@ -84,10 +84,10 @@ async def test_only_the_header_comes(network: Network, tmp_path: Path) -> None:
     network.write_ssh_config()
     connection = reach("ada")
     try:
-        found = await read_there(connection.files, "ada", path, tmp_path / "cache")
-        again = await read_there(connection.files, "ada", path, tmp_path / "cache")
+        found = await read_there(connection, path, tmp_path / "cache")
+        again = await read_there(connection, path, tmp_path / "cache")
         with pytest.raises(ModelError, match="no /nowhere on ada"):
-            await read_there(connection.files, "ada", "/nowhere", tmp_path / "cache")
+            await read_there(connection, "/nowhere", tmp_path / "cache")
     finally:
         await connection.close()
     assert found == again

@@ -16,7 +16,7 @@ from backends.machines.machine import LocalMachine, open_way
 from backends.paths import Paths
 from tests.hosts.reaching import reached, until
 from tests.hosts.test_tunnels import both_ways, echo
-from tests.unit.machines.peers import ssh_peer
+from tests.kit.local_peer import ssh_peer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

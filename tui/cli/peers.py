@@ -131,8 +131,14 @@ def _lines(peer: Peer) -> Iterator[str]:
 
 
 def _facts(facts: PeerFacts) -> Iterator[str]:
+    system = f"{facts.system or facts.os} {facts.arch} {facts.libc}"
+    if not facts.cores:
+        # No helper is there to tell more.
+        yield system.rstrip()
+        yield from facts.problems
+        return
     cores = f"{facts.performance_cores or facts.cores} of {facts.cores} cores"
-    yield f"{facts.system or facts.os} {facts.arch} {facts.libc} · {cores}"
+    yield f"{system} · {cores}"
     yield from (f"device {_device(device)}" for device in facts.devices)
     for e in facts.engines:
         speaks = f"RPC {e.rpc_protocol or '?'}"

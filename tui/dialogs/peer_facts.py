@@ -85,6 +85,9 @@ def _device(device: Device) -> str:
 def _facts(facts: PeerFacts, now: float) -> Iterator[Row]:
     machine = (facts.system or facts.os, facts.arch, facts.libc, facts.hostname)
     yield "system", " · ".join(filter(None, machine)) or "unknown"
+    if not facts.cores:
+        yield "helper", "none there yet to tell more"
+        return
     yield "processor", _cores(facts)
     memory = format_bytes(facts.memory_bytes)
     yield "memory", f"{format_bytes(facts.memory_free_bytes)} of {memory} free"

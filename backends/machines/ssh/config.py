@@ -190,6 +190,14 @@ class Settings(Value, frozen=True, kw_only=True):
         return f"{name} ({host}{port})" if host != name or port else host
 
 
+class KnownLine(Value, frozen=True, kw_only=True):
+    """The place of a host's key in a known_hosts file."""
+
+    path: str
+    number: int
+    algorithm: str
+
+
 def resolve(
     destination: Destination,
     config_file: Path | None = None,

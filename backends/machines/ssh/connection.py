@@ -15,7 +15,13 @@ import asyncssh
 
 from backends.errors import HostError, PeerUnreachable
 from backends.link.way import LOOPBACK
-from backends.machines.shell import RUN_TIMEOUT_S, ShellResult
+from backends.machines.shell import (
+    RUN_TIMEOUT_S,
+    Greeting,
+    ShellResult,
+    greeting_of,
+    script,
+)
 from backends.machines.ssh.config import resolve
 from backends.machines.ssh.errors import connection_lost, no_commands
 from backends.machines.ssh.files import FilesLink
@@ -350,6 +356,8 @@ class SshConnection:
         self.destination = destination
         self.on_lost: Callable[[PeerUnreachable], None] | None = None
         """Called once for each connection that broke without :meth:`close`."""
+        self.greeting = Greeting()
+        """The answer of a shell at the beginning of this connection."""
         self._places = (destination, config_file, known_hosts)
         self._route = SshRoute(*self._places)
         self._files = FilesLink(self._name, SshRoute(*self._places))
@@ -566,7 +574,7 @@ class SshConnection:
         try:
             # Also a must before any tunnel: sshd sets TCP_NODELAY with the first
             # session, and without it every token may wait 40 ms.
-            await self._see_that_commands_run(link)
+            await self._be_greeted(link)
         except BaseException:
             link.abort()
             self._route.close()
@@ -576,12 +584,13 @@ class SshConnection:
         if link.is_closed():
             self._on_lost(link, None)
 
-    async def _see_that_commands_run(self, link: asyncssh.SSHClientConnection) -> None:
+    async def _be_greeted(self, link: asyncssh.SSHClientConnection) -> None:
         try:
             result = await run_script(
-                link, self.name, "echo ok", timeout_s=RUN_TIMEOUT_S
+                link, self.name, script("greet"), timeout_s=RUN_TIMEOUT_S
             )
-            if result.stdout == "ok\n":
+            self.greeting = greeting_of(result.stdout)
+            if self.greeting.os:
                 return
             said = result.stdout + result.stderr
         except (HostError, OSError, asyncssh.Error) as error:

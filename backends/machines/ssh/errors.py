@@ -15,8 +15,7 @@ from backends.errors import HostError, PeerUnreachable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from backends.machines.ssh.config import Settings
-    from backends.machines.ssh.login import KnownLine
+    from backends.machines.ssh.config import KnownLine, Settings
 
 
 _UNROUTED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)

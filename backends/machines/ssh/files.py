@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import secrets
 import time
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, cast
 
 import asyncssh
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from backends.machines.ssh.login import SshRoute
-
-    Files = Callable[[], AbstractAsyncContextManager[asyncssh.SFTPClient]]
-    """Opens an SFTP session of its own on the peer."""
 
 
 # Where systems keep it; OpenSSH itself only knows its own place.

@@ -17,9 +17,9 @@ from aiohappyeyeballs import start_connection
 
 from backends.errors import HostError, NeedsAnswer, PeerUnreachable
 from backends.machines.ssh import errors
-from backends.machines.ssh.config import Settings, resolve
+from backends.machines.ssh.config import KnownLine, Settings, resolve
 from backends.machines.ssh.errors import explain
-from backends.state import PeerQuestion, QuestionKind, Value
+from backends.state import PeerQuestion, QuestionKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from backends.machines.ssh.config import Destination
-
-
-class KnownLine(Value, frozen=True, kw_only=True):
-    """The place of a host's key in a known_hosts file."""
-
-    path: str
-    number: int
-    algorithm: str
 
 
 def fingerprint(key: asyncssh.SSHKey) -> str:

@@ -20,7 +20,6 @@
 #include "lines.h"
 #include "link/compression.h"
 #include "link/transport_security.h"
-#include "memory.h"
 #include "ports.h"
 #include "posix.h"
 #include "program.h"
@@ -124,7 +123,7 @@ class Host {
     quick_["free_port"] = [this](const json::Value&) {
       return json::Object().number("port", ports_.take()).str();
     };
-    quick_["memory"] = [](const json::Value&) { return to_json(machine_memory()); };
+    quick_["memory"] = [](const json::Value&) { return memory_of(); };
     quick_["lease"] = [this](const json::Value& asked) {
       lease_ = lease_in(asked);
       return json::Object().str();
@@ -141,6 +140,7 @@ class Host {
     slow_["stop"] = [this](const json::Value& asked) { return stop(run_, asked); };
     slow_["remove"] = [this](const json::Value& asked) { return remove(run_, asked); };
     slow_["run"] = run;
+    slow_["machine"] = machine;
     slow_["find"] = find;
     slow_["identity"] = identity;
     slow_["read"] = read;

@@ -1,15 +1,12 @@
 #include "memory.h"
 
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <set>
 #include <sstream>
+#include <string_view>
 
-#include "protocol/json.h"
+#include "control_groups.h"
 
 #ifdef __APPLE__
 #include <mach/mach.h>
@@ -20,24 +17,21 @@ namespace dllm::agent {
 
 namespace {
 
-std::string machine_name() {
-  utsname names{};
-  return ::uname(&names) == 0 ? names.machine : "";
+// Version 1 writes "no limit" as the largest multiple of a page.
+constexpr std::uint64_t kNoLimit = 1ULL << 62;
+
+std::uint64_t field_in(const std::string& text, std::string_view wanted) {
+  std::istringstream lines(text);
+  std::string name;
+  std::uint64_t value = 0;
+  while (lines >> name >> value) {
+    if (name == wanted) return value;
+    lines.ignore(64, '\n');
+  }
+  return 0;
 }
 
 #ifdef __APPLE__
-
-std::string text_of(const char* name) {
-  char text[256] = "";
-  std::size_t size = sizeof text - 1;
-  return ::sysctlbyname(name, text, &size, nullptr, 0) == 0 ? text : "";
-}
-
-std::uint64_t number_of(const char* name) {
-  std::uint64_t value = 0;
-  std::size_t size = sizeof value;
-  return ::sysctlbyname(name, &value, &size, nullptr, 0) == 0 ? value : 0;
-}
 
 std::uint64_t available() {
   vm_statistics64_data_t statistics{};
@@ -51,53 +45,20 @@ std::uint64_t available() {
 }
 
 void describe(Memory& memory) {
-  memory.total_bytes = number_of("hw.memsize");
+  std::size_t size = sizeof memory.total_bytes;
+  ::sysctlbyname("hw.memsize", &memory.total_bytes, &size, nullptr, 0);
   memory.available_bytes = available();
-  memory.cpu = text_of("machdep.cpu.brand_string");
-  memory.cores = static_cast<int>(number_of("hw.physicalcpu"));
 }
 
 #else
 
-constexpr const char* kProcessors = "/sys/devices/system/cpu";
-
-// The value behind "name:" in a file such as /proc/meminfo; empty when it is not there.
-std::string value_in(const char* path, const std::string& name) {
-  std::ifstream lines(path);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t colon = line.find(':');
-    const std::size_t end = line.find_last_not_of(" \t", colon == 0 ? 0 : colon - 1);
-    if (colon == std::string::npos || line.substr(0, end + 1) != name) continue;
-    return line.substr(std::min(line.find_first_not_of(" \t", colon + 1), line.size()));
-  }
-  return "";
-}
-
-std::uint64_t meminfo_bytes(const std::string& name) {
-  std::uint64_t kib = 0;
-  std::istringstream(value_in("/proc/meminfo", name)) >> kib;
-  return kib * 1024;
-}
-
-// Processors that share a core name the same list of siblings.
-int physical_cores() {
-  std::set<std::string> cores;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(kProcessors, error)) {
-    std::ifstream file(entry.path() / "topology/core_cpus_list");
-    std::string siblings;
-    if (file >> siblings) cores.insert(siblings);
-  }
-  return static_cast<int>(cores.size());
-}
-
 void describe(Memory& memory) {
-  memory.total_bytes = meminfo_bytes("MemTotal");
-  memory.available_bytes = meminfo_bytes("MemAvailable");
+  constexpr std::uint64_t kKib = 1024;
+  const std::string told = slurp("/proc/meminfo");
+  memory.total_bytes = field_in(told, "MemTotal:") * kKib;
+  memory.available_bytes = field_in(told, "MemAvailable:") * kKib;
   // Kernels before 3.14 do not tell what is available.
-  if (memory.available_bytes == 0) memory.available_bytes = meminfo_bytes("MemFree");
-  memory.cpu = value_in("/proc/cpuinfo", "model name");
-  memory.cores = physical_cores();
+  if (memory.available_bytes == 0) memory.available_bytes = field_in(told, "MemFree:") * kKib;
 }
 
 #endif
@@ -107,24 +68,26 @@ void describe(Memory& memory) {
 Memory machine_memory() {
   Memory memory;
   describe(memory);
-  if (memory.cpu.empty()) memory.cpu = machine_name();
-  if (memory.cores < 1) memory.cores = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
   memory.limits = memory_limits();
   return memory;
 }
 
-std::string to_json(const Memory& memory) {
-  std::vector<std::string> limits;
-  for (const MemoryLimit& limit : memory.limits) {
-    json::Object object;
-    object.number("limit_bytes", limit.limit_bytes);
-    object.number("available_bytes", limit.available_bytes).text("where", limit.where);
-    limits.push_back(object.str());
+std::vector<MemoryLimit> memory_limits(const std::string& root) {
+  std::vector<MemoryLimit> limits;
+  for (const ControlGroup& group : control_groups("memory", root)) {
+    const bool two = group.unified;
+    const auto limit =
+        number_in(slurp(group.folder + (two ? "memory.max" : "memory.limit_in_bytes")));
+    const auto used =
+        number_in(slurp(group.folder + (two ? "memory.current" : "memory.usage_in_bytes")));
+    if (!limit || !used || *limit >= kNoLimit) continue;
+    // Given back on demand.
+    const std::uint64_t cache = field_in(slurp(group.folder + "memory.stat"),
+                                         two ? "inactive_file" : "total_inactive_file");
+    const std::uint64_t held = *used - std::min(*used, cache);
+    limits.push_back({*limit, *limit - std::min(*limit, held), group.name});
   }
-  json::Object object;
-  object.number("total_bytes", memory.total_bytes);
-  object.number("available_bytes", memory.available_bytes).raw("limits", json::list(limits));
-  return object.text("cpu", memory.cpu).number("cores", std::max(memory.cores, 1)).str();
+  return limits;
 }
 
 }  // namespace dllm::agent

@@ -17,8 +17,6 @@ struct Memory {
   std::uint64_t total_bytes = 0;
   std::uint64_t available_bytes = 0;  // without swapping
   std::vector<MemoryLimit> limits;
-  std::string cpu;  // name of the processor
-  int cores = 1;    // physical ones
 };
 
 Memory machine_memory();
@@ -26,7 +24,5 @@ Memory machine_memory();
 // The limits of all levels of the control groups a process is in, of version 1 and 2, as the files
 // below `root` tell ("" on a real system).
 std::vector<MemoryLimit> memory_limits(const std::string& root = "");
-
-std::string to_json(const Memory& memory);
 
 }  // namespace dllm::agent

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "control_groups.h"
 #include "listeners_linux.h"
 #include "posix.h"
 #include "system.h"
@@ -19,17 +20,7 @@ namespace dllm::agent {
 
 namespace {
 
-constexpr std::size_t kProcFileMax = 4U << 20;
-
 using Directory = std::unique_ptr<DIR, int (*)(DIR*)>;
-
-std::string slurp(const std::string& path, std::size_t limit = kProcFileMax) {
-  try {
-    return read_all(open_at(AT_FDCWD, path, O_RDONLY).get(), limit);
-  } catch (const std::system_error&) {
-    return "";
-  }
-}
 
 std::string proc(pid_t pid, const char* name) {
   return "/proc/" + std::to_string(pid) + "/" + name;

@@ -1,6 +1,8 @@
 // What the verbs of `dllm-relay host` do; each returns its result as JSON or throws Refusal.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -19,7 +21,11 @@ std::string path_in(const json::Value& request);
 // Any bytes as text.
 std::string base64(std::string_view data);
 
+// Of the disk the directory is on, or will be on; 0 where that is not known.
+std::uint64_t disk_free_bytes(std::filesystem::path directory);
+
 // Quick ones, done at once.
+std::string memory_of();
 std::string records_of(const RunDir& run, const json::Value& request);
 std::string log_of(const RunDir& run, const json::Value& request);
 std::string listens_of(const json::Value& request);
@@ -35,6 +41,7 @@ std::string start(const RunDir& run, const std::string& name, const SpawnOptions
 std::string stop(const RunDir& run, const json::Value& request);
 std::string remove(const RunDir& run, const json::Value& request);
 std::string run(const json::Value& request);
+std::string machine(const json::Value& request);
 std::string find(const json::Value& request);
 std::string read(const json::Value& request);
 std::string identity(const json::Value& request);

@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -67,16 +66,6 @@ bool is_cached_name(std::string_view name) {
   if (name.ends_with(kPart)) name.remove_suffix(kPart.size());
   return name.size() == kNameDigits &&
          name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
-
-// Of the disk the directory is on, or will be on; 0 where that is not known.
-std::uint64_t free_bytes(fs::path directory) {
-  struct statvfs status {};
-  while (::statvfs(directory.c_str(), &status) != 0) {
-    if (!directory.has_relative_path()) return 0;
-    directory = directory.parent_path();
-  }
-  return std::uint64_t{status.f_bavail} * status.f_frsize;
 }
 
 std::uint64_t size_of(const std::string& path) {
@@ -190,7 +179,7 @@ std::string mib(std::uint64_t bytes) {
 }
 
 void check_room(const std::string& directory, std::uint64_t needed_bytes) {
-  const std::uint64_t free = free_bytes(directory);
+  const std::uint64_t free = disk_free_bytes(directory);
   if (needed_bytes <= free) return;
   throw Refusal(kFailed, "the disk of " + directory + " is too full: " + mib(needed_bytes) +
                              " are needed and " + mib(free) + " free");
@@ -220,7 +209,7 @@ std::string cached(const json::Value& request) {
   std::ranges::sort(rows);
   json::Object object;
   object.raw("directory", json::quote_bytes(directory));
-  return object.number("free_bytes", free_bytes(directory)).raw("files", json::list(rows)).str();
+  return object.number("free_bytes", disk_free_bytes(directory)).raw("files", json::list(rows)).str();
 }
 
 std::string uncache(const json::Value& request) {
@@ -265,7 +254,7 @@ std::string seed(const json::Value& request) {
     names.push_back(wanted.name);
   }
   object.number("size_bytes", size_bytes).number("seeded_bytes", seeded_bytes);
-  object.raw("names", json::array(names)).number("free_bytes", free_bytes(directory));
+  object.raw("names", json::array(names)).number("free_bytes", disk_free_bytes(directory));
   return object.flag("complete", model.done() && (dry || seeded_bytes == size_bytes)).str();
 }
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
-import asyncssh
 import pytest
-import pytest_asyncio
 
 from backends.machines.host import local_host
 from backends.state import EngineInfo, EngineSource
-from tests.unit.machines.local_shell import LocalShell
+from tests.kit.local_peer import LocalPeer, LocalShell, write_program
 from tests.unit.machines.processes import kill_family_of
 
 if TYPE_CHECKING:
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.machines.host import AgentHost
-    from backends.machines.ssh.files import Files
     from backends.state import PeerWork
 
 
@@ -51,41 +47,6 @@ def host(open_host: Callable[..., AgentHost], run_dir: Path) -> AgentHost:
     return open_host(run_dir)
 
 
-class _Open(asyncssh.SSHServer):
-    """Lets everybody in: it listens on a socket in a private directory only."""
-
-    def begin_auth(self, username: str) -> bool:
-        return False
-
-
-@pytest_asyncio.fixture
-async def files(tmp_path: Path) -> AsyncIterator[Files]:
-    """Opens SFTP sessions on this machine."""
-    key = asyncssh.generate_private_key("ssh-ed25519")
-    server = await asyncssh.listen(
-        "127.0.0.1",
-        0,
-        server_factory=_Open,
-        server_host_keys=[key],
-        sftp_factory=asyncssh.SFTPServer,
-    )
-    port = server.get_port()
-
-    @contextlib.asynccontextmanager
-    async def open_files() -> AsyncIterator[asyncssh.SFTPClient]:
-        async with (
-            asyncssh.connect(
-                "127.0.0.1", port, known_hosts=None, username="me", config=None
-            ) as connection,
-            connection.start_sftp_client() as client,
-        ):
-            yield client
-
-    yield open_files
-    server.close()
-    await server.wait_closed()
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """The peer's home, with a name that breaks careless scripts."""
@@ -100,13 +61,11 @@ def shell(home: Path) -> LocalShell:
     return LocalShell(home)
 
 
-def write_program(path: Path, answer: str, code: int = 0, padding: int = 0) -> Path:
-    """A program that prints a line whatever it is asked."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = f"#!/bin/sh\necho '{answer}'\nexit {code}\n"
-    path.write_bytes(text.encode() + b"#" * padding)
-    path.chmod(0o755)
-    return path
+@pytest.fixture
+async def peer(shell: LocalShell, tmp_path: Path) -> AsyncIterator[LocalPeer]:
+    peer = LocalPeer(shell, tmp_path / "run")
+    yield peer
+    await peer.end_agent()
 
 
 @pytest.fixture
@@ -127,12 +86,6 @@ def engine(tmp_path: Path) -> EngineInfo:
         worker_path=str(folder / "ggml-rpc-server"),
         source=EngineSource.CONFIG,
     )
-
-
-@pytest.fixture
-def relay(tmp_path: Path) -> Path:
-    """The head's relay: a script that knows its version."""
-    return write_program(tmp_path / "dllm-relay", "dllm-relay 9.9.9")
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from backends.machines import provisioning
-from backends.machines.probing import Probed, Tool, survey
-from backends.machines.provisioning import Build, build
+from backends.machines.host import LimitTold, MachineTold, MemoryTold, System
+from backends.machines.provisioning import Build, Tool, build, tools_of
 from backends.machines.shell import CannotBuild
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from backends.machines.ssh.files import Files
-    from tests.unit.machines.local_shell import LocalShell
+    from tests.kit.local_peer import LocalShell
 
     Make = Callable[[], Coroutine[Any, Any, None]]
 
@@ -41,10 +40,9 @@ HELLO = '#include <stdio.h>\nint main(void) { return puts("hello") < 0; }\n'
 class Project:
     """A project that builds, on the peer, after a while."""
 
-    def __init__(self, folder: Path, shell: LocalShell, files: Files) -> None:
+    def __init__(self, folder: Path, shell: LocalShell) -> None:
         self.folder = folder
         self.shell = shell
-        self.files = files
         self.code = HELLO
         self.slow_s = 0
         self.told: list[tuple[str, float | None, Sequence[str]]] = []
@@ -76,12 +74,10 @@ class Project:
 
     async def make(self) -> None:
         """Build it there."""
-        toolchain = provisioning.toolchain_of(
-            await survey(self.shell, "tools", "system"), "x"
-        )
+        tools = await tools_of(self.shell)
+        toolchain = provisioning.toolchain_of(tools, System(), "x", 2)
         await build(
             self.shell,
-            self.files,
             self.job,
             toolchain,
             str(self.root),
@@ -91,11 +87,11 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path: Path, shell: LocalShell, files: Files) -> Project:
+def project(tmp_path: Path, shell: LocalShell) -> Project:
     """The project."""
     folder = tmp_path / "project"
     folder.mkdir()
-    return Project(folder, shell, files)
+    return Project(folder, shell)
 
 
 def below(folder: Path) -> list[str]:
@@ -157,28 +153,32 @@ def tools(**versions: str) -> dict[str, Tool]:
 )
 def test_what_is_missing_is_named(found: dict[str, str], sentence: str) -> None:
     with pytest.raises(CannotBuild, match=sentence):
-        provisioning.toolchain_of(Probed(os="Linux", tools=tools(**found)), "pi")
+        provisioning.toolchain_of(tools(**found), System(os="Linux"), "pi", 1)
 
 
 def test_jobs_fit_the_memory() -> None:
+    free = LimitTold(limit_bytes=1 << 40, available_bytes=3_500_000_000)
+    memory = MemoryTold(total_bytes=1 << 40, available_bytes=1 << 39, limits=(free,))
+    assert provisioning.jobs_of(MachineTold(memory=memory, usable=16)) == 3
     found = tools(cc="1.0", cxx="1.0", cmake="3.25.1", make="4.3")
-    peer = Probed(tools=found, cores=16, memory_free_bytes=3_500_000_000)
-    toolchain = provisioning.toolchain_of(peer, "pi")
-    assert toolchain.jobs == 3
+    toolchain = provisioning.toolchain_of(found, System(), "pi", 3)
     assert toolchain.options[:2] == ("-G", "Unix Makefiles")
 
 
+def test_the_version_of_a_tool_is_the_last_number_with_dots() -> None:
+    cuda = "Cuda compilation tools, release 12.4, V12.4.131"
+    assert Tool(path="", text=cuda).version == "12.4.131"
+    assert Tool(path="", text="Built on 2024").version == ""
+
+
 def test_what_may_be_copied() -> None:
-    native = ("-DGGML_NATIVE=ON",)
-    flags = frozenset({"avx2", "avx512f", "nopl"})
-    head = Probed(os="Linux", arch="x86_64", libc="glibc 2.36", cpu_flags=flags)
-    older = Probed(os="Linux", arch="x86_64", libc="glibc 2.31", cpu_flags=flags)
-    assert provisioning.misfit(head, older, native) == ""
-    less = Probed(os="Linux", arch="x86_64", libc="glibc 2.36")
-    assert provisioning.misfit(head, less, native) == "its CPU lacks avx2, avx512f"
-    assert provisioning.misfit(head, less, ()) == ""
-    musl = Probed(os="Linux", arch="x86_64", libc="musl 1.2.5")
-    assert "they need glibc 2.36" in provisioning.misfit(head, musl, ())
-    assert "it runs Darwin" in provisioning.misfit(head, Probed(os="Darwin"), ())
-    arm = Probed(os="Linux", arch="arm64", libc="glibc 2.36")
-    assert "it is arm64" in provisioning.misfit(head, arm, ())
+    misfit = provisioning.misfit
+    head = System(os="Linux", arch="x86_64", libc="glibc 2.36")
+    assert misfit(head, System(os="Linux", arch="amd64", libc="glibc 2.31")) == ""
+    musl = System(os="Linux", arch="x86_64", libc="musl 1.2.5")
+    assert "they need glibc 2.36" in misfit(head, musl)
+    assert "it runs Darwin" in misfit(head, System(os="Darwin"))
+    assert "it is arm64" in misfit(head, System(os="Linux", arch="arm64"))
+    lacking = provisioning.lacking
+    assert lacking("avx2 avx512f nopl", "AVX2") == "its CPU lacks avx512f"
+    assert lacking("avx2 nopl", "avx2 avx512f") == ""

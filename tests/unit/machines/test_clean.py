@@ -15,12 +15,12 @@ from backends.machines.provisioning import clean
 from backends.machines.shell import PeerBusy, lock
 from backends.paths import relay_binary
 from backends.state import ProcessRole
-from tests.unit.machines.conftest import write_program
+from tests.kit.local_peer import write_program
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.unit.machines.local_shell import LocalShell
+    from tests.kit.local_peer import LocalShell
 
 
 @pytest.fixture

@@ -13,14 +13,12 @@ from backends.errors import ModelError
 from backends.machines.model_files import copy_model
 from backends.machines.shell import PeerBusy, PeerFull, WrongFile
 from backends.models.identity import identity_of
-from tests.unit.machines.conftest import write_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from backends.machines.ssh.files import Files
     from backends.state import PeerWork
-    from tests.unit.machines.local_shell import LocalShell
+    from tests.kit.local_peer import LocalShell
 
     Copy = Callable[..., Coroutine[Any, Any, tuple[str, ...]]]
 
@@ -38,11 +36,11 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def copy(shell: LocalShell, files: Files, works: list[PeerWork]) -> Copy:
+def copy(shell: LocalShell, works: list[PeerWork]) -> Copy:
     """Copy a model to the peer."""
 
     async def call(source: Path, **more: str) -> tuple[str, ...]:
-        return await copy_model(shell, files, source, report=works.append, **more)
+        return await copy_model(shell, source, report=works.append, **more)
 
     return call
 
@@ -156,10 +154,9 @@ async def test_all_parts_of_a_split_model_go(
 
 
 async def test_a_full_disk_is_told_before_anything_is_sent(
-    copy: Copy, model: Path, shell: LocalShell, home: Path, there: Path
+    copy: Copy, model: Path, shell: LocalShell, there: Path
 ) -> None:
-    write_program(home / "bin" / "df", "Filesystem\nx 100 90 10 90% /")
-    shell.env["PATH"] = f"{home}/bin:{shell.env['PATH']}"
+    shell.program("df", "Filesystem\nx 100 90 10 90% /")
     with pytest.raises(PeerFull, match=r"Only 10\.0 KiB are free"):
         await copy(model)
     assert not part_of(there).exists()

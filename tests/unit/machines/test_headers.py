@@ -19,17 +19,15 @@ from tests.unit.models.ggufs import write_split
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.machines.ssh.files import Files
+    from tests.kit.local_peer import LocalShell
 
 
 async def test_two_first_reads_of_one_model_do_not_meet(
-    files: Files, tmp_path: Path
+    shell: LocalShell, tmp_path: Path
 ) -> None:
     cache = tmp_path / "headers"
     path = str(MODEL_PATH)
-    infos = await asyncio.gather(
-        *(read_there(files, "mini", path, cache) for _ in range(4))
-    )
+    infos = await asyncio.gather(*(read_there(shell, path, cache) for _ in range(4)))
     assert {info.path for info in infos} == {f"mini:{path}"}
     assert [file.name for file in cache.rglob("*") if file.is_file()] == [
         MODEL_PATH.name
@@ -37,39 +35,39 @@ async def test_two_first_reads_of_one_model_do_not_meet(
 
 
 async def test_what_nobody_read_for_long_is_forgotten(
-    files: Files, tmp_path: Path
+    shell: LocalShell, tmp_path: Path
 ) -> None:
     cache = tmp_path / "headers"
     models = [tmp_path / f"{name}.gguf" for name in ("old", "used", "new")]
     for model in models:
         shutil.copy(MODEL_PATH, model)
     for model in models[:2]:
-        await read_there(files, "mini", str(model), cache)
+        await read_there(shell, str(model), cache)
     left = next(cache.rglob("old.gguf")).with_name("left-over.tmp")
     left.touch()
     long_ago = time.time() - UNUSED_S - 60
     for path in (*cache.rglob("*.gguf"), left):
         os.utime(path, (long_ago, long_ago))
-    await read_there(files, "mini", str(models[1]), cache)
-    await read_there(files, "mini", str(models[2]), cache)
+    await read_there(shell, str(models[1]), cache)
+    await read_there(shell, str(models[2]), cache)
     kept = {file.name for file in cache.rglob("*") if file.is_file()}
     assert kept == {"used.gguf", "new.gguf"}
 
 
 async def test_a_model_in_parts_of_different_sizes(
-    files: Files, tmp_path: Path
+    shell: LocalShell, tmp_path: Path
 ) -> None:
     parts = write_split(tmp_path, "many", 3)
     assert len({part.stat().st_size for part in parts}) == 3
-    found = await read_there(files, "mini", str(parts[1]), tmp_path / "headers")
+    found = await read_there(shell, str(parts[1]), tmp_path / "headers")
     assert found.layers == read_model(parts[0]).layers
     assert found.files == tuple(f"mini:{part}" for part in parts)
 
 
 async def test_trouble_with_our_own_disk_is_told_as_such(
-    files: Files, tmp_path: Path
+    shell: LocalShell, tmp_path: Path
 ) -> None:
     cache = tmp_path / "headers"
     cache.write_text("in the way")
     with pytest.raises(HostError, match=r"headers/mini.* on this machine cannot be"):
-        await read_there(files, "mini", str(MODEL_PATH), cache)
+        await read_there(shell, str(MODEL_PATH), cache)

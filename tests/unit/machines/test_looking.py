@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from backends.config import PeerConfig
 from backends.engine.ask import describe
 from backends.engine.find import engine_at
-from backends.errors import HostError
-from backends.machines.host import local_host
-from backends.machines.probing import Prober
+from backends.machines.probing import Prober, find_engines
 from backends.models.identity import identity_of
-from backends.paths import Paths
+from backends.paths import Paths, relay_binary
 from backends.state import EngineSource, PeerFacts, to_json
-from tests.unit.machines.local_shell import LocalShell
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from backends.engine.ask import Engine
-    from backends.machines.host import AgentHost
+    from tests.kit.local_peer import LocalPeer
 
 # Tells what it was called with; a banner comes with the first client only, as in a
 # stock worker. No question but one is worth waking a GPU.
@@ -51,35 +49,23 @@ else:
 """
 
 
-class Peer:
-    """This machine, with a home of its own, in the place of a peer."""
+class Looks:
+    """Looks at the peer, one after another."""
 
-    name = "ada"
-
-    def __init__(self, home: Path) -> None:
-        self.connection = LocalShell(home)
-        self.connection.flows = True  # type: ignore[attr-defined]
+    def __init__(self, peer: LocalPeer, folder: Path, **config: Any) -> None:
+        shell = cast("Any", peer.connection)
+        paths = paths_in(folder)
+        self._prober = Prober(shell, PeerConfig(ssh="mini", **config), paths)
+        self._peer = peer
         self.facts = PeerFacts(at=0.0)
         self.engines: tuple[Engine, ...] = ()
-        self.agent: AgentHost | None = local_host(home / "run", name=self.name)
 
-    async def agent_at(self, relay: str) -> AgentHost | None:
-        return self.agent
-
-    def take(self, facts: PeerFacts, engines: tuple[Engine, ...]) -> None:
-        self.facts, self.engines = facts, engines
-
-
-@pytest.fixture
-async def peer(tmp_path: Path) -> AsyncIterator[Peer]:
-    """A peer with an empty home."""
-    home = tmp_path / "a 'home'"
-    home.mkdir()
-    peer = Peer(home)
-    agent = peer.agent
-    yield peer
-    assert agent is not None
-    await agent.close()
+    async def look(self, *, light: bool) -> PeerFacts:
+        agent = await self._peer.agent_at(str(relay_binary()))
+        self.facts, self.engines = await self._prober.look(
+            agent, self.facts, light=light
+        )
+        return self.facts
 
 
 @pytest.fixture
@@ -117,10 +103,6 @@ def paths_in(folder: Path) -> Paths:
     )
 
 
-def looker(peer: Any, tmp_path: Path, **config: Any) -> Prober:
-    return Prober(peer, PeerConfig(ssh="ada", **config), paths_in(tmp_path))
-
-
 def said(calls: Path) -> list[str]:
     """What programs were called with since this was asked last."""
     lines = sorted(calls.read_text().split()) if calls.exists() else []
@@ -129,16 +111,16 @@ def said(calls: Path) -> list[str]:
 
 
 async def test_an_engine_is_asked_once_and_its_devices_each_time(
-    peer: Peer, tmp_path: Path, engine: Path, calls: Path
+    peer: LocalPeer, tmp_path: Path, engine: Path, calls: Path
 ) -> None:
-    looks = looker(peer, tmp_path, engine=str(engine), memory_gib={"CUDA0": 1})
+    looks = Looks(peer, tmp_path, engine=str(engine), memory_gib={"CUDA0": 1})
     facts = await looks.look(light=False)
     assert sorted(set(said(calls))) == ["--help", "--list-devices", "--version", "-H"]
     (found,) = facts.engines
     assert (found.version, found.rpc_protocol) == ("7 (abc)", "3.5.1")
-    assert peer.engines[0].flags == {"-ngl", "--n-gpu-layers"}
+    assert looks.engines[0].flags == {"-ngl", "--n-gpu-layers"}
     cpu, gpu = facts.devices
-    assert (cpu.id, gpu.id, gpu.free_bytes) == ("ada/CPU", "ada/CUDA0", 90 << 20)
+    assert (cpu.id, gpu.id, gpu.free_bytes) == ("mini/CPU", "mini/CUDA0", 90 << 20)
     assert gpu.budget_bytes == 1 << 30
     assert found.devices == (gpu,)
     await looks.look(light=False)
@@ -150,65 +132,91 @@ async def test_an_engine_is_asked_once_and_its_devices_each_time(
 
 
 async def test_a_program_added_to_an_engine_later_is_seen(
-    peer: Peer, tmp_path: Path, engine: Path, calls: Path
+    peer: LocalPeer, tmp_path: Path, engine: Path, calls: Path
 ) -> None:
     """What an engine told is kept; where its programs are is not."""
-    assert peer.agent is not None
+    agent = await peer.agent_at(str(relay_binary()))
     paths = paths_in(tmp_path)
     found = engine_at(str(engine), EngineSource.CONFIG, "a test")
-    assert (await describe(peer.agent, found, paths)).info.fit_path == ""
+    assert (await describe(agent, found, paths)).info.fit_path == ""
     said(calls)
     shutil.copy(engine / "llama-server", engine / "llama-fit-params")
     now = engine_at(str(engine), EngineSource.ENV, "a test")
-    again = (await describe(peer.agent, now, paths)).info
+    again = (await describe(agent, now, paths)).info
     assert (again.fit_path, again.source) == (now.fit_path, EngineSource.ENV)
     assert (again.version, said(calls)) == ("7 (abc)", [])
 
 
 async def test_an_unknown_engine_is_not_asked_for_gpus_while_one_serves(
-    peer: Peer, tmp_path: Path, engine: Path, calls: Path
+    peer: LocalPeer, tmp_path: Path, engine: Path, calls: Path
 ) -> None:
-    facts = await looker(peer, tmp_path, engine=str(engine)).look(light=True)
+    facts = await Looks(peer, tmp_path, engine=str(engine)).look(light=True)
     assert "--list-devices" not in said(calls)
     assert facts.engines[0].rpc_protocol == "3.5.1"
 
 
 async def test_a_worker_too_old_to_be_told_its_device_is_asked_too(
-    peer: Peer, tmp_path: Path, engine: Path, calls: Path
+    peer: LocalPeer, tmp_path: Path, engine: Path, calls: Path
 ) -> None:
     write_engine(engine, calls, worker_options=())
-    facts = await looker(peer, tmp_path, engine=str(engine)).look(light=False)
+    facts = await Looks(peer, tmp_path, engine=str(engine)).look(light=False)
     assert facts.engines[0].rpc_protocol == "3.5.1"
 
 
 async def test_an_engine_that_does_not_run_is_said(
-    peer: Peer, tmp_path: Path, engine: Path
+    peer: LocalPeer, tmp_path: Path, engine: Path
 ) -> None:
     text = "#!/bin/sh\necho cannot open shared object >&2\nexit 127\n"
     (engine / "llama-server").write_text(text)
-    facts = await looker(peer, tmp_path, engine=str(engine)).look(light=False)
+    facts = await Looks(peer, tmp_path, engine=str(engine)).look(light=False)
     assert facts.engines == ()
     assert " failed: cannot open shared object" in facts.problems[0]
 
 
-async def test_a_helper_that_does_not_run_is_said(
-    peer: Peer, tmp_path: Path, engine: Path, calls: Path
-) -> None:
-    async def broken(relay: str) -> AgentHost | None:
-        raise HostError("The helper dllm-relay on ada does not run: unknown command")
+async def test_the_machine_and_its_tools(peer: LocalPeer, tmp_path: Path) -> None:
+    peer.connection.program("cmake", "cmake version 3.99.1")
+    peer.differs = {"hostname": "mini", "usable": 8, "performance": 3}
+    looks = Looks(peer, tmp_path)
+    facts = await looks.look(light=True)
+    assert (facts.os, facts.arch) == (platform.system(), platform.machine())
+    assert (facts.hostname, facts.cores, facts.performance_cores) == ("mini", 8, 3)
+    assert 0 < facts.memory_free_bytes <= facts.memory_bytes
+    assert facts.disk_free_bytes > 0
+    assert abs(facts.clock_offset_s) < 5
+    assert facts.cmake == "cmake 3.99.1"
+    assert facts.relay_version
+    assert peer.connection.scripts == [], "the agent needs no shell"
 
-    peer.agent_at = broken  # type: ignore[method-assign]
-    facts = await looker(peer, tmp_path, engine=str(engine)).look(light=False)
-    assert facts.problems == (
-        "The helper dllm-relay on ada does not run: unknown command",
-    )
-    assert facts.relay_version == ""
-    assert [found.directory for found in facts.engines] == [str(engine)]
-    assert said(calls) == [], "without a helper it is seen, not asked"
+
+async def test_engines_come_in_the_order_of_preference(
+    peer: LocalPeer, tmp_path: Path, calls: Path
+) -> None:
+    cache = peer.connection.home / ".cache/dllm-tui/engines"
+    mine, on_path = tmp_path / "mine/bin", tmp_path / "path"
+    folders = [mine, cache / "old", cache / "new", on_path]
+    for folder in (*folders, cache / "cut"):
+        folder.mkdir(parents=True)
+        write_engine(folder, calls)
+    (cache / "old/engine.json").write_text('{"built_at": 5.5}')
+    new = '{"built_at": 6.5, "rpc_protocol": "3.5.1", "new": 1}'
+    (cache / "new/engine.json").write_text(new)
+    (cache / "new/provisioned").touch()
+    (cache / "cut/rpc-server").unlink()
+    peer.connection.env["PATH"] += f":{on_path}"
+    agent = await peer.agent_at(str(relay_binary()))
+    found = await find_engines(agent, await agent.machine(), f"{tmp_path}/mine/")
+    assert [(Path(e.directory), e.source) for e in found] == [
+        (mine, EngineSource.CONFIG),
+        (cache / "new", EngineSource.PROVISIONED),
+        (cache / "old", EngineSource.CACHE),
+        (on_path, EngineSource.PATH),
+    ]
+    assert found[1].rpc_protocol == "3.5.1"
+    assert said(calls) == []
 
 
 async def test_models_are_found_once_with_their_identity(
-    peer: Peer, tmp_path: Path
+    peer: LocalPeer, tmp_path: Path
 ) -> None:
     home = peer.connection.home
     hub = home / ".cache/huggingface/hub/models--a--b"
@@ -233,7 +241,7 @@ async def test_models_are_found_once_with_their_identity(
         '{"layers":[{"mediaType":"application/vnd.ollama.image.model",'
         f'"digest":"sha256:{"a" * 64}","size":6}}]}}'
     )
-    looks = looker(peer, tmp_path, model_dirs=[str(mine)])
+    looks = Looks(peer, tmp_path, model_dirs=[str(mine)])
     facts = await looks.look(light=True)
     parts = mine / "c-00001-of-00002.gguf"
     assert {(m.path, m.name, m.size_bytes, m.identity) for m in facts.models} == {
@@ -251,14 +259,14 @@ async def test_models_are_found_once_with_their_identity(
 
 
 async def test_a_model_whose_name_is_no_text_is_told_of_and_left_out(
-    peer: Peer, tmp_path: Path
+    peer: LocalPeer, tmp_path: Path
 ) -> None:
     """Such a name cannot be told to a console: none would see anything any more."""
     mine = tmp_path / "models"
     mine.mkdir()
     (mine / "good.gguf").write_bytes(b"GGUF")
     (mine / os.fsdecode(b"bad\xff.gguf")).write_bytes(b"GGUF" * 2)
-    facts = await looker(peer, tmp_path, model_dirs=[str(mine)]).look(light=True)
+    facts = await Looks(peer, tmp_path, model_dirs=[str(mine)]).look(light=True)
     assert [model.name for model in facts.models] == ["good"]
     assert "The name bad\N{REPLACEMENT CHARACTER}.gguf is not valid UTF-8" in (
         facts.problems

@@ -14,8 +14,7 @@ import pytest
 
 from backends.errors import HostError
 from backends.paths import SOCKET_PATH_BYTES_MAX
-from tests.unit.machines.local_shell import LocalShell
-from tests.unit.machines.peers import ssh_peer
+from tests.kit.local_peer import LocalShell, ssh_peer
 from tests.unit.machines.test_agent_channel import HELLO, Scripted, line, ok
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
-from msgspec.structs import replace
 
-from backends.machines.probing import survey
+from backends.machines.host import MachineTold, local_host_for_now
 from backends.machines.provisioning import InstallMethod, Provisioned, clean, provision
 from backends.machines.shell import (
     CannotBuild,
@@ -20,53 +20,51 @@ from backends.machines.shell import (
     ProvisionError,
     lock,
 )
-from backends.state import ProvisionMode
-from tests.unit.machines.conftest import write_program
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from backends.machines.probing import Probed
-    from backends.machines.ssh.files import Files
-    from backends.paths import Paths
-    from backends.state import EngineInfo, PeerWork
-    from tests.unit.machines.local_shell import LocalShell
-
-    Provision = Callable[..., Coroutine[Any, Any, Provisioned]]
+from backends.paths import Paths, relay_binary
+from backends.state import EngineInfo, PeerWork, ProvisionMode
+from tests.kit.local_peer import LocalPeer, LocalShell, write_program
 
 
-@pytest.fixture
-def install(
-    shell: LocalShell,
-    files: Files,
-    engine: EngineInfo,
-    relay: Path,
-    paths: Paths,
-    works: list[PeerWork],
-) -> Provision:
+@dataclass
+class Install:
     """Provision the peer with everything as usual."""
 
-    async def call(mode: ProvisionMode = ProvisionMode.AUTO) -> Provisioned:
+    peer: LocalPeer
+    head: MachineTold
+    engine: EngineInfo
+    helper: Path
+    paths: Paths
+    works: list[PeerWork] = field(default_factory=list)
+
+    async def __call__(self, mode: ProvisionMode = ProvisionMode.AUTO) -> Provisioned:
         return await provision(
-            shell,
-            files,
-            engine=engine,
-            relay=relay,
-            paths=paths,
-            report=works.append,
+            self.peer,
+            head=self.head,
+            engine=self.engine,
+            helper=self.helper,
+            paths=self.paths,
+            report=self.works.append,
             mode=mode,
         )
 
-    return call
+    async def begin(self) -> None:
+        """Break an installation off while it sends the engine."""
+        running = asyncio.create_task(self())
+        while not (running.done() or any("Sending l" in w.detail for w in self.works)):
+            await asyncio.wait([running], timeout=0.001)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
 
 
-def change_peer(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
-    """Let the peer look different from what it is."""
-
-    async def changed(shell: LocalShell, *parts: str) -> Probed:
-        return replace(await survey(shell, *parts), **changes)
-
-    monkeypatch.setattr("backends.machines.provisioning.survey", changed)
+@pytest.fixture
+async def install(
+    peer: LocalPeer, engine: EngineInfo, paths: Paths, tmp_path: Path
+) -> Install:
+    async with local_host_for_now(tmp_path / "head") as host:
+        head = await host.machine()
+    helper = Path(shutil.copy(relay_binary(), tmp_path / "dllm-relay"))
+    return Install(peer, head, engine, helper, paths)
 
 
 def root(home: Path) -> Path:
@@ -82,36 +80,25 @@ def half_sent(home: Path) -> Path:
     return found / "llama-server"
 
 
-async def begin(install: Provision, works: list[PeerWork]) -> None:
-    """Break an installation off while it sends."""
-    works.clear()
-    running = asyncio.create_task(install())
-    while not (running.done() or any("Sending" in w.detail for w in works)):
-        await asyncio.wait([running], timeout=0.001)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-
-
 async def test_an_empty_home_gets_engine_and_relay(
-    install: Provision, home: Path, works: list[PeerWork], engine: EngineInfo
+    install: Install, home: Path, engine: EngineInfo
 ) -> None:
     done = await install()
-    assert (done.engine_method, done.relay_method) == (
+    assert (done.engine_method, done.helper_method) == (
         InstallMethod.COPIED,
         InstallMethod.COPIED,
     )
     assert done.engine.directory == f"{root(home)}/engines/7.0.0-test"
     assert is_copy(done.engine.server_path, engine.server_path)
-    assert os.access(done.relay_path, os.X_OK)
-    assert any(work.progress == 1.0 for work in works)
+    assert os.access(done.helper, os.X_OK)
+    assert any(work.progress == 1.0 for work in install.works)
     assert not list((root(home) / "provision").iterdir())
 
 
-async def test_what_is_there_is_not_sent_again(install: Provision) -> None:
+async def test_what_is_there_is_not_sent_again(install: Install) -> None:
     await install()
     again = await install()
-    assert (again.engine_method, again.relay_method) == (
+    assert (again.engine_method, again.helper_method) == (
         InstallMethod.PRESENT,
         InstallMethod.PRESENT,
     )
@@ -119,17 +106,18 @@ async def test_what_is_there_is_not_sent_again(install: Provision) -> None:
 
 
 async def test_a_changed_relay_of_the_same_version_replaces_the_old(
-    install: Provision, relay: Path
+    install: Install,
 ) -> None:
     await install()
-    write_program(relay, "dllm-relay 9.9.9", padding=10)
+    with install.helper.open("ab") as program:
+        program.write(b"more")
     again = await install()
-    assert again.relay_method is InstallMethod.COPIED
-    assert is_copy(again.relay_path, relay)
+    assert again.helper_method is InstallMethod.COPIED
+    assert is_copy(again.helper, install.helper)
 
 
 async def test_a_program_that_does_not_run_there_is_not_installed(
-    install: Provision, engine: EngineInfo, home: Path
+    install: Install, engine: EngineInfo, home: Path
 ) -> None:
     write_program(Path(engine.worker_path), "no such library", code=127)
     with pytest.raises(DoesNotRun, match="ggml-rpc-server does not run there: no such"):
@@ -137,33 +125,57 @@ async def test_a_program_that_does_not_run_there_is_not_installed(
     assert not (root(home) / "engines").exists()
 
 
+def without_compiler(shell: LocalShell) -> None:
+    for name in ("c++", "g++", "clang++"):
+        shell.program(name, "", code=1)
+
+
 async def test_a_peer_without_compiler_says_what_is_missing(
-    install: Provision, monkeypatch: pytest.MonkeyPatch
+    install: Install, shell: LocalShell
 ) -> None:
-    change_peer(monkeypatch, arch="riscv64", tools={})
-    with pytest.raises(CannotBuild, match=r"it is riscv64.*has no C\+\+ compiler"):
+    without_compiler(shell)
+    shell.program("uname", "Plan9")
+    with pytest.raises(CannotBuild, match=r"it runs Plan9.*has no C\+\+ compiler"):
         await install()
 
 
 async def test_a_cpu_that_lacks_instructions_is_not_given_the_engine(
-    install: Provision, monkeypatch: pytest.MonkeyPatch
+    install: Install, shell: LocalShell
 ) -> None:
-    change_peer(monkeypatch, cpu_flags=frozenset(), tools={})
-    with pytest.raises(CannotBuild, match="its CPU lacks"):
+    without_compiler(shell)
+    install.peer.differs = {"instructions": ""}
+    with pytest.raises(CannotBuild, match=r"its CPU lacks.*has no C\+\+ compiler"):
         await install()
 
 
+async def test_shells_are_few(install: Install, shell: LocalShell) -> None:
+    """The lock, room for the helper, its place; the lock is left. Else the agent."""
+    await install()
+    assert len(shell.scripts) == 4
+    shell.scripts.clear()
+    await install()
+    assert len(shell.scripts) == 2
+
+
+async def test_a_helper_that_does_not_run_is_brought_anew(install: Install) -> None:
+    done = await install()
+    await install.peer.end_agent()
+    write_program(Path(done.helper), "no", code=1)
+    again = await install()
+    assert again.helper_method is InstallMethod.COPIED
+    assert is_copy(again.helper, install.helper)
+
+
 async def test_a_full_disk_is_told_before_anything_is_sent(
-    install: Provision, shell: LocalShell, home: Path
+    install: Install, shell: LocalShell
 ) -> None:
-    write_program(home / "bin" / "df", "Filesystem\nx 100 90 10 90% /")
-    shell.env["PATH"] = f"{home}/bin:{os.environ['PATH']}"
+    shell.program("df", "Filesystem\nx 100 90 10 90% /")
     with pytest.raises(PeerFull, match=r"Only 10\.0 KiB are free on the disk of mini"):
         await install()
 
 
 async def test_two_consoles_do_not_install_at_once(
-    install: Provision, shell: LocalShell
+    install: Install, shell: LocalShell
 ) -> None:
     async with lock(shell, "install", "An installation"):
         with pytest.raises(PeerBusy, match="An installation is under way on mini"):
@@ -172,7 +184,7 @@ async def test_two_consoles_do_not_install_at_once(
 
 
 async def test_the_lock_of_a_dead_console_is_taken_over(
-    install: Provision, home: Path
+    install: Install, home: Path
 ) -> None:
     left = root(home) / "provision" / "install.lock"
     left.parent.mkdir(parents=True)
@@ -181,9 +193,9 @@ async def test_the_lock_of_a_dead_console_is_taken_over(
 
 
 async def test_an_installation_broken_off_goes_on(
-    install: Provision, home: Path, works: list[PeerWork], engine: EngineInfo
+    install: Install, home: Path, engine: EngineInfo
 ) -> None:
-    await begin(install, works)
+    await install.begin()
     assert not (root(home) / "engines").exists()
     assert half_sent(home).is_file()
     done = await install()
@@ -192,16 +204,16 @@ async def test_an_installation_broken_off_goes_on(
 
 
 async def test_what_lies_there_half_and_wrong_is_sent_anew(
-    install: Provision, home: Path, works: list[PeerWork], engine: EngineInfo
+    install: Install, home: Path, engine: EngineInfo
 ) -> None:
-    await begin(install, works)
+    await install.begin()
     half_sent(home).write_bytes(b"x" * 3_000_000)
     done = await install()
     assert is_copy(done.engine.server_path, engine.server_path)
 
 
 async def test_what_was_installed_can_be_taken_away(
-    install: Provision, shell: LocalShell, home: Path
+    install: Install, shell: LocalShell, home: Path
 ) -> None:
     await install()
     assert await clean(shell) > 3_000_000
@@ -209,7 +221,7 @@ async def test_what_was_installed_can_be_taken_away(
 
 
 async def test_a_home_that_cannot_be_written_says_what_to_do(
-    install: Provision, home: Path
+    install: Install, home: Path
 ) -> None:
     (home / ".cache").touch()
     with pytest.raises(ProvisionError, match=r"Cannot create .*/provision") as caught:

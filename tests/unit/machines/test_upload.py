@@ -13,7 +13,7 @@ from backends.machines.shell import transfer_error
 from backends.machines.ssh.files import Meter, upload
 
 if TYPE_CHECKING:
-    from backends.machines.ssh.files import Files
+    from tests.kit.local_peer import LocalShell
 
 UNREADABLE = Path("/proc/self/mem")
 """Opens, and answers a read of its beginning with EIO."""
@@ -21,10 +21,10 @@ UNREADABLE = Path("/proc/self/mem")
 
 @pytest.mark.skipif(not UNREADABLE.exists(), reason="Linux has such a file")
 async def test_a_broken_disk_here_is_no_broken_connection(
-    files: Files, tmp_path: Path
+    shell: LocalShell, tmp_path: Path
 ) -> None:
     meter = Meter(1, lambda text, done: None)
-    async with files() as sftp:
+    async with shell.files() as sftp:
         with pytest.raises(OSError, match="Input/output error") as caught:
             await upload(sftp, UNREADABLE, str(tmp_path / "copy"), meter)
     error = transfer_error("mini", caught.value)

@@ -12,8 +12,7 @@ import pytest
 
 from backends.errors import HostError, PeerUnreachable, UsageError
 from backends.machines.ssh import errors
-from backends.machines.ssh.config import Destination, Settings
-from backends.machines.ssh.login import KnownLine
+from backends.machines.ssh.config import Destination, KnownLine, Settings
 
 WHERE = Settings(
     destination=Destination(host="mini"),
