@@ -163,6 +163,21 @@ TEST(a_disk_that_hangs_longer_than_silence_is_borne_keeps_the_link) {
   CHECK(!pair.head.was_told("the link broke"));
 }
 
+TEST(a_disk_of_the_head_that_hangs_keeps_the_link) {
+  Files here(model()), there(model());
+  std::ranges::fill(there.memories[0]->data(), 'x');
+  here.memories[0]->before_read([hung = false](models::Memory&, std::uint64_t) mutable {
+    if (!std::exchange(hung, true)) std::this_thread::sleep_for(std::chrono::seconds(3));
+  });
+  Pair pair({}, dllm::kNanosPerSecond, there.home, here.home);
+  Talk talk(pair);
+  write_text(talk.client.get(), ask_hash(model()[0]));
+  CHECK(read_text(talk.client.get(), 9) == transcript::reply("\1"));
+  const std::string expected = set_weight(model()[0], false);
+  CHECK(read_text(talk.server.get(), expected.size()) == expected);
+  CHECK(!pair.head.was_told("the link broke"));
+}
+
 TEST(what_cannot_be_foreseen_ends_one_session_alone) {
   const auto odd = [](models::Memory&, std::uint64_t) { throw std::logic_error("unforeseen"); };
   Random random(5);

@@ -84,6 +84,7 @@ class Pair {
     if (!up_.empty()) possible.push_back(&Pair::deliver);
     if (!overtaking_.empty()) possible.push_back(&Pair::overtake);
     if (worker.can_look()) possible.push_back(&Pair::look);
+    if (head.can_look()) possible.push_back(&Pair::read);
     if (!down_.empty()) possible.push_back(&Pair::answer);
     if (!worker.ready().empty()) possible.push_back(&Pair::write);
     if (possible.empty()) return false;
@@ -147,6 +148,11 @@ class Pair {
     dllm::weights::Message answer{.kind = dllm::weights::Message::Kind::kAnswer};
     answer.have = look_once(worker);
     down_.push_back(encode(answer));
+  }
+  void read(std::size_t) {
+    dllm::weights::Look next = head.next_look();
+    dllm::weights::look(next);
+    head.looked(std::move(next));
   }
   void answer(std::size_t) {
     head.answered(dllm::weights::decode(down_.front()).have);

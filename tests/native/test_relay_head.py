@@ -111,17 +111,21 @@ def test_a_second_client_waits_by_name(head: Relay, worker: Worker) -> None:
         second.close()
 
 
-def test_a_client_that_says_nothing_gives_way(head: Relay, worker: Worker) -> None:
+@pytest.mark.parametrize("said", [b"", HELLO_REQUEST[:1], HELLO_REQUEST[:-1]])
+def test_a_client_without_a_whole_request_gives_way(
+    head: Relay, worker: Worker, said: bytes
+) -> None:
     with head.connect() as silent, worker.accept() as idle, head.connect() as client:
+        silent.sendall(said)
         client.sendall(HELLO_REQUEST)
-        assert receive(idle, 1) == b""
+        assert said.startswith(receive(idle, len(said) + 1))
         idle.close()
         with worker.accept() as peer:
             assert receive(peer, len(HELLO_REQUEST)) == HELLO_REQUEST
             peer.sendall(HELLO_REPLY)
             assert receive(client, len(HELLO_REPLY)) == HELLO_REPLY
         name = "{}:{}".format(*silent.getsockname())
-        told = f"client {name} says nothing while another waits; connection closed"
+        told = f"client {name} asks nothing while another waits; connection closed"
         wait_until(lambda: told in head.log.read_text())
         (line,) = [text for text in head.log.read_text().splitlines() if told in text]
         assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]{12}Z W dllm-relay: w: ", line)

@@ -115,7 +115,7 @@ void Clients::end_silent() {
   const bool is_unread = wait_readable(served_.fd.get(), 0);
   const std::lock_guard lock(link_.mutex);
   if (is_unread || link_.client_has_spoken) return;
-  link_.tell("client " + served_.name + " says nothing while another waits; connection closed",
+  link_.tell("client " + served_.name + " asks nothing while another waits; connection closed",
              Level::kWarning);
   ::shutdown(served_.fd.get(), SHUT_RDWR);
   served_.fd.reset();

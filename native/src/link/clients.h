@@ -19,7 +19,7 @@ class Clients {
   static constexpr std::size_t kWaitingMax = 64;
   // Waiting longer is worth a word; and how soon a waiting client that hangs up is noticed.
   static constexpr int kLookAgainMs = 200;
-  // Who has the worker and says nothing for so long gives way to who waits for it.
+  // Who has the worker and asks nothing whole for so long gives way to who waits for it.
   static constexpr Nanos kSilentMax = kNanosPerSecond;
   // Without a connection for so long, the worker may be another process than before.
   static constexpr Nanos kAnswersLast = kNanosPerSecond;

@@ -42,6 +42,7 @@ struct HeadEnd::Served {
   Session session;
   bool begun = false;    // the link is up
   std::uint32_t id = 0;  // of its session; 0: nothing has to cross yet
+  std::uint64_t number = 0;  // of all clients
   Nanos since = monotonic_now();
   bool told_version = false;  // to `up`
   bool up_ended = false;      // the client sends no more, or may not
@@ -104,6 +105,7 @@ void HeadEnd::run() {
     connections_.step(now);
     take_client(now);
     try {
+      take_looked();
       if (served_) serve(now);
     } catch (const std::exception& error) {
       give_up(error.what());
@@ -120,7 +122,7 @@ void HeadEnd::run() {
 }
 
 void HeadEnd::wait(Nanos now) {
-  std::vector<pollfd> waits{{wake_.reader.get(), POLLIN, 0}};
+  std::vector<pollfd> waits{{wake_.reader.get(), POLLIN, 0}, {reader_.fd(), POLLIN, 0}};
   connections_.add_waits(waits);
   Nanos due = connections_.due(now);
   if (served_) {
@@ -143,6 +145,7 @@ void HeadEnd::take_client(Nanos now) {
   const std::lock_guard lock(mutex_);
   if (asked_ && !served_) {
     served_ = std::make_unique<Served>(link_, weights_, std::move(asked_));
+    served_->number = ++taken_;
     note_call(now);
   }
   if (stopping_ && served_) ::shutdown(served_->client.fd(), SHUT_RDWR);
@@ -165,6 +168,7 @@ void HeadEnd::serve(Nanos now) {
   if (link) {
     link->end().grant(served_->id, served_->client.waiting());
     read_client(*link, now);
+    look();
     push_up(*link);
   }
   judge_end(now);
@@ -220,6 +224,21 @@ void HeadEnd::send_up(const Outgoing& out, LiveLink& link) {
 void HeadEnd::open(LinkEnd& end) {
   served_->id = end.open();
   served_->up.open(served_->id);
+}
+
+void HeadEnd::look() {
+  while (served_->up.can_look() && reader_.has_room()) {
+    weights::Look next = served_->up.next_look();
+    next.asker = served_->number;
+    reader_.ask(std::move(next));
+  }
+}
+
+// What a client that is gone asked for goes nowhere.
+void HeadEnd::take_looked() {
+  while (std::optional<weights::Look> look = reader_.take()) {
+    if (served_ && served_->number == look->asker) served_->up.looked(std::move(*look));
+  }
 }
 
 void HeadEnd::push_up(LiveLink& link) {

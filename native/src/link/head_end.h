@@ -10,6 +10,7 @@
 #include "link.h"
 #include "local.h"
 #include "request_stream.h"
+#include "weights/chunk_reader.h"
 #include "weight_report.h"
 
 namespace dllm::link {
@@ -62,6 +63,8 @@ class HeadEnd final : public Carrier, private ConnectionOwner {
   void send_up(const Outgoing& out, LiveLink& link);
   void serve(Nanos now);
   void read_client(LiveLink& link, Nanos now);
+  void look();
+  void take_looked();
   void push_up(LiveLink& link);
   void give_up(const std::string& reason);
   void close_client(const std::string& reason);
@@ -80,6 +83,8 @@ class HeadEnd final : public Carrier, private ConnectionOwner {
   WeightReport report_;
   Shares told_shares_{};  // what came down for commands, beside their replies
   std::unique_ptr<Served> served_;
+  weights::ChunkReader reader_;
+  std::uint64_t taken_ = 0;  // clients, so far
   std::vector<std::uint8_t> block_;
   Nanos published_ = 0;
   bool unheard_ = false;  // told

@@ -125,7 +125,7 @@ struct Link {
   BulkRate bulk;  // of the present or latest connection
   Answers answers;
   Placement placement;
-  bool client_has_spoken = false;         // the present one
+  bool client_has_spoken = false;         // the present one, a whole request
   int worker_fd = -1;                     // of the present connection
   std::optional<Nanos> unanswered_since;  // the worker was called or greeted, in vain so far
   std::optional<Nanos> waiting_since;     // for the oldest reply, since the worker was heard last

@@ -158,8 +158,7 @@ bool UpStream::push_next(LiveLink& link) {
 }
 
 bool UpStream::is_done() const {
-  const bool waits = sender_ && (sender_->open_chunks() > 0 || sender_->has_next());
-  return up_.empty() && !waits;
+  return up_.empty() && (!sender_ || sender_->is_done());
 }
 
 void UpStream::told(View message) {

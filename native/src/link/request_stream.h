@@ -51,6 +51,11 @@ class UpStream final : public Weights {
   void learned(Version version) { version_ = version; }
   // A message of the worker's end. Throws weights::BadMessage, and weights::ModelError.
   void told(View message);
+  // Of our own files, what the worker needs: to be read elsewhere.
+  [[nodiscard]] bool can_look() const { return sender_ && sender_->can_look(); }
+  [[nodiscard]] weights::Look next_look() { return sender_->next_look(); }
+  // Throws weights::ModelError.
+  void looked(weights::Look look) { sender_->looked(std::move(look)); }
 
   // These throw weights::ModelError where a hole of a thin file would be sent.
   bool takes(Tensor tensor, std::uint64_t offset, std::uint64_t bytes) override;

@@ -46,7 +46,6 @@ std::size_t Session::open_questions() const {
 
 Outgoing Session::requests(Bytes bytes, Nanos now) {
   const std::lock_guard lock(link_.mutex);
-  link_.client_has_spoken = true;
   forget_sent();
   set_time(now);
   if (pending_.empty() && request_decoder_.skip(bytes.size())) {
@@ -207,6 +206,7 @@ bool Session::judged(const char* reason) {
 }
 
 void Session::closed(const Request& request) {
+  link_.client_has_spoken = true;
   const Rule& rule = *request.rule;
   if (answerable_ && answer(rule)) return;
   if (answerable_) meter_.crosses(rule);
@@ -309,6 +309,7 @@ bool Session::lost(const char* reason) {
 void Session::go_passthrough(const std::string& reason) {
   if (passthrough_) return;
   passthrough_ = true;
+  link_.client_has_spoken = true;
   // Nobody could tell any more which replies are ours.
   is_contradicted_ = is_contradicted_ || owed_ > 0 || open_questions() < dues_.size();
   if (weights_) weights_->unread();

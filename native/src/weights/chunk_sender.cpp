@@ -106,13 +106,12 @@ Message ChunkSender::next() {
 
 Message ChunkSender::next_piece() {
   Held& held = needed_.front();
-  if (sent_bytes_ == 0 && held.recalled) supply(held);
   const Bytes left = Bytes(held.bytes).subspan(sent_bytes_);
   Message message = message_of(Message::Kind::kNeeded);
   message.piece = left.first(std::min(left.size(), kPieceBytesMax));
   sent_bytes_ += message.piece.size();
   if (message.piece.size() < left.size()) return message;
-  if (!held.recalled) held_bytes_ -= held.bytes.size();
+  (held.recalled ? read_bytes_ : held_bytes_) -= held.bytes.size();
   // Moved, its bytes stay where they are.
   spare_.give(std::exchange(last_, std::move(held.bytes)));
   needed_.pop_front();
@@ -135,17 +134,29 @@ void ChunkSender::answered(bool have) {
     counts_.needed_bytes += held.size_bytes;
     if (std::exchange(differing_, held.tensor) != held.tensor) ++counts_.tensors_differ;
     needed_.push_back(std::move(held));
+    if (needed_.back().recalled) unread_.push_back(&needed_.back());
   }
   held_.pop_front();
 }
 
-void ChunkSender::supply(Held& held) {
+Look ChunkSender::next_look() {
+  Held& held = *unread_.front();
+  unread_.pop_front();
+  sought_.push_back(&held);
+  read_bytes_ += held.size_bytes;
   const Resident& own = *held.recalled;
-  const bool is_read = read_chunk(own, held.chunk, held.bytes);
-  if (is_read && xxh64(held.bytes) == own.sums->chunks[held.chunk]) return;
-  throw ModelError(own.place->key.name +
-                   " has changed in the model here, or cannot be read any more, and the worker "
-                   "needs it");
+  return {{own}, held.chunk, own.sums->chunks[held.chunk], spare_.take()};
+}
+
+void ChunkSender::looked(Look look) {
+  Held& held = *sought_.front();
+  sought_.pop_front();
+  if (!look.found) {
+    throw ModelError(held.recalled->place->key.name +
+                     " has changed in the model here, or cannot be read any more, and the worker "
+                     "needs it");
+  }
+  held.bytes = std::move(look.bytes);
 }
 
 }  // namespace dllm::weights

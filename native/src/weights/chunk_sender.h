@@ -7,6 +7,8 @@
 //   of a hole in a thin file, begin(place): what is added must be nothing but zeros, and what the
 //   file says of the chunk is offered; nothing of it can be sent
 //   next(), while has_next(): messages for the worker, in order; those of has_message() first
+//   next_look(), while can_look(): a recalled chunk that the worker needs, to be read by whom a slow
+//   disk does not matter; looked(), in the same order: what came of it
 //   answered(): an answer of the worker; afterwards there may be room, or messages
 //
 // REFER, RECALL and OFFER reach the worker's ChunkReceiver in order, also with the bytes
@@ -18,6 +20,7 @@
 
 #include <deque>
 
+#include "chunk_reader.h"
 #include "counts.h"
 #include "messages.h"
 #include "resident_weights.h"
@@ -29,6 +32,8 @@ class ChunkSender {
  public:
   static constexpr std::size_t kHeldBytesMax = 16U << 20;
   static constexpr std::size_t kOpenChunksMax = 1U << 16;
+  // Read of our own files and not yet sent.
+  static constexpr std::size_t kReadBytesMax = 8U << 20;
 
   // `own`: the head's files, for chunks of a recalled tensor that the worker proves not to have.
   explicit ChunkSender(WeightCounts& counts, const ResidentWeights* own = nullptr)
@@ -54,15 +59,19 @@ class ChunkSender {
 
   void recall(const TensorKey& key, std::uint64_t fnv1a);
 
-  [[nodiscard]] bool has_next() const { return has_message() || !needed_.empty(); }
+  [[nodiscard]] bool has_next() const { return has_message() || has_piece(); }
   // Whether the next has its place among all that is sent, and is no NEEDED.
   [[nodiscard]] bool has_message() const { return !messages_.empty(); }
   // The next message, while there is one; its bytes are valid until the next call of anything here.
-  // Throws ModelError where a recalled chunk is needed and cannot be read: the session cannot go
-  // on.
   Message next();
-  // Chunks the worker has not answered for.
-  [[nodiscard]] std::size_t open_chunks() const { return held_.size(); }
+
+  [[nodiscard]] bool can_look() const { return !unread_.empty() && read_bytes_ < kReadBytesMax; }
+  [[nodiscard]] Look next_look();
+  // Throws ModelError where the chunk cannot be read: the session cannot go on.
+  void looked(Look look);
+
+  // The worker has answered for all chunks, and has been sent all it needs.
+  [[nodiscard]] bool is_done() const { return held_.empty() && needed_.empty() && !has_message(); }
 
   // Throws BadMessage where nothing was asked, and ModelError where a hole is needed: the session
   // cannot go on.
@@ -81,7 +90,7 @@ class ChunkSender {
   void begin_chunk();
   void offer();
   void offer_hole();
-  static void supply(Held& held);
+  [[nodiscard]] bool has_piece() const { return !needed_.empty() && !needed_.front().bytes.empty(); }
   Message next_piece();
 
   WeightCounts& counts_;
@@ -94,6 +103,8 @@ class ChunkSender {
   std::deque<Message> messages_;
   std::deque<Held> held_;
   std::deque<Held> needed_;
+  std::deque<Held*> unread_, sought_;  // of the needed, those recalled
+  std::size_t read_bytes_ = 0;
   std::size_t sent_bytes_ = 0;      // of the first needed chunk
   std::vector<std::uint8_t> last_;  // what a message still points at
   SpareBuffers spare_;
