@@ -15,17 +15,13 @@ from importlib.metadata import version
 from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING
 
-from backends.controller.api import Api
+from backends.controller.api import Api, Parts
 from backends.controller.chat.chats import Chats
 from backends.controller.chat.store import ChatStore
-from backends.controller.chat_api import ChatApi
 from backends.controller.clusters import Clusters
-from backends.controller.event_recorders import SettingsRecorder
 from backends.controller.follow import Follower
 from backends.controller.listening import Listening
 from backends.controller.lock import hold_lock
-from backends.controller.model_api import ModelApi
-from backends.controller.peer_api import PeerApi
 from backends.errors import ControllerError, DllmError
 from backends.garbage import spare_modules
 from backends.machines.host import local_host
@@ -149,36 +145,21 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
     readers.models.elsewhere = peers.model
     readers.serves = lambda: clusters.serves(LOCAL)
     chats = Chats(ChatStore(paths.chats_dir), _keeps_chats(readers, paths.config_file))
-    settings = SettingsRecorder(clusters.event_log, readers.settings)
-
-    def show_settings_error(error: DllmError | None) -> None:
-        clusters.show_settings_error(error)
-        settings.wrong(error)
-
-    follower = Follower(
-        paths.config_file,
-        readers,
-        catalogue=catalogue,
-        clusters=clusters,
-        peers=peers.follow,
-        changed=settings.look,
-        wrong=show_settings_error,
-        known=readers.settings(),
-    )
+    follower = Follower(paths.config_file, readers, catalogue, clusters, peers)
     api = Api(
-        clusters=clusters,
-        readers=readers,
-        catalogue=catalogue,
-        machines=peers,
-        chat_api=ChatApi(clusters, chats),
-        peer_api=PeerApi(peers, clusters.event_log),
-        model_api=ModelApi(peers, clusters.event_log),
-        follower=follower,
-        ended=ended,
-        info=info,
+        Parts(
+            readers=readers,
+            clusters=clusters,
+            catalogue=catalogue,
+            peers=peers,
+            chats=chats,
+            follower=follower,
+            info=info,
+            ended=ended,
+        )
     )
     await _begin(clusters, peers)
-    show_settings_error(readers.settings_error)
+    follower.show(readers.settings_error)
     async with Listening(api.application(), checked_socket(paths)) as listening:
         log.info("controller %d serves %s", os.getpid(), paths.socket)
         async with asyncio.TaskGroup() as group:

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
 
+from backends.controller.chat_api import ChatApi
 from backends.controller.event_log import CONTROLLER
 from backends.controller.metrics import prometheus_text
+from backends.controller.model_api import ModelApi
+from backends.controller.peer_api import PeerApi
 from backends.controller.preparation import WEIGHT_AGE_S, Preparations
 from backends.controller.responses import (
     asker,
@@ -47,13 +51,11 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from backends.controller.chat_api import ChatApi
+    from backends.controller.chat.chats import Chats
     from backends.controller.cluster import Cluster
     from backends.controller.clusters import Clusters
     from backends.controller.follow import Follower
-    from backends.controller.model_api import ModelApi
-    from backends.controller.peer_api import PeerApi
-    from backends.machines.machine import Machines
+    from backends.machines.peers import Peers
     from backends.machines.readers import Readers
     from backends.models.catalogue import Catalogue
     from backends.state import ModelFile
@@ -135,40 +137,34 @@ class Leases:
             raise ControllerError("Whoever asked for this launch is gone")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts of a controller that its API gives access to."""
+
+    readers: Readers
+    clusters: Clusters
+    catalogue: Catalogue
+    peers: Peers
+    chats: Chats
+    follower: Follower
+    info: ControllerInfo
+    ended: asyncio.Event
+    """Set when the controller is to exit."""
+
+
 class Api:
-    """Answers requests from the parts of the controller.
+    """Answers requests from the parts of the controller."""
 
-    ``info`` identifies the controller. The API sets ``ended`` when the controller is to
-    exit.
-    """
-
-    def __init__(
-        self,
-        *,
-        clusters: Clusters,
-        readers: Readers,
-        catalogue: Catalogue,
-        machines: Machines,
-        peer_api: PeerApi,
-        model_api: ModelApi,
-        chat_api: ChatApi,
-        follower: Follower,
-        ended: asyncio.Event,
-        info: ControllerInfo,
-    ) -> None:
-        self._clusters = clusters
-        self._readers = readers
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._clusters = clusters = parts.clusters
+        self._ended = parts.ended
         self._preparations = Preparations(
-            clusters, machines, readers, self._models_found
+            clusters, parts.peers, parts.readers, self._models_found
         )
-        self._catalogue = catalogue
-        self._machines = machines
-        self._peer_api = peer_api
-        self._model_api = model_api
-        self._chat_api = chat_api
-        self._follower = follower
-        self._ended = ended
-        self._info = info
+        self._peer_api = PeerApi(parts.peers, clusters.event_log)
+        self._model_api = ModelApi(parts.peers, clusters.event_log)
+        self._chat_api = ChatApi(clusters, parts.chats)
         self.streams = 0
         self._leases = Leases()
         self._ending: asyncio.Future[None] | None = None
@@ -265,10 +261,10 @@ class Api:
         return json_response(event_log.after(event_log.newest - 1))
 
     async def _version(self, request: web.Request) -> web.Response:
-        return json_response(self._info)
+        return json_response(self._parts.info)
 
     async def _settings(self, request: web.Request) -> web.Response:
-        await self._follower.taken()
+        await self._parts.follower.taken()
         return json_response({})
 
     async def _propose(self, request: web.Request) -> web.Response:
@@ -362,25 +358,27 @@ class Api:
             self._begin_end()
 
     async def _inspect(self, request: web.Request) -> web.Response:
-        return json_response(await self._readers.model(request.query.get("path", "")))
+        return json_response(
+            await self._parts.readers.model(request.query.get("path", ""))
+        )
 
     async def _models(self, request: web.Request) -> web.Response:
         if request.query.get("refresh") == "1":
-            self._catalogue.start_refresh()
-        listing = self._catalogue.listing
-        return json_response(merged(listing, self._machines.values()))
+            self._parts.catalogue.start_refresh()
+        listing = self._parts.catalogue.listing
+        return json_response(merged(listing, self._parts.peers.values()))
 
     async def _models_found(self) -> tuple[ModelFile, ...]:
-        if self._catalogue.listing.scanned_at is None:
-            await self._catalogue.refresh()
-        return self._catalogue.listing.models
+        if self._parts.catalogue.listing.scanned_at is None:
+            await self._parts.catalogue.refresh()
+        return self._parts.catalogue.listing.models
 
     async def _drafts(self, request: web.Request) -> web.Response:
         """List the models found here that can draft for one."""
-        listing = merged(self._catalogue.listing, self._machines.values())
+        listing = merged(self._parts.catalogue.listing, self._parts.peers.values())
         path = request.query.get("path", "")
         drafts = await self._preparations.drafting.candidates(path, listing.models)
-        model = await self._readers.model(path)
+        model = await self._parts.readers.model(path)
         return json_response(
             with_trials(drafts, self._clusters.trials.found_for(model))
         )
@@ -396,7 +394,7 @@ class Api:
         name, cluster = request.match_info["name"], self._of(request)
         processes = cluster.store.snapshot.processes
         peer = next((p.peer for p in processes if p.name == name), LOCAL)
-        host = self._machines.get(peer).host
+        host = self._parts.peers.get(peer).host
         full = process_name(cluster.name, name)
         chunk = await host.read_log(full, offset, limit)
         return json_response(msgspec.structs.replace(chunk, name=name))

@@ -14,9 +14,8 @@ from backends.state import EventKind, EventTone, PeerState
 from backends.units import format_count, format_lab, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from backends.config import Config
     from backends.controller.event_log import EventLog
     from backends.state import Actor, Failure, Lab, Leftover, MeasuredSplit, Peer, Plan
     from backends.state.snapshots import RequestCounts
@@ -210,41 +209,6 @@ class WorkRecorder:
             )
             raise
         self.did(what, kind)
-
-
-class SettingsRecorder:
-    """Records which settings of ``config.toml`` have changed.
-
-    ``settings`` returns them as last read.
-    """
-
-    def __init__(self, event_log: EventLog, settings: Callable[[], Config]) -> None:
-        self._event_log = event_log
-        self._settings = settings
-        self._known = settings()
-
-    def wrong(self, error: DllmError | None) -> None:
-        """The file cannot be read, or says what cannot be meant; None where it can."""
-        if error is None:
-            return
-        text = f"{error.what}: the last good settings count until that is mended"
-        self._event_log.tell(EventKind.SETTINGS, text, tone=EventTone.WARNING)
-
-    def look(self) -> None:
-        """See whether any is other than it was.
-
-        Peers are left out: who adds or removes one is known, and told.
-        """
-        now = self._settings()
-        before, self._known = self._known, now
-        changed = [
-            name
-            for name in now.__struct_fields__
-            if name != "peers" and getattr(now, name) != getattr(before, name)
-        ]
-        if changed:
-            text = f"config.toml changed: {', '.join(changed)}"
-            self._event_log.tell(EventKind.SETTINGS, text)
 
 
 _THERE, _SILENT, _GONE = "there", "silent", "gone"

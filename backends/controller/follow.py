@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from backends.config import stamp_of
 from backends.errors import DllmError
 from backends.models.search import user_folders
+from backends.state import EventKind, EventTone
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
-    from backends.config import Config, PeerConfig
+    from backends.config import Config
     from backends.controller.clusters import Clusters
+    from backends.machines.peers import Peers
     from backends.machines.readers import Readers
     from backends.models.catalogue import Catalogue
 
@@ -25,34 +26,22 @@ LOOK_EVERY_S = 0.5
 
 
 class Follower:
-    """Watches the file of the settings, and takes up changes.
-
-    ``known`` are the settings as last read. ``changed`` is called after every valid
-    change. ``wrong`` gets the error of an invalid one, or None once the file is valid
-    again. ``peers`` takes up the peers of the settings, and returns true if it has
-    taken up all.
-    """
+    """Watches the file of the settings, and has the other parts take up changes."""
 
     def __init__(
         self,
         file: Path,
         readers: Readers,
-        *,
         catalogue: Catalogue,
         clusters: Clusters,
-        peers: Callable[[Mapping[str, PeerConfig]], Awaitable[bool]],
-        changed: Callable[[], None],
-        wrong: Callable[[DllmError | None], None],
-        known: Config,
+        peers: Peers,
     ) -> None:
         self._file = file
         self._readers = readers
         self._catalogue = catalogue
         self._clusters = clusters
         self._peers = peers
-        self._changed = changed
-        self._told_wrong = wrong
-        self._known = known
+        self._known = readers.settings()
         self._seen = stamp_of(file)
         self._all_peers = True
         self._wrong: DllmError | None = None
@@ -81,6 +70,14 @@ class Follower:
         if self._wrong is not None:
             raise self._wrong
 
+    def show(self, error: DllmError | None) -> None:
+        """Show why the file does not count, or that it does."""
+        self._clusters.show_settings_error(error)
+        if error is not None:
+            text = f"{error.what}: the last good settings count until that is mended"
+            event_log = self._clusters.event_log
+            event_log.tell(EventKind.SETTINGS, text, tone=EventTone.WARNING)
+
     async def _look(self) -> None:
         async with self._looking:
             stamp = stamp_of(self._file)
@@ -88,28 +85,36 @@ class Follower:
                 self._seen = stamp
                 await self._try_to_take()
             elif not self._all_peers:
-                self._all_peers = await self._peers(self._known.peers)
+                self._all_peers = await self._peers.follow(self._known.peers)
 
     async def _try_to_take(self) -> None:
         self._wrong = None
         try:
             config = self._readers.config()
-            self._told_wrong(None)
+            self.show(None)
             await self._take(config)
         except DllmError as error:
             self._wrong = error
-            self._told_wrong(error)
+            self.show(error)
             raise
 
     async def _take(self, config: Config) -> None:
         before, self._known = self._known, config
         log.info("the settings have changed")
-        self._changed()
+        # Who adds or removes a peer is known, and told.
+        changed = [
+            name
+            for name in config.__struct_fields__
+            if name != "peers" and getattr(config, name) != getattr(before, name)
+        ]
+        if changed:
+            text = f"config.toml changed: {', '.join(changed)}"
+            self._clusters.event_log.tell(EventKind.SETTINGS, text)
         if config.model_dirs != before.model_dirs:
             self._catalogue.look_in(user_folders(config.model_dirs))
         if config.engine != before.engine:
             await self._show_engine()
-        self._all_peers = await self._peers(config.peers)
+        self._all_peers = await self._peers.follow(config.peers)
         await self._clusters.look_at_memory()
 
     async def _show_engine(self) -> None:

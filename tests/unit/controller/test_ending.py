@@ -13,12 +13,11 @@ from msgspec.structs import replace
 
 from backends.controller.api import Api
 from backends.controller.clusters import Clusters
-from backends.controller.peer_api import PeerApi
 from backends.machines.peers import Peers
 from backends.state import ClusterState, Peer, PeerState, PeerWork
 from tests.kit.waiting import PATIENCE_S
 from tests.unit.controller.test_cluster import Stage, plan_on, running
-from tests.unit.controller.test_launch_order import PARTS, held
+from tests.unit.controller.test_launch_order import held
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,9 +47,8 @@ class Ending:
         ada = Peer(name="ada", state=PeerState.READY)
         peers = Peers.__new__(Peers)
         peers.values = lambda: (replace(ada, work=work if self.works else None),)  # type: ignore[method-assign]
-        parts.peer_api = PeerApi(peers, MagicMock())
-        parts.model_api.streams = 0
-        self.api = api = Api(**{name: getattr(parts, name) for name in PARTS})
+        parts.peers = peers
+        self.api = api = Api(parts)
         app = web.Application()
         app.router.add_post("/shutdown", api._shutdown)
         app.router.add_get("/events", api._snapshots)

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from backends.config import Config
 from backends.controller import event_log as module
 from backends.controller.event_log import EVIDENCE_LINES_MAX, EventFiles, EventLog
 from backends.controller.event_recorders import (
     EventRecorder,
     PeerRecorder,
-    SettingsRecorder,
     WorkRecorder,
 )
 from backends.errors import HostError
@@ -184,16 +182,6 @@ def test_work_at_a_peer_is_told_also_when_it_fails(event_log: EventLog) -> None:
         "anna@studio copied big.gguf to mini, which failed: The disk is full",
     ]
     assert event_log.after(1)[0].tone is EventTone.WARNING
-
-
-def test_changed_settings_are_named(event_log: EventLog) -> None:
-    now = Config()
-    recorder = SettingsRecorder(event_log, lambda: now)
-    recorder.look()
-    now = Config(workers=3, theme="dllm-light")
-    recorder.look()
-    recorder.look()
-    assert texts(event_log) == ["config.toml changed: workers, theme"]
 
 
 def test_an_event_that_cannot_be_made_costs_nothing_else(

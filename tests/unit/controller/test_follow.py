@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
+    from backends.state import EventKind
+
 
 class Controller:
     """The parts a follower tells, each remembering what it was told."""
@@ -35,8 +37,8 @@ class Controller:
         self.messages: list[str] = []
         self.looked = 0
         self.reads = 0
-        self.told = 0
-        self.wrong: list[str] = []
+        self.told: list[str] = []
+        self.error: DllmError | None = None
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -62,6 +64,19 @@ class Controller:
     def store(self) -> Controller:
         return self
 
+    def settings(self) -> Config:
+        return self.config()
+
+    @property
+    def event_log(self) -> Controller:
+        return self
+
+    def tell(self, kind: EventKind, text: str, **_: Any) -> None:
+        self.told.append(text)
+
+    def show_settings_error(self, error: DllmError | None) -> None:
+        self.error = error
+
     def update(self, *, message: str) -> None:
         self.messages.append(message)
 
@@ -78,22 +93,10 @@ class Controller:
         new.write_text(text)
         new.replace(self.paths.config_file)
 
-    def tell_change(self) -> None:
-        self.told += 1
-
     @asynccontextmanager
     async def followed(self) -> AsyncIterator[Follower]:
         parts = cast("Any", self)
-        follower = Follower(
-            self.paths.config_file,
-            parts,
-            catalogue=parts,
-            clusters=parts,
-            peers=self.follow,
-            changed=self.tell_change,
-            wrong=lambda error: self.wrong.append(error.what if error else ""),
-            known=self.config(),
-        )
+        follower = Follower(self.paths.config_file, parts, parts, parts, parts)
         task = asyncio.create_task(follower.run())
         try:
             yield follower
@@ -115,7 +118,7 @@ async def test_folders_peers_and_engine_follow_the_file(
     async with controller.followed():
         controller.write('model_dirs = ["/more"]\n')
         await until(lambda: controller.looked == 1)
-        assert controller.told == 1
+        assert controller.told == ["config.toml changed: model_dirs"]
         assert "/more" in controller.folders
         assert controller.messages == []
         controller.folders = []
@@ -123,9 +126,11 @@ async def test_folders_peers_and_engine_follow_the_file(
         await until(lambda: controller.looked == 2)
         assert controller.folders == []
         assert "no engine in /e" in controller.messages[-1]
-        controller.write('[peers.mini]\nssh = "mini"\n')
+        same = 'model_dirs = ["/more"]\nengine = "/e"\n'
+        controller.write(f'{same}[peers.mini]\nssh = "mini"\n')
         await until(lambda: controller.looked == 3)
         assert controller.peers[-1] == {"mini": PeerConfig(ssh="mini")}
+        assert len(controller.told) == 2, "who adds a peer is told otherwise"
 
 
 async def test_a_slip_changes_nothing_and_what_follows_it_counts(
@@ -134,10 +139,12 @@ async def test_a_slip_changes_nothing_and_what_follows_it_counts(
     async with controller.followed():
         controller.write("workers = 'x'\n")
         await until(lambda: controller.reads == 2)
-        assert "workers cannot be 'x'" in controller.wrong[0]
+        assert "workers cannot be 'x'" in str(controller.error)
+        assert "the last good settings count" in controller.told[0]
         controller.write('[peers.nuc]\nssh = "nuc"\n')
         await until(lambda: controller.looked == 1)
         assert controller.peers == [{"nuc": PeerConfig(ssh="nuc")}]
+        assert controller.error is None
 
 
 async def test_a_peer_of_a_cluster_is_asked_for_until_it_is_taken(
@@ -181,7 +188,7 @@ async def test_settings_that_are_being_taken_are_waited_for(
     controller.gate.clear()
     async with controller.followed() as follower:
         controller.write('[peers.nuc]\nssh = "nuc"\n')
-        await until(lambda: controller.told == 1)
+        await until(lambda: controller.reads == 2)
         waiting = asyncio.create_task(follower.taken())
         for _ in range(10):
             await asyncio.sleep(0)

@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from backends.controller.cluster import Cluster
     from backends.state import Plan
 
-PARTS = (
-    *("clusters", "readers", "catalogue", "machines", "peer_api"),
-    *("model_api", "chat_api", "follower", "ended", "info"),
-)
-
 
 class Checks:
     """What a launch goes through before it is wanted; on ada as long as a test says."""
@@ -42,7 +37,7 @@ class Checks:
         parts.clusters.get.return_value = cluster
         parts.clusters.stop_all = AsyncMock()
         parts.ended = self.ended = asyncio.Event()
-        self.api = Api(**{name: getattr(parts, name) for name in PARTS})
+        self.api = Api(parts)
         monkeypatch.setattr(self.api._preparations, "launchable", self._checked)
         monkeypatch.setattr(cluster, "require_possible", AsyncMock(return_value=None))
 
