@@ -97,7 +97,9 @@ async def describe(
     if kept is None:
         kept = await _ask(host, found, light)
         if not light:
-            await asyncio.to_thread(_keep, file, kept)
+            # A cache that cannot be written is only slower.
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(write_private, file, msgspec.json.encode(kept))
     # Programs may have been added since; what it told is as it was.
     info = msgspec.structs.replace(
         kept.info, source=found.source, fit_path=found.fit_path
@@ -328,9 +330,3 @@ def _read(file: Path) -> Engine | None:
     with contextlib.suppress(OSError, *NOT_JSON):
         return msgspec.json.decode(file.read_bytes(), type=Engine)
     return None
-
-
-def _keep(file: Path, value: Engine) -> None:
-    # A cache that cannot be written is only slower.
-    with contextlib.suppress(OSError):
-        write_private(file, msgspec.json.encode(value))

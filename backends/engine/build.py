@@ -262,8 +262,9 @@ async def _compile(
     toolchain: compiling.Toolchain,
     here: compiling.Here,
 ) -> None:
+    names = ", ".join(_backends(job)).upper()
     texts = {
-        BuildStage.CONFIGURE: f"Configuring for {_backends_text(job)}",
+        BuildStage.CONFIGURE: f"Configuring for {names}",
         BuildStage.COMPILE: f"Compiling, {job.jobs} jobs",
     }
 
@@ -310,7 +311,3 @@ def _backends(job: _Job) -> tuple[str, ...]:
     none = accelerators.Accelerator.NONE
     extra = () if job.choice.accelerator is none else (job.choice.accelerator.value,)
     return ("cpu", *extra, "rpc")
-
-
-def _backends_text(job: _Job) -> str:
-    return ", ".join(name.upper() for name in _backends(job))

@@ -105,14 +105,10 @@ async def _end(child: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S):
                 await child.wait()
-                await _group_gone(child.pid)
+                # The system tells nobody when the last of a group has ended.
+                while _signal_group(child.pid, 0):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
                 return
-
-
-async def _group_gone(group: int) -> None:
-    # The system tells nobody when the last of a group has ended.
-    while _signal_group(group, 0):  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
 
 
 def _signal_group(group: int, sign: int) -> bool:

@@ -138,11 +138,9 @@ class Progress:
         self.lines = [*self.lines, line][-LINES_KEPT:]
         match = _STEP.match(line)
         if match and self.stage == "compile":
-            self._step(int(match[1]), int(match[2] or 100), match[3])
-
-    def _step(self, done: int, total: int, text: str) -> None:
-        if (fraction := self._steps.fraction(done, total)) is not None:
-            self._tell(self.stage, fraction, text)
+            done, total = int(match[1]), int(match[2] or 100)
+            if (fraction := self._steps.fraction(done, total)) is not None:
+                self._tell(self.stage, fraction, match[3])
 
     @property
     def tail(self) -> tuple[str, ...]:

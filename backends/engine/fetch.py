@@ -54,9 +54,8 @@ async def fetch(
         argv, env=env, on_line=on_line, log=log, keep_fd=keep_fd
     )
     if code != 0:
-        raise build_errors.explain_fetch(
-            source.requirement, _without_progress(lines), folder, need_bytes
-        )
+        said = [line for line in lines if not _RAW_PROGRESS.match(line.strip())]
+        raise build_errors.explain_fetch(source.requirement, said, folder, need_bytes)
     fetched = await children.in_thread(lambda _: _checked(source, folder))
     if fetched is None:
         raise build_errors.wrong_source(source.requirement)
@@ -77,10 +76,6 @@ def _progress_style() -> str:
     except (metadata.PackageNotFoundError, ValueError):
         return "off"
     return "raw" if tuple(numbers) >= _RAW_PROGRESS_SINCE else "off"
-
-
-def _without_progress(lines: list[str]) -> list[str]:
-    return [line for line in lines if not _RAW_PROGRESS.match(line.strip())]
 
 
 def _checked(source: Source, folder: Path) -> Path | None:

@@ -63,14 +63,9 @@ def is_from_here(request: web.BaseRequest) -> bool:
     """Return true for a program on this machine that speaks for itself."""
     # Not the transport's word: uvloop's knows no peer once that has left.
     peer = request.remote
-    if not peer or any(map(_is_of_proxy, request.headers)):
-        return False
-    return is_loopback(peer)
-
-
-def _is_of_proxy(name: str) -> bool:
-    name = name.lower()
-    return name in FORWARDED or name.startswith(X_FORWARDED)
+    names = [name.lower() for name in request.headers]
+    is_proxied = any(n in FORWARDED or n.startswith(X_FORWARDED) for n in names)
+    return not is_proxied and is_loopback(peer or "")
 
 
 def keys_in(request: web.BaseRequest) -> Iterator[str]:
@@ -178,17 +173,6 @@ class Allowance:
         self.in_flight -= 1
 
 
-class Allowances:
-    """The allowances of all keys, by name."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Allowance] = {}
-
-    def of(self, key: Key) -> Allowance:
-        """The allowance of one key."""
-        return self._known.setdefault(key.name, Allowance(time.monotonic))
-
-
 class Auth:
     """Lets requests in to a proxy."""
 
@@ -197,7 +181,7 @@ class Auth:
         self._counters = proxy.counters
         self._access = access
         self._ring = KeyRing(Path(access.keys))
-        self._allowances = Allowances()
+        self._allowances: dict[str, Allowance] = {}
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; being cancelled means that its client left."""
@@ -240,7 +224,7 @@ class Auth:
         if key is None:
             yield
             return
-        allowance = self._allowances.of(key)
+        allowance = self._allowances.setdefault(key.name, Allowance(time.monotonic))
         if wait_s := allowance.wait_s(key):
             self._counters.add_of_key(key.name, limited=1)
             message = TOO_OFTEN.format(name=key.name)

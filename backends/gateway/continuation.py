@@ -477,22 +477,17 @@ class NativeAdapter(StreamAdapter):
         said = ending.said
         said["tokens_predicted"] = ending.tokens
         said["tokens_evaluated"] = self._before.prompt_tokens
-        said["prompt"] = self._own(said.get("prompt", ""))
+        prompt = said.get("prompt", "").encode()
+        own = prompt[: len(prompt) - self._sent_before]
+        said["prompt"] = own.decode(errors="replace")
         said["has_new_line"] = said.get("has_new_line") or self._has_new_line
         said["timings"] = self._whole(said.get("timings"), is_full=ending.is_full)
         if ending.is_full:
             said["stop_type"] = "limit"
-        self._restore(said.get("generation_settings", {}))
+        settings = said.get("generation_settings", {})
+        for name in {"n_predict", "max_tokens"} & settings.keys():
+            settings[name] = self._options.limit
         return event_of(said)
-
-    def _own(self, prompt: str) -> str:
-        raw = prompt.encode()
-        return raw[: len(raw) - self._sent_before].decode(errors="replace")
-
-    def _restore(self, settings: dict[str, Any]) -> None:
-        for name in ("n_predict", "max_tokens"):
-            if name in settings:
-                settings[name] = self._options.limit
 
 
 class _Probability(Value, frozen=True):

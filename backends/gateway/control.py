@@ -103,7 +103,8 @@ class Control:
         """
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            _reap()
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(-1, os.WNOHANG)  # noqa: ASYNC222
             target = self._proxy.target
             is_served = target.mode is Mode.END or target.drains
             if self._writers or is_served or not self._proxy.counters.counts.waiting:
@@ -197,12 +198,9 @@ class Control:
             await asyncio.gather(telling, return_exceptions=True)
             writer.close()
             self._writers.discard(writer)
-            self._deserted()
-
-    def _deserted(self) -> None:
-        target = self._proxy.target
-        if target.drains and not target.why and not self._writers:
-            self._proxy.queue.turn_to(replace(target, drains=False))
+            target = self._proxy.target
+            if target.drains and not target.why and not self._writers:
+                self._proxy.queue.turn_to(replace(target, drains=False))
 
     async def _tell(self, writer: asyncio.StreamWriter) -> None:
         counters = self._proxy.counters
@@ -288,11 +286,6 @@ class GatewayLink:
         finally:
             self._writer.close()
             self._writer = None
-
-
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
 
 
 def _inode(file: Path) -> int:

@@ -56,7 +56,7 @@ class Server(web.Server):
             handler_cancellation=True,
             access_log=None,
             keepalive_timeout=IDLE_S,
-            logger=_log_of_requests(),
+            logger=_http_log,
             auto_decompress=False,
         )
         self._answer = answer
@@ -112,11 +112,6 @@ def _address(handler: web.RequestHandler) -> str:
     return peer[0] if isinstance(peer, tuple) else ""
 
 
-def _log_of_requests() -> logging.Logger:
-    _http_log.addFilter(_in_brief)
-    return _http_log
-
-
 def _in_brief(record: logging.LogRecord) -> bool:
     """Log of a request that is none only that there was one: a key may be in it.
 
@@ -128,6 +123,9 @@ def _in_brief(record: logging.LogRecord) -> bool:
         record.levelno, record.levelname = logging.INFO, "INFO"
         record.msg += f": no HTTP ({error.code})"
     return True
+
+
+_http_log.addFilter(_in_brief)
 
 
 class Listener:

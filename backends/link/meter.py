@@ -342,10 +342,13 @@ class Throughput:
     def take(self, at_s: float, up: int, down: int) -> tuple[float, float] | None:
         """Take the totals of a moment; None while there is nothing to compare with."""
         now = _Totals(at_s, up, down)
-        if self._seen and not _follows(now, self._seen[-1]):
+        last = self._seen[-1] if self._seen else now
+        if at_s < last.at_s or up < last.up or down < last.down:
             self._seen.clear()
-        if self._seen and at_s - self._seen[-1].at_s > WINDOW_S:
-            self._pass_over_silence(at_s)
+        elif at_s - last.at_s > WINDOW_S:
+            # A silence does not count.
+            self._seen.clear()
+            self._seen.append(_Totals(at_s - TICK_S, last.up, last.down))
         self._seen.append(now)
         while len(self._seen) > 2 and self._seen[1].at_s <= at_s - WINDOW_S:
             self._seen.popleft()
@@ -354,12 +357,3 @@ class Throughput:
         if elapsed_s <= 0:
             return None
         return (up - first.up) / elapsed_s, (down - first.down) / elapsed_s
-
-    def _pass_over_silence(self, at_s: float) -> None:
-        last = self._seen[-1]
-        self._seen.clear()
-        self._seen.append(_Totals(at_s - TICK_S, last.up, last.down))
-
-
-def _follows(now: _Totals, before: _Totals) -> bool:
-    return now.at_s >= before.at_s and now.up >= before.up and now.down >= before.down

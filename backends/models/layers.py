@@ -76,9 +76,10 @@ def describe(headers: Sequence[Header]) -> ModelInfo:
     params = Params(first, _arch(first))
     tensors = _all_tensors(headers)
     places = places_in(headers)
-    shapes = {tensor.name: tensor.shape for tensor in tensors}
+    named = {tensor.name: tensor for tensor in tensors}
+    embedding = named.get("token_embd.weight")
     k_lengths, v_lengths = head_lengths(params, _stems(places))
-    tied = "output.weight" not in shapes and params.arch not in ENCODERS
+    tied = "output.weight" not in named and params.arch not in ENCODERS
     return ModelInfo(
         path=printable_path(first.path),
         files=tuple(printable_path(header.path) for header in headers),
@@ -92,7 +93,7 @@ def describe(headers: Sequence[Header]) -> ModelInfo:
         n_layer=len(places.layers),
         n_layer_nextn=min(params.number("nextn_predict_layers"), len(places.layers)),
         n_embd=params.number("embedding_length"),
-        n_vocab=_vocabulary(first, params, shapes.get("token_embd.weight", ())),
+        n_vocab=_vocabulary(first, params, embedding.shape if embedding else ()),
         n_head=params.number("attention.head_count"),
         n_head_kv=params.number(
             "attention.head_count_kv", params.number("attention.head_count")
@@ -106,10 +107,11 @@ def describe(headers: Sequence[Header]) -> ModelInfo:
         has_chat_template=bool(first.metadata.get("tokenizer.chat_template")),
         tied_output=tied,
         layers=_layers(params, places),
-        output_bytes=_total(places.output) + (_head_bytes(places) if tied else 0),
+        output_bytes=_total(places.output)
+        + (embedding.n_bytes if tied and embedding else 0),
         embedding_bytes=_total(places.embedding),
         tensor_bytes=_total(tensors),
-        unknown_types=_unknown_types(tensors),
+        unknown_types=tuple(sorted({t.type_name for t in tensors if not t.type_known})),
         sparse=sparse_model(headers, places),
     )
 
@@ -245,11 +247,6 @@ def _total(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.n_bytes for tensor in tensors)
 
 
-def _head_bytes(places: Places) -> int:
-    name = "token_embd.weight"
-    return _total(tensor for tensor in places.embedding if tensor.name == name)
-
-
 def _name(header: Header) -> str:
     value = header.metadata.get("general.name")
     return printable(value if isinstance(value, str) and value else header.path.stem)
@@ -277,7 +274,3 @@ def _vocabulary(header: Header, params: Params, embedding: tuple[int, ...]) -> i
     if isinstance(tokens, Skipped):
         return tokens.count
     return params.number("vocab_size", embedding[1] if len(embedding) > 1 else 0)
-
-
-def _unknown_types(tensors: Iterable[Tensor]) -> tuple[str, ...]:
-    return tuple(sorted({t.type_name for t in tensors if not t.type_known}))

@@ -164,16 +164,15 @@ async def write_sparse(
         for source, target, start in zip(
             plan.files, plan.targets, starts, strict=False
         ):
-            further = _further(on_bytes, start)
+
+            def further(done: int, start: int = start) -> None:
+                on_bytes(start + done)
+
             written.append(await _written(plan, source, target, further))
     except BaseException:
         _delete(file.path for file in written)
         raise
     return tuple(written)
-
-
-def _further(on_bytes: Callable[[int], None], start: int) -> Callable[[int], None]:
-    return lambda done: on_bytes(start + done)
 
 
 def _delete(paths: Iterable[str]) -> None:

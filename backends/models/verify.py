@@ -158,16 +158,20 @@ def verify_model(
     before = 0
     found = []
     for file in files:
-        told = _further(on_bytes, before, info.size_bytes)
+
+        def told(done: int, before: int = before) -> None:
+            on_bytes(before + done, info.size_bytes)
+
         sha256 = "" if quick else full_sha256(file, told, stopped)
         size_bytes = file.stat().st_size
+        named = _NAMED_BY_HASH.fullmatch(file.resolve().name)
         before += size_bytes
         found.append(
             VerifiedFile(
                 path=shown_path(file),
                 size_bytes=size_bytes,
                 sha256=sha256,
-                expected_sha256=_expected(file),
+                expected_sha256=named[1] if named else "",
             )
         )
     return VerifiedModel(
@@ -176,14 +180,3 @@ def verify_model(
         identity=identity_of(files[0]),
         files=tuple(found),
     )
-
-
-def _further(
-    on_bytes: Callable[[int, int], None], before: int, total: int
-) -> Callable[[int], None]:
-    return lambda done: on_bytes(before + done, total)
-
-
-def _expected(file: Path) -> str:
-    named = _NAMED_BY_HASH.fullmatch(file.resolve().name)
-    return named[1] if named else ""

@@ -86,7 +86,8 @@ def vocabulary_of(header: Header) -> Vocabulary:
     model, pre = (_text(header, key) for key in ("model", "pre"))
     kind = _KINDS.get(model, _Kind(printable(model) or "none", NULL, NULL))
     if kind.name == _BPE.name:
-        kind = _as_pre(kind, pre)
+        bos = NULL if pre in _NO_BOS else kind.bos
+        kind = kind._replace(bos=bos, adds_bos=pre in _ADDS_BOS)
     adds_bos = _flag(header, "add_bos_token", kind.adds_bos) or pre in _ALWAYS_BOS
     adds_eos = _flag(header, "add_eos_token", kind.adds_eos)
     tokens = header.texts[TOKENS]
@@ -98,11 +99,6 @@ def vocabulary_of(header: Header) -> Vocabulary:
         eos=eos if adds_eos else None,
         tokens=tokens,
     )
-
-
-def _as_pre(kind: _Kind, pre: str) -> _Kind:
-    bos = NULL if pre in _NO_BOS else kind.bos
-    return kind._replace(bos=bos, adds_bos=pre in _ADDS_BOS)
 
 
 def _text(header: Header, key: str) -> str:

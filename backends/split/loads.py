@@ -135,7 +135,8 @@ def _predicted(
         on_head = is_head_cpu(share.device, head)
         embedding = compute = 0
         if on_head:
-            embedding = _embedding_bytes(model, has_output=end > split.n_layer)
+            is_tied = model.tied_output and end > split.n_layer
+            embedding = 0 if is_tied else model.embedding_bytes
             compute = buffers.host_compute_bytes(model, ctx_size, n_copies, server)
         if share.layers:
             own = buffers.device_compute_bytes(model, ctx_size, n_copies, server)
@@ -153,10 +154,6 @@ def _predicted(
         )
         first = end
     return tuple(loads)
-
-
-def _embedding_bytes(model: ModelInfo, *, has_output: bool) -> int:
-    return 0 if model.tied_output and has_output else model.embedding_bytes
 
 
 def _copies(split: Split, head: str) -> int:

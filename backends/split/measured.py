@@ -267,13 +267,14 @@ class _Seen:
         heads_bytes = self._whole[layer] - sum(holders.values())
         if planned in holders or (is_heads and heads_bytes > 0):
             return planned
-        if layer in self._nextn and not holders and self._got_any(planned):
+        if (
+            layer in self._nextn
+            and not holders
+            and any(planned in one for one in self._holders)
+        ):
             return planned
         heads = {planned if is_heads else f"{self._head}/CPU": heads_bytes}
         return max(everyone := holders | heads, key=everyone.__getitem__)
-
-    def _got_any(self, device: str) -> bool:
-        return any(device in holders for holders in self._holders)
 
     def in_part(self) -> tuple[LayerRange, ...]:
         """Layers of which a device holds only some tensors, device by device."""
