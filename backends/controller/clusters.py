@@ -204,10 +204,10 @@ class Clusters:
         known = [machine for machine in self._machines.all() if machine is not here]
         there = await memory_of(m for m in known if self.serves(m.name))
         for cluster in self:
-            others = await self.held_beside(cluster)
+            others = await self.held_by_others(cluster)
             cluster.store.show_memory(memory, there, others)
 
-    async def held_beside(self, cluster: Cluster) -> list[ClusterMemory]:
+    async def held_by_others(self, cluster: Cluster) -> list[ClusterMemory]:
         """List the memory that every other cluster takes."""
         others = [other for other in self if other is not cluster]
         held = [

@@ -152,7 +152,7 @@ class Preparations:
         if machines is None:
             machines = await machines_now(self._machines, self._readers)
         mine = await held_by(cluster.pursued, cluster.store.snapshot, self._readers)
-        others = await self._clusters.held_beside(cluster)
+        others = await self._clusters.held_by_others(cluster)
         return Survey(machines=machines, peers=room_for(machines, mine, others))
 
     async def _memory_again(self, cluster: Cluster, prepared: Prepared) -> Survey:

@@ -27,7 +27,7 @@ from backends.models.sparse import has_holes
 from backends.places import LOCAL
 from backends.planning.blueprint import Facts, own_workers
 from backends.planning.holes import check_holes, check_stand_ins
-from backends.planning.pairing import Beside, Pairing, alone_by_plan, judged
+from backends.planning.pairing import PairEnd, Pairing, alone_by_plan, judged
 from backends.printable import printable
 from backends.server_arguments import weight_files
 from backends.split.flags import used_workers
@@ -191,7 +191,7 @@ async def _pairings(
         machine = machines.get(worker.peer)
         argv = running(worker)
         models, told = await machine.copies_of(model), models_in(argv)
-        there = Beside(
+        there = PairEnd(
             machine=machine.name,
             program=machine.relay_program(),
             features=await _features(machine),
@@ -200,7 +200,7 @@ async def _pairings(
             data=await _data_place(machine, argv),
         )
         head = machines.get(plan.head)
-        here = Beside(machine=head.name, features=await _features(head))
+        here = PairEnd(machine=head.name, features=await _features(head))
         return judged(there, here)
 
     check_holes(plan, model)

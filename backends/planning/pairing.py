@@ -68,7 +68,7 @@ class Pairing(Value, frozen=True, kw_only=True):
         )
 
 
-class Beside(Value, frozen=True, kw_only=True):
+class PairEnd(Value, frozen=True, kw_only=True):
     """A machine on which one relay of a pair would stand."""
 
     machine: str
@@ -103,7 +103,7 @@ def alone_by_plan(plan: Plan, worker: WorkerSpec) -> str:
     return ""
 
 
-def judged(there: Beside, head: Beside) -> Pairing:
+def judged(there: PairEnd, head: PairEnd) -> Pairing:
     """The pairing, without its key, of a worker that is to have a relay beside it."""
     if old := _without(there, head, *CAN_PAIR):
         mend = "" if old == LOCAL else f": dllm-tui peers setup {old}"
@@ -127,7 +127,7 @@ def judged(there: Beside, head: Beside) -> Pairing:
     )
 
 
-def _without(there: Beside, head: Beside, *needed: str) -> str:
+def _without(there: PairEnd, head: PairEnd, *needed: str) -> str:
     return next((m.machine for m in (there, head) if set(needed) - set(m.features)), "")
 
 

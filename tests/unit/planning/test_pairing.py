@@ -1,4 +1,4 @@
-"""Beside which workers a relay stands, why, and with which keys."""
+"""PairEnd which workers a relay stands, why, and with which keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from backends.planning.pairing import (
     CAN_COMPRESS,
     CAN_PAIR,
     CAN_SEAL,
-    Beside,
+    PairEnd,
     Pairing,
     alone_by_plan,
     judged,
@@ -72,7 +72,7 @@ def pairing(
     worker: WorkerSpec = BOB,
     head: str = "local",
 ) -> Pairing:
-    beside = Beside(
+    beside = PairEnd(
         machine="bob",
         program="/bin/relay",
         features=there,
@@ -80,7 +80,7 @@ def pairing(
         searched=" in ~/.models",
         data=DATA,
     )
-    found = judged(beside, Beside(machine=head, features=here))
+    found = judged(beside, PairEnd(machine=head, features=here))
     return found.keyed(worker.name, secret) if found.paired else found
 
 

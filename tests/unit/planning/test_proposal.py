@@ -1,13 +1,14 @@
-"""Which devices take part in a plan, in which order, with how much."""
+"""Which devices take part in a plan, in which order, with how much; or why not."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from backends.config import Config, PeerConfig
 from backends.errors import PlanError
-from backends.split.layout import counts, devices
-from backends.state import PeerState
+from backends.state import Peer, PeerState
 from tests.unit.planning.machines import (
     ADA,
     AWAY,
@@ -25,164 +26,226 @@ from tests.unit.planning.machines import (
     shares,
 )
 
-
-def test_configured_workers_share_cores_and_layers() -> None:
-    plan = plan_for(PLAIN)
-    assert [worker.threads for worker in plan.workers] == [4, 4]
-    assert counts(plan.split) in ((0, 6, 7), (0, 7, 6))
-    assert devices(plan.split)[0] == "local/CPU"
-
-
-def test_a_gpu_of_the_head_needs_no_workers() -> None:
-    """CPU workers here are for trying things, never proposed beside a GPU."""
-    plan = plan_for(WITH_GPU)
-    assert plan.workers == ()
-    assert shares(plan) == {"local/CPU": 0, "local/CUDA0": 13}
+STUDIO = here(device("local", "CPU", 64 * GIB), device("local", "MTL0", 55 * GIB))
+MINI = peer("mini", device("mini", "CPU"), device("mini", "MTL0", 12 * GIB))
+SMALL_GPU = here(device("local", "CPU", 4 * GIB), device("local", "CUDA0", GIB))
+ASKING = peer("ada", "CPU", state=PeerState.ASKING)
+BIG = model_of(100 * MIB)
+ALONE = {"local/CPU": 13}
+GPU_ALONE = {"local/CPU": 0, "local/CUDA0": 13}
+OWN_TWO = {"local/CPU": 0, "worker1/CPU": 6, "worker2/CPU": 7}
 
 
-def test_workers_asked_for_share_with_the_gpu() -> None:
-    plan = plan_for(WITH_GPU, workers=1)
-    assert list(shares(plan)) == ["local/CPU", "worker1/CPU", "local/CUDA0"]
-    assert counts(plan.split) in ((0, 6, 7), (0, 7, 6))
+@pytest.mark.parametrize(
+    ("machines", "asked", "expected"),
+    [
+        # CPU workers here are for trying things, never proposed beside a GPU.
+        ([PLAIN], {}, OWN_TWO),
+        ([PLAIN, AWAY], {}, OWN_TWO),
+        ([PLAIN, ASKING], {}, OWN_TWO),
+        ([WITH_GPU], {}, GPU_ALONE),
+        (
+            [WITH_GPU],
+            {"workers": 1},
+            {"local/CPU": 0, "worker1/CPU": 6, "local/CUDA0": 7},
+        ),
+        # 82 to 18 where the head has 55 GiB and the other machine 12.
+        (
+            [STUDIO, MINI, AWAY],
+            {},
+            {"local/CPU": 0, "mini/MTL0": 2, "local/MTL0": 11},
+        ),
+        # Thirteen parts of 100 MiB on a GPU of 1 GiB: the head's CPU has the rest.
+        ([SMALL_GPU], {"model": BIG}, {"local/CPU": 3, "local/CUDA0": 10}),
+        ([SMALL_GPU], {"model": BIG, "exclude": ("local/CPU",)}, {"local/CUDA0": 13}),
+        ([WITH_GPU, ADA], {"head": "ada"}, {"ada/CPU": 0, "local/CUDA0": 13}),
+        # Nothing of this machine is put between: that would be the slowest of all.
+        ([PLAIN, ADA], {"head": "ada", "peers": ("ada",)}, {"ada/CPU": 13}),
+        ([PLAIN, ADA, BOB], {"workers": 0}, ALONE),
+        ([WITH_GPU, ADA, BOB], {"workers": 0}, GPU_ALONE),
+        # The server of a bare peer has a device that is excluded all the same.
+        (
+            [PLAIN, BARE],
+            {"exclude": ("box/RPC0",)},
+            {"local/CPU": 0, "box/RPC1": 13},
+        ),
+        # Counts follow the order of the plan; the head's CPU may be left out.
+        (
+            [WITH_GPU, ADA],
+            {"counts": (2, 11)},
+            {"local/CPU": 0, "ada/CPU": 2, "local/CUDA0": 11},
+        ),
+        (
+            [WITH_GPU, ADA],
+            {"counts": (1, 2, 10)},
+            {"local/CPU": 1, "ada/CPU": 2, "local/CUDA0": 10},
+        ),
+        ([PLAIN], {"workers": 0, "counts": (13,)}, ALONE),
+        (
+            [PLAIN],
+            {"counts": (4, 4, 5)},
+            {"local/CPU": 0, "worker1/CPU": 4, "worker2/CPU": 4, "worker3/CPU": 5},
+        ),
+        (
+            [WITH_GPU, ADA],
+            {"split": {"local/CUDA0": 10, "ada/CPU": 3}},
+            {"local/CPU": 0, "ada/CPU": 3, "local/CUDA0": 10},
+        ),
+        # Only machines the split names take part, with all their accelerators.
+        (
+            [WITH_GPU, ADA, BOB],
+            {"split": {"bob/CUDA1": 13}},
+            {"local/CPU": 0, "bob/CUDA0": 0, "bob/CUDA1": 13, "local/CUDA0": 0},
+        ),
+        # A CPU beside accelerators works where it is named.
+        (
+            [PLAIN, BOB],
+            {"split": {"bob/CPU": 3, "bob/CUDA0": 10}},
+            {"local/CPU": 0, "bob/CPU": 3, "bob/CUDA0": 10, "bob/CUDA1": 0},
+        ),
+        (
+            [WITH_GPU],
+            {"split": {"worker2/CPU": 3, "local/CUDA0": 10}},
+            {"local/CPU": 0, "worker1/CPU": 0, "worker2/CPU": 3, "local/CUDA0": 10},
+        ),
+    ],
+)
+def test_the_layers_of_each_device(
+    machines: list[Peer], asked: dict[str, Any], expected: dict[str, int]
+) -> None:
+    found = shares(plan_for(*machines, **asked))
+    assert found == expected
+    assert list(found) == list(expected)
 
 
-def test_ready_peers_take_part_and_the_heads_gpu_has_the_output() -> None:
-    """82 to 18 where the head has 55 GiB and the other machine 12."""
-    studio = here(device("local", "CPU", 64 * GIB), device("local", "MTL0", 55 * GIB))
-    mini = peer("mini", device("mini", "CPU"), device("mini", "MTL0", 12 * GIB))
-    plan = plan_for(studio, mini, AWAY)
-    assert shares(plan) == {"local/CPU": 0, "mini/MTL0": 2, "local/MTL0": 11}
-    assert [w.name for w in plan.workers] == ["mini"]
+@pytest.mark.parametrize(
+    ("machines", "asked", "workers", "devices"),
+    [
+        (
+            [PLAIN, ADA, BOB, AWAY],
+            {},
+            ["ada", "bob-CUDA0", "bob-CUDA1"],
+            ["local/CPU", "ada/CPU", "bob/CUDA0", "bob/CUDA1"],
+        ),
+        (
+            [PLAIN, ADA, BOB],
+            {"head": "ada", "workers": 1},
+            ["worker1"],
+            ["ada/CPU", "worker1/CPU"],
+        ),
+        # The devices of a head that is named as a peer, too, take part once.
+        (
+            [PLAIN, ADA, BOB],
+            {"head": "bob", "peers": ("ada", "bob")},
+            ["ada"],
+            ["bob/CPU", "ada/CPU", "bob/CUDA0", "bob/CUDA1"],
+        ),
+        (
+            [PLAIN, ADA, BOB],
+            {"peers": ("bob", "ada"), "counts": (5, 4, 4)},
+            ["bob-CUDA0", "bob-CUDA1", "ada"],
+            ["local/CPU", "bob/CUDA0", "bob/CUDA1", "ada/CPU"],
+        ),
+        ([PLAIN, BARE], {}, ["box"], ["local/CPU", "box/RPC0", "box/RPC1"]),
+        (
+            [WITH_GPU, BOB],
+            {"exclude": ("bob/CUDA0", "local/CUDA0")},
+            ["bob"],
+            ["local/CPU", "bob/CUDA1"],
+        ),
+        # Without its accelerators a machine computes on its CPU.
+        (
+            [PLAIN, BOB],
+            {"exclude": ("bob/CUDA0", "bob/CUDA1")},
+            ["bob"],
+            ["local/CPU", "bob/CPU"],
+        ),
+    ],
+)
+def test_workers_and_the_order_of_devices(
+    machines: list[Peer],
+    asked: dict[str, Any],
+    workers: list[str],
+    devices: list[str],
+) -> None:
+    plan = plan_for(*machines, **asked)
+    assert [worker.name for worker in plan.workers] == workers
+    assert list(shares(plan)) == devices
+    assert plan.head == asked.get("head", "local")
 
 
-def test_every_accelerator_of_a_machine_works() -> None:
-    plan = plan_for(PLAIN, ADA, BOB, AWAY)
-    assert [w.name for w in plan.workers] == ["ada", "bob-CUDA0", "bob-CUDA1"]
-    assert plan.workers[0].threads == 6, "performance cores"
-    assert plan.workers[1].threads is None, "a GPU worker is left alone"
-    assert devices(plan.split) == ("local/CPU", "ada/CPU", "bob/CUDA0", "bob/CUDA1")
-    assert all(count for count in counts(plan.split)[1:])
-
-
-def test_the_heads_cpu_computes_only_what_nobody_else_holds() -> None:
-    """Thirteen parts of 100 MiB on a GPU of 1 GiB: four stay on the head's CPU."""
-    machine = here(device("local", "CPU", 4 * GIB), device("local", "CUDA0", GIB))
-    plan = plan_for(machine, model=model_of(100 * MIB))
-    assert shares(plan) == {"local/CPU": 3, "local/CUDA0": 10}
-
-
-def test_the_threads_of_the_settings_come_first() -> None:
+def test_workers_on_a_cpu_share_cores_or_have_the_performance_cores() -> None:
+    assert [worker.threads for worker in plan_for(PLAIN).workers] == [4, 4]
+    assert [w.threads for w in plan_for(PLAIN, ADA, BOB).workers] == [6, None, None]
     config = Config(peers={"ada": PeerConfig(ssh="ada", threads=3)})
     assert plan_for(PLAIN, ADA, config=config).workers[0].threads == 3
 
 
-def test_a_peer_can_lead() -> None:
-    plan = plan_for(PLAIN, ADA, BOB, head="ada", workers=1)
-    assert plan.head == "ada"
-    assert [w.peer for w in plan.workers] == ["local"]
-    assert devices(plan.split) == ("ada/CPU", "worker1/CPU")
-
-
-def test_our_gpu_works_for_another_head() -> None:
-    plan = plan_for(WITH_GPU, ADA, head="ada")
-    (worker,) = plan.workers
-    assert (worker.name, worker.peer, worker.devices) == (
-        "local-CUDA0",
-        "local",
-        ("CUDA0",),
-    )
-    assert shares(plan) == {"ada/CPU": 0, "local/CUDA0": 13}
-
-
-def test_naming_the_head_adds_no_worker_beside_it() -> None:
-    """Its devices take part in any case, under one name each."""
-    plan = plan_for(PLAIN, ADA, BOB, head="bob", peers=("ada", "bob"))
-    assert list(shares(plan)) == ["bob/CPU", "ada/CPU", "bob/CUDA0", "bob/CUDA1"]
-    assert [w.name for w in plan.workers] == ["ada"]
-
-
-def test_named_peers_keep_their_order() -> None:
-    plan = plan_for(PLAIN, ADA, BOB, peers=("bob", "ada"), counts=(5, 4, 4))
-    assert [w.peer for w in plan.workers] == ["bob", "bob", "ada"]
-    assert counts(plan.split) == (0, 5, 4, 4)
-
-
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [("cy", "cy cannot take part now: it is unreachable"), ("dan", "no peer dan")],
-)
-def test_a_peer_that_cannot_is_named(name: str, sentence: str) -> None:
-    with pytest.raises(PlanError, match=sentence):
-        plan_for(PLAIN, ADA, AWAY, peers=(name,))
-
-
-def test_without_a_ready_peer_this_machine_works() -> None:
-    plan = plan_for(PLAIN, AWAY)
-    assert [w.name for w in plan.workers] == ["worker1", "worker2"]
-
-
 def test_a_bare_peer_is_one_worker_with_all_its_devices() -> None:
-    plan = plan_for(PLAIN, BARE)
-    (worker,) = plan.workers
+    (worker,) = plan_for(PLAIN, BARE, exclude=("box/RPC0",)).workers
     assert worker.endpoint == "10.0.0.3:50052"
     assert worker.devices == ("RPC0", "RPC1")
-    assert list(shares(plan)) == ["local/CPU", "box/RPC0", "box/RPC1"]
 
 
-def test_an_unready_machine_takes_no_part_unasked() -> None:
-    asking = peer("ada", "CPU", state=PeerState.ASKING)
-    assert [w.peer for w in plan_for(PLAIN, asking).workers] == ["local", "local"]
+def test_the_context_stays_within_the_training_unless_asked() -> None:
+    assert plan_for(PLAIN).ctx_size == 1024
+    assert plan_for(PLAIN, ctx_size=8192).ctx_size == 8192
 
 
 @pytest.mark.parametrize(
-    ("machine", "wanted"),
+    ("asked", "sentence"),
     [
-        (PLAIN, {"local/CPU": 13}),
-        (WITH_GPU, {"local/CPU": 0, "local/CUDA0": 13}),
+        ({"ctx_size": -5}, "context of -5 tokens is too small"),
+        ({"ctx_size": 0}, "context of 0 tokens is too small"),
+        ({"ctx_size": 2_000_000_000}, "trained for 1024. At most 8192"),
+        ({"workers": -1}, "-1 workers"),
+        ({"workers": 17}, "17 workers"),
+        ({"api_port": 0}, "0 as port"),
+        ({"api_port": 65536}, "65536 as port"),
+        ({"counts": (-1, 14)}, "negative share"),
+        ({"exclude": ("ada/CPU",), "counts": (0,) * 17 + (13,)}, "18 workers"),
+        ({"split": {"worker1/CPU": 14, "worker2/CPU": -1}}, "negative share"),
+        ({"counts": (13,), "split": {"local/CPU": 13}}, "twice"),
+        ({"workers": 2, "counts": (4, 4, 4, 1)}, "4 shares for 2 devices"),
+        ({"workers": 2, "counts": (4, 4, 4, 1)}, "worker1/CPU, worker2/CPU"),
+        ({"peers": ("cy",)}, "cy cannot take part now: it is unreachable"),
+        ({"peers": ("dan",)}, "no peer dan"),
+        ({"workers": 0, "exclude": ("local/CPU",)}, "No device is left"),
+        ({"exclude": ("ada/CUDA0",)}, "no device ada/CUDA0 to exclude"),
+        (
+            {"split": {"mini/MTL0": 13}},
+            "There is no peer mini. Known: local, ada, cy. Add it",
+        ),
+        (
+            {"split": {"worker1/cpu": 6, "worker2/CPU": 7}},
+            "Did you mean worker1/CPU? It has",
+        ),
+        (
+            {"split": {"ada/cpu": 13}},
+            "no device ada/cpu. Did you mean ada/CPU? It has local/CPU",
+        ),
+        (
+            {"split": {"worker1": 13}},
+            "no device worker1. Did you mean worker1/CPU? It has",
+        ),
+        (
+            {"split": {"ada/CUDA7": 13}},
+            "no device ada/CUDA7. It has local/CPU, ada/CPU",
+        ),
+        (
+            {"peers": ("ada",), "split": {"studio/MTL0": 13}},
+            "no device studio/MTL0. It has local/CPU, ada/CPU",
+        ),
+        # It is told as it was typed.
+        (
+            {"split": {"local/CPU": 9, "ada/CPU": 3}},
+            "The split local/CPU=9,ada/CPU=3 sums to 12, but the model has 12 layers",
+        ),
     ],
 )
-def test_the_head_alone(machine: object, wanted: dict[str, int]) -> None:
-    plan = plan_for(machine, ADA, BOB, workers=0)  # type: ignore[arg-type]
-    assert plan.workers == ()
-    assert shares(plan) == wanted
-
-
-def test_excluded_devices_take_no_part() -> None:
-    plan = plan_for(WITH_GPU, BOB, exclude=("bob/CUDA0", "local/CUDA0"))
-    assert [w.devices for w in plan.workers] == [("CUDA1",)]
-    assert list(shares(plan)) == ["local/CPU", "bob/CUDA1"]
-
-
-def test_without_its_accelerators_a_machine_computes_on_its_cpu() -> None:
-    plan = plan_for(PLAIN, BOB, exclude=("bob/CUDA0", "bob/CUDA1"))
-    assert list(shares(plan)) == ["local/CPU", "bob/CPU"]
-
-
-def test_an_excluded_device_of_a_bare_peer_still_counts() -> None:
-    """Its server has it all the same, and llama-server numbers it."""
-    plan = plan_for(PLAIN, BARE, exclude=("box/RPC0",))
-    assert plan.workers[0].devices == ("RPC0", "RPC1")
-    assert shares(plan) == {"local/CPU": 0, "box/RPC1": 13}
-
-
-def test_the_heads_cpu_can_be_excluded() -> None:
-    """Then nothing overflows to it: what does not fit is refused at the launch."""
-    machine = here(device("local", "CPU", 4 * GIB), device("local", "CUDA0", GIB))
-    big = model_of(100 * MIB)
-    assert shares(plan_for(machine, model=big, exclude=("local/CPU",))) == {
-        "local/CUDA0": 13
-    }
-    with pytest.raises(PlanError, match="No device is left"):
-        plan_for(PLAIN, workers=0, exclude=("local/CPU",))
-
-
-def test_an_unknown_device_cannot_be_excluded() -> None:
-    with pytest.raises(PlanError, match="no device ada/CUDA0 to exclude"):
-        plan_for(PLAIN, ADA, exclude=("ada/CUDA0",))
-
-
-def test_a_head_elsewhere_that_is_its_only_peer_works_alone() -> None:
-    """Nothing of this machine is put between: that would be the slowest of all."""
-    plan = plan_for(PLAIN, ADA, head="ada", peers=("ada",))
-    assert plan.workers == ()
-    assert sum(counts(plan.split)) == counts(plan.split)[0]
+def test_what_cannot_be_meant_is_told_with_what_can(
+    asked: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(PlanError) as refused:
+        plan_for(PLAIN, ADA, AWAY, **asked)
+    assert sentence in str(refused.value)
