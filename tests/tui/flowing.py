@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.tui.helpers import until
-from tui.dialogs.choice import ChoiceDialog
+from tui.dialogs.ask import ChoiceDialog
 from tui.screens.cluster.split_bar import SplitBar
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ async def adding(pilot: Pilot[None]) -> AddPeerDialog:
     await until(pilot, lambda: isinstance(pilot.app.screen, AddPeerDialog))
     screen = pilot.app.screen
     assert isinstance(screen, AddPeerDialog)
-    await until(pilot, lambda: screen._names.names)
+    await until(pilot, lambda: screen._names.rows)
     return screen
 
 

@@ -13,9 +13,8 @@ from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until, wheel_down
 from tests.tui.scripted import ScriptedCluster
-from tui.dialogs.add_peer import AddPeerDialog
-from tui.dialogs.peer_outcome import outcome_of
-from tui.widgets.choice_list import ChoiceList
+from tui.dialogs.add_peer import AddPeerDialog, outcome_of
+from tui.widgets.row_list import ChoiceList
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,9 +49,9 @@ async def test_a_name_is_picked_from_the_ssh_configuration(make_app: MakeApp) ->
     app = make_app(cluster)
     async with app.run_test(size=SIZE) as pilot:
         dialog = await adding(pilot)
-        assert dialog._names.fitting == ["studio", "mini", "nuc"]
+        assert list(dialog._names.rows) == ["studio", "mini", "nuc"]
         await pilot.press("u")
-        assert dialog._names.fitting == ["studio", "nuc"]
+        assert list(dialog._names.rows) == ["studio", "nuc"]
         await pilot.press("down", "down", "enter")
         await until(pilot, lambda: cluster.called("add_peer"))
         assert cluster.called("add_peer") == [("nuc", "nuc", None)]

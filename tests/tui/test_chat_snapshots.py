@@ -18,8 +18,8 @@ from tests.tui.chatting import DONE, answer, ask, drawn_whole, said
 from tests.tui.helpers import screen_text, until
 from tests.tui.looks import SIZES, name_of
 from tests.tui.stages import ChatStage
-from tui.dialogs.chats import ChatsDialog
-from tui.dialogs.line import LineDialog
+from tui.dialogs.ask import LineDialog
+from tui.dialogs.pick import ChatsDialog
 from tui.dialogs.sampling import SamplingDialog
 from tui.screens.cluster.chat_pane import Composer
 

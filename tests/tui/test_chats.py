@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from backends.errors import ControllerError
 from backends.split.layout import ranges, with_counts
-from backends.state import ChatBrief, ChatDelta, ClusterState
+from backends.state import ChatDelta, ClusterState
 from tests.tui import scenes
 from tests.tui.helpers import (
     last_answer,
@@ -21,9 +21,8 @@ from tests.tui.helpers import (
     wheel_down,
 )
 from tests.tui.scripted import ScriptedCluster
-from tui.dialogs.chats import ROWS_MAX, ChatRows, ChatsDialog
-from tui.dialogs.choice import ChoiceDialog
-from tui.dialogs.line import LineDialog
+from tui.dialogs.ask import ChoiceDialog, LineDialog
+from tui.dialogs.pick import ChatRows, ChatsDialog
 from tui.screens.cluster.answer import ChatAnswer
 from tui.screens.cluster.chat_pane import Composer
 from tui.screens.cluster.transcript import ChatTranscript
@@ -136,27 +135,8 @@ async def test_chats_are_named_left_and_opened_again(make_app: MakeApp) -> None:
         await until(pilot, lambda: rows.size.height == 2)
         await wheel_down(pilot, rows)
         await until(pilot, lambda: rows.selected == 1)
-        await pilot.click(rows, offset=(5, 1), times=2)
+        await pilot.click(rows, offset=(5, 1))
         await until(pilot, lambda: questions(app) == ["Why?"])
-
-
-async def test_two_clicks_open_the_chat_under_the_mouse(make_app: MakeApp) -> None:
-    """The first one moves the window of a long list."""
-    app = make_app()
-    briefs = [
-        ChatBrief(id=f"chat-{n}", cluster="default", model="", title=f"{n}")
-        for n in range(60)
-    ]
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
-        opened: list[str | None] = []
-        app.push_screen(ChatsDialog(briefs, "", "default", 0.0), opened.append)
-        await dialog(pilot, ChatsDialog)
-        rows = app.screen.query_one(ChatRows)
-        await until(pilot, lambda: rows.size.height == ROWS_MAX)
-        await pilot.click(rows, offset=(5, ROWS_MAX - 1), times=2)
-        await until(pilot, lambda: opened)
-        assert opened == [f"chat-{ROWS_MAX - 1}"]
 
 
 async def test_a_deleted_chat_is_gone_and_can_be_brought_back(

@@ -14,8 +14,8 @@ from tests.tui.scripted import ScriptedCluster
 from tui.actions import keymap
 from tui.actions.table import ACTIONS
 from tui.dialogs.add_peer import AddPeerDialog
-from tui.dialogs.choice import ChoiceDialog
-from tui.dialogs.theme import ThemeDialog
+from tui.dialogs.ask import ChoiceDialog
+from tui.dialogs.pick import ThemeDialog
 from tui.screens.cluster.chat_pane import Composer
 from tui.screens.cluster.split_bar import SplitBar
 from tui.widgets.inputs import LineInput

@@ -12,7 +12,7 @@ from backends.state import ClusterBrief, ClusterSnapshot, ClusterState, Speed
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.scripted import ScriptedCluster
-from tui.dialogs.choice import ChoiceDialog
+from tui.dialogs.ask import ChoiceDialog
 from tui.model.state_file import Remembered, remember
 
 if TYPE_CHECKING:

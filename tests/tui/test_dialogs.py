@@ -21,19 +21,15 @@ from tui.app.app import DllmApp
 from tui.app.frame import KeyBar
 from tui.app.messages import LogWanted
 from tui.dialogs.add_peer import AddPeerDialog
-from tui.dialogs.chats import ChatsDialog
-from tui.dialogs.choice import confirm
+from tui.dialogs.ask import LineDialog, confirm
 from tui.dialogs.dialog import Dialog
-from tui.dialogs.events import EventsDialog
-from tui.dialogs.evidence import EvidenceDialog
-from tui.dialogs.finder import FinderDialog
+from tui.dialogs.events import EventsDialog, EvidenceDialog
 from tui.dialogs.help import HelpDialog
-from tui.dialogs.line import LineDialog
 from tui.dialogs.peer import PeerDialog
+from tui.dialogs.pick import ChatsDialog, FinderDialog, ThemeDialog
 from tui.dialogs.question import HostKeyDialog, SecretDialog
 from tui.dialogs.sampling import SamplingDialog
 from tui.dialogs.settings import SettingsDialog
-from tui.dialogs.theme import ThemeDialog
 from tui.model.chat_settings import ChatSettings
 from tui.model.events import Happening
 from tui.model.launch_form import LaunchForm

@@ -14,8 +14,8 @@ from tests.tui.helpers import screen_text, settled, toasts, until, wheel_down
 from tests.tui.scripted import ScriptedCluster
 from tui.actions import keymap
 from tui.actions.table import ACTIONS, Action
-from tui.dialogs.finder import NOTHING, PERHAPS, FinderDialog, FoundList
 from tui.dialogs.peer import PeerDialog
+from tui.dialogs.pick import NOTHING, PERHAPS, FinderDialog, FoundList
 from tui.dialogs.settings import SettingsDialog
 from tui.model.finding import Entry, found, near
 from tui.screens.logs.screen import LogsScreen
@@ -39,7 +39,7 @@ async def find(pilot: Pilot[None], text: str) -> FinderDialog:
     await until(pilot, lambda: isinstance(pilot.app.screen, FinderDialog))
     dialog = pilot.app.screen
     assert isinstance(dialog, FinderDialog)
-    await until(pilot, lambda: dialog._input.has_focus)
+    await until(pilot, lambda: dialog.input.has_focus)
     await pilot.press(*typed(text))
     return dialog
 
@@ -143,7 +143,7 @@ async def test_the_wheel_goes_through_what_was_found(make_app: MakeApp) -> None:
         for _ in range(8):
             await wheel_down(pilot, listed)
         await until(pilot, lambda: listed.selected == 24)
-        meant = listed.entries[24]
+        meant = listed.rows[24]
         await until(pilot, lambda: meant.name in screen_text(app))
         dialog.add([entry("one more")])
         assert listed.chosen is meant

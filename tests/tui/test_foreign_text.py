@@ -18,7 +18,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.scripted import LOG, ScriptedCluster
 from tui.app.messages import Trouble
-from tui.dialogs.choice import ChoiceDialog
+from tui.dialogs.ask import ChoiceDialog
 from tui.dialogs.events import EventsDialog
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.question import QuestionDialog

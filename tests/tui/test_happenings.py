@@ -13,8 +13,7 @@ from backends.state import Actor, Event, EventKind, EventTone
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
-from tui.dialogs.events import EventsDialog
-from tui.dialogs.evidence import EvidenceDialog
+from tui.dialogs.events import EventsDialog, EvidenceDialog
 from tui.screens.logs.screen import LogsScreen
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ async def test_a_toast_of_the_story_is_listed_once(make_app: MakeApp) -> None:
         await until(pilot, lambda: "anna@studio stopped it" in screen_text(app))
         dialog = app.screen
         assert isinstance(dialog, EventsDialog)
-        assert [one.text for one in dialog._list.shown] == [
+        assert [one.text for one in dialog._list.rows] == [
             "anna@studio stopped it",
             "Copied the split",
         ]
@@ -139,7 +138,7 @@ async def test_a_filter_and_a_copy_of_what_it_leaves(make_app: MakeApp) -> None:
         dialog = await opened(pilot)
         await until(pilot, lambda: "mini is gone, 29" in screen_text(app))
         await pilot.press("slash", *"gone")
-        await until(pilot, lambda: len(dialog._list.shown) == 15)
+        await until(pilot, lambda: len(dialog._list.rows) == 15)
         assert "15 of 30" in screen_text(app)
         await pilot.press("enter", "y")
         await until(pilot, lambda: "mini is gone, 1" in app.clipboard)
@@ -147,7 +146,7 @@ async def test_a_filter_and_a_copy_of_what_it_leaves(make_app: MakeApp) -> None:
         await pilot.press("g")
         assert dialog._list.selected == 0
         cluster.happens("mini is gone, once more")
-        await until(pilot, lambda: len(dialog._list.shown) == 16)
+        await until(pilot, lambda: len(dialog._list.rows) == 16)
         assert dialog._list.selected == 0, "the reader stays where they were"
         await pilot.press("G", "escape")
         await until(pilot, lambda: app.screen is not dialog)

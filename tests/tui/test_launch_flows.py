@@ -14,7 +14,7 @@ from backends.state import ProcessInfo, ProcessRole, ProcessState
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
-from tui.dialogs.choice import ChoiceDialog
+from tui.dialogs.ask import ChoiceDialog
 from tui.screens.logs.screen import LogsScreen
 
 if TYPE_CHECKING:

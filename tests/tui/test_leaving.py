@@ -10,7 +10,7 @@ from backends.errors import ControllerError
 from tests.tui import scenes
 from tests.tui.helpers import settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
-from tui.dialogs.choice import ChoiceDialog
+from tui.dialogs.ask import ChoiceDialog
 
 if TYPE_CHECKING:
     from collections.abc import Callable

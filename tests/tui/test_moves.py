@@ -17,7 +17,7 @@ from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
-from tui.dialogs.choice import ChoiceDialog
+from tui.dialogs.ask import ChoiceDialog
 from tui.screens.cluster.split_bar import SplitBar
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from backends.state import (
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
-from tui.dialogs.choice import ChoiceDialog
+from tui.dialogs.ask import ChoiceDialog
 
 if TYPE_CHECKING:
     from collections.abc import Callable

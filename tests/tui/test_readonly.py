@@ -14,7 +14,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tui.actions.keymap import ACTING, action_of, split_keys
 from tui.app.console import REFUSED
-from tui.dialogs.finder import FinderDialog
+from tui.dialogs.pick import FinderDialog
 from tui.model.state_file import Remembered, remember
 from tui.screens.lab.screen import LabScreen
 

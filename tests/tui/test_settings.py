@@ -16,8 +16,8 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.peering import on_peers
 from tests.tui.scripted import ScriptedCluster
+from tui.dialogs.ask import LineDialog
 from tui.dialogs.help import HelpDialog
-from tui.dialogs.line import LineDialog
 from tui.dialogs.settings import SettingsDialog
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.looks import EVERY_SIZE, SIZES, name_of
 from tests.tui.scripted import ScriptedCluster
-from tui.dialogs.evidence import EvidenceDialog
+from tui.dialogs.events import EvidenceDialog
 from tui.dialogs.settings import SettingsDialog
 from tui.model.events import happening_of
 from tui.screens.cluster.launch_dialog import LaunchDialog

@@ -252,7 +252,7 @@ finder.page_down | pagedown | move(8)  | further |  | Further down
 finder.page_up   | pageup   | move(-8) | back up |  | Further up
 finder.cancel    | escape   | cancel   | cancel  |  | Close
 
-events.open      | enter    | open           | more    | +⏎ | Show the evidence
+events.open      | enter    | choose         | more    | +⏎ | Show the evidence
 events.filter    | slash    | screen.filter  | filter  | +/ | Filter
 events.down      | down,j   | select(1)      | down    |    | Next event
 events.up        | up,k     | select(-1)     | up      |    | Previous event

@@ -360,7 +360,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.set_keymap(self.user_keys)
 
     def action_theme(self) -> None:
-        from tui.dialogs.theme import ThemeDialog
+        from tui.dialogs.pick import ThemeDialog
 
         self.push_screen(ThemeDialog(self.theme_names, self.theme))
 

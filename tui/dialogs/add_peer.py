@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual import on, work
 from textual.containers import Horizontal, Vertical
@@ -10,20 +10,23 @@ from textual.widgets import Input, Label, Static
 
 from backends.errors import DllmError
 from backends.places import suggested_name
+from backends.state import PeerState
+from backends.units import format_bytes
 from tui.actions.keymap import bindings
 from tui.app.frame import ShowsPeers
 from tui.app.messages import PeerWanted
 from tui.dialogs.dialog import Dialog
-from tui.dialogs.name_picker import NamePicker
-from tui.dialogs.peer_outcome import Outcome, outcome_of
-from tui.widgets.choice_list import ChoiceList
+from tui.model.peer_words import UNFIT, note_text
 from tui.widgets.inputs import LineInput, TickBox
+from tui.widgets.row_list import Choice, ChoiceList, RowList
 from tui.widgets.safe_text import safe_line
+from tui.widgets.strips import line
 from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
+    from textual.strip import Strip
     from textual.worker import Worker
 
     from backends.state import Peer
@@ -37,6 +40,26 @@ FORM_KEYS = (
     ("adding.cancel", "closes"),
 )
 Wish = tuple[str, str]
+
+
+class NameList(RowList):
+    """The names that contain the typed address; the field keeps the focus."""
+
+    MOST: ClassVar[int] = 6
+    LEAST: ClassVar[int] = -1
+    DEFAULT_CSS = """
+    NameList { height: auto; }
+    """
+
+    def move(self, by: int) -> None:
+        """Take another name."""
+        super().move(by)
+        self.action_choose()
+
+    def row(self, row: str, here: bool, width: int) -> Strip:
+        palette = self.palette
+        style = palette.strong if here else palette.dim
+        return line([("▸ " if here else "  ", palette.key), (row, style)], width)
 
 
 class AddPeerDialog(ShowsPeers, Dialog[Wish | None]):
@@ -55,7 +78,7 @@ nothing is installed there.
     AddPeerDialog {
         & Horizontal { height: 1; }
         & Label { width: 10; color: $dim; }
-        & NamePicker { margin: 1 0 0 0; }
+        & NameList { margin: 1 0 0 0; }
         & #add-remark {
             height: auto;
             max-height: 8;
@@ -67,7 +90,7 @@ nothing is installed there.
         }
         & #add-choices { height: auto; margin: 1 0 0 0; }
         & .-form #add-choices { display: none; }
-        & .-added NamePicker { display: none; }
+        & .-added NameList { display: none; }
     }
     """
 
@@ -78,13 +101,14 @@ nothing is installed there.
         """The peer being added; empty before."""
         self._added = False
         self._peers = peers
+        self._known: tuple[str, ...] = ()
         self._suggested = ""
         self._picked = ""
         self._shown: Outcome | None = None
         self._address = LineInput(placeholder="mini", id="add-address")
         self._called = LineInput(placeholder="filled in", id="add-name")
         self._bare = TickBox("bare rpc-server, started by somebody else")
-        self._names = NamePicker()
+        self._names = NameList()
         self._remark = Static(OPENING, id="add-remark", markup=False)
         self._choices = Vertical(id="add-choices")
         self._box = Vertical(classes="dialog -form")
@@ -112,15 +136,20 @@ nothing is installed there.
     @work(group="names", exit_on_error=False)
     async def _read_names(self) -> None:
         try:
-            self._names.names = await self._cluster.peers_to_pick()
+            self._known = await self._cluster.peers_to_pick()
+            self._show_names()
         except DllmError as error:
             self._say(str(error), "wrong")
+
+    def _show_names(self) -> None:
+        wanted = self._address.value.strip().lower()
+        self._names.rows = tuple(n for n in self._known if wanted in n.lower())
 
     @on(Input.Changed, "#add-address")
     def _address_changed(self, event: Input.Changed) -> None:
         if event.value != self._picked:
             self._picked = ""
-            self._names.typed = event.value
+            self._show_names()
         if self._called.value in ("", self._suggested):
             taken = {peer.name for peer in self._peers}
             self._suggested = suggested_name(event.value, taken)
@@ -134,19 +163,15 @@ nothing is installed there.
         self._open_form()
 
     def action_pick(self, by: int) -> None:
-        if self._names.display and not self.follows and self._names.fitting:
-            self._take(self._names.pick(by))
+        if self._names.display:
+            self._names.move(by)
 
-    @on(NamePicker.Picked)
-    def _name_picked(self, message: NamePicker.Picked) -> None:
+    @on(NameList.Picked, "NameList")
+    def _name_picked(self, message: NameList.Picked) -> None:
         message.stop()
         if not self.follows:
-            self._take(message.name)
-
-    def _take(self, name: str) -> None:
-        self._picked = name
-        self._address.value = name
-        self._address.cursor_position = len(name)
+            self._picked = self._address.value = message.row
+            self._address.cursor_position = len(message.row)
 
     @on(Input.Submitted)
     def action_add(self) -> None:
@@ -202,15 +227,15 @@ nothing is installed there.
             await self._choices.mount(choices)
             choices.focus()
 
-    @on(ChoiceList.Chosen)
-    def _chosen(self, message: ChoiceList.Chosen) -> None:
+    @on(ChoiceList.Picked, "ChoiceList")
+    def _chosen(self, message: ChoiceList.Picked) -> None:
         message.stop()
-        if message.choice.id == "again":
+        if message.row.id == "again":
             self._forget()
-        elif message.choice.id == "close":
+        elif message.row.id == "close":
             self.dismiss(None)
         else:
-            self.dismiss((message.choice.id, self.follows))
+            self.dismiss((message.row.id, self.follows))
 
     @work(group="add", exclusive=True, exit_on_error=False)
     async def _forget(self) -> None:
@@ -242,3 +267,63 @@ nothing is installed there.
         self._remark.update(safe_line(text))
         for known in ("busy", "good", "wrong"):
             self._remark.set_class(known == tone, f"-{known}")
+
+
+# --- the outcome ----------------------------------------------------------------------
+
+_LATER = Choice("close", "Later", "c", "it stays among the peers")
+_CHOICES = {
+    PeerState.READY: (
+        Choice("join", "Let it work in the split", "w"),
+        Choice("close", "Done", "c"),
+    ),
+    PeerState.NO_ENGINE: (
+        Choice("provision", "Install the engine", "p", "in your own folder there"),
+        _LATER,
+    ),
+    PeerState.ASKING: (Choice("answer", "Answer it", "a"), _LATER),
+    PeerState.UNREACHABLE: (
+        Choice("again", "Change the address", "e"),
+        Choice("close", "Keep it", "c", "it is tried again and again"),
+    ),
+}
+_LIKE = {
+    PeerState.MISMATCH: PeerState.NO_ENGINE,
+    PeerState.FAILED: PeerState.UNREACHABLE,
+    PeerState.STARTING: PeerState.READY,
+    PeerState.SERVING: PeerState.READY,
+}
+
+
+class Outcome(NamedTuple):
+    """The state of a new peer in words."""
+
+    text: str
+    tone: str
+    """``busy``, ``good`` or ``wrong``."""
+    choices: tuple[Choice, ...] = ()
+
+
+def outcome_of(peer: Peer) -> Outcome:
+    """The sentence and the next steps for a peer just added."""
+    state = _LIKE.get(peer.state, peer.state)
+    choices = _CHOICES.get(state, ())
+    note = note_text(peer)
+    if state is PeerState.READY:
+        return Outcome(f"{peer.name} is ready{_what_it_has(peer)}.", "good", choices)
+    if state in UNFIT:
+        return Outcome(f"{peer.name} is reached. {note}", "busy", choices)
+    if state is PeerState.ASKING:
+        return Outcome(f"{peer.name} needs your input.", "busy", choices)
+    if state is PeerState.UNREACHABLE:
+        return Outcome(note or f"{peer.name} cannot be reached.", "wrong", choices)
+    doing = peer.work.title if peer.work else f"Reaching {peer.name}"
+    return Outcome(f"{doing}…", "busy")
+
+
+def _what_it_has(peer: Peer) -> str:
+    devices = ", ".join(
+        f"{device.name} {format_bytes(device.usable_bytes)} free"
+        for device in peer.devices
+    )
+    return f": {devices}" if devices else ""

@@ -1,28 +1,29 @@
-"""The list of events: the cluster's story and earlier toasts, newest last."""
+"""Events: the cluster's story and earlier toasts, and the evidence of each."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.text import Text
 from textual import on
-from textual.containers import Vertical
-from textual.message import Message
-from textual.reactive import reactive
+from textual.containers import Vertical, VerticalScroll
+from textual.widgets import Static
 
 from backends.state import EventTone
 from tui.actions.keymap import bindings
 from tui.app.messages import Copyable, LogWanted
 from tui.dialogs.dialog import Dialog
-from tui.dialogs.evidence import EvidenceDialog
-from tui.model.events import Happening, age_text, happening_of, sign
+from tui.model.events import Happening, age_text, facts, happening_of, sign
 from tui.widgets.inputs import FilterBar
-from tui.widgets.strips import WheelList, clip, line
+from tui.widgets.palette import palette_from
+from tui.widgets.row_list import RowList
+from tui.widgets.safe_text import safe, safe_line
+from tui.widgets.strips import clip, line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from textual import events
     from textual.app import ComposeResult
     from textual.binding import BindingType
     from textual.strip import Strip
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tui.model.events import ToastHistory
 
 AGE_WIDTH = 6
+LABEL_WIDTH = 9
 AGE_EVERY_S = 10.0
 TONES = {
     EventTone.INFORMATION: "ok",
@@ -39,7 +41,7 @@ TONES = {
 }
 
 
-class EventList(WheelList, can_focus=True):
+class EventList(RowList, can_focus=True):
     """A line for each thing that happened; the newest is the last."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("events")
@@ -47,76 +49,32 @@ class EventList(WheelList, can_focus=True):
     EventList { height: 1fr; }
     """
 
-    shown: reactive[tuple[Happening, ...]] = reactive((), init=False)
-    """The events that pass the filter, oldest first."""
-    selected: reactive[int] = reactive(0, init=False)
-    """Index of the line under the cursor."""
-
-    class Opened(Message):
-        """The user wants to know more of the selected line."""
-
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
         self._clock = clock
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        top = self._top(height)
-        lines = self.shown[top : top + height]
-        if not lines:
+        if not self.rows:
             return [line([("Nothing has happened yet.", self.palette.dim)], width)]
-        return [self._row(top + y, one, width) for y, one in enumerate(lines)]
+        return super().draw(width, height)
 
     def show(self, happenings: Iterable[Happening]) -> None:
         """Other lines; who looks at the newest goes on doing so."""
-        at_end = self.selected >= len(self.shown) - 1
-        self.shown = tuple(happenings)
-        self.selected = len(self.shown) if at_end else self.selected
-        self.redraw()
+        at, at_end = self.selected, self.selected >= len(self.rows) - 1
+        self.rows = tuple(happenings)
+        self.selected = len(self.rows) if at_end else at
 
-    def validate_selected(self, selected: int) -> int:
-        return min(max(selected, 0), max(len(self.shown) - 1, 0))
-
-    def watch_selected(self) -> None:
-        self.redraw()
-
-    def watch_has_focus(self, has_focus: bool) -> None:
-        super().watch_has_focus(has_focus)
-        self.redraw()
-
-    def move(self, by: int) -> None:
-        """Another line."""
-        self.selected += by
-
-    def action_select(self, by: int) -> None:
-        self.move(by)
-
-    def action_open(self) -> None:
-        if self.shown:
-            self.post_message(self.Opened())
-
-    def on_click(self, event: events.Click) -> None:
-        y = event.get_content_offset_capture(self).y
-        index = self._top(self.content_size.height) + y
-        if y >= 0 and index < len(self.shown):
-            if index == self.selected:
-                self.action_open()
-            self.selected = index
-
-    def _top(self, rows: int) -> int:
-        last = max(len(self.shown) - rows, 0)
-        return min(max(self.selected - rows // 2, 0), last)
-
-    def _row(self, index: int, one: Happening, width: int) -> Strip:
-        palette, here = self.palette, index == self.selected
-        tone = getattr(palette, TONES[one.tone])
+    def row(self, row: Happening, here: bool, width: int) -> Strip:
+        palette = self.palette
+        tone = getattr(palette, TONES[row.tone])
         cursor = palette.key if self.has_focus else palette.dim
-        clock = time.strftime("%H:%M:%S", time.localtime(one.at))
+        clock = time.strftime("%H:%M:%S", time.localtime(row.at))
         parts = [
             ("▸ " if here else "  ", cursor),
             (f"{clock} ", palette.dim),
-            (clip(age_text(self._clock() - one.at), AGE_WIDTH), palette.dim),
-            (f"{sign(one.tone)} ", tone),
-            (one.text, palette.strong if here else palette.text),
+            (clip(age_text(self._clock() - row.at), AGE_WIDTH), palette.dim),
+            (f"{sign(row.tone)} ", tone),
+            (row.text, palette.strong if here else palette.text),
         ]
         return line(parts, width)
 
@@ -172,7 +130,7 @@ at the end; each has its evidence.
         """The lines that are shown, as text."""
         lines = [
             f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(one.at))}  {one.text}"
-            for one in self._list.shown
+            for one in self._list.rows
         ]
         return Copyable("the events", "\n".join(lines))
 
@@ -187,10 +145,9 @@ at the end; each has its evidence.
     def _left(self) -> None:
         self._list.focus()
 
-    @on(EventList.Opened)
-    def _opened(self) -> None:
-        chosen = self._list.shown[self._list.selected]
-        self.app.push_screen(EvidenceDialog(chosen), self._answered)
+    @on(EventList.Picked)
+    def _opened(self, message: EventList.Picked) -> None:
+        self.app.push_screen(EvidenceDialog(message.row), self._answered)
 
     def _answered(self, process: str | None) -> None:
         if process:
@@ -200,5 +157,58 @@ at the end; each has its evidence.
     def _show(self) -> None:
         wanted = self._filter.text.lower()
         self._list.show(one for one in self._happenings if wanted in one.text.lower())
-        count = f"{len(self._list.shown)} of {len(self._happenings)}"
+        count = f"{len(self._list.rows)} of {len(self._happenings)}"
         self._filter.note = count
+
+
+class EvidenceDialog(Dialog[str | None]):
+    """Dismisses with the process whose log is wanted."""
+
+    HELP: ClassVar[str | None] = """\
+## Event
+
+One thing that happened, with its evidence: the last lines that the process wrote, as
+they were then. The log itself may have gone on since.
+"""
+    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog", "reading", "evidence")
+    DEFAULT_CSS = """
+    EvidenceDialog Static { height: auto; }
+    """
+
+    def __init__(self, happening: Happening) -> None:
+        super().__init__()
+        self._happening = happening
+
+    @property
+    def _process(self) -> str:
+        event = self._happening.event
+        return event.process if event else ""
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as box:
+            box.border_title = "Event"
+            log = [("evidence.log", "opens the log")] if self._process else []
+            keys = (*log, ("reading.copy", "copies"), ("dialog.cancel", "closes"))
+            self.show_keys(box, *keys)
+            yield Static(self._text(), markup=False)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "open_log" or bool(self._process)
+
+    def action_open_log(self) -> None:
+        self.dismiss(self._process)
+
+    def copyable(self) -> Copyable | None:
+        """All of it as text."""
+        return Copyable("the event", self._text().plain)
+
+    def _text(self) -> Text:
+        palette = palette_from(self.app.theme_variables)
+        text = Text().append(f"{safe(self._happening.text)}\n", palette.strong)
+        for label, fact in facts(self._happening):
+            text.append(f"\n{label:{LABEL_WIDTH}}", palette.dim)
+            text.append(safe_line(fact), palette.text)
+        event = self._happening.event
+        for said in event.evidence if event else ():
+            text.append(f"\n  {safe_line(said)}", palette.dim)
+        return text

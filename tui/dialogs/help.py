@@ -10,9 +10,9 @@ from textual.widgets import Markdown, Static
 
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
-from tui.widgets.choice_list import ChoiceList
 from tui.widgets.keys import with_keys
 from tui.widgets.palette import palette_from
+from tui.widgets.row_list import ChoiceList
 from tui.widgets.sources import LEGEND
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _keys_of(screen: Screen[object]) -> list[tuple[str, str]]:
 
 def _answers(screen: Screen[object]) -> list[tuple[str, str]]:
     lists = screen.query(ChoiceList)
-    return [(c.key, c.label) for one in lists for c in one.choices if c.key]
+    return [(c.key, c.label) for one in lists for c in one.rows if c.key]
 
 
 def _plain(binding: Binding) -> Binding:

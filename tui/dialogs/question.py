@@ -16,9 +16,9 @@ from backends.state import PeerAnswer, QuestionKind
 from tui.actions.keymap import bindings
 from tui.app.frame import ShowsPeers
 from tui.dialogs.dialog import Dialog
-from tui.widgets.choice_list import Choice, ChoiceList
 from tui.widgets.inputs import LineInput
 from tui.widgets.palette import palette_from
+from tui.widgets.row_list import Choice, ChoiceList
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import retitle
 
@@ -94,10 +94,10 @@ class HostKeyDialog(QuestionDialog):
             (Choice("cancel", "Cancel", "n"), Choice("trust", "Trust and connect", ""))
         )
 
-    @on(ChoiceList.Chosen)
-    def _chosen(self, message: ChoiceList.Chosen) -> None:
+    @on(ChoiceList.Picked)
+    def _chosen(self, message: ChoiceList.Picked) -> None:
         message.stop()
-        if message.choice.id == "trust":
+        if message.row.id == "trust":
             self._answer(self.question.fingerprint)
         else:
             self.dismiss(None)

@@ -197,7 +197,7 @@ class ChatFlows:
 
     async def _open(self) -> None:
         """Pick one, whatever model it was held with."""
-        from tui.dialogs.chats import ChatsDialog
+        from tui.dialogs.pick import ChatsDialog
 
         now = self._now
         listing = await self._cluster.chats.listing()
@@ -213,7 +213,7 @@ class ChatFlows:
 
     async def _delete(self) -> None:
         """Ask, then remove it."""
-        from tui.dialogs.choice import confirm
+        from tui.dialogs.ask import confirm
 
         now = self._now
         questions = format_count(len(now.turns), "question")
@@ -244,7 +244,7 @@ class ChatFlows:
         self._pane.can_undo = undo is not None
 
     async def _rename(self) -> None:
-        from tui.dialogs.line import LineDialog
+        from tui.dialogs.ask import LineDialog
 
         now = self._now
         dialog = LineDialog(
@@ -269,7 +269,7 @@ class ChatFlows:
 
     async def _export(self) -> None:
         """Write it to a file that is not there yet."""
-        from tui.dialogs.line import LineDialog
+        from tui.dialogs.ask import LineDialog
         from tui.flows.chat_export import (
             export_text,
             suggested_file,

@@ -45,7 +45,7 @@ class Finding:
     async def find(self) -> None:
         """Ask for a name, and run the entry of that name."""
         # Imported when needed, like all dialogs.
-        from tui.dialogs.finder import FinderDialog
+        from tui.dialogs.pick import FinderDialog
 
         dialog = FinderDialog([*self._at_once()])
 

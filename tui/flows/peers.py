@@ -112,7 +112,7 @@ class PeerFlows:
         if peer.data is None:
             self._say(f"There is only one way to send data to {peer.name}", "warning")
             return
-        from tui.dialogs.line import LineDialog
+        from tui.dialogs.ask import LineDialog
 
         name = f"peers.{peer.name}.data"
         # A peer in use goes by what was set before until its cluster has ended.
@@ -129,7 +129,7 @@ class PeerFlows:
         if peer.transport == Transport.LOCAL:
             self._say("This machine is always there", "warning")
             return
-        from tui.dialogs.choice import confirm
+        from tui.dialogs.ask import confirm
 
         text = f"The console forgets {peer.name}. What is installed there stays."
         dialog = confirm("Remove?", text, "Remove it", "y")

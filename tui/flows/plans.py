@@ -109,7 +109,7 @@ class PlanFlows:
 
     async def pick_cluster(self) -> None:
         """Ask for another cluster, and go there."""
-        from tui.dialogs.choice import clusters_dialog
+        from tui.dialogs.ask import clusters_dialog
 
         here = self._cluster.cluster
         briefs = self._desk.snapshot.clusters if self._desk.snapshot else ()
@@ -222,8 +222,8 @@ class PlanFlows:
             return
 
     async def _ask_leaving(self, snapshot: ClusterSnapshot) -> str | None:
-        from tui.dialogs.choice import ChoiceDialog
-        from tui.widgets.choice_list import Choice
+        from tui.dialogs.ask import ChoiceDialog
+        from tui.widgets.row_list import Choice
 
         choices = (
             Choice("leave", "Leave it running", "l", "dllm-tui shows it again"),
@@ -249,7 +249,7 @@ class PlanFlows:
         return await self._agrees("Launch?", text, "Launch it")
 
     async def _agrees(self, title: str, text: str, verb: str) -> bool:
-        from tui.dialogs.choice import confirm
+        from tui.dialogs.ask import confirm
 
         return (
             await self._app.push_screen_wait(confirm(title, text, verb, "y")) == "yes"

@@ -1,4 +1,4 @@
-"""A question that needs a decision, with its subject in plain words."""
+"""Short questions: a decision with Cancel first, or a line of text."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.containers import Vertical
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from backends.state import ClusterBrief
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
 from tui.model.names import model_name
-from tui.widgets.choice_list import Choice, ChoiceList
-from tui.widgets.safe_text import safe
+from tui.widgets.inputs import LineInput
+from tui.widgets.row_list import Choice, ChoiceList
+from tui.widgets.safe_text import safe, safe_line
 from tui.widgets.strips import retitle
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ class ChoiceDialog(Dialog[str | None]):
             yield Static(safe(self._text), markup=False)
             yield ChoiceList(self._choices)
 
-    @on(ChoiceList.Chosen)
-    def _chosen(self, message: ChoiceList.Chosen) -> None:
+    @on(ChoiceList.Picked)
+    def _chosen(self, message: ChoiceList.Picked) -> None:
         message.stop()
-        self.dismiss(message.choice.id)
+        self.dismiss(message.row.id)
 
 
 def confirm(title: str, text: str, verb: str, key: str) -> ChoiceDialog:
@@ -77,3 +78,34 @@ def _choice(index: int, brief: ClusterBrief) -> Choice:
     here = "  (here)" if index == 0 else ""
     key = str(index + 1) if index < 9 else ""
     return Choice(brief.name, brief.name, key, f"{brief.state:9}{model}{here}")
+
+
+class LineDialog(Dialog[str | None]):
+    """Dismisses with the typed line, or None when the user closes it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
+    TYPING: ClassVar[bool] = True
+    DEFAULT_CSS = """
+    LineDialog Static { height: auto; margin: 1 0 0 0; color: $dim; }
+    """
+
+    def __init__(self, title: str, value: str, placeholder: str, remark: str) -> None:
+        super().__init__()
+        self._title = title
+        self._remark = remark
+        self._input = LineInput(value, placeholder=safe_line(placeholder))
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as box:
+            retitle(box, self._title)
+            self.show_keys(box, ("dialog.cancel", "cancels"))
+            yield self._input
+            yield Static(safe_line(self._remark), markup=False)
+
+    def on_mount(self) -> None:
+        self._input.focus()
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.dismiss(event.value)

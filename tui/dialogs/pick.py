@@ -1,0 +1,285 @@
+"""Dialogs that find one of many by typing: anything by its name, a chat, a theme."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import on
+from textual.containers import Vertical
+from textual.widgets import Input, OptionList, Static
+
+from backends.units import format_count
+from tui.actions.keymap import bindings
+from tui.dialogs.dialog import Dialog, Result
+from tui.model.finding import Entry, found, near
+from tui.model.names import model_name
+from tui.model.peer_words import since_text
+from tui.widgets.inputs import LineInput
+from tui.widgets.row_list import RowList
+from tui.widgets.strips import Part, clip, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+    from textual.strip import Strip
+
+    from backends.state import ChatBrief
+
+KIND_WIDTH = 9
+NOTHING = "No match."
+PERHAPS = "No match. Did you mean:"
+MODEL_CELLS = 24
+FACTS_CELLS = 6
+NARROW_BELOW = 60
+
+
+class PickDialog(Dialog[Result]):
+    """A field above the rows that match it; Enter or a click takes one."""
+
+    TITLE: ClassVar[str]
+    PLACEHOLDER: ClassVar[str]
+    HINTS: ClassVar[tuple[tuple[str, str], ...]]
+    """Action ids and their effect, for the frame."""
+    TYPING: ClassVar[bool] = True
+
+    def __init__(self, rows: RowList) -> None:
+        super().__init__()
+        self.rows = rows
+        self.input = LineInput(placeholder=self.PLACEHOLDER)
+        self.remark = Static(markup=False)
+        self.remark.display = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as box:
+            box.border_title = self.TITLE
+            self.show_keys(box, *self.HINTS)
+            yield self.input
+            yield self.rows
+            yield self.remark
+
+    def search(self) -> None:
+        """Show the rows that match the typed text."""
+        raise NotImplementedError
+
+    def result_of(self, row: Any) -> Result:
+        """The result for a row that is taken."""
+        raise NotImplementedError
+
+    def on_mount(self) -> None:
+        self.input.focus()
+        self.search()
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        event.stop()
+        self.search()
+
+    def action_move(self, by: int) -> None:
+        self.rows.move(by)
+
+    @on(Input.Submitted)
+    def action_choose(self) -> None:
+        if self.rows.chosen is None:
+            self.app.bell()
+        self.rows.action_choose()
+
+    @on(RowList.Picked)
+    def _picked(self, message: RowList.Picked) -> None:
+        message.stop()
+        self.dismiss(self.result_of(message.row))
+
+
+# --- anything ------------------------------------------------------------------------
+
+
+class FoundList(RowList):
+    """The entries that match."""
+
+    DEFAULT_CSS = """
+    FoundList { height: 1fr; margin: 1 0 0 0; }
+    """
+
+    def row(self, row: Entry, here: bool, width: int) -> Strip:
+        palette = self.palette
+        left: list[Part] = [
+            ("▸ " if here else "  ", palette.key),
+            (clip(row.kind, KIND_WIDTH), palette.dim),
+            (f"{row.name}  ", palette.strong if here else palette.text),
+            (row.detail, palette.dim),
+        ]
+        return spread(left, [(f" {row.key}", palette.key)], width)
+
+
+class FinderDialog(PickDialog[Entry | None]):
+    """Dismisses with the chosen entry."""
+
+    HELP: ClassVar[str | None] = """\
+## Find anything
+
+Part of a name is enough, and of several words each counts: actions, peers, models,
+logs, themes, settings and clusters. An action of another pane or screen takes you
+there. The key at the right is the one that does it without this dialog.
+"""
+    BINDINGS: ClassVar[list[BindingType]] = bindings("finder")
+    TITLE = "Find"
+    PLACEHOLDER = "Search actions, models, settings…"
+    HINTS = (("finder.choose", "goes there"), ("finder.cancel", "closes"))
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        super().__init__(FoundList())
+        self._entries = list(entries)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Add entries that took a moment to find; the selection stays on its entry."""
+        self._entries += entries
+        if self.is_mounted:
+            chosen = self.rows.chosen if self.rows.selected else None
+            self.search()
+            if chosen in self.rows.rows:
+                self.rows.selected = self.rows.rows.index(chosen)
+
+    def search(self) -> None:
+        query = self.input.value
+        matches = found(query, self._entries)
+        similar = [] if matches else near(query, self._entries)
+        self.rows.remark = "" if matches else PERHAPS if similar else NOTHING
+        self.rows.rows = (*matches, *similar)
+
+    def result_of(self, row: Entry) -> Entry:
+        return row
+
+
+# --- chats ---------------------------------------------------------------------------
+
+
+class ChatRows(RowList):
+    """The chats that match."""
+
+    MOST: ClassVar[int] = 12
+    DEFAULT_CSS = """
+    ChatRows { height: auto; margin: 1 0 0 0; }
+    """
+
+    def __init__(self, current: str, cluster: str, now: float) -> None:
+        super().__init__()
+        self._current = current
+        self._cluster = cluster
+        self._now = now
+
+    def row(self, row: ChatBrief, here: bool, width: int) -> Strip:
+        palette = self.palette
+        sign = "●" if row.id == self._current else " "
+        left = [
+            ("▸ " if here else "  ", palette.key),
+            (f"{sign} ", palette.key),
+            (row.title, palette.strong if here else palette.text),
+        ]
+        elsewhere = row.cluster != self._cluster
+        about = model_name(row.model) + (f" @{row.cluster}" if elsewhere else "")
+        model = "" if width < NARROW_BELOW else clip(about, MODEL_CELLS)
+        age = since_text(self._now - row.changed_at) or "now"
+        facts = f" {row.turns:>4} asked {age:>{FACTS_CELLS}}"
+        return spread(left, [(f" {model}{facts}", palette.dim)], width)
+
+
+class ChatsDialog(PickDialog[str | None]):
+    """Dismisses with the id of a chat; None keeps the present one."""
+
+    HELP: ClassVar[str | None] = """\
+## Chats
+
+Type words of a title or a model. **{chats.up} {chats.down}** move,
+**{chats.choose}** opens the chat and
+goes on with it, **{chats.cancel}** keeps the present one. A chat held with another
+model goes on with the one that runs now.
+"""
+    BINDINGS: ClassVar[list[BindingType]] = bindings("chats")
+    TITLE = "Chats"
+    PLACEHOLDER = "words of a title or model"
+    HINTS = (("chats.choose", "opens"), ("chats.cancel", "cancels"))
+    DEFAULT_CSS = """
+    ChatsDialog {
+        & Static { height: auto; margin: 1 0 0 0; color: $dim; }
+    }
+    """
+
+    def __init__(
+        self, chats: Sequence[ChatBrief], current: str, cluster: str, now: float
+    ) -> None:
+        super().__init__(ChatRows(current, cluster, now))
+        self._chats = tuple(chats)
+
+    def search(self) -> None:
+        words = self.input.value.lower().split()
+        self.remark.display = True
+        self.rows.rows = tuple(chat for chat in self._chats if _contains(chat, words))
+        text = format_count(len(self._chats), "chat")
+        if words:
+            text = f"{len(self.rows.rows)} of {text}"
+        self.remark.update(text if self._chats else "No chat is kept yet.")
+
+    def result_of(self, row: ChatBrief) -> str:
+        return row.id
+
+
+def _contains(chat: ChatBrief, words: Sequence[str]) -> bool:
+    text = f"{chat.title} {model_name(chat.model)} {chat.cluster}".lower()
+    return all(word in text for word in words)
+
+
+# --- themes --------------------------------------------------------------------------
+
+
+class ThemeDialog(Dialog[str | None]):
+    """Dismisses with a theme's name; Esc brings the one before back."""
+
+    HELP: ClassVar[str | None] = """\
+## Theme
+
+The theme under the cursor is shown at once. It is remembered when it is kept, and
+what was before comes back when it is not.
+"""
+    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
+    DEFAULT_CSS = """
+    ThemeDialog OptionList {
+        height: auto;
+        max-height: 16;
+        border: none;
+        padding: 0;
+        background: transparent;
+        scrollbar-size-vertical: 1;
+        &:focus { border: none; }
+    }
+    """
+
+    def __init__(self, names: Sequence[str], current: str) -> None:
+        super().__init__(classes="")
+        self._names = list(names)
+        self._before = current
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as box:
+            box.border_title = "Theme"
+            keys = ("choice.choose", "keeps"), ("dialog.cancel", "undoes")
+            self.show_keys(box, *keys)
+            yield OptionList(*self._names, markup=False)
+
+    def on_mount(self) -> None:
+        options = self.query_one(OptionList)
+        if self._before in self._names:
+            options.highlighted = self._names.index(self._before)
+        options.focus()
+
+    @on(OptionList.OptionHighlighted)
+    def _preview(self, message: OptionList.OptionHighlighted) -> None:
+        self.app.theme = self._names[message.option_index]
+
+    @on(OptionList.OptionSelected)
+    def _keep(self, message: OptionList.OptionSelected) -> None:
+        self.dismiss(self._names[message.option_index])
+
+    def action_cancel(self) -> None:
+        self.app.theme = self._before
+        self.dismiss(None)
