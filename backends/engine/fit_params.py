@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from backends.state import EngineInfo
 
 
-PAPER_BYTES = 1 << 40
+STUB_BYTES = 1 << 40
 """The memory of a stub device: the placement is given, so its size does not matter."""
 
 
 @contextlib.asynccontextmanager
-async def paper_worker(
+async def stub_worker(
     relay: str, names: Sequence[str], rpc_protocol: str
 ) -> AsyncIterator[int]:
-    """A worker on paper with these devices; yields its port on our loopback."""
-    devices = [f"{name}:{PAPER_BYTES}" for name in names or ["CPU"]]
+    """A stub worker with these devices; yields its port on our loopback."""
+    devices = [f"{name}:{STUB_BYTES}" for name in names or ["CPU"]]
     options = [part for device in devices for part in ("--device", device)]
     argv = (relay, "paper", *options, "--protocol", rpc_protocol)
     try:
@@ -70,7 +70,7 @@ def _port(line: bytes, relay: str) -> int:
         return int(msgspec.json.decode(line, type=dict[str, int])["port"])
     except (*NOT_JSON, KeyError) as error:
         raise EngineError(
-            f"{relay} does not start as a worker on paper",
+            f"{relay} does not start as a stub worker",
             "Reinstall dllm-tui: its helper program is an older one.",
         ) from error
 
@@ -218,7 +218,7 @@ async def _asked(
     try:
         async with (
             asyncio.timeout(ANSWER_S),
-            paper_worker(relay, names, rpc_protocol) as port,
+            stub_worker(relay, names, rpc_protocol) as port,
         ):
             text = await output_of(_argv(engine, question, port))
     except TimeoutError:

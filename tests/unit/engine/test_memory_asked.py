@@ -58,7 +58,7 @@ def program(file: Path, text: str) -> str:
     return str(file)
 
 
-def test_the_arguments_are_llama_servers_with_workers_on_paper() -> None:
+def test_the_arguments_are_llama_servers_with_stub_workers() -> None:
     argv = fit_argv(
         location(),
         model="/m.gguf",
@@ -190,7 +190,7 @@ async def test_an_older_helper_program_is_told_of(tmp_path: Path) -> None:
     relay = tmp_path / "relay"
     program(relay, "#!/bin/sh\necho 'unknown command paper' >&2\nexit 2\n")
     asker = MemoryAsker(tmp_path / "kept", lambda: relay)
-    with pytest.raises(EngineError, match="worker on paper"):
+    with pytest.raises(EngineError, match="stub worker"):
         await asker.ask(
             location(str(relay)), "7.0.0", question(6, 7, files=(str(relay),))
         )

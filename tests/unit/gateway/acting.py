@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from tests.unit.gateway.standing import abort, stream_of
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -54,14 +56,13 @@ class Actor:
             return web.json_response({"content": raw.decode()})
         if request.path == "/apply-template":
             return web.json_response({"prompt": "asked"})
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+        response = await stream_of(request)
         sent = 0
         async for event in self._events(request.path, body):
-            if sent == self.breaks_at and request.transport is not None:
+            if sent == self.breaks_at:
                 # What was written must be on its way.
                 await asyncio.sleep(0.02)
-                request.transport.abort()
+                abort(request)
                 return response
             await response.write(event.replace(b"\n", self.end))
             sent += 1

@@ -90,19 +90,43 @@ async def gateway(access: Access | None = None) -> AsyncIterator[Stage]:
             await listener.close(SHUTDOWN_S)
 
 
-def streaming(*pieces: bytes, abort: bool = False) -> Handler:
-    """A handler that streams these pieces, and may then break off."""
+def abort(request: web.BaseRequest) -> None:
+    """Break a connection off."""
+    assert request.transport is not None
+    request.transport.abort()
+
+
+async def dying(request: web.BaseRequest) -> web.Response:
+    """Take a request, and break off without an answer."""
+    await request.read()
+    abort(request)
+    return web.Response()
+
+
+async def stream_of(request: web.BaseRequest) -> web.StreamResponse:
+    """Begin a stream of events."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    return response
+
+
+def streaming(*pieces: bytes | asyncio.Event, broken: bool = False) -> Handler:
+    """A handler that streams pieces, waits for events among them, and may break off."""
 
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
         await request.read()
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+        response: web.StreamResponse | None = None
         for piece in pieces:
+            if isinstance(piece, asyncio.Event):
+                await piece.wait()
+                continue
+            response = response or await stream_of(request)
             await response.write(piece)
-        if abort and request.transport is not None:
+        response = response or await stream_of(request)
+        if broken:
             # What was written must be on its way.
             await asyncio.sleep(0.02)
-            request.transport.abort()
+            abort(request)
         return response
 
     return handler

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from backends.gateway.upstream import Upstream
 from tests.kit.waiting import until
-from tests.unit.gateway.standing import gateway, upstream
+from tests.unit.gateway.standing import abort, gateway, upstream
 
 
 class Server:
@@ -30,8 +30,7 @@ class Server:
     async def __call__(self, request: web.BaseRequest) -> web.Response:
         self.connections.append(request)
         if len(self.connections) == self.aborts_at:
-            assert request.transport is not None
-            request.transport.abort()
+            abort(request)
         await request.read()
         await self.go_on.wait()
         return web.Response(text=str(len(self.connections)))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 from backends.gateway.target import Mode
 from tests.kit.waiting import until
-from tests.unit.gateway.standing import CHAT, WHOLE, gateway, upstream
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+from tests.unit.gateway.standing import CHAT, WHOLE, dying, gateway, streaming, upstream
 
 FIRST = (
     b'data: {"choices":[{"delta":{"content":"a"}}],"id":"x",'
@@ -25,28 +22,9 @@ ENDED = {
 }
 
 
-def until_told(
-    go_on: asyncio.Event, *begun: bytes, rest: tuple[bytes, ...] = WHOLE
-) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
-    """A handler whose streams wait for a word before their rest."""
-
-    async def handler(request: web.BaseRequest) -> web.StreamResponse:
-        await request.read()
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        for piece in begun:
-            await response.write(piece)
-        await go_on.wait()
-        for piece in rest:
-            await response.write(piece)
-        return response
-
-    return handler
-
-
 async def test_what_runs_ends_and_what_comes_waits() -> None:
     go_on = asyncio.Event()
-    async with upstream(until_told(go_on)) as port, gateway() as stage:
+    async with upstream(streaming(go_on, *WHOLE)) as port, gateway() as stage:
         stage.serve(port)
         first = asyncio.create_task(stage.ask(stream=True, tools=[{"x": 1}]))
         await stage.until(in_flight=1)
@@ -67,18 +45,15 @@ async def test_what_runs_ends_and_what_comes_waits() -> None:
 async def test_what_was_begun_goes_on_also_with_a_llama_server_that_drains() -> None:
     begun = asyncio.Event()
 
-    async def dying(request: web.BaseRequest) -> web.Response:
-        await request.read()
+    async def breaking(request: web.BaseRequest) -> web.Response:
         begun.set()
-        assert request.transport is not None
-        request.transport.abort()
-        return web.Response()
+        return await dying(request)
 
     async def answering(request: web.BaseRequest) -> web.Response:
         return web.Response(text="answered")
 
     async with upstream(answering) as second, gateway() as stage:
-        async with upstream(dying) as first:
+        async with upstream(breaking) as first:
             stage.tell(mode=Mode.SERVE, port=first, server="one")
             asking = asyncio.create_task(stage.ask(n=1))
             await begun.wait()
@@ -114,7 +89,7 @@ async def test_what_a_relaunch_would_break_is_known_from_the_beginning(
 ) -> None:
     go_on = asyncio.Event()
     rest = ENDED.get(path, WHOLE)
-    async with upstream(until_told(go_on, rest=rest)) as port, gateway() as stage:
+    async with upstream(streaming(go_on, *rest)) as port, gateway() as stage:
         stage.serve(port)
         asking = asyncio.create_task(stage.ask(path, **body))
         await stage.until(in_flight=1)
@@ -127,7 +102,10 @@ async def test_what_a_relaunch_would_break_is_known_from_the_beginning(
 async def test_a_stream_that_turns_out_to_reason_is_known_too() -> None:
     go_on = asyncio.Event()
     reasoning = FIRST.replace(b'"content"', b'"reasoning_content"')
-    async with upstream(until_told(go_on, reasoning)) as port, gateway() as stage:
+    async with (
+        upstream(streaming(reasoning, go_on, *WHOLE)) as port,
+        gateway() as stage,
+    ):
         stage.serve(port)
         asking = asyncio.create_task(stage.ask(stream=True))
         await until(lambda: stage.proxy.counts.fragile)

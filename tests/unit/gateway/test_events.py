@@ -120,7 +120,7 @@ async def test_an_event_of_many_megabytes_is_told_once_more() -> None:
         return [*events, b"data: [DONE]\n\n"]
 
     async with gateway() as stage:
-        async with upstream(streaming(told(1, b"a")[0], abort=True)) as port:
+        async with upstream(streaming(told(1, b"a")[0], broken=True)) as port:
             stage.serve(port, "1")
             asking = asyncio.create_task(stage.ask(stream=True, n_probs=150_000))
             await stage.until(waiting=1)

@@ -80,7 +80,7 @@ async def _answered(
     seen: list[int] = []
 
     def saying(number: int) -> object:
-        tell = streaming(*answers[number], abort=True)
+        tell = streaming(*answers[number], broken=True)
 
         async def handler(request: web.BaseRequest) -> web.StreamResponse:
             seen.append(number)

@@ -23,7 +23,14 @@ from tests.kit.waiting import PATIENCE_S
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
+from tests.unit.gateway.standing import (
+    CHAT,
+    WHOLE,
+    gateway,
+    stream_of,
+    streaming,
+    upstream,
+)
 
 
 async def test_method_path_headers_and_body_arrive_as_they_were_sent() -> None:
@@ -79,8 +86,7 @@ async def test_each_piece_of_a_stream_arrives_before_the_next_is_made() -> None:
     arrived = asyncio.Event()
 
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+        response = await stream_of(request)
         for piece in (*pieces, b"data: [DONE]\n\n"):
             await response.write(piece)
             await asyncio.wait_for(arrived.wait(), 5)
@@ -203,8 +209,7 @@ async def test_a_client_that_leaves_ends_its_request() -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+        response = await stream_of(request)
         begun.set()
         try:
             await asyncio.sleep(60)
@@ -227,7 +232,7 @@ async def test_a_stream_that_breaks_off_ends_by_an_error_event(
 ) -> None:
     """Also where llama-server closed it as if it were whole."""
     async with gateway() as stage:
-        async with upstream(streaming(*pieces[:2], abort=len(pieces) > 1)) as port:
+        async with upstream(streaming(*pieces[:2], broken=len(pieces) > 1)) as port:
             stage.serve(port)
             status, body = await stage.ask(stream=True)
         whole, last = body[: len(b"".join(pieces[:2]))], body.splitlines()[-2]
@@ -239,7 +244,7 @@ async def test_a_stream_that_breaks_off_ends_by_an_error_event(
 
 async def test_what_breaks_off_within_an_event_is_no_whole_answer() -> None:
     async with gateway() as stage:
-        async with upstream(streaming(WHOLE[0], b'data: {"n"', abort=True)) as port:
+        async with upstream(streaming(WHOLE[0], b'data: {"n"', broken=True)) as port:
             stage.serve(port)
             with pytest.raises(aiohttp.ClientError):
                 await stage.ask(CHAT, stream=True, n=2)
@@ -321,7 +326,7 @@ async def test_a_compressed_question_stays_as_it_is() -> None:
 
 
 async def test_a_look_that_breaks_off_after_its_head_is_not_begun_again() -> None:
-    async with gateway() as stage, upstream(streaming(abort=True)) as port:
+    async with gateway() as stage, upstream(streaming(broken=True)) as port:
         stage.serve(port)
         async with stage.client.get(f"{stage.url}/events") as answer:
             assert answer.status == 200

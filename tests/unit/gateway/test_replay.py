@@ -15,7 +15,15 @@ from backends.gateway import reply
 from backends.gateway.stream import OFTEN, REPLAYS_MAX, Replay, SentEvents
 from backends.gateway.target import Mode
 from tests.kit.waiting import until
-from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
+from tests.unit.gateway.standing import (
+    CHAT,
+    WHOLE,
+    abort,
+    gateway,
+    stream_of,
+    streaming,
+    upstream,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,16 +59,15 @@ class Teller:
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
         self.asked.append(await request.json())
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+        response = await stream_of(request)
         for event in self.events(request.path)[: self.breaks_at]:
             await response.write(event)
             if self.pauses is not None:
                 await self.pauses.wait()
-        if self.breaks_at is not None and request.transport is not None:
+        if self.breaks_at is not None:
             # What was written must be on its way.
             await asyncio.sleep(0.02)
-            request.transport.abort()
+            abort(request)
         return response
 
 
@@ -233,8 +240,7 @@ async def test_a_draw_gets_a_seed_so_that_it_is_drawn_again() -> None:
 async def test_a_seed_of_ours_is_not_told() -> None:
     async def echoing(request: web.BaseRequest) -> web.StreamResponse:
         body = await request.json()
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+        response = await stream_of(request)
         settings = {"generation_settings": {"seed": body["seed"], "top_k": 1}}
         await response.write(_event({"content": "", "stop": True, **settings}))
         return response
@@ -304,17 +310,7 @@ async def test_a_client_gets_comments_while_llama_server_is_silent(
     monkeypatch.setattr(reply, "KEEP_ALIVE_S", 0.05)
     goes_on = asyncio.Event()
 
-    async def frozen(request: web.BaseRequest) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        for piece in begun:
-            await response.prepare(request)
-            await response.write(piece)
-        await goes_on.wait()
-        await response.prepare(request)
-        for piece in WHOLE[len(begun) :]:
-            await response.write(piece)
-        return response
-
+    frozen = streaming(*begun, goes_on, *WHOLE[len(begun) :])
     async with upstream(frozen) as port, gateway() as stage:
         stage.serve(port)
         async with stage.client.post(stage.url + CHAT, json={"stream": True}) as answer:
@@ -332,11 +328,8 @@ async def test_a_client_gets_comments_while_llama_server_is_silent(
 async def test_where_only_progress_was_told_it_is_told_from_the_beginning() -> None:
     progress = _event({"choices": [], "prompt_progress": {"processed": 1}})
 
-    async def breaking(request: web.BaseRequest) -> web.StreamResponse:
-        return await streaming(progress, abort=True)(request)
-
     async with gateway() as stage:
-        async with upstream(breaking) as port:
+        async with upstream(streaming(progress, broken=True)) as port:
             stage.serve(port, "0")
             asking = asyncio.create_task(stage.ask(CHAT, **ASKED[CHAT], stream=True))
             await stage.until(waiting=1)
@@ -355,8 +348,7 @@ async def test_what_was_passed_on_unread_is_not_told_again() -> None:
         await response.prepare(request)
         await response.write(b"half")
         await asyncio.sleep(0.02)
-        assert request.transport is not None
-        request.transport.abort()
+        abort(request)
         return response
 
     async with upstream(coded) as port, gateway() as stage:

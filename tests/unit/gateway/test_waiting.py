@@ -15,7 +15,15 @@ from backends.gateway import waiting
 from backends.gateway.target import Mode
 from backends.gateway.waiting import Turns
 from tests.kit.waiting import until
-from tests.unit.gateway.standing import CHAT, WHOLE, gateway, streaming, upstream
+from tests.unit.gateway.standing import (
+    CHAT,
+    WHOLE,
+    abort,
+    dying,
+    gateway,
+    streaming,
+    upstream,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -115,14 +123,12 @@ async def test_what_only_looks_is_answered_meanwhile() -> None:
 async def test_a_request_is_sent_again_where_nothing_was_answered() -> None:
     asked: list[bytes] = []
 
-    async def dying(request: web.BaseRequest) -> web.Response:
+    async def breaking(request: web.BaseRequest) -> web.Response:
         asked.append(await request.read())
-        assert request.transport is not None
-        request.transport.abort()
-        return web.Response()
+        return await dying(request)
 
     async with upstream(answering) as second, gateway() as stage:
-        async with upstream(dying) as first:
+        async with upstream(breaking) as first:
             stage.serve(first)
             asking = asyncio.create_task(stage.ask(n=1))
             await stage.until(replayed=1)
@@ -136,13 +142,11 @@ async def test_what_kills_every_llama_server_is_not_tried_for_ever() -> None:
     async with gateway() as stage:
         started = itertools.count()
 
-        async def dying(request: web.BaseRequest) -> web.Response:
+        async def breaking(request: web.BaseRequest) -> web.Response:
             stage.serve(port, str(next(started)))
-            assert request.transport is not None
-            request.transport.abort()
-            return web.Response()
+            return await dying(request)
 
-        async with upstream(dying) as port:
+        async with upstream(breaking) as port:
             stage.serve(port)
             status, body = await stage.ask(n=1)
         assert status == 503
@@ -154,14 +158,8 @@ async def test_one_that_lives_and_never_answers_is_not_tried_for_ever(
 ) -> None:
     monkeypatch.setattr(waiting, "KEEP_ALIVE_S", 0.01)
     monkeypatch.setattr(waiting, "AGAIN_S", 0.01)
-    monkeypatch.setattr(waiting, "AGAIN_S", 0.01)
 
-    async def breaking_off(request: web.BaseRequest) -> web.Response:
-        assert request.transport is not None
-        request.transport.abort()
-        return web.Response()
-
-    async with upstream(breaking_off) as port, gateway() as stage:
+    async with upstream(dying) as port, gateway() as stage:
         stage.tell(mode=Mode.SERVE, port=port, server="one", hold_s=0.3)
         status, body = await asyncio.wait_for(stage.ask(n=1), 30)
     assert status == 503
@@ -172,10 +170,9 @@ async def test_a_long_body_is_told_whole_where_one_went_while_it_came() -> None:
     begun = asyncio.Event()
     pieces = [bytes([number]) * (200 << 10) for number in range(10)]
 
-    async def dying(request: web.BaseRequest) -> web.Response:
+    async def breaking(request: web.BaseRequest) -> web.Response:
         await request.content.readany()
-        assert request.transport is not None
-        request.transport.abort()
+        abort(request)
         begun.set()
         return web.Response()
 
@@ -197,7 +194,7 @@ async def test_a_long_body_is_told_whole_where_one_went_while_it_came() -> None:
         "Content-Type": "multipart/form-data; boundary=x",
     }
     async with upstream(hashing) as second, gateway() as stage:
-        async with upstream(dying) as first:
+        async with upstream(breaking) as first:
             stage.serve(first)
             asking = asyncio.create_task(
                 stage.client.post(stage.url + CHAT, data=body(), headers=length)
@@ -214,12 +211,6 @@ async def test_a_request_too_long_to_keep_is_told_so(
 ) -> None:
     monkeypatch.setattr("backends.gateway.request.KEPT_BYTES_MAX", 10)
 
-    async def dying(request: web.BaseRequest) -> web.Response:
-        await request.read()
-        assert request.transport is not None
-        request.transport.abort()
-        return web.Response()
-
     async with upstream(dying) as port, gateway() as stage:
         stage.serve(port)
         status, body = await stage.ask(n="x" * 20)
@@ -231,7 +222,7 @@ async def test_a_request_too_long_to_keep_is_told_so(
 async def test_a_stream_of_which_nothing_came_is_asked_again(abort: bool) -> None:
     """Its header fields had been sent, and no event."""
     async with gateway() as stage, upstream(streaming(*WHOLE)) as second:
-        async with upstream(streaming(abort=abort)) as first:
+        async with upstream(streaming(broken=abort)) as first:
             stage.serve(first)
             asking = asyncio.create_task(stage.ask(stream=True))
             await stage.until(waiting=1)
