@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
-from backends.controller.evidence import failure_of
-from backends.controller.together import together
+from msgspec.structs import replace
+
+from backends.controller.deaths import failure_of
 from backends.controller.watch import Expected
 from backends.errors import HostError, NeverListened, ProcessFailed, about_worker
 from backends.gateway.target import GATEWAY
-from backends.link.relay import relay_name, worker_of, worker_relay_name
+from backends.link.relay import worker_of, worker_relay_name
 from backends.places import LOCAL
 from backends.planning.blueprint import (
     STAGES,
@@ -18,25 +20,22 @@ from backends.planning.blueprint import (
     Facts,
     compare,
     draw,
+    process_name,
     short_name,
 )
 from backends.planning.commands import SERVER
 from backends.planning.pairing import paired_workers
 from backends.split.flags import used_workers
-from backends.state import Failure, ProcessRole, Step, Value
+from backends.state import Failure, ProcessRole, Value
+from backends.tasks import gather_or_cancel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
+    from backends.controller.context import ClusterContext
     from backends.controller.discovery import Discovery
-    from backends.controller.gateway import Gateway
-    from backends.controller.steps import StepBoard
-    from backends.controller.stopping import Stopper
-    from backends.controller.ways import Ways
+    from backends.controller.stopping import ClusterProcesses
     from backends.machines.host import AgentHost, ProcessRecord
-    from backends.machines.machine import Machines
     from backends.planning.blueprint import Kept, Node
-    from backends.state import Leftover, Plan
+    from backends.state import Plan
 
 LISTEN_POLL_S = 0.1
 # Another program may take a free port between our look and the bind of it.
@@ -60,64 +59,17 @@ class PortTaken(HostError):
     """Somebody else took a port that was free when we looked."""
 
 
-def launch_steps(plan: Plan) -> tuple[Step, ...]:
-    """The steps of a launch, all pending."""
-    workers = used_workers(plan)
-    return (
-        Step(id="engine", title="Find the engine"),
-        Step(id="model", title="Read the model"),
-        *(
-            Step(id=w.name, title=f"{'Reach' if w.endpoint else 'Start'} {w.name}")
-            for w in workers
-        ),
-        *(
-            Step(
-                id=worker_relay_name(w.name), title=f"Start {worker_relay_name(w.name)}"
-            )
-            for w in paired_workers(plan)
-        ),
-        *(
-            Step(id=relay_name(w.name), title=f"Start {relay_name(w.name)}")
-            for w in workers
-            if plan.relay
-        ),
-        Step(id=SERVER, title="Start llama-server"),
-        Step(id="load", title="Load the model"),
-        *(
-            Step(id=f"load:{w.name}", title=f"Weights to {w.name}")
-            for w in workers
-            if plan.relay
-        ),
-        Step(id="verify", title="Compare with the plan"),
-    )
-
-
 class Builder:
-    """Starts what a plan lacks, and stops the rest; cancellable at any time.
-
-    It reports to ``left`` the processes that could not be stopped. ``clock`` gives Unix
-    seconds.
-    """
+    """Starts what a plan lacks, and stops the rest; cancellable at any time."""
 
     def __init__(
-        self,
-        machines: Machines,
-        discovery: Discovery,
-        stopper: Stopper,
-        ways: Ways,
-        steps: StepBoard,
-        gateway: Gateway,
-        left: Callable[[Iterable[Leftover]], None],
-        clock: Callable[[], float],
+        self, context: ClusterContext, discovery: Discovery, processes: ClusterProcesses
     ) -> None:
-        self._left = left
-        self._machines = machines
+        self._context = context
+        self._machines = context.machines
+        self._steps = context.steps
         self._discovery = discovery
-        self._stopper = stopper
-        self._ways = ways
-        self._steps = steps
-        self._gateway = gateway
-        self._clock = clock
+        self._processes = processes
 
     async def build(self, plan: Plan) -> Built:
         """Keep what fits, stop what does not, start what is missing.
@@ -136,24 +88,16 @@ class Builder:
 
     async def _built(self, plan: Plan, facts: Facts) -> Built:
         blueprint = draw(plan, facts)
-        found = self._stopper.found()
+        found = self._processes.found()
         records = {(machine, r.name): r for machine, r in found}
-        kept = compare(blueprint, records, self._ways.incarnations)
+        kept = compare(blueprint, records, self._context.ways.incarnations)
         if any(node.short_name == SERVER for node in kept.missing):
-            self._gateway.holds(plan, self._discovery.api.wait_s)
+            self._context.gateway.holds(plan, self._context.api.wait_s)
         fits = {node.spec.name for node in blueprint.nodes if node not in kept.missing}
-        self._left(
-            await self._stopper.stop(
-                [
-                    one
-                    for one in found
-                    if one.record.name not in fits
-                    and one.record.role is not ProcessRole.GATEWAY
-                ]
-            )
-        )
+        stays = {*fits, process_name(self._context.name, GATEWAY)}
+        await self._processes.stop([o for o in found if o.record.name not in stays])
         names = {node.short_name for node in blueprint.nodes}
-        await self._stopper.remove_ended({*names, GATEWAY})
+        await self._processes.remove_ended({*names, GATEWAY})
         opening = asyncio.create_task(self._give_out(plan))
         try:
             incarnations = await self._stand(plan, facts, blueprint, kept)
@@ -190,7 +134,7 @@ class Builder:
         incarnations = dict(kept.incarnations)
         for role in STAGES:
             stage = blueprint.stage(role)
-            there = await together(
+            there = await gather_or_cancel(
                 self._standing(node, incarnations, kept.missing) for node in stage
             )
             incarnations |= {
@@ -202,8 +146,8 @@ class Builder:
     async def _give_out(self, plan: Plan) -> int:
         # The gateway stands before anything serves.
         port = await self._discovery.api_port(plan)
-        self._gateway.access = self._discovery.api.access
-        await self._gateway.stand(port)
+        self._context.gateway.access = self._context.api.access
+        await self._context.gateway.stand(port)
         return port
 
     async def _standing(
@@ -238,30 +182,25 @@ class Builder:
             PortTaken: it ended because another program has its port.
         """
         port = record.port or 0
-        deadline = self._clock() + self._discovery.listen_s
+        deadline = time.time() + self._discovery.listen_s
         while not await host.listens(record.pid, port):
             now = await host.record(record.name)
             if now is None or not now.alive:
                 if owner := await host.port_owner(port):
                     raise PortTaken(f"Port {port} was taken by {owner}")
-                failure = await failure_of(host, now or record, self._clock())
-                raise ProcessFailed(failure)
-            if self._clock() > deadline:
+                raise ProcessFailed(await failure_of(host, now or record))
+            if time.time() > deadline:
                 raise NeverListened(await self._silent(host, record, port))
             await asyncio.sleep(LISTEN_POLL_S)
 
     async def _silent(
         self, host: AgentHost, record: ProcessRecord, port: int
     ) -> Failure:
-        failure = await failure_of(host, record, self._clock())
-        name = short_name(record.name)
-        what = f"{name} runs but does not listen on port {port}"
-        return Failure(
-            what=what,
+        return replace(
+            await failure_of(host, record),
+            what=f"{short_name(record.name)} runs but does not listen on port {port}",
             hint="Its log may say why; launch again to start it afresh.",
-            process=name,
-            argv=failure.argv,
-            log_tail=failure.log_tail,
+            at=0.0,
         )
 
 

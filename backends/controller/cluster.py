@@ -1,6 +1,6 @@
-"""One cluster: a goal that holds until a person changes it, and a loop that pursues it.
+"""One cluster: the desired state, which holds until a person changes it.
 
-Only ``want`` changes the goal; only the loop acts. So two requests can never act at
+Only ``want`` changes it; only the reconciler acts. So two requests can never act at
 once, and whoever waits for one can leave without consequence.
 """
 
@@ -13,44 +13,29 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from backends.controller.event_log import CONTROLLER
-from backends.controller.event_recorders import EventRecorder
-from backends.controller.evidence import unexpected
 from backends.controller.journal import Goal, Record
-from backends.controller.leftovers import Leftovers
-from backends.controller.reconciler import Reconciler
-from backends.controller.stand_in import require_there
+from backends.controller.reconciler import Reconciler, Trigger
 from backends.errors import ControllerError, DllmError, PeerUnreachable
-from backends.gateway.target import GATEWAY
-from backends.planning.blueprint import needed_names, short_name
+from backends.planning.blueprint import machines_of
 from backends.planning.room import is_same
 from backends.split.flags import check_exact, compile_split
-from backends.state import ClusterState, RolledBack
+from backends.state import ClusterState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
+    from collections.abc import Callable
 
-    from backends.controller.event_log import EventLog
-    from backends.controller.gateway import ApiPorts
-    from backends.controller.journal import Journal
-    from backends.controller.processes import ProcessBook
-    from backends.controller.snapshot_store import SnapshotStore
+    from backends.controller.context import ClusterContext
     from backends.gateway.access import ApiSettings
-    from backends.machines.machine import Machine, Machines
-    from backends.machines.readers import Readers
     from backends.planning.blueprint import Facts
-    from backends.speculation.auto import TrialBook
-    from backends.state import Actor, Failure, Leftover, Plan
+    from backends.state import Actor, Plan
 
 log = logging.getLogger(__name__)
 
-REACH_S = 10.0
 
-
-class Order:
+class LatestWins:
     """Numbers the requests to one cluster: the latest wins, however long its checks."""
 
     def __init__(self) -> None:
@@ -62,7 +47,7 @@ class Order:
         return next(self._numbers)
 
     def follow(self, number: int) -> None:
-        """The wish of that number is about to hold.
+        """Let the request of that number hold.
 
         Raises:
             ControllerError: one that came later holds.
@@ -77,56 +62,24 @@ class Order:
 
 
 class Cluster:
-    """Pursues one goal over the machines while ``run`` runs."""
+    """Takes requests to one cluster; ``reconciler`` follows them while it runs."""
 
-    def __init__(
-        self,
-        name: str,
-        machines: Machines,
-        store: SnapshotStore,
-        journal: Journal,
-        readers: Readers,
-        book: ProcessBook,
-        api_ports: ApiPorts,
-        event_log: EventLog,
-        gateway_socket: Path,
-        trials: TrialBook,
-    ) -> None:
-        self.name = name
-        self.store = store
-        self._machines = machines
-        self._journal = journal
-        self.recorder = EventRecorder(event_log, name)
-        self._leftovers = Leftovers(name, machines, store, journal, book)
-        self._reconciler = Reconciler(
-            name,
-            machines,
-            store,
-            journal,
-            readers,
-            api_ports,
-            self._leftovers.remember,
-            self.recorder,
-            gateway_socket,
-            trials,
-            time.time,
-        )
-        self._api_ports = api_ports
-        self.gateway = self._reconciler.gateway
-        self.links = self._reconciler.links
-        self.serving = self._reconciler.serving
-        self.auto = self._reconciler.auto
-        self._stopper = self._reconciler.stopper
-        self.order = Order()
+    def __init__(self, context: ClusterContext) -> None:
+        self.name = context.name
+        self.store = context.store
+        self.recorder = context.recorder
+        self.gateway = context.gateway
+        self.links = context.links
+        self._context = context
+        self._journal = context.journal
+        self.reconciler = Reconciler(context)
+        self.serving = self.reconciler.serving
+        self.auto = self.reconciler.auto
+        self.order = LatestWins()
         self._word = asyncio.Lock()
-        self._turn = asyncio.Event()
-        self._hands_off = False
-        self._work: asyncio.Task[None] | None = None
         self._looked_at: tuple[Plan, int] | None = None
         self._looked_s = 0.0
         self._load()
-        self._adopted: Goal | None = self.goal
-        """The goal of an earlier controller, until this one has taken it up."""
 
     # --- the goal ----------------------------------------------------------------
 
@@ -143,18 +96,18 @@ class Cluster:
     @property
     def pursued(self) -> Plan | None:
         """The plan that runs or is being brought up."""
-        return None if self.stands else self.goal.plan
+        return self.reconciler.wanted
 
     @property
     def wait_s(self) -> float:
         """Longest wait of a request while nothing serves."""
-        return self._reconciler.discovery.api.wait_s
+        return self._context.api.wait_s
 
     @property
     def busy(self) -> bool:
         """Return true if a process runs, starts, stops, or is still to be ended."""
         return (
-            not self._rests
+            not self.reconciler.is_at_rest
             or self.pursued is not None
             or bool(self._journal.record.leftovers)
             or self._journal.is_behind
@@ -204,9 +157,9 @@ class Cluster:
             unkept = await self._kept(lambda _: record)
             if plan is not None or before.plan is not None:
                 self.recorder.wanted(plan, by)
-            self._hands_off = self.gateway.is_drained = False
-            self._reconciler.discovery.expect(plan, facts)
-            self._begin()
+            self.gateway.is_drained = False
+            self.reconciler.discovery.expect(plan, facts)
+            self.reconciler.begin(Trigger.LAUNCHED if plan else Trigger.STOPPED)
         if unkept is not None:
             raise ControllerError(
                 f"The cluster ends, but another controller would start it again: "
@@ -220,12 +173,12 @@ class Cluster:
         record = self._journal.record
         served = self.gateway.served or record.replaces
         known = record if same and record.stand_in is None else Record()
-        return msgspec.structs.replace(
+        return replace(
             known,
             goal=goal,
             before=self._last_good() if goal.plan else None,
             rolled_back=None,
-            leftovers=self._leftovers.after(goal.plan),
+            leftovers=self.reconciler.processes.after(goal.plan),
             replaces=served if goal.plan else None,
             served_since=None,
             drained_since=None,
@@ -243,7 +196,7 @@ class Cluster:
         Raises:
             ControllerError: a plan cannot be written; nothing was done.
         """
-        if self._hands_off:
+        if self.reconciler.is_left_alone:
             self._journal.set_aside()
         try:
             await self._journal.commit(change)
@@ -276,7 +229,7 @@ class Cluster:
             if on == is_drained:
                 return
             since = time.time() if on else None
-            await self._kept(partial(msgspec.structs.replace, drained_since=since))
+            await self._kept(partial(replace, drained_since=since))
             self.store.update(drained_since=since)
             self.recorder.drained(by, on=on)
             self.gateway.drain(on)
@@ -299,7 +252,7 @@ class Cluster:
             return
         self._looked_at, self._looked_s = seen, now
         try:
-            fallbacks = await self._reconciler.stand_ins.fallbacks(plan)
+            fallbacks = await self.reconciler.degraded.fallbacks(plan)
         except DllmError as error:
             log.warning("what a loss would leave is not known: %s", error)
             return
@@ -317,10 +270,17 @@ class Cluster:
             NeedsAnswer: something serves, and such a machine asks something first.
             DllmError: the settings want the API given out as it must not or cannot be.
         """
-        api = await self._reconciler.discovery.require_access()
-        await self._reconciler.discovery.require_port(plan.api_port or api.port)
+        discovery = self.reconciler.discovery
+        api = await discovery.require_access()
+        await discovery.require_port(plan.api_port or api.port)
         if self.store.snapshot.state is ClusterState.SERVING:
-            await require_there(self._machines, plan)
+            try:
+                await self._context.machines.reached(machines_of(plan))
+            except PeerUnreachable as error:
+                raise PeerUnreachable(
+                    f"{error.what}; what serves now is left as it is",
+                    "Launch again when the machine is back, or without it.",
+                ) from error
         return api
 
     def _load(self) -> None:
@@ -329,213 +289,8 @@ class Cluster:
             record = self._journal.load()
         except ControllerError as error:
             log.error("%s", error)
-            self.leave_alone(error)
+            self.reconciler.leave_alone(error)
             return
         self.store.update(generation=record.goal.generation, leftovers=record.leftovers)
         self.gateway.is_drained = record.drained_since is not None
-        if record.goal.plan is not None:
-            self._reconciler.announce()
-        if record.failure is not None:
-            self.store.failed(record.failure)
-
-    # --- the loop ----------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Pursue the goal, and every later one, until cancelled.
-
-        What runs keeps running when this ends.
-        """
-        while True:
-            self._turn.clear()
-            adopted, self._adopted = self._adopted == self.goal, None
-            self._work = work = asyncio.create_task(self._pursue(adopted=adopted))
-            turn = asyncio.create_task(self._turn.wait())
-            try:
-                await asyncio.wait({work, turn}, return_when=asyncio.FIRST_COMPLETED)
-                if not turn.done():
-                    await turn
-            finally:
-                for task in (work, turn):
-                    task.cancel()
-                await asyncio.gather(work, turn, return_exceptions=True)
-
-    async def _pursue(self, *, adopted: bool) -> None:
-        """Pursue one goal from beginning to end; report errors, never raise them."""
-        if self._hands_off:
-            return
-        goal = self.goal
-        try:
-            if self.stands:
-                await self._stopper.stop_all(but=self._survivors)
-            elif goal.plan is None:
-                if not self._ended:
-                    await self._end()
-            else:
-                await self._reconciler.keep_up(goal.plan, adopted=adopted)
-        except DllmError as error:
-            await self._stand(goal, error)
-        except Exception as error:
-            log.exception("cluster %s failed unexpectedly", self.name)
-            await self._stand(goal, unexpected(error))
-
-    @property
-    def _rests(self) -> bool:
-        works = self._work is not None and not self._work.done()
-        return not works and not self._turn.is_set()
-
-    @property
-    def _survivors(self) -> tuple[str, ...]:
-        # The gateway survives the failure of the server: it answers 503 with
-        # the reason.
-        failure = self._journal.record.failure
-        is_kept = failure is not None and failure.served and failure.process != GATEWAY
-        return (GATEWAY,) if is_kept else ()
-
-    @property
-    def _ended(self) -> bool:
-        idle = self.store.snapshot.state is ClusterState.IDLE
-        left = self._journal.record.leftovers
-        return idle and not left and not self._stopper.found()
-
-    async def _end(self) -> None:
-        """Stop every process, and remember the ones out of reach."""
-        alive = [r.name for _, r in self._stopper.found() if r.alive]
-        if alive:
-            self.store.update(state=ClusterState.STOPPING, api_url=None)
-        self.gateway.ends("Nothing serves: the cluster was stopped")
-        away = {left.peer for left in self._journal.record.leftovers}
-        await self._reach_again(away)
-        left = await self._stopper.stop_all(shown=True)
-        await self._reconciler.let_go()
-        self._leftovers.remember(left)
-        self._api_ports.release(self.name)
-        self.recorder.stopped(list(map(short_name, alive)), left)
-        self.store.idle()
-
-    async def _reach_again(self, names: Iterable[str]) -> None:
-        """Give machines that are just being reached the time to be stopped too."""
-        try:
-            async with asyncio.timeout(REACH_S):
-                await self._machines.reached(names)
-        except (DllmError, TimeoutError):
-            return
-        for name in names:
-            await self.settle(self._machines.get(name))
-
-    async def _stand(self, goal: Goal, error: DllmError) -> None:
-        """Show what went wrong and leave nothing running; the goal stays."""
-        if goal is not self.goal:
-            # What failed is not what is wanted any more: the loop turns to that.
-            log.warning("%s", error)
-            return
-        failure = msgspec.structs.replace(
-            error.failure(time.time()),
-            served=self._journal.record.served_since is not None,
-        )
-        log.error("%s", failure.sentence)
-        self.recorder.failed(failure)
-        before = self._journal.record.before
-        if before is not None and not failure.served:
-            self._roll_back(before, failure)
-            return
-        self._journal.change(
-            failure=failure,
-            waits_for=self._leftovers.machines_missing()
-            if isinstance(error, PeerUnreachable)
-            else (),
-            measured=None,
-            server="",
-            served_since=None,
-            stand_in=None,
-        )
-        self.gateway.ends(f"Nothing serves: {failure.what}")
-        left: list[Leftover] = []
-        try:
-            left = await self._stopper.stop_all(but=self._survivors)
-            await self._reconciler.let_go()
-        except Exception:
-            # Whatever it is: the failure is shown, and the next word is heard.
-            log.exception("not everything of cluster %s was stopped", self.name)
-        names = needed_names(self.goal.plan) if self.goal.plan else {}
-        self._leftovers.remember([*left, *self._leftovers.away(names)])
-        if goal is self.goal:
-            # Stopping took a while: another goal may have come, and is in the store.
-            self.store.failed(failure)
-
-    def _roll_back(self, before: Goal, failure: Failure) -> None:
-        """A launch failed: what served before it is the goal again."""
-        failed = self.goal.generation
-        assert before.plan is not None, "nothing serves without a plan"
-        goal = msgspec.structs.replace(
-            before,
-            generation=failed + 1,
-            rolled_back_to=before.rolled_back_to or before.generation,
-        )
-        self._journal.save(
-            Record(
-                goal=goal,
-                rolled_back=RolledBack(generation=failed, failure=failure),
-                drained_since=self._journal.record.drained_since,
-                leftovers=self._leftovers.after(goal.plan),
-            )
-        )
-        text = f"The launch failed ({failure.what}): back to the plan before it"
-        self.recorder.rolled_back(text)
-        self._begin(text)
-
-    async def settle(self, machine: Machine) -> None:
-        """End what runs on a machine that came back and is not wanted any more.
-
-        Raises:
-            HostError: something outlived SIGKILL.
-            PeerUnreachable: it is gone again.
-        """
-        if self._hands_off:
-            return
-        plan = self.pursued
-        wanted = needed_names(plan) if plan else {}
-        await self._stopper.settle(
-            machine, lambda name: wanted.get(name) == machine.name
-        )
-        self._leftovers.settled(machine.name)
-        self._go_on(machine.name)
-
-    def _go_on(self, machine: str) -> None:
-        """Pursue the goal again, if it stood still for want of this machine only."""
-        others = set(self._leftovers.machines_missing()) - {machine}
-        if others or machine not in self._journal.record.waits_for:
-            return
-        log.warning("%s is back: going on", machine)
-        self._journal.change(failure=None, waits_for=())
-        mended = f"{machine} is back: the cluster was started again"
-        self.recorder.mended(mended)
-        self._begin(mended)
-
-    def _begin(self, mended: str = "") -> None:
-        """Let the loop turn to the goal as it is now."""
-        if self._work is not None:
-            # Not a step more for the goal before: it would be taken for this one's.
-            self._work.cancel()
-        self._reconciler.begin(mended)
-        self._reconciler.announce()
-        self._turn.set()
-
-    def stir(self) -> None:
-        """Look again: a machine or a process came or went."""
-        self._reconciler.stir()
-
-    def look(self) -> None:
-        """Processes changed: one that came so late that nothing wants it is ended."""
-        settled = self.pursued is None and self._rests and not self._hands_off
-        if settled and any(record.alive for _, record in self._stopper.found()):
-            self._turn.set()
-
-    def leave_alone(self, error: DllmError) -> None:
-        """Touch nothing of what runs, until somebody decides."""
-        self._hands_off = True
-        failure = error.failure(time.time())
-        self._journal.record = msgspec.structs.replace(
-            self._journal.record, failure=failure
-        )
-        self.recorder.failed(failure)
-        self.store.failed(failure)
+        self.reconciler.take_up()

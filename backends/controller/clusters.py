@@ -7,8 +7,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from backends.controller.cluster import Cluster
+from backends.controller.context import ClusterContext
 from backends.controller.event_log import CONTROLLER, EventFiles, EventLog
-from backends.controller.event_recorders import PeerRecorder
+from backends.controller.event_recorders import EventRecorder, PeerRecorder
 from backends.controller.gateway import ApiPorts
 from backends.controller.journal import Journal
 from backends.controller.memory_usage import PlannedMemory, held_by, memory_of
@@ -96,18 +97,19 @@ class Clusters:
 
     def _make(self, name: str) -> None:
         store = SnapshotStore(self._readers.settings, cluster=name, told=self._told)
-        cluster = Cluster(
-            name,
-            self._machines,
-            store,
-            Journal(self._paths.journal(name)),
-            self._readers,
-            self.book,
-            self._api_ports,
-            self.event_log,
-            self._paths.gateway_socket(name),
-            self.trials,
+        context = ClusterContext(
+            name=name,
+            machines=self._machines,
+            readers=self._readers,
+            store=store,
+            journal=Journal(self._paths.journal(name)),
+            recorder=EventRecorder(self.event_log, name),
+            book=self.book,
+            api_ports=self._api_ports,
+            trials=self.trials,
+            gateway_socket=self._paths.gateway_socket(name),
         )
+        cluster = Cluster(context)
         self._clusters[name] = cluster
         store.show_peers(self._peers)
         store.update(
@@ -120,7 +122,7 @@ class Clusters:
 
     async def _run(self, cluster: Cluster) -> None:
         await self._begun.wait()
-        await cluster.run()
+        await cluster.reconciler.run()
 
     def begin(self, unknown: DllmError | None = None) -> None:
         """Pursue every goal from here on.
@@ -131,7 +133,7 @@ class Clusters:
         for cluster in self:
             plan = cluster.pursued
             if unknown and plan and set(machines_of(plan)) != {LOCAL}:
-                cluster.leave_alone(unknown)
+                cluster.reconciler.leave_alone(unknown)
         self._begun.set()
 
     async def leave(self) -> None:
@@ -182,7 +184,7 @@ class Clusters:
             if CLUSTER_NAME.fullmatch(name):
                 self.get(name)
         for cluster in self:
-            await cluster.settle(machine)
+            await cluster.reconciler.settle(machine)
 
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
         """Other machines changed."""
@@ -190,7 +192,6 @@ class Clusters:
         self._peer_recorder.look(peers)
         for cluster in self:
             cluster.store.show_peers(peers)
-            cluster.stir()
         self.look_at_processes()
 
     async def look_at_memory(self) -> None:
@@ -257,9 +258,7 @@ class Clusters:
         self.book.take()
         for cluster in self:
             cluster.store.update(processes=self.book.of(cluster.name))
-            cluster.stir()
-            if self._begun.is_set():
-                cluster.look()
+            cluster.reconciler.look()
 
     def _happened(self, number: int) -> None:
         for cluster in self:

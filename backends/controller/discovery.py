@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from backends.config import API_PORT_DEFAULT
+from backends.controller.links import End
 from backends.controller.site import relay_key, site_of
-from backends.controller.together import together
-from backends.controller.ways import End
-from backends.errors import HostError
+from backends.errors import HostError, about_worker
 from backends.gateway.access import require_address, require_safe
 from backends.gateway.target import GATEWAY
 from backends.link.relay import worker_relay_name
@@ -20,19 +19,17 @@ from backends.machines.machine import open_way
 from backends.places import LOCAL
 from backends.planning.blueprint import machines_of, needed_names, process_name
 from backends.split.flags import used_workers
+from backends.tasks import gather_or_cancel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from backends.controller.gateway import ApiPorts
-    from backends.controller.steps import StepBoard
-    from backends.controller.ways import Ways
+    from backends.controller.context import ClusterContext
     from backends.gateway.access import ApiSettings
     from backends.link.way import Way
     from backends.machines.host import ProcessRecord
-    from backends.machines.machine import Machine, Machines
-    from backends.machines.readers import Readers
+    from backends.machines.machine import Machine
     from backends.planning.blueprint import Facts
     from backends.planning.pairing import Pairing
     from backends.state import Plan, WorkerSpec
@@ -47,42 +44,22 @@ LISTEN_AGAIN_S = 20.0
 class Discovery:
     """Finds out, for one cluster, all that its plan leaves open; starts nothing.
 
-    It opens ways in ``ways`` and reports the steps ``engine`` and ``model``. ``secret``
-    gives the secret of the goal, which is the source of link keys. ``has_served``
-    returns true if the goal was reached before. ``launched_api`` returns the access
-    rules of the launch, if known. ``holds_port`` returns true if we keep a port open
-    for this cluster's gateway.
+    It opens ways, and reports the steps ``engine`` and ``model``.
     """
 
-    def __init__(
-        self,
-        cluster: str,
-        machines: Machines,
-        readers: Readers,
-        ways: Ways,
-        steps: StepBoard,
-        api_ports: ApiPorts,
-        secret: Callable[[], str],
-        has_served: Callable[[], bool],
-        launched_api: Callable[[], ApiSettings | None],
-        holds_port: Callable[[int], bool],
-    ) -> None:
-        self._secret = secret
-        self._has_served = has_served
-        self._launched_api = launched_api
-        self._holds_port = holds_port
-        self._cluster = cluster
-        self._machines = machines
-        self._readers = readers
-        self._ways = ways
-        self._steps = steps
-        self._api_ports = api_ports
+    def __init__(self, context: ClusterContext) -> None:
+        self._context = context
+        self._cluster = context.name
+        self._machines = context.machines
+        self._ways = context.ways
+        self._steps = context.steps
+        self._api_ports = context.api_ports
         self._prepared: tuple[Plan, Facts] | None = None
 
     @property
     def listen_s(self) -> float:
         """The longest wait for a process to listen: shorter if it did before."""
-        return LISTEN_AGAIN_S if self._has_served() else LISTEN_S
+        return LISTEN_AGAIN_S if self._context.has_served else LISTEN_S
 
     async def facts(self, plan: Plan) -> Facts:
         """Everything the blueprint of a plan needs.
@@ -96,7 +73,9 @@ class Discovery:
         self._steps.update("engine", detail=detail)
         self._steps.update("model", detail=model.name or model.arch)
         pairings = {
-            worker: pairing.keyed(worker, self._secret()) if pairing.paired else pairing
+            worker: pairing.keyed(worker, self._context.secret())
+            if pairing.paired
+            else pairing
             for worker, pairing in found.pairings.items()
         }
         ports = await self._ports(plan, pairings)
@@ -113,12 +92,21 @@ class Discovery:
         self._prepared = (plan, facts) if plan and facts else None
 
     async def _site(self, plan: Plan) -> Facts:
-        if self._prepared and self._prepared[0] == plan and not self._has_served():
+        if (
+            self._prepared
+            and self._prepared[0] == plan
+            and not self._context.has_served
+        ):
             self._steps.done("engine")
             self._steps.done("model")
             return self._prepared[1]
         return await site_of(
-            self._cluster, plan, self._machines, self._readers, self._steps, self._told
+            self._cluster,
+            plan,
+            self._machines,
+            self._context.readers,
+            self._steps,
+            self._told,
         )
 
     def _folder(self, machine: str) -> str:
@@ -127,7 +115,7 @@ class Discovery:
     def _told(self, worker: WorkerSpec) -> tuple[str, ...]:
         # If this goal has not served, a running relay is of an earlier goal's
         # model.
-        if not self._has_served():
+        if not self._context.has_served:
             return ()
         name = worker_relay_name(worker.name)
         record = self._record(self._machines.get(worker.peer), name)
@@ -142,7 +130,7 @@ class Discovery:
         alone = {worker_relay_name(w) for w, p in pairings.items() if not p.paired}
         without = {GATEWAY, *alone}
         names = {n: m for n, m in needed_names(plan).items() if n not in without}
-        found = await together(
+        found = await gather_or_cancel(
             self._port(self._machines.get(m), n) for n, m in names.items()
         )
         return dict(zip(names, found, strict=True))
@@ -162,7 +150,7 @@ class Discovery:
         Raises:
             HostError: the demanded port is taken.
         """
-        demanded = self.demanded_port(plan)
+        demanded = self._context.demanded_port(plan)
         record = self._gateway()
         if record and record.port and record.port == (demanded or record.port):
             self._api_ports.choose(self._cluster, record.port)
@@ -172,9 +160,10 @@ class Discovery:
             await self.require_port(demanded)
             self._api_ports.choose(self._cluster, demanded)
             return demanded
+        is_kept = self._context.gateway.keeps_port
         for port in self._api_ports.candidates(self._cluster, API_PORT_DEFAULT):
-            ours = self._api_ports.choose(self._cluster, port)
-            if ours and (self._holds_port(port) or not await here.port_owner(port)):
+            is_ours = self._api_ports.choose(self._cluster, port)
+            if is_ours and (is_kept(port) or not await here.port_owner(port)):
                 return port
         port = await here.free_port()
         self._api_ports.choose(self._cluster, port)
@@ -183,26 +172,13 @@ class Discovery:
     def _gateway(self) -> ProcessRecord | None:
         return self._record(self._machines.get(LOCAL), GATEWAY)
 
-    def lose_port(self) -> None:
-        """Another program took the port of the API, though it had looked free."""
-        self._api_ports.lose(self._cluster)
-
-    def demanded_port(self, plan: Plan) -> int | None:
-        """The port of the API that the plan or the settings insist on."""
-        return plan.api_port or self.api.port
-
-    @property
-    def api(self) -> ApiSettings:
-        """Return the access rules of the API as launched, whatever changed since."""
-        return self._launched_api() or self._readers.api_kept()
-
     async def require_access(self) -> ApiSettings:
         """See that the API may be given out as the settings want it now.
 
         Raises:
             DllmError: without a key, or not like this.
         """
-        api = self._readers.api_now()
+        api = self._context.readers.api_now()
         await asyncio.to_thread(require_safe, api.access)
         await asyncio.to_thread(require_address, api.access)
         return api
@@ -215,7 +191,7 @@ class Discovery:
         """
         here = self._machines.get(LOCAL)
         ours = self._gateway()
-        if port is None or self._holds_port(port):
+        if port is None or self._context.gateway.keeps_port(port):
             return
         if ours is not None and ours.port == port:
             return
@@ -240,7 +216,7 @@ class Discovery:
         await self._ways.keep([*names, API, *map(stats_way, names)])
         paired = {name for name, pairing in pairings.items() if pairing.paired}
         ends = {n: worker_relay_name(n) if n in paired else n for n in names}
-        found = await together(
+        found = await gather_or_cancel(
             self._way(plan, w, ports.get(ends[w.name], 0)) for w in workers
         )
         return {w.name: way.endpoint for w, way in zip(workers, found, strict=True)}
@@ -248,7 +224,8 @@ class Discovery:
     async def _way(self, plan: Plan, worker: WorkerSpec, port: int) -> Way:
         if worker.endpoint:
             # A relay knows no names.
-            endpoint, _ = await connects(worker.endpoint)
+            with about_worker(worker.name):
+                endpoint, _ = await connects(worker.endpoint)
             end = End(worker.peer, endpoint)
             return await self._ways.lead(worker.name, end, lambda: _direct(endpoint))
         spec = WaySpec(cluster=self._cluster, worker=worker.name, tcp=not plan.relay)
@@ -265,7 +242,7 @@ class Discovery:
             return {}
         head = self._machines.get(plan.head)
         names = [worker.name for worker in used_workers(plan)]
-        ways = await together(self._stats_way(head, name) for name in names)
+        ways = await gather_or_cancel(self._stats_way(head, name) for name in names)
         paths = (path_of(way.endpoint) for way in ways)
         return {n: path for n, path in zip(names, paths, strict=True) if path}
 

@@ -6,8 +6,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from backends.controller.deaths import failed_at
 from backends.controller.event_log import CONTROLLER
-from backends.controller.evidence import failed_at
 from backends.errors import DllmError
 from backends.split.layout import format_range
 from backends.state import EventKind, EventTone, PeerState

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from backends.controller.breaker import Deaths
-from backends.controller.evidence import failure_of
+from backends.controller.deaths import Deaths, failure_of
 from backends.controller.journal import ReplacedServer
 from backends.errors import DllmError, HostError, ProcessFailed
 from backends.gateway.access import Access
@@ -250,9 +249,7 @@ class Gateway:
                     "Stop that program or choose another port (--port, api_port).",
                 )
             if dead or self._clock() > deadline:
-                raise ProcessFailed(
-                    await failure_of(self._host, now or record, self._clock())
-                )
+                raise ProcessFailed(await failure_of(self._host, now or record))
             await asyncio.sleep(LISTEN_POLL_S)
 
     async def _taker(self, ended: ProcessRecord | None, port: int) -> str | None:
@@ -309,7 +306,7 @@ class Gateway:
         assert self._port is not None
         record, is_too_often = self._record(), self._deaths.trips(GATEWAY)
         if record is not None:
-            failure = await failure_of(self._host, record, self._clock())
+            failure = await failure_of(self._host, record)
             if is_too_often:
                 raise ProcessFailed(failure)
             self._recorder.failed(failure)

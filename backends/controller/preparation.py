@@ -20,7 +20,7 @@ from backends.controller.memory_usage import (
     with_memory,
 )
 from backends.controller.site import check_whole, site_of
-from backends.controller.steps import StepBoard
+from backends.controller.steps import Steps
 from backends.errors import ControllerError, DllmError, PlanError
 from backends.planning.blueprint import machines_of
 from backends.planning.checking import check_plan
@@ -181,7 +181,7 @@ class Preparations:
                 plan,
                 self._machines,
                 self._readers,
-                StepBoard(time.time, lambda: None),
+                Steps(),
             ),
             probed=self._probed(plan),
             until=time.monotonic() + LASTS_S,

@@ -1,37 +1,32 @@
-"""Bring one plan up and keep it up: take-over, watch, recovery."""
+"""Bring one cluster to what is wanted, and keep it there.
+
+A cluster is in one phase at a time. The work of a phase ends with a trigger, and
+``TRANSITIONS`` says which phase comes next. A person's request, or a machine that is
+back, ends the work at once: ``REQUESTS`` holds from every phase.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-from functools import partial
+import time
+from enum import StrEnum
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from backends.controller.builder import Builder, launch_steps
+from backends.controller.builder import Builder
+from backends.controller.deaths import failed_at, unexpected
+from backends.controller.degraded_plan import DegradedPlans
 from backends.controller.discovery import Discovery
-from backends.controller.evidence import failed_at
-from backends.controller.gateway import ApiPortTaken, Gateway
-from backends.controller.loading import Loading
+from backends.controller.journal import Record
 from backends.controller.recovery import Recovery
-from backends.controller.relays import Links
-from backends.controller.serving import Activity, Serving
+from backends.controller.serving import Load, Serving
 from backends.controller.site import draft_path
-from backends.controller.stand_in import StandIns
-from backends.controller.steps import StepBoard
-from backends.controller.stopping import Stopper
-from backends.controller.together import until_over
-from backends.controller.unwatched import (
-    TUNNELS_LOST,
-    UnwatchedDeaths,
-    ended_unwatched,
-    needs_tunnels,
-)
+from backends.controller.steps import launch_steps
+from backends.controller.stopping import ClusterProcesses
 from backends.controller.watch import Watch
-from backends.controller.ways import Ways
 from backends.errors import (
     DllmError,
     ModelError,
@@ -39,8 +34,13 @@ from backends.errors import (
     PeerUnreachable,
     ProcessFailed,
 )
-from backends.link.relay import worker_relay_name
-from backends.planning.blueprint import machines_of, process_name
+from backends.gateway.target import GATEWAY
+from backends.planning.blueprint import (
+    machines_of,
+    needed_names,
+    process_name,
+    short_name,
+)
 from backends.planning.commands import SERVER
 from backends.speculation.auto import AutoDraft, measure
 from backends.speculation.methods import with_method
@@ -49,139 +49,289 @@ from backends.state import (
     NO_DRAFT,
     ClusterState,
     DraftNow,
-    ProcessRole,
+    RolledBack,
     Step,
-    StepState,
 )
+from backends.tasks import first_of, forever
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from backends.controller.builder import Built
-    from backends.controller.event_recorders import EventRecorder
-    from backends.controller.gateway import ApiPorts
-    from backends.controller.journal import Journal
-    from backends.controller.snapshot_store import SnapshotStore
-    from backends.link.way import LinkRoute
-    from backends.machines.machine import Machines
-    from backends.machines.readers import Readers
-    from backends.planning.blueprint import Facts
-    from backends.speculation.auto import TrialBook
-    from backends.state import Leftover, MeasuredSplit, Plan
+    from backends.controller.context import ClusterContext
+    from backends.machines.machine import Machine
+    from backends.state import Failure, MeasuredSplit, Plan
 
 log = logging.getLogger(__name__)
 
-SECRET_BYTES = 32
 FAULT_PAUSES_S = (0.0, 1.0, 5.0, 30.0)
 """After faults of ours, before what serves is looked after again."""
+REACH_S = 10.0
+
+
+class Phase(StrEnum):
+    """The present work on a cluster."""
+
+    REACHING = "reaching"
+    """Wait for the machines of a launch."""
+    ADOPTING = "adopting"
+    """Look what became of what an earlier controller left."""
+    DRAINING = "draining"
+    """Let answers end that the plan would break."""
+    STARTING = "starting"
+    """Start what the plan lacks, and stop what it does not want."""
+    LOADING = "loading"
+    """Wait for llama-server to load the model."""
+    SERVING = "serving"
+    """Wait for trouble, or for something better to run."""
+    WAITING = "waiting"
+    """A machine is away: wait for it a while, then take the degraded plan."""
+    RECOVERING = "recovering"
+    """Something ended or was refused: find the plan to go on with."""
+    PAUSING = "pausing"
+    """The controller failed, and what serves goes on: look after it a little later."""
+    FAILED = "failed"
+    """Stop everything. Wait for a request, or for the machine that is missing."""
+    STOPPING = "stopping"
+    """Stop everything, because a person said so."""
+    IDLE = "idle"
+    """No plan is wanted, and no process runs."""
+    LEFT_ALONE = "left alone"
+    """The journal or the machines are not known: touch nothing."""
+
+
+class Trigger(StrEnum):
+    """A reason to leave a phase."""
+
+    LAUNCHED = "launched"
+    STOPPED = "stopped"
+    FOUND = "found"
+    """The journal of an earlier controller wants a plan."""
+    FOUND_FAILED = "found failed"
+    """It says that nothing more is tried."""
+    UNKNOWN = "unknown"
+    """It, or the settings, cannot be read."""
+
+    DONE = "done"
+    BACK = "back"
+    """All is there again, and nobody has looked at it since."""
+    ALL_BACK = "all back"
+    """The full plan can run in place of the degraded one."""
+    OTHER_DRAFT = "other draft"
+    """``--draft auto`` wants to run another draft."""
+    LATE = "late"
+    """A process came that nothing wants."""
+
+    UNREACHABLE = "unreachable"
+    ENDED = "ended"
+    """A process ended that should not have."""
+    REFUSED = "refused"
+    """Any other error that is expected."""
+    ASKED = "asked"
+    """A machine asks the user something."""
+    FAULT = "fault"
+    """An error that nobody thought of."""
+
+
+REQUESTS = {
+    Trigger.LAUNCHED: Phase.REACHING,
+    Trigger.STOPPED: Phase.STOPPING,
+    Trigger.FOUND: Phase.ADOPTING,
+    Trigger.FOUND_FAILED: Phase.FAILED,
+    Trigger.UNKNOWN: Phase.LEFT_ALONE,
+}
+"""From every phase."""
+
+TROUBLE = {
+    Trigger.UNREACHABLE: Phase.WAITING,
+    Trigger.ENDED: Phase.RECOVERING,
+    Trigger.REFUSED: Phase.RECOVERING,
+    Trigger.FAULT: Phase.PAUSING,
+}
+
+TRANSITIONS: dict[Phase, dict[Trigger, Phase]] = {
+    Phase.REACHING: {Trigger.DONE: Phase.DRAINING},
+    Phase.ADOPTING: {Trigger.DONE: Phase.DRAINING, **TROUBLE},
+    Phase.DRAINING: {Trigger.DONE: Phase.STARTING, **TROUBLE},
+    Phase.STARTING: {Trigger.DONE: Phase.LOADING, **TROUBLE},
+    Phase.LOADING: {Trigger.DONE: Phase.SERVING, **TROUBLE},
+    Phase.SERVING: {
+        Trigger.ALL_BACK: Phase.DRAINING,
+        Trigger.OTHER_DRAFT: Phase.DRAINING,
+        **TROUBLE,
+    },
+    Phase.WAITING: {Trigger.DONE: Phase.DRAINING, Trigger.BACK: Phase.ADOPTING},
+    Phase.RECOVERING: {Trigger.DONE: Phase.DRAINING},
+    Phase.PAUSING: {Trigger.DONE: Phase.DRAINING, Trigger.BACK: Phase.ADOPTING},
+    Phase.STOPPING: {Trigger.DONE: Phase.IDLE},
+    Phase.IDLE: {Trigger.LATE: Phase.STOPPING},
+    Phase.FAILED: {Trigger.LATE: Phase.FAILED, Trigger.FAULT: Phase.LEFT_ALONE},
+    Phase.LEFT_ALONE: {},
+}
+"""Whatever is not in a row leads to ``FAILED``."""
+
+WITH_LINKS = (Phase.LOADING, Phase.SERVING)
+AT_REST = (Phase.FAILED, Phase.STOPPING, Phase.IDLE, Phase.LEFT_ALONE)
+
+
+def next_phase(phase: Phase, trigger: Trigger) -> Phase:
+    """The phase after a trigger."""
+    return REQUESTS.get(trigger) or TRANSITIONS[phase].get(trigger, Phase.FAILED)
+
+
+def trigger_of(error: Exception) -> Trigger:
+    """The trigger for which an error stands."""
+    match error:
+        case NeedsAnswer():
+            return Trigger.ASKED
+        case PeerUnreachable():
+            return Trigger.UNREACHABLE
+        case ProcessFailed():
+            return Trigger.ENDED
+        case DllmError():
+            return Trigger.REFUSED
+        case _:
+            return Trigger.FAULT
 
 
 class Reconciler:
-    """Keeps one plan up; a caller may cancel it at any time and take it up again.
+    """Does the work of each phase; ``begin`` takes what was asked for."""
 
-    It reports to ``left`` the processes that could not be stopped, and events to
-    ``recorder``. At ``gateway_socket`` the gateway gets its target.
-    """
-
-    def __init__(
-        self,
-        cluster: str,
-        machines: Machines,
-        store: SnapshotStore,
-        journal: Journal,
-        readers: Readers,
-        api_ports: ApiPorts,
-        left: Callable[[Iterable[Leftover]], None],
-        recorder: EventRecorder,
-        gateway_socket: Path,
-        trials: TrialBook,
-        clock: Callable[[], float],
-    ) -> None:
-        self._cluster = cluster
-        self._machines = machines
-        self._readers = readers
-        self._store = store
-        self._journal = journal
-        self._recorder = recorder
-        self._clock = clock
-        self.links = Links(store)
-        self.serving = Serving(store, self.links.heed, self.links.rows)
-        self._steps = StepBoard(clock, self._steps_changed)
-        self._ways = Ways(self.stir)
-        self.stopper = Stopper(cluster, machines, self._steps)
-        self._watch = Watch(machines, self._ways, clock)
-        self.gateway = Gateway(
-            cluster, machines, store, recorder, gateway_socket, clock
+    def __init__(self, context: ClusterContext) -> None:
+        self._context = context
+        self._machines = context.machines
+        self._store = context.store
+        self._journal = context.journal
+        self._recorder = context.recorder
+        self._steps = context.steps
+        self._links = context.links
+        self._gateway = context.gateway
+        self.discovery = Discovery(context)
+        self.processes = ClusterProcesses(context)
+        self.degraded = DegradedPlans(context)
+        self.serving = Serving(context.store, context.links)
+        self.auto = AutoDraft(
+            context.store, context.recorder, context.trials, measure=measure
         )
-        self.discovery = Discovery(
-            cluster,
-            machines,
-            readers,
-            self._ways,
-            self._steps,
-            api_ports,
-            self._secret,
-            self._has_served,
-            lambda: journal.record.goal.api,
-            self.gateway.keeps_port,
-        )
-        self._builder = Builder(
-            machines,
-            self.discovery,
-            self.stopper,
-            self._ways,
-            self._steps,
-            self.gateway,
-            left,
-            clock,
-        )
-        self._loading = Loading(
-            cluster,
-            machines,
-            self._steps,
-            self._watch,
-            self.links.weight_bytes,
-            self.links.home_bytes,
-            self.links.weights,
-        )
-        self.stand_ins = StandIns(machines, readers, store, recorder, journal)
-        self._recovery = Recovery(
-            machines,
-            store,
-            journal,
-            recorder,
-            self.discovery,
-            self.gateway,
-            self.stopper,
-            self.stand_ins,
-            clock,
-        )
-        self._unwatched = UnwatchedDeaths(journal, self._recovery.breaker)
-        self.auto = AutoDraft(store, recorder, trials, measure=measure)
+        self._watch = Watch(context)
+        self._builder = Builder(context, self.discovery, self.processes)
+        self._recovery = Recovery(context, self.processes, self.degraded)
+        self._work_of = {
+            Phase.REACHING: self._reach,
+            Phase.ADOPTING: self._adopt,
+            Phase.DRAINING: self._drain,
+            Phase.STARTING: self._start,
+            Phase.LOADING: self._load,
+            Phase.SERVING: self._serve,
+            Phase.WAITING: self._wait,
+            Phase.RECOVERING: self._recover,
+            Phase.PAUSING: self._pause,
+            Phase.FAILED: self._fail,
+            Phase.STOPPING: self._stop,
+            Phase.IDLE: self._idle,
+            Phase.LEFT_ALONE: self._rest,
+        }
+        self.phase = Phase.IDLE
+        self._before = Phase.IDLE
+        self._request: Trigger | None = None
+        self._task: asyncio.Task[Trigger] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._is_resting = False
+        self._error: Exception | None = None
+        """The error that led to the present phase."""
+        self._pauses_s = chain(FAULT_PAUSES_S)
+        self._draft = NO_DRAFT
         self._begun_at = 0.0
+        self._plan: Plan
+        """The plan that is brought up, with the draft that was chosen for it."""
+        self._built: Built
+        self._port: int
 
-    def _secret(self) -> str:
-        # A goal gets its secret at the first need, and keeps it.
-        if not self._journal.record.secret:
-            self._journal.change(secret=secrets.token_hex(SECRET_BYTES))
-        return self._journal.record.secret
+    # --- from phase to phase --------------------------------------------------------
 
-    def _has_served(self) -> bool:
-        return bool(self._journal.record.server)
+    async def run(self) -> None:
+        """Go from phase to phase until cancelled; what runs keeps running then."""
+        try:
+            while True:
+                trigger = self._request or await self._outcome()
+                self._request = None
+                self._before, self.phase = self.phase, next_phase(self.phase, trigger)
+                await self._arrange()
+        finally:
+            await self._links.unfollow()
+            await self._keep_gateway(False)
 
-    def begin(self, mended: str = "") -> None:
-        """Forget what was mended before; ``mended`` says why this begins anew."""
+    async def _outcome(self) -> Trigger:
+        """Do the work of the phase; a request ends that, and counts instead."""
+        self._task = asyncio.create_task(self._work())
+        try:
+            await asyncio.wait([self._task])
+        finally:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        return self._request or self._task.result()
+
+    async def _work(self) -> Trigger:
+        try:
+            return await self._work_of[self.phase]()
+        except Exception as error:
+            if not isinstance(error, DllmError):
+                name = self._context.name
+                log.exception("cluster %s failed unexpectedly", name)
+            self._error = error
+            return trigger_of(error)
+
+    async def _arrange(self) -> None:
+        if self.phase not in WITH_LINKS:
+            await self._links.unfollow()
+        await self._keep_gateway(self.phase not in AT_REST)
+
+    async def _keep_gateway(self, is_wanted: bool) -> None:
+        keeper = self._keeper
+        if is_wanted and keeper is None:
+            keeping = self._gateway.keep(self._watch.report)
+            self._keeper = asyncio.create_task(keeping)
+        elif not is_wanted and keeper is not None:
+            self._keeper = None
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Return true if nothing is done until something is asked for."""
+        return self._is_resting and self._request is None
+
+    async def _rest(self) -> Trigger:
+        self._is_resting = True
+        try:
+            await forever()
+        finally:
+            self._is_resting = False
+
+    # --- what is asked for ----------------------------------------------------------
+
+    def begin(self, trigger: Trigger, mended: str = "") -> None:
+        """Turn to what is wanted now; ``mended`` says why, if nobody asked for it."""
+        self._ask(trigger)
+        self._forget(mended)
+        self.announce()
+
+    def _ask(self, trigger: Trigger) -> None:
+        self._request = trigger
+        if self._task is not None:
+            # Not a step more for the goal before: it would be taken for this one's.
+            self._task.cancel()
+
+    def _forget(self, mended: str) -> None:
+        self._error = None
+        self._draft = NO_DRAFT
+        self._pauses_s = chain(FAULT_PAUSES_S, repeat(FAULT_PAUSES_S[-1]))
         self._recovery.begin(mended)
         self._steps.reset()
         if not mended:
-            self.links.forget_labs()
-            self.stand_ins.forget()
+            self._links.forget_labs()
+            self.degraded.forget()
             self.auto.forget()
-
-    def stir(self) -> None:
-        """Look again: a machine or a way came or went."""
-        self._watch.stir()
 
     def announce(self) -> None:
         """Show the goal as being pursued; what was before is of no more interest."""
@@ -195,100 +345,128 @@ class Reconciler:
             rolled_back=record.rolled_back,
         )
 
-    async def let_go(self) -> None:
-        """Close every way, and leave the gateway to itself."""
-        await self.gateway.let_go()
-        await self._ways.keep(())
+    def take_up(self) -> None:
+        """Go on where an earlier controller was."""
+        record = self._journal.record
+        self._request = Trigger.FOUND if record.goal.plan else Trigger.STOPPED
+        if record.goal.plan is not None:
+            self.announce()
+        if record.failure is not None:
+            self._request = Trigger.FOUND_FAILED
+            self._store.failed(record.failure)
 
-    async def keep_up(self, plan: Plan, *, adopted: bool) -> None:
-        """Bring a plan up, watch it, mend what can be mended; ends only by raising."""
-        keeping = asyncio.create_task(self.gateway.keep(self._watch.report))
-        try:
-            await self._keep_up(plan, adopted=adopted)
-        finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
-
-    async def _keep_up(self, plan: Plan, *, adopted: bool) -> None:
-        running = self._journal.record.running or plan
-        pauses_s = chain(FAULT_PAUSES_S, repeat(FAULT_PAUSES_S[-1]))
-        if not adopted:
-            await self._machines.reached(machines_of(plan))
-        while True:
-            try:
-                if adopted:
-                    await self._take_up(running)
-                    adopted = False
-                await self._bring_up_for(plan, running)
-                running = plan
-            except NeedsAnswer:
-                raise
-            except PeerUnreachable as error:
-                self.announce()
-                before = running
-                running = await self._recovery.with_or_without(running, error)
-                # What an earlier controller left of another plan is no trouble.
-                adopted = adopted and running == before
-            except ApiPortTaken as error:
-                self._recovery.require_other_port(error, running)
-            except ProcessFailed as error:
-                # Adopted or not: the machine may have been off meanwhile.
-                adopted = False
-                running = await self._recovery.again_or_without(running, error)
-            except DllmError as error:
-                adopted = False
-                running = await self._recovery.without_refused(running, error)
-            except Exception as error:
-                if not self._server_runs:
-                    raise
-                # A fault of ours is no reason to end what serves: it is taken up anew.
-                log.exception("cluster %s is looked after again", self._cluster)
-                self._recorder.failed(failed_at("The controller failed", error))
-                await asyncio.sleep(next(pauses_s))
+    def leave_alone(self, error: DllmError) -> None:
+        """Touch nothing of what runs, until somebody decides."""
+        self._ask(Trigger.UNKNOWN)
+        failure = error.failure(time.time())
+        self._journal.record = replace(self._journal.record, failure=failure)
+        self._recorder.failed(failure)
+        self._store.failed(failure)
 
     @property
-    def _server_runs(self) -> bool:
-        servers = (r for _, r in self.stopper.found() if r.role is ProcessRole.SERVER)
-        return self._has_served() and any(record.alive for record in servers)
+    def is_left_alone(self) -> bool:
+        """Return true if nothing may be touched."""
+        now = next_phase(self.phase, self._request) if self._request else self.phase
+        return now is Phase.LEFT_ALONE
 
-    async def _bring_up_for(self, plan: Plan, running: Plan) -> None:
-        """Keep up what stands in for a plan; returns once the plan can be had."""
-        if running == plan:
+    @property
+    def wanted(self) -> Plan | None:
+        """The full plan that runs or is being brought up."""
+        record = self._journal.record
+        return None if record.failure is not None else record.goal.plan
+
+    def look(self) -> None:
+        """Processes changed: one that came so late that nothing wants it is ended."""
+        self._context.news.set()
+        settled = self.wanted is None and self.is_at_rest and not self.is_left_alone
+        if settled and any(record.alive for _, record in self.processes.found()):
+            self._ask(Trigger.LATE)
+
+    async def settle(self, machine: Machine) -> None:
+        """End what runs on a machine that came back and is not wanted any more.
+
+        Raises:
+            HostError: something outlived SIGKILL.
+            PeerUnreachable: it is gone again.
+        """
+        if self.is_left_alone:
+            return
+        await self.processes.settle(machine, self.wanted)
+        record = self._journal.record
+        others = set(self.processes.machines_missing()) - {machine.name}
+        if not others and machine.name in record.waits_for:
+            # Nothing but this machine was missing.
+            log.warning("%s is back: going on", machine.name)
+            self._journal.change(failure=None, waits_for=())
+            mended = f"{machine.name} is back: the cluster was started again"
+            self._recorder.mended(mended)
+            self.begin(Trigger.LAUNCHED, mended)
+
+    # --- the way to serving ---------------------------------------------------------
+
+    async def _reach(self) -> Trigger:
+        await self._machines.reached(machines_of(self._running))
+        return Trigger.DONE
+
+    @property
+    def _running(self) -> Plan:
+        plan = self._journal.record.running
+        assert plan is not None, "a plan is wanted"
+        return plan
+
+    async def _adopt(self) -> Trigger:
+        await self._machines.reached(machines_of(self._running))
+        await self._recovery.require_undisturbed(self._running)
+        return Trigger.DONE
+
+    async def _drain(self) -> Trigger:
+        """Choose the draft, and let answers end that could not be continued.
+
+        After trouble there are none: it has broken them already. An earlier controller
+        may have begun to wait.
+        """
+        record = self._journal.record
+        if record.stand_in is None:
             # Also a worker that was given up is tried anew.
-            self._journal.change(stand_in=None, given_up=())
-            await self._bring_up(plan)
-        self._journal.change(stand_in=running)
-        over = self.stand_ins.over(plan, running)
-        self._recovery.tell(await until_over(self._bring_up(running), over))
+            self._journal.change(given_up=())
+        self._plan = plan = await self._with_draft(self._running)
+        self.announce()
+        self._begun_at = time.time()
+        self._store.update(message=self._recovery.mended)
+        self._steps.reset(*launch_steps(plan))
+        if record.replaces is not None:
+            self._gateway.take_up(record.replaces)
+        api, port = self._context.api, self._context.demanded_port(plan)
+        restarts = self._gateway.restarts(api, port)
+        began, count = time.time(), self._gateway.breaks(plan, restarts=restarts)
+        if count:
+            step = Step(id="drain", title="Let answers end", detail=f"{count} of them")
+            self._steps.reset(step, *launch_steps(plan))
+        with self._steps.step("drain"):
+            left = await self._gateway.let_end(plan, api.drain_s, restarts=restarts)
+        self._journal.change(replaces=None)
+        if count or left:
+            self._recorder.let_end(count, left, time.time() - began)
+        return Trigger.DONE
 
-    async def _bring_up(self, plan: Plan) -> None:
-        """Make it so with the best draft, and watch it; returns only by raising."""
+    async def _with_draft(self, plan: Plan) -> Plan:
+        """The plan with the draft that ``auto`` wants, or without one that is lost."""
         if plan.server.draft != AUTO_DRAFT:
             self._store.update(draft_now=None)
-            await self._bring_up_as(await self._without_lost_draft(plan))
+            return await self._without_lost_draft(plan)
         while True:
-            draft = self.auto.begins(plan)
-            chosen = with_method(plan, draft)
-            if await self._without_lost_draft(chosen) != chosen:
-                self.auto.give_up(draft)
-                continue
-            over = self.auto.over(plan, draft)
-            try:
-                why = await until_over(self._bring_up_as(chosen), over)
-                self._recovery.goes_on(why)
-            except ProcessFailed as error:
-                # No reason to end what served well without that draft.
-                if error.evidence.process != SERVER or not self.auto.blames(draft):
-                    raise
-                self._recorder.failed(replace(error.evidence, hint=""))
-                self.auto.give_up(draft)
+            self._draft = self.auto.begins(plan)
+            chosen = with_method(plan, self._draft)
+            if await self._without_lost_draft(chosen) == chosen:
+                return chosen
+            self.auto.give_up(self._draft)
 
     async def _without_lost_draft(self, plan: Plan) -> Plan:
         """The plan, without its draft if that was there when it served and is gone."""
         if self._journal.record.served_since is None:
             return plan
         try:
-            await draft_path(plan, self._machines, self._readers)
+            await draft_path(plan, self._machines, self._context.readers)
         except ModelError as error:
             why = f"{error.what}: it serves without a draft"
             self._recorder.waiting(why)
@@ -296,68 +474,40 @@ class Reconciler:
             return with_method(plan, NO_DRAFT)
         return plan
 
-    async def _bring_up_as(self, plan: Plan) -> None:
-        """Make exactly this so and watch it; returns only by raising."""
-        self.announce()
-        self._begun_at = self._clock()
-        self._store.update(message=self._recovery.mended)
-        self._steps.reset(*launch_steps(plan))
-        await self._let_answers_end(plan)
+    async def _start(self) -> Trigger:
+        plan = self._plan
         self._watch.forget()
-        built = await self._builder.build(plan)
+        self._built = built = await self._builder.build(plan)
         self._watch.expected = built.expected
-        self._store.update(
-            engine=built.facts.engines[plan.head].info, model=built.facts.model
-        )
+        engine = built.facts.engines[plan.head].info
+        self._store.update(engine=engine, model=built.facts.model)
         sockets = await self.discovery.sockets(plan)
-        facts = built.facts
-        why = {name: one.why for name, one in facts.pairings.items()}
-        async with self.links.following(
-            sockets,
-            self._ways.rtt_ms,
-            why.__getitem__,
-            partial(self._route, facts),
-            plan.server.draft_max,
-        ):
-            await self._serve(plan, built)
+        self._links.follow(plan, built.facts, sockets)
+        return Trigger.DONE
 
-    def _route(self, facts: Facts, worker: str) -> LinkRoute:
-        port = facts.ports.get(worker_relay_name(worker), 0)
-        return self._ways.route(worker, facts.pairings[worker].data, port)
-
-    async def _let_answers_end(self, plan: Plan) -> None:
-        """Before touching what serves, wait for answers that could not be continued.
-
-        After trouble there are none: it has broken them already. An earlier controller
-        may have begun to wait.
-        """
-        if served := self._journal.record.replaces:
-            self.gateway.take_up(served)
-        api = self.discovery.api
-        restarts = self.gateway.restarts(api, self.discovery.demanded_port(plan))
-        began, count = self._clock(), self.gateway.breaks(plan, restarts=restarts)
-        if count:
-            step = Step(id="drain", title="Let answers end", detail=f"{count} of them")
-            self._steps.reset(step, *launch_steps(plan))
-        with self._steps.step("drain"):
-            left = await self.gateway.let_end(plan, api.drain_s, restarts=restarts)
-        self._journal.change(replaces=None)
-        if count or left:
-            self._recorder.let_end(count, left, self._clock() - began)
-
-    async def _serve(self, plan: Plan, built: Built) -> None:
-        record = self._journal.record
+    async def _load(self) -> Trigger:
+        plan, built, record = self._plan, self._built, self._journal.record
         known = record.measured if record.server == built.server else None
-        port = await self.discovery.server_way(plan, built.facts.ports[SERVER])
-        measured = await self._loading.loaded(plan, built, port, known)
-        self.gateway.serves(plan, port, built.server, self.discovery.api.wait_s)
-        self.auto.serves(port)
-        since = record.served_since or self._clock()
-        taken_up = known is not None and not self._recovery.mended
-        self._tell(plan, measured, taken_up=taken_up)
+        there = built.facts.ports[SERVER]
+        self._port = await self.discovery.server_way(plan, there)
+        load = Load(self._context, self._watch, plan, built)
+        measured = await load.measured(self._port, known)
+        self._gateway.serves(plan, self._port, built.server, self._context.api.wait_s)
+        self.auto.serves(self._port)
+        if known is not None and not self._recovery.mended:
+            self._recorder.taken_up(plan)
+        else:
+            again = bool(self._recovery.mended)
+            took_s = time.time() - self._begun_at
+            self._recorder.serving(plan, measured, took_s, again=again)
+        self._show_served(measured)
+        return Trigger.DONE
+
+    def _show_served(self, measured: MeasuredSplit) -> None:
+        since = self._journal.record.served_since or time.time()
         self._journal.change(
             measured=measured,
-            server=built.server,
+            server=self._built.server,
             served_since=since,
             failure=None,
             before=None,
@@ -365,55 +515,191 @@ class Reconciler:
         self._store.update(
             state=ClusterState.SERVING,
             measured=measured,
-            api_url=self.gateway.access.url(built.api_port),
+            api_url=self._gateway.access.url(self._built.api_port),
             served_since=since,
         )
-        activity = Activity(
-            self.links.carried_bytes,
-            self._machines.get(plan.head).host,
-            process_name(self._cluster, SERVER),
-        )
-        with self._recovery.breaker.serving(), self._unwatched.serving():
+
+    async def _serve(self) -> Trigger:
+        host = self._machines.get(self._plan.head).host
+        log_name = process_name(self._context.name, SERVER)
+        with self._recovery.breaker.serving():
             try:
-                await self.serving.until_trouble(port, self._watch, activity.since)
+                trigger, why = await first_of(
+                    self._watch.until_trouble(),
+                    self._until_all_back(),
+                    self._until_other_draft(),
+                    self.serving.follow(self._port, host, log_name),
+                )
             except DllmError:
-                self.gateway.holds(plan, self.discovery.api.wait_s)
+                self._gateway.holds(self._plan, self._context.api.wait_s)
                 raise
+        if trigger is Trigger.ALL_BACK:
+            self._journal.change(stand_in=None)
+            self._recovery.tell(why)
+        else:
+            self._recovery.mended = why
+        return trigger
 
-    def _tell(self, plan: Plan, measured: MeasuredSplit, *, taken_up: bool) -> None:
-        if taken_up:
-            self._recorder.taken_up(plan)
+    async def _until_all_back(self) -> tuple[Trigger, str]:
+        plan, running = self._journal.record.goal.plan, self._running
+        if plan is None or plan == running:
+            await forever()
+        why = await self.degraded.until_all_back(plan, running)
+        return Trigger.ALL_BACK, why
+
+    async def _until_other_draft(self) -> tuple[Trigger, str]:
+        if self._running.server.draft != AUTO_DRAFT:
+            await forever()
+        why = await self.auto.over(self._running, self._draft)
+        return Trigger.OTHER_DRAFT, why
+
+    # --- after trouble --------------------------------------------------------------
+
+    async def _wait(self) -> Trigger:
+        """Wait for a machine, or go on without it."""
+        assert isinstance(self._error, PeerUnreachable)
+        self.announce()
+        before = self._running
+        rest = await self._recovery.with_or_without(before, self._error)
+        self._go_on_with(rest)
+        # What an earlier controller left of another plan is no trouble.
+        return self._back if rest == before else Trigger.DONE
+
+    @property
+    def _back(self) -> Trigger:
+        return Trigger.BACK if self._before is Phase.ADOPTING else Trigger.DONE
+
+    async def _recover(self) -> Trigger:
+        """Find the plan to go on with."""
+        match self._error:
+            case ProcessFailed(evidence=died) if self._is_draft_to_blame(died):
+                # No reason to end what served well without that draft.
+                self._recorder.failed(replace(died, hint=""))
+                self.auto.give_up(self._draft)
+            case DllmError() as error:
+                plan = await self._recovery.plan_after(self._running, error)
+                self._go_on_with(plan)
+        return Trigger.DONE
+
+    def _is_draft_to_blame(self, died: Failure) -> bool:
+        return died.process == SERVER and self.auto.blames(self._draft)
+
+    def _go_on_with(self, plan: Plan) -> None:
+        if plan != self._running:
+            self._journal.change(stand_in=plan)
+
+    async def _pause(self) -> Trigger:
+        """A fault of ours is no reason to end what serves."""
+        assert self._error is not None
+        if not self._context.has_served or not self.processes.server_runs:
+            raise self._error
+        self._recorder.failed(failed_at("The controller failed", self._error))
+        await asyncio.sleep(next(self._pauses_s))
+        return self._back
+
+    # --- the end --------------------------------------------------------------------
+
+    async def _stop(self) -> Trigger:
+        """Stop every process, and remember the ones out of reach."""
+        found = self.processes.found()
+        leftovers = self._journal.record.leftovers
+        idle = self._store.snapshot.state is ClusterState.IDLE
+        if idle and not leftovers and not found:
+            return Trigger.DONE
+        alive = [record.name for _, record in found if record.alive]
+        if alive:
+            self._store.update(state=ClusterState.STOPPING, api_url=None)
+        self._gateway.ends("Nothing serves: the cluster was stopped")
+        await self._reach_again({one.peer for one in leftovers})
+        left = await self.processes.stop_all(shown=True)
+        await self._let_go()
+        self._context.api_ports.release(self._context.name)
+        self._recorder.stopped(list(map(short_name, alive)), left)
+        return Trigger.DONE
+
+    async def _idle(self) -> Trigger:
+        if self._store.snapshot.state is not ClusterState.IDLE:
+            self._store.idle()
+        return await self._rest()
+
+    async def _reach_again(self, names: Iterable[str]) -> None:
+        """Give machines that are just being reached the time to be stopped too."""
+        try:
+            async with asyncio.timeout(REACH_S):
+                await self._machines.reached(names)
+        except (DllmError, TimeoutError):
             return
-        seconds = self._clock() - self._begun_at
-        self._recorder.serving(
-            plan, measured, seconds, again=bool(self._recovery.mended)
+        for name in names:
+            await self.settle(self._machines.get(name))
+
+    async def _let_go(self) -> None:
+        await self._gateway.let_go()
+        await self._context.ways.keep(())
+
+    async def _fail(self) -> Trigger:
+        """Go back to the plan that served before, or leave nothing running."""
+        error, self._error = self._error, None
+        if error is None:
+            await self.processes.stop_all(but=self._survivors)
+            return await self._rest()
+        expected = error if isinstance(error, DllmError) else unexpected(error)
+        record = self._journal.record
+        has_served = record.served_since is not None
+        failure = replace(expected.failure(time.time()), served=has_served)
+        log.error("%s", failure.sentence)
+        self._recorder.failed(failure)
+        if record.before is not None and not has_served:
+            self._roll_back(failure)
+            return Trigger.LAUNCHED
+        is_away = isinstance(expected, PeerUnreachable)
+        self._journal.change(
+            failure=failure,
+            waits_for=self.processes.machines_missing() if is_away else (),
+            measured=None,
+            server="",
+            served_since=None,
+            stand_in=None,
         )
+        self._gateway.ends(f"Nothing serves: {failure.what}")
+        try:
+            await self.processes.stop_all(but=self._survivors)
+            await self._let_go()
+        except Exception:
+            # Whatever it is: the failure is shown, and the next word is heard.
+            name = self._context.name
+            log.exception("not everything of cluster %s was stopped", name)
+        names = needed_names(record.goal.plan) if record.goal.plan else {}
+        self.processes.remember(self.processes.away(names))
+        self._store.failed(failure)
+        return await self._rest()
 
-    # --- taking up ----------------------------------------------------------------
+    @property
+    def _survivors(self) -> tuple[str, ...]:
+        # The gateway survives the failure of the server: it answers 503 with the
+        # reason.
+        failure = self._journal.record.failure
+        is_kept = failure is not None and failure.served and failure.process != GATEWAY
+        return (GATEWAY,) if is_kept else ()
 
-    async def _take_up(self, plan: Plan) -> None:
-        await self._machines.reached(machines_of(plan))
-        await self._require_undisturbed(plan)
-
-    async def _require_undisturbed(self, plan: Plan) -> None:
-        """Blame who ended; our tunnels ended with the controller before us.
-
-        Raises:
-            ProcessFailed: a process of the cluster ended while nobody watched.
-        """
-        at = self._clock()
-        failure = await ended_unwatched(self._cluster, plan, self._machines, at)
-        if failure is not None:
-            self._unwatched.add(failure)
-        if not self._has_served():
-            return
-        if failure is not None:
-            raise ProcessFailed(failure)
-        if needs_tunnels(plan):
-            self._recovery.tell(TUNNELS_LOST)
-
-    def _steps_changed(self) -> None:
-        steps = self._steps.steps
-        loading = any(s.id == "load" and s.state is StepState.RUNNING for s in steps)
-        state = ClusterState.LOADING if loading else self._store.snapshot.state
-        self._store.update(steps=steps, state=state)
+    def _roll_back(self, failure: Failure) -> None:
+        """Make what served before the failed launch the goal again."""
+        record = self._journal.record
+        before, failed = record.before, record.goal.generation
+        assert before is not None, "something served"
+        goal = replace(
+            before,
+            generation=failed + 1,
+            rolled_back_to=before.rolled_back_to or before.generation,
+        )
+        self._journal.save(
+            Record(
+                goal=goal,
+                rolled_back=RolledBack(generation=failed, failure=failure),
+                drained_since=record.drained_since,
+                leftovers=self.processes.after(before.plan),
+            )
+        )
+        text = f"The launch failed ({failure.what}): back to the plan before it"
+        self._recorder.rolled_back(text)
+        self._forget(text)
+        self.announce()

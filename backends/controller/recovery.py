@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
-from backends.controller.breaker import DEATHS_MAX, GIVEN_UP, Breaker
+from backends.controller.deaths import (
+    DEATHS_MAX,
+    GIVEN_UP,
+    Breaker,
+    ended_unwatched,
+    needs_tunnels,
+)
+from backends.controller.degraded_plan import degraded_text
+from backends.controller.gateway import ApiPortTaken
 from backends.controller.memory_usage import still_held
-from backends.controller.stand_in import told_stand_in
 from backends.engine.explain import lost_port
 from backends.errors import (
     DllmError,
@@ -20,22 +28,15 @@ from backends.errors import (
     ProcessFailed,
 )
 from backends.link.relay import is_relay
-from backends.machines.bare import blamed
+from backends.machines.bare import blamed, connects
 from backends.planning.blueprint import machines_of
 from backends.planning.commands import SERVER
 from backends.state import PeerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.controller.discovery import Discovery
-    from backends.controller.event_recorders import EventRecorder
-    from backends.controller.gateway import Gateway
-    from backends.controller.journal import Journal
-    from backends.controller.snapshot_store import SnapshotStore
-    from backends.controller.stand_in import StandIns
-    from backends.controller.stopping import Stopper
-    from backends.machines.machine import Machines
+    from backends.controller.context import ClusterContext
+    from backends.controller.degraded_plan import DegradedPlans
+    from backends.controller.stopping import ClusterProcesses
     from backends.planning.room import ClusterMemory
     from backends.state import Failure, Peer, Plan
 
@@ -46,6 +47,9 @@ TOO_OFTEN = "{what}, {times} times within two minutes of serving"
 BACK_WITHIN_S = 60.0
 BACK_POLL_S = 1.0
 GOES_ON = "The cluster goes on by itself when the machine is back."
+TUNNELS_LOST = (
+    "The controller was replaced and its tunnels ended: llama-server was started again"
+)
 
 
 class DiedTooOften(ProcessFailed):
@@ -57,26 +61,16 @@ class Recovery:
 
     def __init__(
         self,
-        machines: Machines,
-        store: SnapshotStore,
-        journal: Journal,
-        recorder: EventRecorder,
-        discovery: Discovery,
-        gateway: Gateway,
-        stopper: Stopper,
-        stand_ins: StandIns,
-        clock: Callable[[], float],
+        context: ClusterContext,
+        processes: ClusterProcesses,
+        degraded: DegradedPlans,
     ) -> None:
-        self._machines = machines
-        self._store = store
-        self._journal = journal
-        self._recorder = recorder
-        self._discovery = discovery
-        self._gateway = gateway
-        self._stopper = stopper
-        self._stand_ins = stand_ins
-        self._clock = clock
-        self.breaker = Breaker(clock)
+        self._context = context
+        self._machines = context.machines
+        self._recorder = context.recorder
+        self._processes = processes
+        self._degraded = degraded
+        self.breaker = Breaker(context.journal)
         self.mended = ""
         """The last repair; empty after a beginning."""
 
@@ -88,21 +82,41 @@ class Recovery:
     def tell(self, text: str, event: str = "") -> None:
         """Say what was mended, here and wherever the cluster is shown next.
 
-        The event_log may tell less of it: the ``event`` before says why.
+        The event log may tell less of it: the ``event`` before says why.
         """
         self.mended = text
         self._recorder.mended(event or text)
         log.warning("%s", text)
 
-    def goes_on(self, text: str) -> None:
-        """Remember the reason for a new beginning; it is reported already."""
-        self.mended = text
-        log.info("%s", text)
+    async def require_undisturbed(self, plan: Plan) -> None:
+        """Blame who ended; our tunnels ended with the controller before us.
 
-    async def again_or_without(self, running: Plan, error: ProcessFailed) -> Plan:
-        """Return the plan to bring up after an end: the same, or one without it."""
+        Raises:
+            ProcessFailed: a process of the cluster ended while nobody watched.
+        """
+        failure = await ended_unwatched(self._context.name, plan, self._machines)
+        if failure is not None:
+            self.breaker.add_unwatched(failure)
+        if not self._context.has_served:
+            return
+        if failure is not None:
+            raise ProcessFailed(failure)
+        if needs_tunnels(plan):
+            self.tell(TUNNELS_LOST)
+
+    async def plan_after(self, running: Plan, error: DllmError) -> Plan:
+        """Return the plan to bring up after trouble: the same, or one with less.
+
+        Raises:
+            DllmError: the trouble itself, or with what stands in its way: it stays.
+        """
+        if isinstance(error, ApiPortTaken):
+            self._require_other_port(error, running)
+            return running
+        if not isinstance(error, ProcessFailed):
+            return await self._without_refused(running, error)
         if error.worker and isinstance(error, NeverListened):
-            return await self.without_refused(running, error)
+            return await self._without_refused(running, error)
         try:
             self._require_mendable(await blamed(error, running), error)
         except DiedTooOften as failed:
@@ -116,29 +130,30 @@ class Recovery:
             PeerUnreachable: it did not come back, and the rest cannot do it alone.
             NeedsAnswer: it asks something, and nothing has served yet.
         """
+        bare = {w.name: w.endpoint for w in running.workers if w.endpoint}
+        worker = error.worker if error.worker in bare else ""
         try:
-            await self._back(running, error)
+            await self._back(running, error, bare.get(worker, ""))
         except (PeerUnreachable, NeedsAnswer):
-            record = self._journal.record
-            if record.served_since is None:
+            if self._context.record.served_since is None:
                 raise
+            held = self._held(running)
             try:
-                rest = await self._stand_ins.instead_of(running, self._held(running))
+                rest = await self._degraded.instead_of(running, held, worker)
             except DllmError as why:
                 what = f"{error.what}, and what is left cannot do it: {why.what}"
                 raise PeerUnreachable(what, _hint(GOES_ON, why)) from why
             if rest != running:
-                how = told_stand_in(rest, running)
+                how = degraded_text(rest, running)
                 self.tell(f"{error.what}: went on without it, {how}")
             return rest
         return running
 
-    async def without_refused(self, running: Plan, error: DllmError) -> Plan:
-        """Drop a machine that is there and cannot start a worker again."""
-        if not error.worker or self._journal.record.served_since is None:
+    async def _without_refused(self, running: Plan, error: DllmError) -> Plan:
+        if not error.worker or self._context.record.served_since is None:
             raise error
-        failure = error.failure(self._clock())
-        failure = msgspec.structs.replace(failure, process=error.worker)
+        failure = error.failure(time.time())
+        failure = replace(failure, process=error.worker)
         return await self._without_worker(running, ProcessFailed(failure))
 
     async def _without_worker(self, running: Plan, failed: ProcessFailed) -> Plan:
@@ -148,41 +163,41 @@ class Recovery:
             raise failed
         held = self._held(running)
         try:
-            rest = await self._stand_ins.instead_of(running, held, worker)
+            rest = await self._degraded.instead_of(running, held, worker)
         except DllmError as why:
             what = f"{failed.what}, and what is left cannot do it: {why.what}"
             hint = _hint(failed.hint, why)
-            raise ProcessFailed(
-                msgspec.structs.replace(failed.evidence, what=what, hint=hint)
-            ) from why
+            raise ProcessFailed(replace(failed.evidence, what=what, hint=hint)) from why
         self._recorder.failed(failed.evidence)
-        how = told_stand_in(rest, running)
+        how = degraded_text(rest, running)
         self.tell(f"{failed.what}: went on without {worker}, {how}")
         return rest
 
     def _held(self, running: Plan) -> ClusterMemory | None:
-        processes = (one.record for one in self._stopper.found())
-        return still_held(running, self._journal.record, processes)
+        processes = (one.record for one in self._processes.found())
+        return still_held(running, self._context.record, processes)
 
-    async def _back(self, plan: Plan, error: PeerUnreachable) -> None:
+    async def _back(self, plan: Plan, error: PeerUnreachable, bare: str) -> None:
         """Wait for machines to come back, until they are gone for a minute.
+
+        ``bare`` is the endpoint of a worker that nobody listens at.
 
         Raises:
             PeerUnreachable: one did not.
         """
-        self._gateway.holds(plan, self._discovery.api.wait_s)
+        self._context.gateway.holds(plan, self._context.api.wait_s)
         self.mended = f"{error.what}; the cluster went on when it was back"
-        self._store.update(message=f"{error.what}: waiting for it")
+        self._context.store.update(message=f"{error.what}: waiting for it")
         self._recorder.waiting(f"{error.what}: waiting for it")
         log.warning("%s: waiting for it", error.what)
         deadline = self._away_since(plan) + BACK_WITHIN_S
         while True:
             try:
                 await self._machines.reached(machines_of(plan))
-            except NeedsAnswer:
-                raise
+                if bare:
+                    await connects(bare)
             except PeerUnreachable:
-                if self._clock() >= deadline:
+                if time.time() >= deadline:
                     break
                 await asyncio.sleep(BACK_POLL_S)
             else:
@@ -194,8 +209,8 @@ class Recovery:
 
         Whoever asks for a cluster that never served may be switching it on just now.
         """
-        now = self._clock()
-        if self._journal.record.served_since is None:
+        now = time.time()
+        if self._context.record.served_since is None:
             return now
         names = set(machines_of(plan))
         peers = (peer for peer in self._machines.values() if peer.name in names)
@@ -209,16 +224,16 @@ class Recovery:
         Raises:
             DllmError: the error itself.
         """
-        failure = error.failure(self._clock())
+        failure = error.failure(time.time())
         is_ours = error is died or failure.process != SERVER
         mended = self._mended_by_starting_again(failure) if is_ours else ""
         if not mended:
             raise error
         if self.breaker.trips(failure.process):
             what = TOO_OFTEN.format(what=failure.what, times=DEATHS_MAX)
-            failure = msgspec.structs.replace(failure, what=what, hint=GIVEN_UP)
+            failure = replace(failure, what=what, hint=GIVEN_UP)
             raise DiedTooOften(failure) from died
-        self._recorder.failed(msgspec.structs.replace(failure, hint=""))
+        self._recorder.failed(replace(failure, hint=""))
         again = f"{failure.process} {mended.removeprefix('it ')}"
         self.tell(f"{error.what}: {mended}", again)
 
@@ -229,22 +244,17 @@ class Recovery:
         """
         if failure.process == SERVER and lost_port(failure.log_tail):
             return "it was started again with another port"
-        served = self._journal.record.served_since is not None
+        served = self._context.record.served_since is not None
         if failure.process == SERVER:
             return "it was started again" if served else ""
         if served or is_relay(failure.process):
             return "it was started again, with llama-server"
         return ""
 
-    def require_other_port(self, error: DllmError, plan: Plan) -> None:
-        """Give the API another port than one that was taken from it.
-
-        Raises:
-            DllmError: the error itself, where nobody allowed another one.
-        """
-        if self._discovery.demanded_port(plan) is not None:
+    def _require_other_port(self, error: DllmError, plan: Plan) -> None:
+        if self._context.demanded_port(plan) is not None:
             raise error
-        self._discovery.lose_port()
+        self._context.api_ports.lose(self._context.name)
         again = "the gateway was started again with another port"
         self.tell(f"{error.what}: {again}")
 

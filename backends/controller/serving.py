@@ -1,28 +1,51 @@
-"""While a cluster serves: its speed, its processes, and the first sign of trouble."""
+"""One llama-server: its load, and its speed while it serves."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
 
+from backends.controller.arrival import Arrival, overall
 from backends.controller.speed import SpeedMeter
-from backends.engine.server import Counts, ServerClient
+from backends.engine.logs import LoadLog
+from backends.engine.server import Counts, Health, ServerClient
 from backends.errors import DllmError
+from backends.machines.host import pid_of
+from backends.places import LOCAL
+from backends.planning.blueprint import process_name
+from backends.planning.commands import SERVER
+from backends.split.flags import is_relayed
+from backends.split.layout import format_ranges
+from backends.split.measured import (
+    ServerLog,
+    format_in_part,
+    held_split,
+    measured_split,
+)
 from backends.state import Speed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
+    from backends.controller.arrival import Arrived
+    from backends.controller.builder import Built
+    from backends.controller.context import ClusterContext
+    from backends.controller.links import Links
     from backends.controller.snapshot_store import SnapshotStore
     from backends.controller.watch import Watch
     from backends.machines.host import AgentHost
+    from backends.state import MeasuredSplit, Plan
 
 log = logging.getLogger(__name__)
 
+POLL_S = 0.1
+# Every look at another machine's log is a round trip.
+POLL_REMOTE_S = 0.5
+READ_BYTES = 1 << 20
 SPEED_S = 0.5
 LOOK_S = 1.0
 SPEED_IDLE_S = 30.0
@@ -32,60 +55,137 @@ LOG_READ_BYTES = 1 << 16
 ASKED = "all slots are idle"
 
 
-class Serving:
-    """Reads the speed of one llama-server until trouble comes.
-
-    ``told`` gets every reading. ``rows`` gives the tokens that relays saw come out, or
-    None if no relay sees them.
-    """
+class Load:
+    """Waits for one load, and compares the result with the plan."""
 
     def __init__(
-        self,
-        store: SnapshotStore,
-        told: Callable[[Speed], None],
-        rows: Callable[[], int | None],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        self, context: ClusterContext, watch: Watch, plan: Plan, built: Built
     ) -> None:
-        self._store = store
-        self._told = told
-        self._rows = rows
-        self._sleep = sleep
-        self.meter = SpeedMeter()
+        self._watch = watch
+        self._plan = plan
+        self._built = built
+        self._steps, self._links = context.steps, context.links
+        self._host = context.machines.get(plan.head).host
+        self._log_name = process_name(context.name, SERVER)
+        self._offset = 0
+        self._log = LoadLog()
 
-    async def until_trouble(
-        self, api_port: int, watch: Watch, moved: Callable[[], Awaitable[bool]]
-    ) -> None:
-        """Returns only by raising.
+    async def measured(self, port: int, known: MeasuredSplit | None) -> MeasuredSplit:
+        """Wait, without limit, until llama-server is healthy or somebody dies.
 
-        ``moved`` says whether llama-server did anything since it was asked last.
+        ``known`` is the measurement of a llama-server that was measured before.
 
         Raises:
             ProcessFailed: a process of the cluster ended.
-            PeerUnreachable: the connection to a machine broke.
+            PeerUnreachable: a machine of it is gone.
         """
-        self.meter = SpeedMeter()
-        speed = asyncio.ensure_future(self._speed(api_port, moved))
-        try:
-            await watch.until_trouble()
-        finally:
-            speed.cancel()
-            await asyncio.gather(speed, return_exceptions=True)
+        with self._steps.step("load"):
+            await self._healthy(port)
+        with self._steps.step("verify"):
+            measured = known or await self._measure()
+            self._steps.update("verify", detail=_verdict(measured, self._plan))
+        return measured
 
-    async def _speed(self, api_port: int, moved: Callable[[], Awaitable[bool]]) -> None:
-        async with ServerClient(api_port) as client:
-            speed = Speed()
+    async def _healthy(self, port: int) -> None:
+        arrival = Arrival(
+            self._plan,
+            self._built.facts.model,
+            self._links.weight_bytes,
+            self._links.home_bytes,
+        )
+        pause_s = POLL_S if self._plan.head == LOCAL else POLL_REMOTE_S
+        async with ServerClient(port) as client:
             while True:
-                try:
-                    speed = await self._reading(client, speed)
-                    self._store.update(speed=speed)
-                    self._told(speed)
-                    if not speed.requests_active:
-                        await quiet(moved, self._sleep)
-                        continue
-                except Exception:
-                    # No figure is worth ending what serves.
-                    log.exception("the speed was not read")
-                await self._sleep(SPEED_S)
+                await self._watch.require()
+                await self._read()
+                self._tell(arrival.measure())
+                if await client.health() is Health.OK and await self._is_ours():
+                    break
+                await asyncio.sleep(pause_s)
+        for worker, one in arrival.measure().items():
+            self._steps.done(f"load:{worker}", one.text if one.arrived_bytes else "")
+
+    async def _is_ours(self) -> bool:
+        # Another server may answer at the port of ours.
+        server = self._built.blueprint.nodes[-1]
+        pid = pid_of(self._built.server)
+        return await self._host.listens(pid, server.spec.port or 0)
+
+    async def _read(self) -> bool:
+        chunk = await self._host.read_log(self._log_name, self._offset, READ_BYTES)
+        self._offset = chunk.next_offset
+        self._log.feed(chunk.text)
+        return bool(chunk.text)
+
+    def _tell(self, arrived: Mapping[str, Arrived]) -> None:
+        """Show how far the load is, of all workers and of each."""
+        whole = overall(arrived)
+        text = whole.text if whole.arrived_bytes else ""
+        self._steps.update(
+            "load",
+            detail=" · ".join(filter(None, (self._log.phase, text))),
+            progress=whole.fraction if whole.arrived_bytes else None,
+        )
+        for worker, one in arrived.items():
+            if one.arrived_bytes:
+                self._steps.go_on(f"load:{worker}", one.text, one.fraction)
+
+    async def _measure(self) -> MeasuredSplit:
+        while await self._read():
+            pass
+        plan, said = self._plan, self._log
+        placement = self._built.blueprint.placement
+        if is_relayed(plan):
+            weights = await self._links.weights()
+            told = ServerLog(said.buffers, said.offloaded)
+            return held_split(plan, placement, self._built.facts.model, weights, told)
+        return measured_split(
+            plan, placement, said.layer_devices, said.device_endpoints, said.buffers
+        )
+
+
+def _verdict(measured: MeasuredSplit, plan: Plan) -> str:
+    if measured.mismatches:
+        return measured.mismatches[0]
+    n_layer = plan.split.n_layer
+    parts = format_in_part(measured.in_part, n_layer)
+    return " · ".join(filter(None, (format_ranges(measured.layers, n_layer), parts)))
+
+
+class Serving:
+    """Reads the speed of the llama-server that serves; ``store`` and ``links`` get it.
+
+    Each request while llama-server is idle becomes a line of its log. So it is asked
+    only after bytes have moved on the links, or, without links, after its log grew.
+    """
+
+    def __init__(self, store: SnapshotStore, links: Links) -> None:
+        self._store = store
+        self._links = links
+        self._carried: Mapping[str, int] = {}
+        self._offset = -1
+        self.meter = SpeedMeter()
+
+    async def follow(self, port: int, host: AgentHost, log_name: str) -> NoReturn:
+        """Read the speed until cancelled; ``host`` has the log of that name."""
+        self.meter = SpeedMeter()
+        self._carried, self._offset = {}, -1
+        speed = Speed()
+        while True:
+            try:
+                async with ServerClient(port) as client:
+                    while True:
+                        speed = await self._reading(client, speed)
+                        self._store.update(speed=speed)
+                        self._links.heed(speed)
+                        if speed.requests_active:
+                            await asyncio.sleep(SPEED_S)
+                        else:
+                            await self._quiet(host, log_name)
+            except Exception:
+                # No figure is worth ending what serves.
+                log.exception("the speed was not read")
+                await asyncio.sleep(SPEED_S)
 
     async def _reading(self, client: ServerClient, before: Speed) -> Speed:
         """Asks for the server's own count only if relays do not see every token.
@@ -93,58 +193,31 @@ class Serving:
         Each answer of its ``/metrics`` begins the averages in it anew, for all readers.
         """
         counts = Counts()
-        if self._rows() is None or before.speculative or not before.slots:
+        if self._links.rows() is None or before.speculative or not before.slots:
             counts = await client.counts()
         slots = await client.slots()
-        rows = None if any(slot.speculative for slot in slots) else self._rows()
+        drafted = any(slot.speculative for slot in slots)
+        rows = None if drafted else self._links.rows()
         now = time.monotonic()
         speed = self.meter.read(slots, now, counts.finished_tokens, rows)
-        return (
-            replace(speed, acceptance=counts.acceptance) if speed.speculative else speed
-        )
+        if not speed.speculative:
+            return speed
+        return replace(speed, acceptance=counts.acceptance)
 
+    async def _quiet(self, host: AgentHost, log_name: str) -> None:
+        # After so long something may have been missed.
+        for _ in range(round(SPEED_IDLE_S / LOOK_S)):
+            await asyncio.sleep(LOOK_S)
+            if await self.moved(host, log_name):
+                return
 
-async def quiet(
-    moved: Callable[[], Awaitable[bool]],
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> None:
-    """Wait until something moves, or for long enough that it may have been missed."""
-    for _ in range(round(SPEED_IDLE_S / LOOK_S)):
-        await sleep(LOOK_S)
-        if await moved():
-            return
-
-
-class Activity:
-    """Finds out if llama-server was active of late, without a request to it.
-
-    Each request while it is idle becomes a line of its log. So this watches the bytes
-    on the links; without links, the log.
-
-    ``carried`` gives the bytes that each relay passed on. ``host`` has the log.
-    """
-
-    def __init__(
-        self, carried: Callable[[], Mapping[str, int]], host: AgentHost, log_name: str
-    ) -> None:
-        self._carried = carried
-        self._host = host
-        self._log_name = log_name
-        self._seen: Mapping[str, int] = {}
-        self._offset = -1
-
-    async def since(self) -> bool:
-        """Return true if there was activity since the last call."""
-        if carried := self._carried():
-            before, self._seen = self._seen, carried
+    async def moved(self, host: AgentHost, log_name: str) -> bool:
+        """Return true if llama-server did anything since the last call."""
+        if carried := self._links.carried_bytes():
+            before, self._carried = self._carried, carried
             return carried != before
-        return await self._wrote()
-
-    async def _wrote(self) -> bool:
         try:
-            chunk = await self._host.read_log(
-                self._log_name, self._offset, LOG_READ_BYTES
-            )
+            chunk = await host.read_log(log_name, self._offset, LOG_READ_BYTES)
         except DllmError:
             # Whoever watches the processes says what is wrong.
             return False

@@ -10,7 +10,6 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backends.controller.together import together
 from backends.data_place import DataPlace, wanted_place
 from backends.engine.versions import require_same_protocol
 from backends.errors import (
@@ -31,11 +30,12 @@ from backends.planning.pairing import PairEnd, Pairing, alone_by_plan, judged
 from backends.printable import printable
 from backends.server_arguments import weight_files
 from backends.split.flags import used_workers
+from backends.tasks import gather_or_cancel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from backends.controller.steps import StepBoard
+    from backends.controller.steps import Steps
     from backends.engine.ask import Engine
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
@@ -49,7 +49,7 @@ async def site_of(
     plan: Plan,
     machines: Machines,
     readers: Readers,
-    steps: StepBoard,
+    steps: Steps,
     running: Callable[[WorkerSpec], Sequence[str]] = lambda _: (),
 ) -> Facts:
     """The facts of a plan, without ports, ways and keys; reports two steps.
@@ -205,7 +205,7 @@ async def _pairings(
 
     check_holes(plan, model)
     workers = used_workers(plan) if plan.relay else ()
-    found = await together(map(pairing, workers))
+    found = await gather_or_cancel(map(pairing, workers))
     pairs = dict(zip((worker.name for worker in workers), found, strict=True))
     if model.sparse and workers:
         features = await _features(machines.get(plan.head))

@@ -1,41 +1,60 @@
-"""The steps of a launch as they go: what runs, what is done, how long it took."""
+"""The steps of a launch or a stop as they go, shown in the snapshot."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec.structs import replace
 
 from backends.errors import DllmError
-from backends.state import Step, StepState
+from backends.link.relay import relay_name, worker_relay_name
+from backends.planning.commands import SERVER
+from backends.planning.pairing import paired_workers
+from backends.split.flags import used_workers
+from backends.state import ClusterState, Plan, Step, StepState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    from backends.controller.snapshot_store import SnapshotStore
 
 
-class StepBoard:
-    """An ordered list of steps; every change is reported to ``changed``.
+def launch_steps(plan: Plan) -> tuple[Step, ...]:
+    """The steps of a launch, all pending."""
+    workers = used_workers(plan)
+    reached = {w.name: "Reach" if w.endpoint else "Start" for w in workers}
+    beside = [worker_relay_name(worker.name) for worker in paired_workers(plan)]
+    relayed = [worker.name for worker in workers] if plan.relay else []
+    titles = {
+        "engine": "Find the engine",
+        "model": "Read the model",
+        **{name: f"{how} {name}" for name, how in reached.items()},
+        **{name: f"Start {name}" for name in (*beside, *map(relay_name, relayed))},
+        SERVER: "Start llama-server",
+        "load": "Load the model",
+        **{f"load:{name}": f"Weights to {name}" for name in relayed},
+        "verify": "Compare with the plan",
+    }
+    return tuple(Step(id=step_id, title=title) for step_id, title in titles.items())
 
-    It ignores changes to a step that is not in the list: they are of an earlier list.
-    ``clock`` gives Unix seconds.
+
+class Steps:
+    """An ordered list of steps, shown in ``store``.
+
+    A change to a step of an earlier list is ignored.
     """
 
-    def __init__(self, clock: Callable[[], float], changed: Callable[[], None]) -> None:
-        self._clock = clock
-        self._changed = changed
+    def __init__(self, store: SnapshotStore | None = None) -> None:
+        self._store = store
         self._steps: dict[str, Step] = {}
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """All steps in their order."""
-        return tuple(self._steps.values())
 
     def reset(self, *steps: Step) -> None:
         """Start a new list."""
         self._steps = {step.id: step for step in steps}
-        self._changed()
+        self._show()
 
     def update(
         self, step_id: str, *, detail: str | None = None, progress: float | None = None
@@ -50,16 +69,11 @@ class StepBoard:
             self._begin(step_id)
         self.update(step_id, detail=detail, progress=progress)
 
-    def done_since(self, step_id: str, detail: str) -> None:
-        """End such a step."""
+    def done(self, step_id: str, detail: str | None = None) -> None:
+        """End a step; one that never began took no time."""
         if self._is_pending(step_id):
             self._begin(step_id)
         self._end(step_id, StepState.DONE, detail)
-
-    def done(self, step_id: str, *, detail: str = "") -> None:
-        """Mark a step that took no time."""
-        self._begin(step_id)
-        self._end(step_id, StepState.DONE, detail or None)
 
     @contextmanager
     def step(self, step_id: str) -> Iterator[None]:
@@ -80,7 +94,7 @@ class StepBoard:
         return step is not None and step.state is StepState.PENDING
 
     def _begin(self, step_id: str) -> None:
-        now = self._clock()
+        now = time.time()
         self._change(step_id, state=StepState.RUNNING, started_at=now, seconds=None)
 
     def _end(self, step_id: str, state: StepState, detail: str | None = None) -> None:
@@ -89,14 +103,22 @@ class StepBoard:
         self._change(
             step_id,
             state=state,
-            seconds=self._clock() - (old.started_at or 0.0),
+            seconds=time.time() - (old.started_at or 0.0),
             detail=old.detail if detail is None else detail,
             progress=1.0 if state is StepState.DONE else old.progress,
         )
 
     def _change(self, step_id: str, **changes: Any) -> None:
         old = self._steps.get(step_id)
-        if old is None or (new := msgspec.structs.replace(old, **changes)) == old:
+        if old is None or (new := replace(old, **changes)) == old:
             return
         self._steps[step_id] = new
-        self._changed()
+        self._show()
+
+    def _show(self) -> None:
+        if self._store is None:
+            return
+        load = self._steps.get("load")
+        loads = load is not None and load.state is StepState.RUNNING
+        state = ClusterState.LOADING if loads else self._store.snapshot.state
+        self._store.update(steps=tuple(self._steps.values()), state=state)

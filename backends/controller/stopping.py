@@ -1,21 +1,30 @@
-"""Ending the processes of one cluster, on every machine, each verified gone."""
+"""The processes of one cluster on every machine: found, ended, left over."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from backends.controller.together import together
 from backends.errors import HostError, PeerUnreachable
-from backends.planning.blueprint import cluster_of, short_name, stop_order
-from backends.state import Leftover, Step
+from backends.link.relay import is_beside
+from backends.planning.blueprint import (
+    cluster_of,
+    machines_of,
+    needed_names,
+    process_name,
+    short_name,
+    stop_order,
+)
+from backends.state import Leftover, ProcessRole, Step
+from backends.tasks import gather_or_cancel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
-    from backends.controller.steps import StepBoard
+    from backends.controller.context import ClusterContext
     from backends.machines.host import AgentHost, ProcessRecord
-    from backends.machines.machine import Machine, Machines
+    from backends.machines.machine import Machine
+    from backends.state import Plan
 
 log = logging.getLogger(__name__)
 
@@ -29,27 +38,34 @@ class MachineProcess(NamedTuple):
     record: ProcessRecord
 
 
-class Stopper:
-    """Stops processes of one cluster; what cannot be stopped now is handed back."""
+class ClusterProcesses:
+    """Stops processes of one cluster.
 
-    def __init__(self, cluster: str, machines: Machines, steps: StepBoard) -> None:
-        self._cluster = cluster
-        self._machines = machines
-        self._steps = steps
+    One that is out of reach is left over until its machine is back. The journal and
+    the snapshot know what is left over.
+    """
+
+    def __init__(self, context: ClusterContext) -> None:
+        self._context = context
+        self._cluster = context.name
+        self._machines = context.machines
+        self._steps = context.steps
 
     def found(self) -> list[MachineProcess]:
         """Every process directory of the cluster, as last reported."""
         return [
             MachineProcess(machine.name, record)
             for machine in self._machines.all()
-            for record in self.on(machine)
+            if (host := _host_of(machine))
+            for record in host.seen
+            if cluster_of(record.name) == self._cluster
         ]
 
-    def on(self, machine: Machine) -> list[ProcessRecord]:
-        """Return the processes of one machine; none while it is not connected."""
-        host = _host_of(machine)
-        seen = host.seen if host else ()
-        return [record for record in seen if cluster_of(record.name) == self._cluster]
+    @property
+    def server_runs(self) -> bool:
+        """True if the llama-server of the cluster is alive, as last reported."""
+        servers = (r for _, r in self.found() if r.role is ProcessRole.SERVER)
+        return any(record.alive for record in servers)
 
     async def stop_all(
         self, *, shown: bool = False, but: Collection[str] = ()
@@ -67,16 +83,15 @@ class Stopper:
             ordered = [record for stage in stop_order(living) for record in stage]
             names = [short_name(record.name) for record in ordered]
             self._steps.reset(*(Step(id=f"stop:{n}", title=f"Stop {n}") for n in names))
-        left = await self.stop(found, shown=shown)
+        left = await self.stop(found)
         await self._stop_orphans()
         return left
 
-    async def stop(
-        self, found: Collection[MachineProcess], *, shown: bool = False
-    ) -> list[Leftover]:
+    async def stop(self, found: Collection[MachineProcess]) -> list[Leftover]:
         """Stop these, who uses others first; all of a stage at once.
 
-        Ended ones are stopped too, without a word: they may have left children.
+        Ended ones are stopped too: they may have left children. What could not be
+        stopped is returned, and left over.
 
         Raises:
             HostError: something outlived SIGKILL.
@@ -86,37 +101,23 @@ class Stopper:
         failed: list[HostError] = []
 
         async def stopped(record: ProcessRecord) -> None:
-            machine = machine_of[id(record)]
+            machine, name = machine_of[id(record)], short_name(record.name)
             try:
-                one = await self._stop(machine, record, shown=shown)
+                with self._steps.step(f"stop:{name}" if record.alive else ""):
+                    await self._machines.get(machine).host.stop(record.name, GRACE_S)
+            except PeerUnreachable as error:
+                log.warning("%s on %s cannot be stopped now: %s", name, machine, error)
+                left.append(Leftover(name=name, peer=machine, why=error.what))
             except HostError as error:
                 failed.append(error)
-            else:
-                left.extend([one] if one else [])
 
         for stage in stop_order(one.record for one in found):
-            await together(stopped(record) for record in stage)
+            await gather_or_cancel(stopped(record) for record in stage)
         if failed:
             # Only after all others were asked to end.
             raise failed[0]
+        self.remember(left)
         return left
-
-    async def _stop(
-        self, machine: str, record: ProcessRecord, *, shown: bool
-    ) -> Leftover | None:
-        if not shown or not record.alive:
-            return await self._ended(machine, record.name)
-        with self._steps.step(f"stop:{short_name(record.name)}"):
-            return await self._ended(machine, record.name)
-
-    async def _ended(self, machine: str, name: str) -> Leftover | None:
-        """End one process; what is known of it if its machine is out of reach."""
-        try:
-            await self._machines.get(machine).host.stop(name, GRACE_S)
-        except PeerUnreachable as error:
-            log.warning("%s on %s cannot be stopped now: %s", name, machine, error)
-            return Leftover(name=short_name(name), peer=machine, why=error.what)
-        return None
 
     async def _stop_orphans(self) -> None:
         """End processes whose directory is lost."""
@@ -124,7 +125,7 @@ class Stopper:
             try:
                 lost = {orphan.name for orphan in await host.orphans()}
                 ours = [name for name in lost if cluster_of(name) == self._cluster]
-                await together(host.stop(name, GRACE_S) for name in ours)
+                await gather_or_cancel(host.stop(name, GRACE_S) for name in ours)
             except PeerUnreachable:
                 continue
 
@@ -134,27 +135,77 @@ class Stopper:
             if not record.alive and short_name(record.name) not in wanted:
                 await self._machines.get(machine).host.remove(record.name)
 
-    async def settle(
-        self, machine: Machine, wanted: Callable[[str], bool]
-    ) -> Iterable[str]:
-        """Stop what runs on a machine that came back and is not wanted any more.
-
-        Returns the names of what was stopped.
+    async def settle(self, machine: Machine, plan: Plan | None) -> None:
+        """End what a plan does not want on a machine that came back.
 
         Raises:
             HostError: something outlived SIGKILL.
             PeerUnreachable: it is gone again.
         """
-        stopped: list[str] = []
+        wanted = needed_names(plan) if plan else {}
         for record in await machine.host.records():
             name = short_name(record.name)
-            if cluster_of(record.name) != self._cluster or not record.alive:
-                continue
-            if not wanted(name):
+            is_ours = cluster_of(record.name) == self._cluster and record.alive
+            if is_ours and wanted.get(name) != machine.name:
                 log.warning("stopping %s, left over on %s", name, machine.name)
                 await machine.host.stop(record.name, GRACE_S)
-                stopped.append(name)
-        return stopped
+        self._keep(o for o in self._context.record.leftovers if o.peer != machine.name)
+
+    # --- left over ----------------------------------------------------------------
+
+    def after(self, plan: Plan | None) -> tuple[Leftover, ...]:
+        """Return the leftovers once ``plan`` replaces the present goal.
+
+        Every process of the present goal on a machine out of reach becomes a leftover.
+        """
+        record = self._context.record
+        before = needed_names(record.goal.plan) if record.goal.plan else {}
+        wanted = needed_names(plan) if plan else {}
+        gone = {n: m for n, m in before.items() if wanted.get(n) != m}
+        known = {(one.peer, one.name): one for one in record.leftovers}
+        known |= {(one.peer, one.name): one for one in self.away(gone)}
+        return tuple(o for o in known.values() if wanted.get(o.name) != o.peer)
+
+    def away(self, names: Mapping[str, str]) -> list[Leftover]:
+        """Return the given processes that may run on a machine out of reach."""
+        connected = {machine.name for machine in self._machines.all()}
+        return [
+            Leftover(name=name, peer=machine, why=f"{machine} cannot be reached")
+            for name, machine in names.items()
+            if machine not in connected and self._may_stand(machine, name)
+        ]
+
+    def _may_stand(self, machine: str, name: str) -> bool:
+        # A relay does not stand beside every worker: it counts only if it was
+        # seen.
+        guessed = is_beside(name) and not self._context.book.knows(machine)
+        full = process_name(self._cluster, name)
+        return not guessed and self._context.book.may_run(machine, full)
+
+    def remember(self, left: Iterable[Leftover]) -> None:
+        """Keep what could not be stopped, together with what was known of before."""
+        known = {(one.peer, one.name): one for one in self._context.record.leftovers}
+        known |= {(one.peer, one.name): one for one in left}
+        self._keep(known.values())
+
+    def _keep(self, leftovers: Iterable[Leftover]) -> None:
+        # A machine that left the settings is out of our hands.
+        known = tuple(one for one in leftovers if self._is_known(one.peer))
+        self._context.journal.change(leftovers=known)
+        self._context.store.update(leftovers=self._context.record.leftovers)
+
+    def _is_known(self, machine: str) -> bool:
+        try:
+            self._machines.get(machine)
+        except HostError:
+            return False
+        return True
+
+    def machines_missing(self) -> tuple[str, ...]:
+        """Machines of the goal that are not connected."""
+        plan = self._context.record.goal.plan
+        connected = {machine.name for machine in self._machines.all()}
+        return tuple(n for n in machines_of(plan) if n not in connected) if plan else ()
 
 
 def _host_of(machine: Machine) -> AgentHost | None:

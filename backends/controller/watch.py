@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, NoReturn
 
-from backends.controller.evidence import failure_of
+from backends.controller.deaths import failure_of
 from backends.errors import ProcessFailed
 from backends.planning.blueprint import short_name
 from backends.state import Failure, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.controller.ways import Ways
+    from backends.controller.context import ClusterContext
     from backends.errors import DllmError
     from backends.machines.host import ProcessRecord
-    from backends.machines.machine import Machine, Machines
+    from backends.machines.machine import Machine
 
 # A dying worker takes llama-server with it; give both the time to be seen dead, so that
 # the worker is blamed.
@@ -37,27 +36,17 @@ class Watch:
 
     Machines report by themselves which process ended. ``expected`` is in the order of
     blame: workers before relays before llama-server, which dies of any of them.
-    ``clock`` gives Unix seconds.
     """
 
-    def __init__(
-        self, machines: Machines, ways: Ways, clock: Callable[[], float]
-    ) -> None:
-        self._machines = machines
-        self._ways = ways
-        self._clock = clock
-        self._news = asyncio.Event()
+    def __init__(self, context: ClusterContext) -> None:
+        self._context = context
         self._reported: DllmError | None = None
         self.expected: tuple[Expected, ...] = ()
-
-    def stir(self) -> None:
-        """Look again: something has happened."""
-        self._news.set()
 
     def report(self, error: DllmError) -> None:
         """Somebody else found what cannot go on like this."""
         self._reported = error
-        self.stir()
+        self._context.news.set()
 
     def forget(self) -> None:
         """Drop what was reported: all of it is about to be built anew."""
@@ -87,17 +76,17 @@ class Watch:
                     what=f"The process directory of {short_name(name)} is gone",
                     hint=GONE.format(machine=machine.name),
                     process=short_name(name),
-                    at=self._clock(),
+                    at=time.time(),
                 )
             )
-        raise ProcessFailed(await failure_of(machine.host, record, self._clock()))
+        raise ProcessFailed(await failure_of(machine.host, record))
 
-    async def until_trouble(self) -> None:
+    async def until_trouble(self) -> NoReturn:
         """Look whenever there is news; returns only by raising, as ``require`` does."""
         while True:
-            self._news.clear()
+            self._context.news.clear()
             await self.require()
-            await self._news.wait()
+            await self._context.news.wait()
 
     def _first_ended(self) -> tuple[Machine, str, ProcessRecord | None] | None:
         """The first expected process that is not there, with what is known of it.
@@ -105,9 +94,9 @@ class Watch:
         Raises:
             PeerUnreachable: a machine of the cluster is not connected, or a way broke.
         """
-        self._ways.require_open()
+        self._context.ways.require_open()
         for one in self.expected:
-            machine = self._machines.get(one.machine)
+            machine = self._context.machines.get(one.machine)
             records = {record.name: record for record in machine.host.seen}
             record = records.get(one.name)
             same = record is not None and record.incarnation == one.incarnation

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from backends.controller.breaker import DEATHS_MAX
+from backends.controller.deaths import DEATHS_MAX
 from tests.engine.conftest import User, running_pid, wait_for
 from tests.engine.gate import Gate
 from tests.kit.processes import is_agent, kill_all, name_of, with_word, words_of

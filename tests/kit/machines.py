@@ -155,6 +155,8 @@ class Host:
         record = self.processes.get(name)
         if record is None or not record.alive:
             return record
+        if short_name(name) in self.world.immortal:
+            raise HostError(f"{short_name(name)} outlived SIGKILL")
         self.put(replace(record, state=ProcessState.STOPPING))
         await asyncio.sleep(grace_s if short_name(name) in self.world.stubborn else 0.1)
         self._machine.require_there()
@@ -304,6 +306,7 @@ class Cast:
         self.refused: set[str] = set()
         self.deaf: set[str] = set()
         self.stubborn: set[str] = set()
+        self.immortal: set[str] = set()
         self.engineless: set[str] = set()
         self.dying: dict[str, list[str]] = {}
         """The last words of the next processes of a name, which end at once."""
@@ -331,6 +334,19 @@ class Cast:
     async def reached(self, names: Iterable[str]) -> None:
         for name in names:
             await self.get(name).reached()
+
+    def appears(self, machine: str, short: str, role: ProcessRole) -> None:
+        """A process of the default cluster runs there, whoever started it."""
+        name = f"default/{short}"
+        self.machines[machine].processes.put(
+            ProcessRecord(
+                name=name,
+                role=role,
+                state=ProcessState.RUNNING,
+                pid=self.number(),
+                argv=(),
+            )
+        )
 
     def holder(self, short: str) -> tuple[Host, ProcessRecord]:
         """The machine that runs a process, and its record."""

@@ -20,20 +20,20 @@ from msgspec.structs import replace
 
 from backends.controller.clusters import Clusters
 from backends.engine.server import Counts, Health, ServerClient
-from backends.errors import ControllerError, DllmError, ModelError
+from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.gateway.control import GatewayLink
-from backends.machines.readers import Readers
-from backends.paths import Paths
 from backends.speculation import auto
 from backends.state import (
     Actor,
     ClusterState,
+    ProcessRole,
     ServerSettings,
     Speculation,
 )
 from backends.state.snapshots import RequestCounts
+from tests.kit.clusters import ScriptedReaders, paths_in
 from tests.kit.full_disk import little_room
-from tests.kit.machines import Cast, engine_of
+from tests.kit.machines import Cast
 from tests.kit.virtual_time import in_virtual_time
 from tests.unit.planning import machines as planned
 
@@ -41,39 +41,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.controller.cluster import Cluster
-    from backends.engine.ask import Engine
     from backends.gateway.target import Target
-    from backends.state import Failure, ModelInfo, Plan
+    from backends.state import Failure, Plan
 
 ANNA = Actor(program="scene", user="anna")
 PATIENCE = "3600"
 SMALL_DRAFT = "/small.gguf"
 
 
-class ScriptedReaders(Readers):
-    """Reads real settings; models and engines are as the scene says."""
-
-    scripted: dict[str, ModelInfo]
-
-    async def model(self, path: str) -> ModelInfo:
-        if path not in self.scripted:
-            raise ModelError(f"Cannot read the model {path} (No such file)")
-        return self.scripted[path]
-
-    async def engine(self, wanted: str | None = None) -> Engine:
-        return engine_of("local")
-
-
 class Scene:
     """The stage, and what a script can do and expect on it."""
 
     def __init__(self, folder: Path) -> None:
-        self.paths = Paths(
-            config_dir=folder / "config",
-            state_dir=folder / "state",
-            cache_dir=folder / "cache",
-            runtime_dir=folder / "run",
-        )
+        self.paths = paths_in(folder)
         for made in (self.paths.config_dir, self.paths.clusters_dir):
             made.mkdir(parents=True)
         self.cast = Cast("ada", "bob")
@@ -89,6 +69,7 @@ class Scene:
         self.clusters: Clusters
         self.seen_events = 0
         self._is_up = False
+        self._has_bare = True
         self._link: Any = None
         self._asked: Plan | None = None
         self._later: list[asyncio.Task[Any]] = []
@@ -109,8 +90,7 @@ class Scene:
                 machine.tunnels.clear()
             await asyncio.sleep(1.0)
             return
-        readers = ScriptedReaders(self.paths, None)  # type: ignore[arg-type]
-        readers.scripted = self.models
+        readers = ScriptedReaders(self.paths, self.models)
         self.clusters = Clusters(readers, self.paths)
         await self.clusters.start(self.cast)  # type: ignore[arg-type]
         self.clusters.begin()
@@ -172,8 +152,19 @@ class Scene:
         self._asked = plan
 
     async def stop(self) -> None:
-        await self.cluster.want(None, by=ANNA)
         self._asked = None
+        await self.cluster.want(None, by=ANNA)
+
+    async def checks(self, *words: str) -> None:
+        """Look whether a plan can be had, before anything is stopped for it."""
+        await self.cluster.require_possible(self._plan(*words))
+
+    async def looks_at_losses(self) -> None:
+        await self.cluster.look_at_fallbacks(0.0)
+
+    def losses(self, *names: str) -> None:
+        """The snapshot shows what goes on without each of these."""
+        assert [one.lost for one in self.now.fallbacks] == list(names)
 
     async def refused(self, text: str, verb: str, *words: str) -> None:
         """A request is refused, with a sentence that has this text."""
@@ -233,6 +224,11 @@ class Scene:
         machine.breaks()
         self.clusters.show_peers(self.cast.values())
 
+    def silent(self, name: str, seconds: str) -> None:
+        """A machine is cut off that was silent for so long already."""
+        self.away(name)
+        self.cast.machines[name].away_since = time.time() - float(seconds)
+
     async def back(self, name: str) -> None:
         machine = self.cast.machines[name]
         machine.there, machine.away_since = True, None
@@ -260,6 +256,23 @@ class Scene:
 
     def stubborn(self, name: str) -> None:
         self.cast.stubborn.add(name)
+
+    def bare(self, state: str) -> None:
+        """Somebody else's rpc-server is ``gone``, or ``there``."""
+        self._has_bare = state == "there"
+
+    def immortal(self, name: str) -> None:
+        """Not even SIGKILL ends a process of that name."""
+        self.cast.immortal.add(name)
+
+    def appears(self, machine: str, name: str) -> None:
+        """A process runs that nothing wants any more."""
+        self.cast.appears(machine, name, ProcessRole.WORKER)
+
+    def removed(self, machine: str) -> None:
+        """A machine is taken out of the settings."""
+        del self.cast.machines[machine]
+        self.clusters.show_peers(self.cast.values())
 
     def engineless(self, name: str) -> None:
         self.cast.engineless.add(name)
@@ -295,6 +308,16 @@ class Scene:
         counts = {"in_flight": int(in_flight), "fragile": int(fragile)}
         self.counts = replace(self.counts, **counts)
         self._count()
+
+    def folder(self, state: str) -> None:
+        """The folder of the journal is ``gone``, or ``back``."""
+        folder, aside = self.paths.clusters_dir, self.paths.state_dir / "aside"
+        if state == "gone":
+            folder.rename(aside)
+            folder.write_text("in the way")
+        else:
+            folder.unlink()
+            aside.rename(folder)
 
     def disk(self, state: str) -> None:
         if state == "full":
@@ -515,6 +538,11 @@ class Scene:
                 raise ControllerError("no answer")
             return auto.Measured(scene.rates[kind], None)
 
+        async def connects(address: str) -> tuple[str, float]:
+            if not scene._has_bare:
+                raise PeerUnreachable(f"No rpc-server listens at {address}")
+            return address, 1.0
+
         class Inline:
             def submit(self, work: Any, *args: Any) -> Any:
                 from concurrent.futures import Future
@@ -531,6 +559,9 @@ class Scene:
             patch.multiple(GatewayLink, tell=tell, close=close),
             patch("backends.controller.journal._disk", Inline),
             patch.object(auto, "measured", measured),
+            patch("backends.controller.discovery.connects", connects),
+            patch("backends.controller.recovery.connects", connects),
+            patch("backends.machines.bare.connects", connects),
         ):
             yield
 

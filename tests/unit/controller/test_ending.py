@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from backends.controller.api import Api
 from backends.controller.clusters import Clusters
 from backends.machines.peers import Peers
-from backends.state import ClusterState, Peer, PeerState, PeerWork
+from backends.state import ClusterState, Peer, PeerState, PeerWork, ProcessRole
+from tests.kit.clusters import Stage, plan_on, running
 from tests.kit.waiting import PATIENCE_S
-from tests.unit.controller.test_cluster import Stage, plan_on, running
 from tests.unit.controller.test_launch_order import held
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Ending:
         self.ended = asyncio.Event()
         self.stops = asyncio.Event()
         self.may_stop = asyncio.Event()
-        self.local = stage.machines.known["local"]
+        self.local = stage.cast.get("local").host
         self._stop, self.local.stop = self.local.stop, self._slow  # type: ignore[method-assign]
         clusters = Clusters(MagicMock(), paths)
         clusters._clusters["default"] = stage.cluster
@@ -54,11 +54,10 @@ class Ending:
         app.router.add_get("/events", api._snapshots)
         self.client = TestClient(TestServer(app))
 
-    async def _slow(self, name: str, grace_s: float) -> None:
+    async def _slow(self, name: str, grace_s: float) -> Any:
         self.stops.set()
         await self.may_stop.wait()
-        if self.local.running:
-            await self._stop(name, grace_s)
+        return await self._stop(name, grace_s)
 
 
 @pytest.fixture
@@ -70,14 +69,14 @@ async def ending(tmp_path: Path, paths: Paths) -> AsyncIterator[Ending]:
 
 async def test_one_that_only_stops_ends_after_that(ending: Ending) -> None:
     """Whoever began it was interrupted while it stopped, and asks no more."""
-    ending.local.running.append("w")
+    ending.stage.cast.appears("local", "w", ProcessRole.WORKER)
     await ending.cluster.want(None)
     await ending.stops.wait()
     assert (await ending.client.post(IF_IDLE)).status == 200
     assert not ending.ended.is_set()
     ending.may_stop.set()
     await asyncio.wait_for(ending.ended.wait(), PATIENCE_S)
-    assert ending.local.running == []
+    assert ending.stage.cast.running() == []
 
 
 async def test_one_that_does_nothing_ends_at_once(ending: Ending) -> None:
@@ -88,7 +87,6 @@ async def test_one_that_does_nothing_ends_at_once(ending: Ending) -> None:
 
 
 async def test_one_that_is_wanted_stays(ending: Ending) -> None:
-    ending.stage.machines.connected.add("ada")
     await ending.cluster.want(plan_on("ada"))
     assert (await ending.client.post(IF_IDLE)).status == 200
     await ending.stage.becomes(ClusterState.FAILED)

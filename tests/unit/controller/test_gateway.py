@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from backends.config import Config
 from backends.controller import gateway as module
-from backends.controller.breaker import DEATHS_MAX
+from backends.controller.deaths import DEATHS_MAX
 from backends.controller.event_log import EventFiles, EventLog
 from backends.controller.event_recorders import EventRecorder
 from backends.controller.gateway import ApiPortTaken, Gateway

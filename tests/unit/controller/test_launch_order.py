@@ -14,8 +14,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from backends.controller.api import Api, LaunchRequest
 from backends.controller.responses import errors_as_values
+from tests.kit.clusters import Stage, plan_on
 from tests.kit.waiting import until
-from tests.unit.controller.test_cluster import Stage, plan_on
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

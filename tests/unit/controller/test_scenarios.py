@@ -48,6 +48,28 @@ ASKED_FOR = {
         until serving
         runs llama-server relay-ada
         """,
+    "a worker that somebody else has not started yet is waited for": """
+        bare gone
+        launch ada bare relays
+        wait 30
+        bare there
+        until serving 5
+        told "No rpc-server listens at 127.0.0.1:50052: waiting for it" "serves again"
+        """,
+    "but for a minute only": """
+        bare gone
+        launch ada bare relays
+        until failed 70
+        fails "No rpc-server listens at 127.0.0.1:50052"
+        """,
+    "a worker of somebody else that ended is not ours to start again": """
+        launch ada bare relays
+        until serving
+        bare gone
+        kill llama-server
+        until failed 5
+        fails "ada is gone: No rpc-server listens at 127.0.0.1:50052"
+        """,
     "a stop while a machine is looked for": """
         away ada
         later 1 stop
@@ -144,6 +166,7 @@ ASKED_FOR = {
         launch ada
         until failed
         fails "ada ended with exit code 1"
+        journal failure.served False
         runs
         busy no
         step ada failed
@@ -158,6 +181,15 @@ ASKED_FOR = {
         until failed
         generation 2
         fails "llama-server ended"
+        """,
+    "a launch in place of one that never served goes back to nothing": """
+        loads 600
+        launch ada
+        until loading
+        dies bob
+        launch bob
+        until failed
+        generation 2
         """,
     "launches in a row go back to the last that served": """
         launch ada
@@ -252,6 +284,65 @@ ASKED_FOR = {
         runs
         journal goal.plan None
         disk free
+        """,
+    "a stop that cannot be written is done, and told": """
+        launch ada
+        until serving
+        folder gone
+        refused "another controller would start it again" stop
+        wait 10
+        until idle
+        runs
+        busy yes
+        folder back
+        stop
+        wait 1
+        busy no
+        """,
+    "what starts too late for any plan is ended": """
+        dies ada
+        launch ada
+        until failed
+        appears local w
+        wait 10
+        runs
+        until failed
+        fails "ada ended with exit code 1"
+        stop
+        until idle
+        appears local w
+        wait 10
+        runs
+        """,
+    "one that cannot be ended keeps no other from being ended": """
+        immortal ada
+        launch ada bob
+        until serving
+        stop
+        until failed
+        fails "ada outlived SIGKILL"
+        runs ada
+        """,
+    "what would be ended for a plan that cannot be had is not": """
+        away ada
+        checks ada
+        back ada
+        launch bob
+        until serving
+        checks ada bob
+        away ada
+        refused "what serves now is left as it is" checks ada
+        """,
+    "what each loss would leave is shown": """
+        launch ada bob
+        looks-at-losses
+        losses
+        until serving
+        looks-at-losses
+        losses ada bob
+        small local bob
+        looks-at-losses
+        losses ada bob
         """,
     "an error that nobody thought of": """
         break-code port_owner
@@ -401,6 +492,7 @@ DEATHS = {
         kill llama-server
         until failed
         fails "5 times within two minutes of serving"
+        journal failure.served True
         runs
         gateway end
         stays failed 600
@@ -408,17 +500,31 @@ DEATHS = {
     "deaths far apart count anew": """
         launch ada
         until serving
-        kill llama-server
-        recovers
-        kill llama-server
-        recovers
-        kill llama-server
-        recovers
-        kill llama-server
-        recovers
+        repeat 4 "kill llama-server" recovers
         wait 121
+        repeat 4 "kill llama-server" recovers
+        """,
+    "the time that loads take does not count": """
+        launch ada
+        until serving
+        loads 600
+        repeat 4 "kill llama-server" recovers
         kill llama-server
+        until failed
+        """,
+    "deaths of others are counted for themselves": """
+        launch ada bob
+        until serving
+        repeat 4 "kill ada" recovers "kill bob" recovers
+        uses ada bob
+        """,
+    "a launch begins the count anew": """
+        launch ada
+        until serving
+        repeat 4 "kill llama-server" recovers
+        launch other ada
         recovers
+        repeat 4 "kill llama-server" recovers
         """,
     "a worker that never listens again is done without at once": """
         launch ada bob
@@ -428,6 +534,23 @@ DEATHS = {
         recovers 40
         uses bob
         started ada 2
+        """,
+    "a relay beside a worker that cannot be started again": """
+        launch ada bob relays
+        until serving
+        refuses worker-relay-ada
+        kill worker-relay-ada
+        recovers 10
+        uses bob
+        told "worker-relay-ada cannot be started on ada: went on without ada"
+        """,
+    "a relay of the head that cannot be started again": """
+        launch ada bob relays
+        until serving
+        refuses relay-ada
+        kill relay-ada
+        until failed 10
+        fails "relay-ada cannot be started on local"
         """,
     "a worker that cannot be started again is done without": """
         launch ada bob
@@ -609,6 +732,51 @@ MACHINES = {
         runs
         busy no
         """,
+    "one that is taken out of the settings is not waited for": """
+        launch ada
+        until serving
+        away ada
+        stop
+        until idle
+        leftovers ada
+        removed ada
+        stop
+        wait 5
+        leftovers
+        busy no
+        """,
+    "it is not taken back where that is not wanted": """
+        settings "rejoin = 'never'"
+        launch ada bob
+        until serving
+        away ada
+        wait 70
+        until serving
+        back ada
+        stays serving 600
+        untold "launch again to use it"
+        """,
+    "one that is silent counts as away from its last sign of life": """
+        launch ada bob
+        until serving
+        silent ada 40
+        wait 22
+        until serving 3
+        uses bob
+        """,
+    "one that asks for a password is waited for like one that is away": """
+        launch ada bob
+        until serving
+        away ada
+        wait 70
+        until serving
+        asking ada
+        back ada
+        stays serving 300
+        answered ada
+        recovers
+        uses ada bob
+        """,
     "one that lost its power": """
         launch ada bob
         until serving
@@ -664,6 +832,40 @@ CONTROLLERS = {
         until serving
         started llama-server 1
         told "failed: The controller failed: ZeroDivisionError" "taken up"
+        """,
+    "relays end with the tunnels, and a worker is to blame before them": """
+        launch ada relays
+        until serving
+        controller ends
+        controller starts
+        until serving
+        told "its tunnels ended"
+        controller ends
+        kill ada
+        controller starts
+        until serving
+        told "died: ada was killed"
+        untold "died: relay-ada"
+        """,
+    "ends with no controller there are counted": """
+        launch local
+        until serving
+        repeat 3 "controller ends" "kill llama-server" "controller starts" recovers
+        wait 130
+        journal unwatched_deaths 0
+        repeat 4 "controller ends" "kill llama-server" "controller starts" recovers
+        controller ends
+        kill llama-server
+        controller starts
+        until failed
+        fails "5 times within two minutes of serving"
+        """,
+    "what was never started is no death": """
+        loads 600
+        launch ada
+        until loading
+        repeat 6 "controller ends" "deletes ada" "controller starts" "until loading"
+        journal unwatched_deaths 0
         """,
     "a load goes on": """
         loads 30

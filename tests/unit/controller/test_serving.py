@@ -1,31 +1,64 @@
-"""What llama-server is asked while it serves, on a false clock."""
+"""What llama-server is asked while it serves, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self, cast
-from unittest.mock import AsyncMock
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
 from backends.controller import serving
-from backends.controller.relays import Links
-from backends.controller.serving import Serving
+from backends.controller.serving import LOOK_S, SPEED_IDLE_S, Serving
 from backends.engine.server import Counts, Slot
-from backends.link.wire import Line
+from backends.errors import HostError
+from backends.state import LogChunk
+from tests.kit.virtual_time import in_virtual_time
 
-MINUTE_S = 60.0
-LINES_MAX = 5
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+IDLE = "0.01.000.000 I srv  update_slots: all slots are idle\n"
+BUSY = "0.01.000.000 I slot launch_slot_: id  0 | task 10 | processing task\n"
 
 
-class CountingServer:
-    """A llama-server with one slot, which counts what it is asked."""
+class LogHost:
+    """A host with one log."""
 
-    def __init__(self, *, busy: bool, speculative: bool) -> None:
-        self.slot = Slot(id=0, is_processing=busy, speculative=speculative)
+    def __init__(self) -> None:
+        self.log = IDLE
+        self.gone = False
+
+    async def read_log(self, name: str, offset: int, limit_bytes: int) -> LogChunk:
+        if self.gone:
+            raise HostError("gone")
+        start = len(self.log) + offset if offset < 0 else offset
+        text = self.log[start : start + limit_bytes]
+        end = start + len(text)
+        return LogChunk(name=name, text=text, offset=start, next_offset=end)
+
+
+class Server:
+    """A llama-server with one slot, and its links; it notes what it is asked, when."""
+
+    def __init__(self, rows: int | None = None, **slot: bool) -> None:
+        self.slot = Slot(id=0, **slot)
+        self.count = rows
+        self.carried: dict[str, int] = {}
+        self.host: Any = LogHost()
         self.asked: list[str] = []
+        self.asked_at_s: list[float] = []
+        self.heed: Callable[[object], None] = lambda speed: None
+        store: Any = SimpleNamespace(update=lambda **_: None)
+        links: Any = SimpleNamespace(
+            rows=lambda: self.count,
+            carried_bytes=lambda: dict(self.carried),
+            heed=lambda speed: self.heed(speed),
+        )
+        self.serving = Serving(store, links)
+
+    def __call__(self, port: int) -> Self:
+        return self
 
     async def __aenter__(self) -> Self:
         return self
@@ -35,108 +68,98 @@ class CountingServer:
 
     async def slots(self) -> tuple[Slot, ...]:
         self.asked.append("slots")
+        self.asked_at_s.append(asyncio.get_running_loop().time())
         return (self.slot,)
 
     async def counts(self) -> Counts:
         self.asked.append("metrics")
         return Counts(finished_tokens=7)
 
+    async def moved(self) -> bool:
+        return await self.serving.moved(self.host, "default/llama-server")
 
-class Ended(Exception):
-    """The time is over."""
 
+def follow(
+    server: Server, monkeypatch: pytest.MonkeyPatch, seconds: float = 60.0
+) -> list[str]:
+    """What a server is asked meanwhile."""
+    monkeypatch.setattr(serving, "ServerClient", server)
 
-@pytest.fixture
-def minute(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a server is asked in the minute; nothing moves."""
+    async def run() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await server.serving.follow(1, server.host, "default/llama-server")
 
-    def questions(
-        rows: int | None, *, busy: bool = False, speculative: bool = False
-    ) -> list[str]:
-        over = asyncio.Event()
-        server = CountingServer(busy=busy, speculative=speculative)
-        monkeypatch.setattr(serving, "ServerClient", lambda _: server)
-        now_s = 0.0
-
-        async def sleep(seconds: float) -> None:
-            nonlocal now_s
-            now_s += seconds
-            if now_s >= MINUTE_S:
-                over.set()
-                await asyncio.Event().wait()
-
-        async def until_trouble() -> None:
-            await over.wait()
-            raise Ended
-
-        async def still() -> bool:
-            return False
-
-        async def run() -> None:
-            store: Any = SimpleNamespace(update=lambda **_: None)
-            watch: Any = SimpleNamespace(until_trouble=until_trouble)
-            one = Serving(store, lambda _: None, lambda: rows, sleep)
-            with pytest.raises(Ended):
-                await one.until_trouble(1, watch, still)
-
-        asyncio.run(run())
-        return server.asked
-
-    return questions
+    in_virtual_time(run)
+    return server.asked
 
 
 @pytest.mark.parametrize("rows", [None, 3])
 def test_an_idle_server_gets_few_lines_in_its_log(
-    minute: Any, rows: int | None
+    monkeypatch: pytest.MonkeyPatch, rows: int | None
 ) -> None:
-    assert 0 < len(minute(rows)) <= LINES_MAX
+    assert 0 < len(follow(Server(rows), monkeypatch)) <= 5
 
 
-def test_its_averages_are_left_alone_where_relays_see_tokens(minute: Any) -> None:
+def test_its_averages_are_left_alone_where_relays_see_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Only the first count is its own: what it made before the relays were followed."""
-    asked = minute(3, busy=True)
+    asked = follow(Server(3, is_processing=True), monkeypatch)
     assert asked.count("metrics") == 1
     assert asked.count("slots") == 120
 
 
 @pytest.mark.parametrize(("rows", "speculative"), [(None, False), (3, True)])
 def test_it_is_asked_where_relays_do_not_see_tokens(
-    minute: Any, rows: int | None, speculative: bool
+    monkeypatch: pytest.MonkeyPatch, rows: int | None, speculative: bool
 ) -> None:
-    asked = minute(rows, busy=True, speculative=speculative)
+    server = Server(rows, is_processing=True, speculative=speculative)
+    asked = follow(server, monkeypatch)
     assert asked.count("metrics") == asked.count("slots")
 
 
-async def test_rows_are_known_until_a_relay_stops_reading() -> None:
-    links = Links(cast("Any", SimpleNamespace(update=lambda **_: None)))
-    nowhere = Path("/nonexistent/relay.sock")
-    async with links.following({"w": nowhere}, lambda _: None):
-        assert links.rows() is None
-        (reader,) = links._each()
-        reader.meter.take(Line(type="snapshot", rows=0))
-        assert links.rows() == 0
-        reader.meter.take(Line(type="snapshot", rows=0, mode="plain"))
-        assert links.rows() is None
-
-
-async def test_a_figure_that_cannot_be_shown_ends_nothing(
+def test_a_figure_that_cannot_be_shown_ends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server = CountingServer(busy=True, speculative=False)
-    monkeypatch.setattr(serving, "ServerClient", lambda _: server)
-    shown = asyncio.Event()
+    server = Server(3, is_processing=True)
 
-    def told(_: object) -> None:
-        if len(server.asked) > LINES_MAX:
-            shown.set()
+    def heed(speed: object) -> None:
         raise ZeroDivisionError
 
-    async def until_trouble() -> None:
-        await shown.wait()
-        raise Ended
+    server.heed = heed
+    assert follow(server, monkeypatch).count("slots") > 100
 
-    store: Any = SimpleNamespace(update=lambda **_: None)
-    watch: Any = SimpleNamespace(until_trouble=until_trouble)
-    one = Serving(store, told, lambda: 3, lambda _: asyncio.sleep(0))
-    with pytest.raises(Ended):
-        await asyncio.wait_for(one.until_trouble(1, watch, AsyncMock()), 10)
+
+def test_it_is_asked_anew_when_something_moved_or_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server()
+    follow(server, monkeypatch, seconds=SPEED_IDLE_S + LOOK_S)
+    assert server.asked_at_s == pytest.approx([0.0, SPEED_IDLE_S])
+    server.asked_at_s.clear()
+    server.heed = lambda speed: server.carried.update(w=len(server.asked))
+    follow(server, monkeypatch, seconds=1.5 * LOOK_S)
+    assert server.asked_at_s == pytest.approx([0.0, LOOK_S])
+
+
+async def test_bytes_on_the_links_are_activity() -> None:
+    server = Server()
+    server.carried = {"worker1": 5, "worker2": 7}
+    await server.moved()
+    assert not await server.moved()
+    server.carried["worker2"] = 8
+    assert await server.moved()
+    assert not await server.moved()
+
+
+async def test_without_links_lines_that_are_not_answers_to_us_are_activity() -> None:
+    server = Server()
+    assert not await server.moved()
+    server.host.log += IDLE
+    assert not await server.moved()
+    server.host.log += BUSY + IDLE
+    assert await server.moved()
+    assert not await server.moved()
+    server.host.gone = True
+    assert not await server.moved()

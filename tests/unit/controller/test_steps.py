@@ -3,51 +3,63 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
-from backends.controller.steps import StepBoard
+from backends.config import Config
+from backends.controller.snapshot_store import SnapshotStore
+from backends.controller.steps import Steps
 from backends.errors import EngineError
-from backends.state import Step, StepState
+from backends.state import ClusterState, Step, StepState
 
 
-def board(times: list[float]) -> tuple[StepBoard, list[int]]:
-    changes: list[int] = []
-    steps = StepBoard(lambda: times.pop(0), lambda: changes.append(1))
-    steps.reset(Step(id="a", title="A"), Step(id="b", title="B"))
-    return steps, changes
+@pytest.fixture
+def store() -> SnapshotStore:
+    return SnapshotStore(Config)
 
 
-def test_a_step_is_timed() -> None:
-    steps, changes = board([10.0, 12.5])
-    with steps.step("a"):
-        steps.update("a", detail="half", progress=0.5)
-    first, second = steps.steps
+@pytest.fixture
+def steps(store: SnapshotStore) -> Steps:
+    steps = Steps(store)
+    steps.reset(Step(id="load", title="A"), Step(id="b", title="B"))
+    return steps
+
+
+def test_a_step_is_timed_and_shown(
+    store: SnapshotStore, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 10.0)
+    with steps.step("load"):
+        monkeypatch.setattr(time, "time", lambda: 12.5)
+        steps.update("load", detail="half", progress=0.5)
+        assert store.snapshot.state is ClusterState.LOADING
+    first, second = store.snapshot.steps
     assert (first.state, first.seconds, first.progress) == (StepState.DONE, 2.5, 1.0)
     assert first.detail == "half"
     assert second.state is StepState.PENDING
-    assert len(changes) == 4
 
 
-def test_a_failed_step_says_why() -> None:
-    steps, _ = board([1.0, 2.0])
-    with pytest.raises(EngineError), steps.step("a"):
-        raise EngineError("It broke", "Mend it.")
-    assert steps.steps[0].state is StepState.FAILED
-    assert steps.steps[0].detail == "It broke"
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (EngineError("It broke", "Mend it."), "It broke"),
+        (asyncio.CancelledError(), "cancelled"),
+    ],
+)
+def test_a_step_that_fails_says_why(
+    store: SnapshotStore, steps: Steps, error: BaseException, detail: str
+) -> None:
+    with pytest.raises(type(error)), steps.step("b"):
+        raise error
+    step = store.snapshot.steps[1]
+    assert (step.state, step.detail) == (StepState.FAILED, detail)
 
 
-def test_a_cancelled_step_says_so() -> None:
-    steps, _ = board([1.0, 2.0])
-    with pytest.raises(asyncio.CancelledError), steps.step("a"):
-        raise asyncio.CancelledError
-    assert steps.steps[0].detail == "cancelled"
-
-
-def test_the_same_news_twice_is_no_change() -> None:
-    steps, changes = board([1.0, 2.0])
+def test_a_step_of_an_earlier_list_is_ignored(
+    store: SnapshotStore, steps: Steps
+) -> None:
+    before = store.snapshot.steps
     with steps.step("a"):
-        steps.update("a", progress=0.5)
-        before = len(changes)
-        steps.update("a", progress=0.5)
-        assert len(changes) == before
+        steps.done("a")
+    assert store.snapshot.steps == before

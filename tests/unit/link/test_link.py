@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from backends.config import Config
-from backends.controller.relays import Links
+from backends.controller.links import Links, Ways
 from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import DllmError, UsageError
 from backends.link import relay
@@ -385,7 +385,7 @@ async def test_the_controller_refuses_a_lab_with_the_reason(
     store = SnapshotStore(Config)
     store.snapshot = head_alone
     with pytest.raises(UsageError) as refused:
-        await Links(store).set_lab(None, None)
+        await Links(store, Ways(lambda: None)).set_lab(None, None)
     assert str(refused.value) == why_no_link(head_alone)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from backends.controller.stand_in import told_split, told_stand_in
+from backends.controller.degraded_plan import degraded_text, split_text
 from backends.errors import PlanError
 from backends.planning.fallback import plan_without
 from backends.planning.proposal import plan_devices
@@ -163,7 +163,7 @@ def test_a_stand_in_has_no_draft_that_does_not_fit() -> None:
     assert (rest.speculation, rest.server.draft) == (None, NO_DRAFT)
     assert rest.ctx_size == plan.ctx_size
     check_draft(rest)
-    assert told_stand_in(rest, plan).endswith(", without its draft")
+    assert degraded_text(rest, plan).endswith(", without its draft")
 
 
 def test_auto_keeps_the_methods_that_fit_a_stand_in() -> None:
@@ -177,10 +177,10 @@ def test_auto_keeps_the_methods_that_fit_a_stand_in() -> None:
     rest = plan_without(plan, ["ada"], MODEL, {"local": tight, "ada": ADA})
     assert (rest.speculation, rest.server.draft) == (table, "auto")
     assert methods_of(rest) == (NO_DRAFT, "ngram")
-    assert told_stand_in(rest, plan).endswith(", without the drafts of d")
+    assert degraded_text(rest, plan).endswith(", without the drafts of d")
     roomy = plan_without(plan, ["ada"], MODEL, {"local": PLAIN, "ada": ADA})
     assert roomy.speculation == plan.speculation
-    assert told_stand_in(roomy, plan) == told_split(roomy)
+    assert degraded_text(roomy, plan) == split_text(roomy)
     alone = plan_without(
         replace(plan, speculation=METHOD), ["ada"], MODEL, {"local": tight, "ada": ADA}
     )

@@ -1,4 +1,4 @@
-"""Several things at once: results in order, one failure, and a cancellation heard."""
+"""Several coroutines at once: results in order, one failure, a cancellation heard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from backends.controller.together import together
+from backends.tasks import first_of, forever, gather_or_cancel
 
 
 async def result(value: int, after_s: float) -> int:
@@ -20,22 +20,27 @@ async def failing() -> int:
 
 
 async def test_results_keep_their_order() -> None:
-    assert await together([result(1, 0.02), result(2, 0.0)]) == [1, 2]
-    assert await together([]) == []
+    assert await gather_or_cancel([result(1, 0.02), result(2, 0.0)]) == [1, 2]
+    assert await gather_or_cancel([]) == []
 
 
-async def test_the_first_failure_ends_the_others() -> None:
-    went_on: list[str] = []
+@pytest.mark.parametrize("several", [lambda *w: gather_or_cancel(w), first_of])
+async def test_the_first_failure_ends_the_others(several: object) -> None:
+    ended: list[str] = []
 
     async def slow() -> int:
-        await asyncio.sleep(0.05)
-        went_on.append("slow")
-        return 0
+        try:
+            await forever()
+        finally:
+            ended.append("slow")
 
     with pytest.raises(ValueError, match="first"):
-        await together([slow(), failing()])
-    await asyncio.sleep(0.1)
-    assert went_on == []
+        await several(slow(), failing())  # type: ignore[operator]
+    assert ended == ["slow"]
+
+
+async def test_the_first_to_end_counts_and_ends_the_others() -> None:
+    assert await first_of(forever(), result(1, 0.0), result(2, 0.0)) == 1
 
 
 async def test_a_cancellation_while_it_ends_for_a_failure_is_not_forgotten() -> None:
@@ -52,7 +57,7 @@ async def test_a_cancellation_while_it_ends_for_a_failure_is_not_forgotten() -> 
             raise
         return 0
 
-    task = asyncio.create_task(together([takes_its_time(), failing()]))
+    task = asyncio.create_task(gather_or_cancel([takes_its_time(), failing()]))
     await ending.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Going on without a machine that is gone, and with it again once it is back."""
+"""The degraded plan: what runs while a machine is away, and until it is back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from backends.controller.memory_usage import loaded, machines_now
-from backends.errors import DllmError, HostError, PeerUnreachable
+from backends.errors import DllmError, HostError
 from backends.planning.blueprint import machines_of
 from backends.planning.fallback import plan_without
 from backends.planning.room import room_for
@@ -21,11 +21,7 @@ from backends.state import AUTO_DRAFT, ClusterState, Fallback
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from backends.controller.event_recorders import EventRecorder
-    from backends.controller.journal import Journal
-    from backends.controller.snapshot_store import SnapshotStore
-    from backends.machines.machine import Machines
-    from backends.machines.readers import Readers
+    from backends.controller.context import ClusterContext
     from backends.planning.room import ClusterMemory
     from backends.state import Peer, Plan
 
@@ -38,22 +34,15 @@ IDLE_S = 5.0
 LOOK_S = 1.0
 
 
-class StandIns:
-    """Plans that stand in for the requested one while machines are gone."""
+class DegradedPlans:
+    """Finds the plan that runs in place of the wanted one while machines are away."""
 
-    def __init__(
-        self,
-        machines: Machines,
-        readers: Readers,
-        store: SnapshotStore,
-        recorder: EventRecorder,
-        journal: Journal,
-    ) -> None:
-        self._machines = machines
-        self._readers = readers
-        self._store = store
-        self._recorder = recorder
-        self._journal = journal
+    def __init__(self, context: ClusterContext) -> None:
+        self._machines = context.machines
+        self._readers = context.readers
+        self._store = context.store
+        self._recorder = context.recorder
+        self._journal = context.journal
         self._steady_s = STEADY_S
 
     def forget(self) -> None:
@@ -134,8 +123,8 @@ class StandIns:
             return False
         return True
 
-    async def over(self, plan: Plan, running: Plan) -> str:
-        """Wait until all of a plan is back, and nobody is disturbed; says so."""
+    async def until_all_back(self, plan: Plan, running: Plan) -> str:
+        """Wait until all of a plan is back, and nobody is disturbed; return that."""
         gone = {*machines_of(plan)} - {*machines_of(running)}
         workers = {w.name for w in plan.workers} - {w.name for w in running.workers}
         away = " and ".join(sorted(gone or workers))
@@ -186,16 +175,16 @@ def losses(plan: Plan) -> dict[frozenset[str], str]:
     }
 
 
-def told_split(plan: Plan) -> str:
+def split_text(plan: Plan) -> str:
     """``9 | 4 on studio/MTL0, nuc/CPU``."""
     return ranges_text(ranges(plan.split))
 
 
-def told_stand_in(plan: Plan, before: Plan) -> str:
+def degraded_text(plan: Plan, before: Plan) -> str:
     """Its split, and its context and draft where these are others."""
     shorter = plan.ctx_size != before.ctx_size
     context = f", context {plan.ctx_size} instead of {before.ctx_size}"
-    return told_split(plan) + (context if shorter else "") + _undrafted(plan, before)
+    return split_text(plan) + (context if shorter else "") + _undrafted(plan, before)
 
 
 def _undrafted(plan: Plan, before: Plan) -> str:
@@ -208,19 +197,3 @@ def _undrafted(plan: Plan, before: Plan) -> str:
         return ", without its draft"
     names = (PurePath(draft).stem for draft in reversed(lost))
     return f", without the drafts of {' and '.join(names)}"
-
-
-async def require_there(machines: Machines, plan: Plan) -> None:
-    """See that what serves is not ended for a plan whose machines are away.
-
-    Raises:
-        PeerUnreachable: one of them is.
-        NeedsAnswer: one of them asks something first.
-    """
-    try:
-        await machines.reached(machines_of(plan))
-    except PeerUnreachable as error:
-        raise PeerUnreachable(
-            f"{error.what}; what serves now is left as it is",
-            "Launch again when the machine is back, or without it.",
-        ) from error

@@ -1,60 +1,130 @@
-"""The relays of the running cluster: their figures to the snapshot, the lab to them."""
+"""The links of one cluster: open ways, and the relays' figures and labs."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from backends.controller.together import together
-from backends.errors import UsageError, did_you_mean
+from backends.errors import PeerUnreachable, UsageError, did_you_mean
 from backends.link.figures import why_no_link
-from backends.link.relay import RelayReader, worker_weights
+from backends.link.relay import RelayReader, worker_relay_name, worker_weights
 from backends.link.tokens import Outcomes, ServerCount
-from backends.link.way import LinkRoute
+from backends.link.way import LinkRoute, WayKind
 from backends.link.wire import require_possible
+from backends.tasks import gather_or_cancel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
     from pathlib import Path
 
     from backends.controller.snapshot_store import SnapshotStore
-    from backends.state import Lab, Pass, Speed
+    from backends.data_place import DataPlace
+    from backends.link.way import Way
+    from backends.planning.blueprint import Facts
+    from backends.state import Lab, Pass, Plan, Speed
     from backends.state.links import WorkerWeights
 
 EXTRA_DRAFT_MAX = 16
 """The usual limit of a draft that further arguments give."""
 
 
-class Links:
-    """Follows one relay per worker while a cluster serves; ``store`` gets figures."""
+class End(NamedTuple):
+    """The end of a way; another end needs another way."""
 
-    def __init__(self, store: SnapshotStore) -> None:
+    machine: str
+    what: str
+
+
+class Ways:
+    """Keeps ways by name: a worker's own, and further ones that others name.
+
+    ``broken`` is called when one breaks.
+    """
+
+    def __init__(self, broken: Callable[[], None]) -> None:
+        self._broken = broken
+        self._ways: dict[str, tuple[End, Way]] = {}
+
+    async def lead(
+        self, name: str, end: End, opened: Callable[[], Awaitable[Way]]
+    ) -> Way:
+        """The open way of that name if it leads there, else a new one in its place.
+
+        Raises:
+            HostError: it cannot be opened.
+        """
+        known = self._ways.get(name)
+        if known is not None and known[0] == end and known[1].open:
+            return known[1]
+        await self.close(name)
+        way = await opened()
+        way.on_broken = self._broken
+        self._ways[name] = (end, way)
+        return way
+
+    async def close(self, name: str) -> None:
+        """Close one, if it is open."""
+        known = self._ways.pop(name, None)
+        if known is not None:
+            await known[1].close()
+
+    async def keep(self, names: Collection[str]) -> None:
+        """Close all others."""
+        await gather_or_cancel(self.close(n) for n in set(self._ways) - set(names))
+
+    @property
+    def incarnations(self) -> dict[str, str]:
+        """Name to the incarnation of that way."""
+        return {name: way.incarnation for name, (_, way) in self._ways.items()}
+
+    def rtt_ms(self, worker: str) -> float | None:
+        """Round trip of the tunnel to a worker; None without a tunnel."""
+        known = self._ways.get(worker)
+        if known is None or known[1].kind is not WayKind.TUNNEL:
+            return None
+        return known[1].rtt_ms
+
+    def route(self, worker: str, data: DataPlace, port: int) -> LinkRoute:
+        """Return the way to the relay beside a worker, and its other addresses."""
+        known = self._ways.get(worker)
+        if known is None or not known[1].open:
+            return LinkRoute()
+        way = known[1]
+        return LinkRoute(
+            way.kind,
+            direct=data.endpoint(port),
+            why=data.why,
+            trouble=way.trouble,
+        )
+
+    def require_open(self) -> None:
+        """See that none broke.
+
+        Raises:
+            PeerUnreachable: one did.
+        """
+        for end, way in self._ways.values():
+            if not way.open:
+                raise PeerUnreachable(f"The connection to {end.machine} broke")
+
+
+class Links:
+    """Follows one relay per worker while a cluster loads and serves."""
+
+    def __init__(self, store: SnapshotStore, ways: Ways) -> None:
         self._store = store
+        self._ways = ways
         self._readers: dict[str, RelayReader] = {}
         self._sockets: dict[str, Path] = {}
         self._labs: dict[str, Lab | None] = {}
         self._outcomes = Outcomes()
         self._draft_max = EXTRA_DRAFT_MAX
+        self._tasks: list[asyncio.Task[None]] = []
 
-    @asynccontextmanager
-    async def following(
-        self,
-        sockets: Mapping[str, Path],
-        tunnel_rtt_ms: Callable[[str], float | None],
-        why: Callable[[str], str] = lambda _: "",
-        route: Callable[[str], LinkRoute] = lambda _: LinkRoute(),
-        draft_max: int = 0,
-    ) -> AsyncIterator[None]:
-        """Follow the workers' relays, at these sockets, while the block runs.
-
-        ``tunnel_rtt_ms`` gives the round trip of a worker's tunnel, if it has one;
-        ``why`` whether, and why, a relay stands beside the worker; ``route`` how that
-        is reached now; ``draft_max`` are the tokens that a draft of the plan adds to a
-        pass.
-        """
-        self._draft_max = max(draft_max, EXTRA_DRAFT_MAX)
+    def follow(self, plan: Plan, facts: Facts, sockets: Mapping[str, Path]) -> None:
+        """Read the counters of the workers' relays at these sockets, by worker."""
+        self._draft_max = max(plan.server.draft_max, EXTRA_DRAFT_MAX)
         self._sockets = dict(sockets)
         self._outcomes = Outcomes()
         self._readers = {
@@ -62,24 +132,28 @@ class Links:
                 worker,
                 socket,
                 self._show,
-                partial(tunnel_rtt_ms, worker),
+                partial(self._ways.rtt_ms, worker),
                 partial(self._labs.get, worker),
                 self._outcomes,
-                why(worker),
-                partial(route, worker),
+                facts.pairings[worker].why,
+                partial(self._route, facts, worker),
             )
             for worker, socket in sockets.items()
         }
         self._show()
-        tasks = [asyncio.create_task(r.run()) for r in self._readers.values()]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._readers = {}
-            self._sockets = {}
+        self._tasks = [asyncio.create_task(r.run()) for r in self._readers.values()]
+
+    def _route(self, facts: Facts, worker: str) -> LinkRoute:
+        port = facts.ports.get(worker_relay_name(worker), 0)
+        return self._ways.route(worker, facts.pairings[worker].data, port)
+
+    async def unfollow(self) -> None:
+        """End that."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._readers, self._sockets = {}, {}
 
     def heed(self, speed: Speed) -> None:
         """Take what llama-server counted itself."""
@@ -132,7 +206,7 @@ class Links:
     async def weights(self) -> dict[str, WorkerWeights | None]:
         """Return the weights of each worker, as seen by its relay; None if unknown."""
         names = list(self._sockets)
-        held = await together(map(worker_weights, self._sockets.values()))
+        held = await gather_or_cancel(map(worker_weights, self._sockets.values()))
         return dict(zip(names, held, strict=True))
 
     def passes(self) -> dict[str, tuple[Pass, ...]]:

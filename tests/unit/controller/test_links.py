@@ -1,13 +1,32 @@
-"""The open ways of a cluster."""
+"""The open ways of a cluster, and its relays."""
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from backends.controller.ways import End, Ways
+import pytest
+from msgspec.structs import replace
+
+from backends.config import Config
+from backends.controller.links import End, Links, Ways
+from backends.controller.snapshot_store import SnapshotStore
 from backends.data_place import DataPlace
-from backends.errors import PeerUnreachable
-from backends.link.way import LinkRoute, PlainWay, Way, WayKind
+from backends.errors import HostError, PeerUnreachable, UsageError
+from backends.link.way import LinkRoute, PlainWay, WayKind
+from backends.link.wire import Line, require_possible
+from backends.planning.pairing import Pairing
+from backends.state import (
+    LAB_DELAY_MAX_MS,
+    LAB_RATE_MAX_MB_S,
+    Lab,
+    ServerSettings,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from backends.link.way import Way
 
 
 class Tunnel(PlainWay):
@@ -86,3 +105,58 @@ async def test_what_is_not_kept_is_closed() -> None:
     assert [tunnel.closed for tunnel in opener.tunnels] == [1, 0]
     assert set(ways.incarnations) == {"b"}
     assert ways.rtt_ms("a") is None
+
+
+# --- relays -------------------------------------------------------------------------
+
+
+def following(socket: Path) -> Links:
+    """Links with one relay, whose counters nobody gives out."""
+    links = Links(SnapshotStore(Config), Ways(lambda: None))
+    facts: Any = SimpleNamespace(pairings={"w": Pairing(why="")}, ports={})
+    plan: Any = SimpleNamespace(server=ServerSettings())
+    links.follow(plan, facts, {"w": socket})
+    return links
+
+
+async def test_rows_are_known_until_a_relay_stops_reading(tmp_path: Path) -> None:
+    links = following(tmp_path / "s")
+    assert links.rows() is None
+    (reader,) = links._each()
+    reader.meter.take(Line(type="snapshot", rows=0))
+    assert links.rows() == 0
+    reader.meter.take(Line(type="snapshot", rows=0, mode="plain"))
+    assert links.rows() is None
+    await links.unfollow()
+    assert links.carried_bytes() == {}
+
+
+MOST = Lab(
+    latency_ms=LAB_DELAY_MAX_MS, jitter_ms=LAB_DELAY_MAX_MS, rate_mb_s=LAB_RATE_MAX_MB_S
+)
+
+
+@pytest.mark.parametrize(
+    ("beyond", "sentence"),
+    [
+        ({"latency_ms": LAB_DELAY_MAX_MS + 1}, "delays by 60 s at most"),
+        ({"jitter_ms": LAB_DELAY_MAX_MS + 1}, "delays by 60 s at most"),
+        ({"rate_mb_s": LAB_RATE_MAX_MB_S + 1}, "limits a link to 1000 GB/s at most"),
+        ({"latency_ms": -1.0}, "less than nothing"),
+        ({"seed": -1}, "less than nothing"),
+    ],
+)
+async def test_what_no_relay_takes_is_refused(
+    beyond: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    links = following(tmp_path / "s")
+    with pytest.raises(UsageError, match=sentence):
+        await links.set_lab(None, replace(MOST, **beyond))
+    # What it can do reaches the relay, which is not there.
+    with pytest.raises(HostError, match="relay of w does not answer"):
+        await links.set_lab(None, MOST)
+    await links.unfollow()
+
+
+def test_the_limits_themselves_can_be_had() -> None:
+    require_possible(MOST)

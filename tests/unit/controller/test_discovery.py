@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from msgspec.structs import replace
 
-from backends.controller.builder import launch_steps
 from backends.controller.discovery import Discovery
-from backends.controller.gateway import ApiPorts
-from backends.controller.steps import StepBoard
-from backends.controller.ways import Ways
+from backends.controller.journal import Record
 from backends.data_place import DataPlace
 from backends.engine.ask import Engine
 from backends.errors import HostError
@@ -35,9 +33,12 @@ from backends.state import (
     Transport,
     WorkerSpec,
 )
+from tests.kit.clusters import Stage
 from tests.unit.planning.machines import MODEL
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from backends.link.way import Way
     from backends.state import ModelInfo
 
@@ -130,29 +131,12 @@ def beside(model: str, direct: str = "") -> ProcessRecord:
     )
 
 
-def discovery_of(machines: dict[str, Able], *, has_served: bool) -> Discovery:
-    steps = StepBoard(lambda: 0.0, lambda: None)
-    steps.reset(*launch_steps(PLAN))
-    return Discovery(
-        "default",
-        cast("Any", _Named(machines)),
-        cast("Any", machines["local"]),
-        Ways(lambda: None),
-        steps,
-        ApiPorts(),
-        lambda: "5a" * 32,
-        lambda: has_served,
-        lambda: None,
-        lambda port: False,
-    )
-
-
-class _Named:
-    def __init__(self, machines: dict[str, Able]) -> None:
-        self._machines = machines
-
-    def get(self, name: str) -> Able:
-        return self._machines[name]
+def discovery_of(
+    folder: Path, machines: dict[str, Able], *, has_served: bool
+) -> Discovery:
+    context = Stage(folder, Record(server="7@1" if has_served else "")).context
+    context.machines = cast("Any", SimpleNamespace(get=machines.__getitem__))
+    return Discovery(context)
 
 
 @pytest.mark.parametrize(
@@ -165,12 +149,16 @@ class _Named:
     ],
 )
 async def test_what_an_earlier_goal_s_relay_was_told_of_is_no_copy(
-    copies: tuple[str, ...], has_served: bool, told: tuple[str, ...], why: str
+    tmp_path: Path,
+    copies: tuple[str, ...],
+    has_served: bool,
+    told: tuple[str, ...],
+    why: str,
 ) -> None:
     bob = Able("bob", beside(BEFORE))
     bob.copies = copies
     machines = {"local": Able("local"), "bob": bob}
-    facts = await discovery_of(machines, has_served=has_served).facts(PLAN)
+    facts = await discovery_of(tmp_path, machines, has_served=has_served).facts(PLAN)
     pairing = facts.pairings["bob"]
     assert pairing.models == told
     assert pairing.why.startswith(why)
@@ -191,20 +179,22 @@ NOWHERE = "its relay was started without another address"
     ],
 )
 async def test_a_relay_that_serves_is_left_where_it_listens(
-    direct: str, now: DataPlace | HostError, found: str, why: str
+    tmp_path: Path, direct: str, now: DataPlace | HostError, found: str, why: str
 ) -> None:
     bob = Able("bob", beside(BEFORE, direct))
     bob.place = now
     machines = {"local": Able("local"), "bob": bob}
-    facts = await discovery_of(machines, has_served=True).facts(PLAN)
+    facts = await discovery_of(tmp_path, machines, has_served=True).facts(PLAN)
     data = facts.pairings["bob"].data
     assert (data.endpoint(2), data.why) == (found, why)
 
 
-async def test_a_goal_that_has_not_served_looks_where_its_relays_are_met() -> None:
+async def test_a_goal_that_has_not_served_looks_where_its_relays_are_met(
+    tmp_path: Path,
+) -> None:
     bob = Able("bob", beside(BEFORE, HERE))
     machines = {"local": Able("local"), "bob": bob}
-    facts = await discovery_of(machines, has_served=False).facts(PLAN)
+    facts = await discovery_of(tmp_path, machines, has_served=False).facts(PLAN)
     assert facts.pairings["bob"].data == DataPlace(address="10.0.0.7")
 
 

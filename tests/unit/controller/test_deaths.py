@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from backends.controller.evidence import failure_of
+from backends.controller.deaths import failure_of
 from backends.machines.host import ProcessRecord
 from backends.state import LogChunk, ProcessRole, ProcessState
 
@@ -43,7 +43,7 @@ async def test_a_refused_argument_is_named_with_where_the_others_stand(
     log: str, flag: str
 ) -> None:
     host = Shelf((DATA / f"fail_{log}.log").read_text())
-    failure = await failure_of(cast("Any", host), ended(), 1.0)
+    failure = await failure_of(cast("Any", host), ended())
     assert flag in failure.what
     assert f"Leave {flag} out of what follows the two dashes (--)" in failure.hint
     assert "'/my engines/llama-server' --help" in failure.hint
@@ -51,7 +51,7 @@ async def test_a_refused_argument_is_named_with_where_the_others_stand(
 
 async def test_another_end_is_to_be_read_in_the_log() -> None:
     host = Shelf((DATA / "fail_trunc.log").read_text())
-    failure = await failure_of(cast("Any", host), ended(), 1.0)
+    failure = await failure_of(cast("Any", host), ended())
     assert failure.hint == "Launch again; if it repeats, its log says why."
 
 
@@ -67,7 +67,7 @@ root ::= [secret
 0.03.169.907 E failed to parse grammar
 /src/ggml.c:9: GGML_ASSERT(ne > 0) failed
 """
-    failure = await failure_of(cast("Any", Shelf(log)), ended(), 1.0)
+    failure = await failure_of(cast("Any", Shelf(log)), ended())
     assert failure.log_tail == (
         "0.03.149.990 W srv    operator(): got exception: …",
         "0.03.166.580 I slot print_timing: id  3 | task 0 | prompt eval time = 5.70 ms",
@@ -97,9 +97,9 @@ async def test_a_load_from_a_sparse_file_ends_with_the_relays_reason() -> None:
             return LogChunk(name=name, text=text, offset=0, next_offset=len(text))
 
     host = Logs("Remote RPC server crashed or returned malformed response")
-    failure = await failure_of(cast("Any", host), ended(None), 1.0)
+    failure = await failure_of(cast("Any", host), ended(None))
     assert failure.what.endswith(": mini: y is a hole in the thin file here")
     assert failure.hint.startswith("Put the model there, or a sparse file")
     host.seen = host.seen[:2]
-    failure = await failure_of(cast("Any", host), ended(None), 1.0)
+    failure = await failure_of(cast("Any", host), ended(None))
     assert failure.what.endswith(": a worker died or closed the connection")

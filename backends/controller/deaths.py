@@ -1,0 +1,257 @@
+"""Ends of processes: why one ended, how often, and those that nobody saw."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import signal
+import time
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from backends.engine.explain import CUT_OFF, explain, refused_argument
+from backends.engine.logs import clean_lines, without_requests
+from backends.errors import DllmError, HostError, ProcessFailed
+from backends.gateway.target import GATEWAY
+from backends.link.relay import is_relay, worker_relay_name
+from backends.planning.blueprint import (
+    cluster_of,
+    needed_names,
+    own_workers,
+    process_name,
+    short_name,
+)
+from backends.planning.commands import SERVER
+from backends.state import Failure, ProcessRole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from backends.controller.journal import Journal
+    from backends.machines.host import AgentHost, ProcessRecord
+    from backends.machines.machine import Machines
+    from backends.state import Plan
+
+DEATHS_MAX = 5
+WINDOW_S = 120.0
+GIVEN_UP = "It is not started once more: its log may say why; launch again to try anew."
+LOADING = "{what}, {times} times before it served, with no controller there"
+TAIL_BYTES = 32 * 1024
+TAIL_LINES = 15
+LAST_WORDS = 4
+"""Of a relay: those in which it says why it closed a connection."""
+# Every sentence about a hole has the word.
+_HOLE_HINT = "Put the model there, or a sparse file of it that has this layer."
+_HOLE = re.compile(r"dllm-relay: (?P<link>[^:]+): (?P<why>.*\bthin\b.*)")
+
+_HINTS = {
+    ProcessRole.WORKER: "Launch again to restart it; its log says more.",
+    ProcessRole.SERVER: "Launch again; if it repeats, its log says why.",
+    ProcessRole.WORKER_RELAY: "Launch again to restart it; its log says more.",
+    ProcessRole.RELAY: "Launch again to restart it; its log says more.",
+}
+
+
+def how_it_ended(record: ProcessRecord) -> str:
+    """``was killed by SIGKILL (signal 9)``, ``ended with exit code 1``."""
+    if record.exit_signal is not None:
+        try:
+            name = signal.Signals(record.exit_signal).name
+        except ValueError:
+            name = "a signal"
+        return f"was killed by {name} (signal {record.exit_signal})"
+    if record.exit_code is not None:
+        return f"ended with exit code {record.exit_code}"
+    return "is gone, its exit status unknown"
+
+
+async def log_tail(host: AgentHost, name: str) -> tuple[str, ...]:
+    """The last lines of a process log, without escapes; empty when it has none."""
+    try:
+        chunk = await host.read_log(name, -TAIL_BYTES, TAIL_BYTES)
+    except HostError:
+        return ()
+    return tuple(clean_lines(chunk.text))
+
+
+def _hint(record: ProcessRecord, lines: Sequence[str]) -> str:
+    """Return advice for the user."""
+    refused = refused_argument(lines)
+    if not refused or record.exit_code is None or not record.argv:
+        return _HINTS.get(record.role, "")
+    return (
+        f"Leave {refused} out of what follows the two dashes (--), or mend it: "
+        f"{shlex.join((record.argv[0], '--help'))} lists what this one takes."
+    )
+
+
+async def _refused_hole(host: AgentHost, server: ProcessRecord) -> str:
+    """Why a relay of the head ended a load from a sparse file; empty where none did."""
+    cluster = cluster_of(server.name)
+    for relay in host.seen:
+        if relay.role is not ProcessRole.RELAY or cluster_of(relay.name) != cluster:
+            continue
+        last = (await log_tail(host, relay.name))[-LAST_WORDS:]
+        if told := [match for line in last if (match := _HOLE.search(line))]:
+            return f"{told[-1]['link']}: {told[-1]['why']}"
+    return ""
+
+
+async def failure_of(host: AgentHost, record: ProcessRecord) -> Failure:
+    """All that is known about a process that ended when it should not have."""
+    lines = await log_tail(host, record.name)
+    reason = explain(lines, record.exit_code, record.exit_signal)
+    is_cut_off = record.role is ProcessRole.SERVER and reason == CUT_OFF
+    hole = await _refused_hole(host, record) if is_cut_off else ""
+    reason = hole or reason
+    name = short_name(record.name)
+    what = f"{name} {how_it_ended(record)}"
+    if record.role is ProcessRole.SERVER:
+        # Events are kept for a week, and a prompt is nobody's business.
+        lines = tuple(without_requests(lines))
+    return Failure(
+        what=f"{what}: {reason}" if reason else what,
+        hint=_HOLE_HINT if hole else _hint(record, lines),
+        process=name,
+        argv=record.argv,
+        exit_code=record.exit_code,
+        exit_signal=record.exit_signal,
+        log_tail=lines[-TAIL_LINES:],
+        at=time.time(),
+    )
+
+
+def unexpected(error: Exception) -> ProcessFailed:
+    """An error nobody thought of, with its evidence."""
+    failure = failed_at("The controller failed", error)
+    hint = "Launch again; its log (controller.log) has the details."
+    return ProcessFailed(replace(failure, hint=hint))
+
+
+def failed_at(what: str, error: Exception, at: float = 0.0) -> Failure:
+    """Return the failure of an error: its own, or one made from all that is known."""
+    if isinstance(error, DllmError):
+        return replace(error.failure(at), what=f"{what}: {error.what}")
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return Failure(
+        what=f"{what}: {type(error).__name__}: {error}",
+        hint="The controller's log (controller.log) has the details.",
+        process="controller",
+        log_tail=tuple(lines[-TAIL_LINES:]),
+        at=at,
+    )
+
+
+# --- how often ------------------------------------------------------------------
+
+
+class Deaths:
+    """Counts deaths of the same kind within two minutes; ``clock`` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._now = clock
+        self._deaths: dict[str, list[float]] = {}
+
+    def trips(self, kind: str) -> bool:
+        """Count one more death; whether that was one too many."""
+        now = self._now()
+        recent = [at for at in self._deaths.get(kind, ()) if now - at < WINDOW_S]
+        self._deaths[kind] = [*recent, now]
+        return len(self._deaths[kind]) >= DEATHS_MAX
+
+    def reset(self) -> None:
+        """Begin anew: somebody said so."""
+        self._deaths.clear()
+
+
+class Breaker(Deaths):
+    """Decides when starting again is given up: after five deaths while it serves.
+
+    Only the time in which the cluster serves counts. A model that loads for a quarter
+    of an hour does not use up the two minutes.
+
+    Deaths that no controller saw are counted in the journal. A start that takes the
+    machine down with it must not be repeated at every boot.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(lambda: self._served_s)
+        self._journal = journal
+        self._served_s = 0.0
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """It serves while the block runs; if long, unwatched deaths are forgotten."""
+        began = time.time()
+        timer = asyncio.get_running_loop().call_later(
+            WINDOW_S, lambda: self._journal.change(unwatched_deaths=0)
+        )
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._served_s += max(time.time() - began, 0.0)
+
+    def add_unwatched(self, failure: Failure) -> None:
+        """Count a death that no controller saw, with those before it.
+
+        Raises:
+            ProcessFailed: it never served, and that was one too many.
+        """
+        record = self._journal.record
+        # Before it served, what was never started is no death.
+        if not record.server and not failure.argv:
+            return
+        before = record.unwatched_deaths
+        self._journal.change(unwatched_deaths=before + 1)
+        self._deaths[failure.process] = [self._served_s] * before
+        if not record.server and before + 1 >= DEATHS_MAX:
+            what = LOADING.format(what=failure.what, times=DEATHS_MAX)
+            raise ProcessFailed(replace(failure, what=what, hint=GIVEN_UP))
+
+
+# --- with no controller there ---------------------------------------------------
+
+
+def needs_tunnels(plan: Plan) -> bool:
+    """Return true if bytes between head and workers go through our tunnels.
+
+    llama-server and the relays of such a cluster do not outlive the controller.
+    """
+    return any(worker.peer != plan.head for worker in own_workers(plan))
+
+
+async def ended_unwatched(
+    cluster: str, plan: Plan, machines: Machines
+) -> Failure | None:
+    """The first process, in the order of blame, that is not alive any more.
+
+    Those that ended because our tunnels did are not to blame. Nor is a relay beside a
+    worker then: what hangs on it is started again in any case, and it with that.
+
+    Raises:
+        PeerUnreachable: a machine of the plan is not connected.
+    """
+    for name, machine_name in needed_names(plan).items():
+        # A gateway is started again beside what serves.
+        if name == GATEWAY or (needs_tunnels(plan) and _hangs_on_tunnels(name)):
+            continue
+        machine = machines.get(machine_name)
+        record = await machine.host.record(process_name(cluster, name))
+        if record is None and name.startswith(worker_relay_name("")):
+            # None could stand there; or it is started anew, with what hangs on it.
+            continue
+        if record is None:
+            what = f"{name} is gone with its process directory"
+            return Failure(what=what, process=name, at=time.time())
+        if not record.alive:
+            return await failure_of(machine.host, record)
+    return None
+
+
+def _hangs_on_tunnels(name: str) -> bool:
+    return name == SERVER or is_relay(name)

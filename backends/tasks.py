@@ -1,0 +1,53 @@
+"""Several coroutines at once, none of which goes on behind our back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable
+
+T = TypeVar("T")
+
+
+async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results in order; the first failure ends the others, and is raised.
+
+    ``asyncio.gather`` would let them go on: what they start would be nobody's. A task
+    group of Python 3.11 forgets a cancellation that comes while it ends for a failure.
+    """
+    tasks = [asyncio.ensure_future(work) for work in works]
+    if not tasks:
+        return []
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        failed = [t for t in tasks if t.done() and not t.cancelled() and t.exception()]
+    finally:
+        await _end(tasks)
+    return [task.result() for task in (failed[:1] or tasks)]
+
+
+async def first_of(*works: Coroutine[Any, Any, T]) -> T:
+    """Return the result of the first to end, and cancel the others.
+
+    If several end at once, the one that is named first counts.
+    """
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task.done()).result()
+    finally:
+        await _end(tasks)
+
+
+async def forever() -> NoReturn:
+    """Wait until cancelled."""
+    while True:
+        await asyncio.Event().wait()
+
+
+async def _end(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,114 @@
+"""One cluster of a controller over scripted machines, in real time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from backends.config import Config
+from backends.controller.cluster import Cluster
+from backends.controller.context import ClusterContext
+from backends.controller.event_log import EventFiles, EventLog
+from backends.controller.event_recorders import EventRecorder
+from backends.controller.gateway import ApiPorts
+from backends.controller.journal import Journal, Record
+from backends.controller.processes import ProcessBook
+from backends.controller.snapshot_store import SnapshotStore
+from backends.errors import ModelError
+from backends.machines.readers import Readers
+from backends.paths import Paths
+from backends.speculation.auto import TrialBook
+from tests.kit.machines import Cast, engine_of
+from tests.kit.waiting import PATIENCE_S
+from tests.unit.planning import machines as planned
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from backends.engine.ask import Engine
+    from backends.state import ClusterState, ModelInfo, Plan
+
+
+class ScriptedReaders(Readers):
+    """Reads real settings; models and engines are as a test says."""
+
+    def __init__(self, paths: Paths, models: dict[str, ModelInfo]) -> None:
+        super().__init__(paths, None)  # type: ignore[arg-type]
+        self.scripted = models
+
+    async def model(self, path: str) -> ModelInfo:
+        if path not in self.scripted:
+            raise ModelError(f"Cannot read the model {path} (No such file)")
+        return self.scripted[path]
+
+    async def engine(self, wanted: str | None = None) -> Engine:
+        return engine_of("local")
+
+
+def paths_in(folder: Path) -> Paths:
+    """Directories below a folder."""
+    return Paths(
+        config_dir=folder / "config",
+        state_dir=folder / "state",
+        cache_dir=folder / "cache",
+        runtime_dir=folder / "run",
+    )
+
+
+def plan_on(*peers: str) -> Plan:
+    """A plan for workers on these machines, or for this one alone."""
+    known = [planned.peer(name, "CPU") for name in peers if name != "local"]
+    here = planned.here("CPU")
+    return planned.plan_for(here, *known, peers=tuple(peer.name for peer in known))
+
+
+class Stage:
+    """One cluster, of whose machines only ours can be reached; nothing runs yet."""
+
+    def __init__(self, folder: Path, record: Record | None = None) -> None:
+        self.folder = folder
+        self.cast = Cast("ada", "bob")
+        for name in ("ada", "bob"):
+            self.cast.get(name).there = False
+        paths = paths_in(folder)
+        self.journal = Journal(folder / "default.json")
+        if record is not None:
+            self.journal.save(record)
+        self.event_log = EventLog(EventFiles(folder / "events"))
+        self.readers = ScriptedReaders(paths, {planned.PATH: planned.MODEL})
+        self.context = ClusterContext(
+            name="default",
+            machines=self.machines,
+            readers=self.readers,
+            store=SnapshotStore(Config),
+            journal=self.journal,
+            recorder=EventRecorder(self.event_log, "default"),
+            book=ProcessBook(self.machines, lambda: None),
+            api_ports=ApiPorts(),
+            trials=TrialBook(paths.trials_file),
+            gateway_socket=folder / "gateway.sock",
+        )
+        self.store = self.context.store
+        self.cluster = Cluster(self.context)
+
+    @property
+    def machines(self) -> Any:
+        return self.cast
+
+    async def becomes(self, state: ClusterState) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while self.store.snapshot.state is not state:
+                await self.store.change()
+
+
+@asynccontextmanager
+async def running(cluster: Cluster) -> AsyncIterator[None]:
+    """Have its reconciler at work."""
+    work = asyncio.create_task(cluster.reconciler.run())
+    try:
+        yield
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
