@@ -14,8 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/extent.h"
-#include "protocol/tensor_types.h"
+#include "protocol/tensor.h"
 #include "transcript.h"
 
 namespace fuzz {

@@ -12,7 +12,6 @@
 #include "link/head.h"
 #include "link/worker.h"
 #include "posix.h"
-#include "program.h"
 #include "stub/stub.h"
 #include "weights/sparse.h"
 

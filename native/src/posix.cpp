@@ -11,8 +11,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <exception>
 #include <memory>
 #include <system_error>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #ifdef __linux__
@@ -156,8 +159,9 @@ std::string log_line(Level level, std::string_view text) {
   ::gmtime_r(&seconds, &utc);
   char start[64];
   const std::size_t length = std::strftime(start, sizeof start, "%Y-%m-%dT%H:%M:%S", &utc);
-  std::snprintf(start + length, sizeof start - length, ".%03dZ %c dllm-relay: ",
-                static_cast<int>(since.count() % 1000), static_cast<char>(level));
+  std::snprintf(start + length, sizeof start - length,
+                ".%03dZ %c dllm-relay: ", static_cast<int>(since.count() % 1000),
+                static_cast<char>(level));
   return start + std::string(text) + "\n";
 }
 
@@ -173,6 +177,25 @@ std::string machine_name() {
 double unix_time() noexcept {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration<double>(now).count();
+}
+
+Aside::Aside(std::function<void()> work) {
+  std::promise<void> promise;
+  ended_ = promise.get_future();
+  std::thread([work = std::move(work), promise = std::move(promise)]() mutable {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      // Without this work the program is of no use: it ends in order, and is started again.
+      log(Level::kError, error.what());
+      ::kill(::getpid(), SIGTERM);
+    }
+    promise.set_value();
+  }).detach();
+}
+
+bool Aside::ends_within(std::chrono::milliseconds patience) const {
+  return ended_.wait_for(patience) == std::future_status::ready;
 }
 
 }  // namespace dllm

@@ -5,12 +5,25 @@
 #include <sys/types.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
+#include <functional>
+#include <future>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 
 namespace dllm {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+
+// A command line that cannot be meant; the program exits with kExitUsage.
+class UsageError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 // Owns one file descriptor; -1 is none.
 class UniqueFd {
@@ -101,5 +114,17 @@ std::string machine_name();
 
 // Seconds since 1970.
 double unix_time() noexcept;
+
+// Nothing that the work uses may go away before it has ended, unless the process does.
+class Aside {
+ public:
+  // Begins at once, on a thread of its own.
+  explicit Aside(std::function<void()> work);
+  // Whether it has ended, by then at the latest.
+  [[nodiscard]] bool ends_within(std::chrono::milliseconds patience) const;
+
+ private:
+  std::future<void> ended_;
+};
 
 }  // namespace dllm

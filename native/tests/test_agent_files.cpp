@@ -2,8 +2,8 @@
 #include <unistd.h>
 
 #include "agent/files.h"
-#include "agent/sha256.h"
 #include "check.h"
+#include "weights/hashes.h"
 
 using check::TempDir;
 using dllm::agent::find_files;

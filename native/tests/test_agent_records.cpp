@@ -1,9 +1,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/identity.h"
-#include "agent/lines.h"
+#include "agent/process_dir.h"
 #include "agent/records.h"
+#include "agent/requests.h"
 #include "check.h"
 
 using check::spill;

@@ -7,7 +7,7 @@
 #include <csignal>
 #include <filesystem>
 
-#include "agent/identity.h"
+#include "agent/process_dir.h"
 #include "agent/watch.h"
 #include "check.h"
 

@@ -1,7 +1,7 @@
 // Shapes and types: what ggml makes of an op suits it, a little beside it does not.
 #include "check.h"
 #include "guard/fitting.h"
-#include "protocol/tensor_types.h"
+#include "protocol/tensor.h"
 #include "transcript.h"
 
 using dllm::Shape;

@@ -1,8 +1,8 @@
 // What a client must not send, in every version that has it, whole and in pieces; and what a stock
 // client sends is let through.
 #include "check.h"
-#include "protocol/extent.h"
-#include "protocol/ops.h"
+#include "protocol/commands.h"
+#include "protocol/tensor.h"
 #include "sessions.h"
 
 using namespace transcript;

@@ -1,5 +1,5 @@
 #include "check.h"
-#include "meter/histogram.h"
+#include "meter/rates.h"
 
 using dllm::Histogram;
 

@@ -3,7 +3,7 @@
 
 #include <csignal>
 
-#include "agent/identity.h"
+#include "agent/process_dir.h"
 #include "check.h"
 
 #ifdef __linux__

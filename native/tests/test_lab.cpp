@@ -4,7 +4,6 @@
 
 #include "check.h"
 #include "netem/lab.h"
-#include "netem/lab_command.h"
 #include "netem/pacer.h"
 
 using dllm::Bytes;

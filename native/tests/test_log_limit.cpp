@@ -1,7 +1,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "agent/log_limit.h"
+#include "agent/process_dir.h"
 #include "check.h"
 #include "posix.h"
 

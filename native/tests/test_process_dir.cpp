@@ -5,7 +5,6 @@
 #include <chrono>
 #include <thread>
 
-#include "agent/identity.h"
 #include "agent/process_dir.h"
 #include "check.h"
 #include "protocol/json.h"

@@ -1,4 +1,4 @@
-#include "agent/spawn_options.h"
+#include "agent/spawn.h"
 #include "check.h"
 
 using check::contains;

@@ -6,8 +6,7 @@
 
 #include "check.h"
 #include "link/sockets.h"
-#include "stub/options.h"
-#include "stub/worker.h"
+#include "stub/stub.h"
 #include "transcript.h"
 
 using namespace transcript;

@@ -1,5 +1,5 @@
 #include "check.h"
-#include "protocol/tensor_types.h"
+#include "protocol/tensor.h"
 #include "weights_models.h"
 
 using check::contains;

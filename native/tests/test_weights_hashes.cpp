@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "check.h"
-#include "weights/hash_functions.h"
+#include "weights/hashes.h"
 
 using dllm::weights::Bytes;
 using dllm::weights::Fnv1a64;

@@ -11,9 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "agent/sha256.h"
+#include "weights/hashes.h"
 #include "weights/model_files.h"
-#include "weights/tensor_sums.h"
 
 namespace models {
 
@@ -149,7 +148,7 @@ class Memory : public dllm::weights::Source {
 
 // A model of one file, or of several parts, and its memory.
 inline dllm::weights::ModelFiles opened(const std::vector<std::string>& parts,
-                                     std::vector<Memory*>* memories = nullptr) {
+                                        std::vector<Memory*>* memories = nullptr) {
   std::vector<std::unique_ptr<dllm::weights::Source>> sources;
   std::vector<std::string> names;
   for (const std::string& part : parts) {

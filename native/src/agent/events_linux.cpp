@@ -8,8 +8,8 @@
 #include <array>
 #include <map>
 
-#include "events.h"
 #include "posix.h"
+#include "watch.h"
 
 namespace dllm::agent {
 

@@ -9,8 +9,8 @@
 #include <map>
 #include <set>
 
-#include "events.h"
 #include "posix.h"
+#include "watch.h"
 
 namespace dllm::agent {
 

@@ -9,7 +9,6 @@
 #include <set>
 #include <thread>
 
-#include "identity.h"
 #include "posix.h"
 #include "process_dir.h"
 #include "system.h"
@@ -100,9 +99,8 @@ class Ending {
   void announce() const {
     if (!first_ || !first_->alive) return;
     const std::string path = run_.directory(name_) + "/" + kStoppingFile;
-    const UniqueFd file(retry([&] {
-      return ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    }));
+    const UniqueFd file(retry(
+        [&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600); }));
   }
 
   // Lets the supervisor write how it ended; ends it if it does not come to that.

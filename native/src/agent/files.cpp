@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "posix.h"
-#include "sha256.h"
+#include "weights/hashes.h"
 
 namespace dllm::agent {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "errands.h"
 #include "posix.h"
+#include "requests.h"
 #include "weights/sidecar.h"
 
 namespace dllm::agent {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "protocol/json.h"
+#include "weights/hashes.h"
 #include "weights/model_files.h"
-#include "weights/tensor_sums.h"
 
 namespace dllm::agent {
 

@@ -10,15 +10,67 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <sstream>
+#include <string>
 #include <system_error>
 #include <thread>
+#include <vector>
 
-#include "identity.h"
+#include "posix.h"
+
+#ifdef __APPLE__
+#include <libproc.h>
+#endif
 
 namespace dllm {
+
+#ifdef __APPLE__
+
+std::string start_id(pid_t pid) {
+  proc_bsdinfo info{};
+  // Answers nothing for a zombie (its last but one argument would ask for them).
+  const int size = ::proc_pidinfo(pid, PROC_PIDTBSDINFO, 0, &info, sizeof info);
+  if (size != static_cast<int>(sizeof info)) return "";
+  return std::to_string(info.pbi_start_tvsec * 1'000'000 + info.pbi_start_tvusec);
+}
+
+#else
+
+namespace {
+
+constexpr std::size_t kProcFileMax = 4096;
+constexpr int kFieldsBetweenStateAndStart = 18;
+
+std::string slurp(const std::string& path) {
+  try {
+    return read_all(open_at(AT_FDCWD, path, O_RDONLY).get(), kProcFileMax);
+  } catch (const std::system_error&) {
+    return "";
+  }
+}
+
+}  // namespace
+
+std::string start_id(pid_t pid) {
+  const std::string stat = slurp("/proc/" + std::to_string(pid) + "/stat");
+  // The second field is the program's name in brackets and may itself hold brackets.
+  const std::size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return "";
+  std::istringstream fields(stat.substr(name_end + 1));
+  std::string state, field, start_ticks, boot_id;
+  fields >> state;
+  for (int i = 0; i < kFieldsBetweenStateAndStart; ++i) fields >> field;
+  fields >> start_ticks;
+  if (!fields || state == "Z" || state == "X") return "";
+  std::istringstream(slurp("/proc/sys/kernel/random/boot_id")) >> boot_id;
+  return boot_id + ":" + start_ticks;
+}
+
+#endif
 
 namespace {
 
@@ -28,9 +80,16 @@ using std::chrono::steady_clock;
 constexpr auto kClaimPatience = std::chrono::seconds(2);
 constexpr auto kClaimPause = std::chrono::milliseconds(5);
 
+constexpr const char* kRotatedLogFile = "log.1";
+constexpr const char* kPreviousLogFile = "log.old";
 constexpr std::array<const char*, 12> kOurFiles = {
-    kProcessFile, kExitFile,     kLogFile,     kRotatedLogFile,    kPreviousLogFile, kLockFile,
-    kStoppingFile, kPrivateFile, "private.tmp", "process.json.tmp", "exit.json.tmp", "log.1.tmp"};
+    kProcessFile,  kExitFile,    kLogFile,      kRotatedLogFile,    kPreviousLogFile, kLockFile,
+    kStoppingFile, kPrivateFile, "private.tmp", "process.json.tmp", "exit.json.tmp",  "log.1.tmp"};
+
+bool is_process_file(std::string_view name) {
+  return std::any_of(kOurFiles.begin(), kOurFiles.end(),
+                     [&](const char* ours) { return name == ours; });
+}
 
 // A slip such as `--dir ~/Documents` must never delete anything.
 void refuse_foreign_files(const std::string& path) {
@@ -103,11 +162,6 @@ std::string make_directory(const std::string& path) {
 
 }  // namespace
 
-bool is_process_file(std::string_view name) {
-  return std::any_of(kOurFiles.begin(), kOurFiles.end(),
-                     [&](const char* ours) { return name == ours; });
-}
-
 void remove_process_files(int directory) noexcept {
   for (const char* name : kOurFiles) ::unlinkat(directory, name, 0);
 }
@@ -163,6 +217,52 @@ void ProcessDir::discard(const char* name) const noexcept {
 void ProcessDir::remove() const noexcept {
   remove_process_files(fd());
   ::rmdir(path_.c_str());
+}
+
+namespace {
+
+constexpr std::size_t kCopyBlock = 256 * 1024;
+
+std::uint64_t size_of(int fd) {
+  struct stat status{};
+  return ::fstat(fd, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
+}
+
+// Stops after `most` bytes, so that a writer faster than us cannot keep us here.
+void copy_from(int in, std::uint64_t offset, std::uint64_t most, int out) {
+  std::vector<char> block(kCopyBlock);
+  for (const std::uint64_t end = offset + most; offset < end;) {
+    const ssize_t count =
+        retry([&] { return ::pread(in, block.data(), block.size(), static_cast<off_t>(offset)); });
+    if (check(count, "cannot read the log") == 0) return;
+    write_all(out, {block.data(), static_cast<std::size_t>(count)}, "cannot copy the log");
+    offset += static_cast<std::uint64_t>(count);
+  }
+}
+
+void copy_newest(int directory, int log, std::uint64_t limit) {
+  const std::string temporary = std::string(kRotatedLogFile) + ".tmp";
+  try {
+    const UniqueFd copy = open_at(directory, temporary, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    copy_from(log, size_of(log) - limit, 2 * limit, copy.get());
+    check(::renameat(directory, temporary.c_str(), directory, kRotatedLogFile), "rename");
+  } catch (const std::exception&) {
+    ::unlinkat(directory, temporary.c_str(), 0);
+  }
+}
+
+}  // namespace
+
+bool enforce_log_limit(int directory, std::uint64_t limit) noexcept {
+  if (limit == 0) return false;
+  try {
+    const UniqueFd log = open_at(directory, kLogFile, O_RDWR | O_NOFOLLOW);
+    if (size_of(log.get()) <= limit) return false;
+    copy_newest(directory, log.get(), limit);
+    return ::ftruncate(log.get(), 0) == 0;
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 }  // namespace dllm

@@ -7,6 +7,9 @@
 //   lock          held (flock) by the spawning program, then by the supervisor until it ends
 #pragma once
 
+#include <sys/types.h>
+
+#include <cstdint>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -16,20 +19,19 @@
 
 namespace dllm {
 
+// Linux: "<boot id>:<start time in clock ticks since boot>"; macOS: start time in µs since 1970.
+// Empty when there is no such process, or only its zombie.
+std::string start_id(pid_t pid);
+
 inline constexpr const char* kProcessFile = "process.json";
 inline constexpr const char* kExitFile = "exit.json";
 inline constexpr const char* kLogFile = "log";
-inline constexpr const char* kRotatedLogFile = "log.1";
-inline constexpr const char* kPreviousLogFile = "log.old";
 inline constexpr const char* kPrivateFile = "private";
 inline constexpr const char* kLockFile = "lock";
 // There from the moment on that somebody asked for the end of what runs.
 inline constexpr const char* kStoppingFile = "stopping";
 
 inline constexpr std::size_t kProcessFileMax = 4U << 20;
-
-// Whether a file of that name in a process directory is one we write.
-bool is_process_file(std::string_view name);
 
 // Deletes our files in a directory.
 void remove_process_files(int directory) noexcept;
@@ -73,5 +75,12 @@ class ProcessDir {
   UniqueFd dir_;
   UniqueFd lock_;
 };
+
+// When the log is over the limit: copies its newest `limit` bytes (and up to as many that are
+// written meanwhile) to log.1 and empties it. The writer goes on where it is, because it appends.
+// What it writes between the last byte copied and the emptying (microseconds) is lost. Never
+// throws: on a full disk the log is emptied uncopied, which is the one thing that helps. Returns
+// whether it emptied the log.
+bool enforce_log_limit(int directory, std::uint64_t limit) noexcept;
 
 }  // namespace dllm

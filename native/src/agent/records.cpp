@@ -13,7 +13,6 @@
 #include <system_error>
 #include <thread>
 
-#include "identity.h"
 #include "posix.h"
 #include "process_dir.h"
 #include "protocol/json.h"

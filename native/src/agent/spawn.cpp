@@ -1,42 +1,320 @@
 #include "spawn.h"
 
 #include <fcntl.h>
+#include <sys/select.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 #include "posix.h"
 #include "process_dir.h"
-#include "spawn_options.h"
-#include "child_process.h"
+#include "protocol/json.h"
+
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 
 namespace dllm {
 
-const char* const kSpawnHelp =
-    R"(usage: dllm-relay spawn --dir DIR [options] -- COMMAND [ARGUMENT...]
+namespace {
 
-Starts COMMAND detached from this terminal, in a session and process group of its own, with
-/dev/null as input, DIR/log as output and no other open file. Prints {"pid", "start_id"} and
-returns as soon as COMMAND runs. A supervisor stays to record how it ends.
+std::uint64_t parse_bytes(const std::string& text) {
+  std::uint64_t bytes = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, bytes);
+  if (error != std::errc{} || stop != end) {
+    throw UsageError("--log-limit needs a number of bytes, not '" + text + "'");
+  }
+  return bytes;
+}
 
-  --dir DIR           describes the process: process.json, log, exit.json (mode 0700);
-                      refused while a process lives there, taken over when it has ended
-  --env NAME=VALUE    set a variable (repeatable); DLLM_PROCESS_DIR=DIR is always set
-  --unset NAME        remove a variable (repeatable; before --env)
-  --ignore-sigpipe    start with SIGPIPE ignored
-  --cwd DIRECTORY     working directory (default /)
-  --log-limit BYTES   beyond this, log is moved to log.1 (default 67108864, 0: never)
-  --meta TEXT         kept as it is in process.json
+void check_variable(const std::string& option, const std::string& name) {
+  if (name.empty() || name.find('=') != std::string::npos) {
+    throw UsageError(option + " needs the name of a variable, not '" + name + "'");
+  }
+}
 
-exit status: 0 started, 1 refused or failed, 2 wrong usage, 127 COMMAND cannot be executed
-)";
+std::pair<std::string, std::string> parse_assignment(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos) throw UsageError("--env needs NAME=VALUE, not '" + text + "'");
+  check_variable("--env", text.substr(0, equals));
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+void apply(SpawnOptions& options, const std::string& option, const std::string& value) {
+  if (option == "--dir") {
+    options.dir = value;
+  } else if (option == "--env") {
+    options.env.push_back(parse_assignment(value));
+  } else if (option == "--unset") {
+    check_variable(option, value);
+    options.unset.push_back(value);
+  } else if (option == "--cwd") {
+    options.cwd = value;
+  } else if (option == "--meta") {
+    options.meta = value;
+  } else if (option == "--log-limit") {
+    options.log_limit = parse_bytes(value);
+  } else {
+    throw UsageError("unknown option '" + option + "'");
+  }
+}
+
+void check_complete(const SpawnOptions& options) {
+  if (options.dir.empty()) throw UsageError("spawn needs --dir DIR");
+  if (options.cwd.empty()) throw UsageError("--cwd needs a directory");
+  if (options.argv.empty()) throw UsageError("spawn needs -- and a command");
+  if (options.argv.front().empty()) throw UsageError("the command is empty");
+}
+
+}  // namespace
+
+SpawnOptions parse_spawn_options(std::span<const char* const> args) {
+  SpawnOptions options;
+  std::size_t at = 0;
+  while (at < args.size()) {
+    const std::string option = args[at++];
+    if (option == "--") {
+      options.argv.assign(args.begin() + static_cast<std::ptrdiff_t>(at), args.end());
+      break;
+    }
+    if (option == "--ignore-sigpipe") {
+      options.ignore_sigpipe = true;
+      continue;
+    }
+    if (at == args.size()) throw UsageError("'" + option + "' is unknown or needs a value");
+    apply(options, option, args[at++]);
+  }
+  check_complete(options);
+  return options;
+}
+
+void hide_private_arguments(std::span<char* const> args) {
+  bool hide = false, rest = false;
+  for (char* const arg : args) {
+    const std::string_view text = arg;
+    rest = rest || text == "--";
+    const bool value_follows = text == "--env" || text == "--meta";
+    if (hide || (rest && text != "--")) std::memset(arg, 0, std::strlen(arg));
+    hide = !hide && value_follows;
+  }
+}
 
 namespace {
+
+constexpr int kExitNotExecuted = 127;
+constexpr timespec kLogCheckInterval = {1, 0};
+constexpr std::size_t kFailureTextMax = 4096;
+constexpr const char* kMarkerVariable = "DLLM_PROCESS_DIR";
+
+struct Child {
+  pid_t pid = -1;
+  std::string start;  // its start_id
+  UniqueFd go;        // one byte lets it execute; closing it ends it
+  UniqueFd failure;   // why it could not execute; empty when it did
+};
+
+void apply_environment(const SpawnOptions& options, const std::string& dir) {
+  for (const std::string& name : options.unset) ::unsetenv(name.c_str());
+  for (const auto& [name, value] : options.env) ::setenv(name.c_str(), value.c_str(), 1);
+  ::setenv(kMarkerVariable, dir.c_str(), 1);
+}
+
+void execute(const SpawnOptions& options) {
+  std::vector<char*> argv;
+  for (const std::string& arg : options.argv) argv.push_back(const_cast<char*>(arg.c_str()));
+  argv.push_back(nullptr);
+  ::execvp(argv[0], argv.data());
+  throw_errno("cannot execute '" + options.argv.front() + "'");
+}
+
+// Everything a process inherits is set here; descriptors beyond 2 all close on exec.
+void become_child(const SpawnOptions& options, const ProcessDir& dir, int log) {
+  const UniqueFd null = open_at(AT_FDCWD, "/dev/null", O_RDONLY);
+  replace_standard_fds(null.get(), log, log);
+  if (options.ignore_sigpipe) ::signal(SIGPIPE, SIG_IGN);
+  check(::chdir(options.cwd.c_str()), "cannot enter " + options.cwd);
+  apply_environment(options, dir.path());
+  execute(options);
+}
+
+[[noreturn]] void run_child(const SpawnOptions& options, const ProcessDir& dir, int log,
+                            const Pipe& gate, const Pipe& failure) {
+  ::setsid();
+  // Before the gate: from its record on, a signal sent to it must count.
+  reset_signals();
+  char go = 0;
+  if (retry([&] { return ::read(gate.reader.get(), &go, 1); }) == 1) {
+    try {
+      become_child(options, dir, log);
+    } catch (const std::exception& error) {
+      const std::string why = error.what();
+      [[maybe_unused]] const ssize_t sent = ::write(failure.writer.get(), why.data(), why.size());
+    }
+  }
+  ::_exit(kExitNotExecuted);
+}
+
+// The child waits at the gate until its record is on disk: none ever runs unrecorded.
+Child fork_child(const SpawnOptions& options, const ProcessDir& dir) {
+  const UniqueFd log = dir.open_log();
+  Pipe gate = make_pipe();
+  Pipe failure = make_pipe();
+  const pid_t pid = check(::fork(), "cannot start another process");
+  if (pid == 0) {
+    gate.writer.reset();  // so that the supervisor's end is the only one
+    run_child(options, dir, log.get(), gate, failure);
+  }
+  return {pid, start_id(pid), std::move(gate.writer), std::move(failure.reader)};
+}
+
+std::string environment_json(const SpawnOptions& options) {
+  json::Object object;
+  for (const auto& [name, value] : options.env) object.text(name, value);
+  return object.str();
+}
+
+// ProcessDir reads the first two members back; they stay first.
+std::string record_json(const SpawnOptions& options, const Child& child) {
+  json::Object record;
+  record.number("pid", child.pid).text("start_id", child.start);
+  record.number("supervisor_pid", ::getpid()).text("supervisor_start_id", start_id(::getpid()));
+  record.time("started_at", unix_time());
+  record.raw("argv", json::array(options.argv)).text("cwd", options.cwd);
+  record.raw("env", environment_json(options)).raw("unset", json::array(options.unset));
+  record.flag("ignore_sigpipe", options.ignore_sigpipe);
+  record.number("log_limit", options.log_limit).text("meta", options.meta);
+  return record.line();
+}
+
+std::string exit_json(const Child& child, int status) {
+  const bool signalled = WIFSIGNALED(status);
+  json::Object record;
+  record.number("pid", child.pid).text("start_id", child.start);
+  record.raw("code", signalled ? "null" : std::to_string(WEXITSTATUS(status)));
+  record.raw("signal", signalled ? std::to_string(WTERMSIG(status)) : "null");
+  record.time("at", unix_time());
+  return record.line();
+}
+
+// Returns why the child could not be executed; empty when it runs.
+std::string open_gate(Child& child) {
+  // A child killed at the gate has closed its end; waiting for it will tell.
+  [[maybe_unused]] const ssize_t sent = ::write(child.go.get(), "g", 1);
+  child.go.reset();
+  return read_all(child.failure.get(), kFailureTextMax);
+}
+
+// Nothing of the caller may stay open or in use in a process that lives for days.
+void detach() {
+  const UniqueFd null = open_at(AT_FDCWD, "/dev/null", O_RDWR);
+  replace_standard_fds(null.get(), null.get(), null.get());
+  check(::chdir("/"), "cannot enter /");
+#ifdef __linux__
+  ::prctl(PR_SET_NAME, "dllm-supervisor");
+#endif
+}
+
+void wake(int) {}
+
+// Signals meant for the child or the terminal must not take its observer; SIGKILL still does, and
+// then the child lives on and stays adoptable. SIGCHLD only interrupts pselect.
+void settle_signals() {
+  reset_signals();
+  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGXFSZ}) {
+    ::signal(number, SIG_IGN);
+  }
+  struct sigaction action{};
+  action.sa_handler = wake;
+  ::sigaction(SIGCHLD, &action, nullptr);
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGCHLD);
+  ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
+}
+
+int wait_for(pid_t child, const ProcessDir& dir, std::uint64_t log_limit) {
+  sigset_t none;
+  sigemptyset(&none);
+  int status = 0;
+  while (::waitpid(child, &status, WNOHANG) == 0) {
+    ::pselect(0, nullptr, nullptr, nullptr, log_limit ? &kLogCheckInterval : nullptr, &none);
+    enforce_log_limit(dir.fd(), log_limit);
+  }
+  return status;
+}
+
+// Tells the spawning program how it went: one byte, its exit status, and the text it prints.
+void send_report(const UniqueFd& report, int status, const std::string& text) {
+  const std::string message = static_cast<char>(status) + text;
+  // A spawning program that is gone cannot be told; the record says the same.
+  [[maybe_unused]] const ssize_t sent = ::write(report.get(), message.data(), message.size());
+}
+
+// Starts the child and says how that went. Returns whether it runs; throws when it could not even
+// be recorded.
+bool start(Child& child, const SpawnOptions& options, const ProcessDir& dir,
+           const UniqueFd& report) {
+  child = fork_child(options, dir);
+  if (!options.private_text.empty()) dir.write(kPrivateFile, options.private_text);
+  dir.write(kProcessFile, record_json(options, child));
+  const std::string failure = open_gate(child);
+  if (!failure.empty()) {
+    ::waitpid(child.pid, nullptr, 0);
+    dir.remove();
+    send_report(report, kExitNotExecuted, failure);
+    return false;
+  }
+  json::Object started;
+  started.number("pid", child.pid).text("start_id", child.start);
+  send_report(report, kExitOk, started.line());
+  return true;
+}
+
+void record_exit(const ProcessDir& dir, const std::string& record) noexcept {
+  try {
+    dir.write(kExitFile, record);
+  } catch (const std::exception&) {
+    // Disk full or directory deleted: the process then counts as ended unseen.
+  }
+}
+
+// Deletes the directory of a child that never ran and reports why it did not.
+void abandon(const ProcessDir& dir, const UniqueFd& report, const std::string& why) {
+  dir.remove();
+  send_report(report, kExitFailed, why);
+}
+
+// Runs in its own detached process and returns when the child has ended. Reports as soon as it is
+// known whether exec succeeded. A child that could not be started leaves no directory; a started
+// one carries DLLM_PROCESS_DIR in its environment and can be recognised anywhere.
+void supervise(const SpawnOptions& options, const ProcessDir& dir, UniqueFd report) {
+  Child child;
+  try {
+    detach();
+    settle_signals();
+    if (!start(child, options, dir, report)) return;
+  } catch (const std::exception& error) {
+    abandon(dir, report, error.what());
+    return;
+  }
+  report.reset();
+  const int status = wait_for(child.pid, dir, options.log_limit);
+  dir.discard(kPrivateFile);
+  record_exit(dir, exit_json(child, status));
+}
 
 constexpr std::size_t kReportMax = 64 * 1024;
 constexpr const char* kCannotFork = "cannot start another process";
@@ -79,6 +357,25 @@ int print_report(const StartReport& report) {
 }
 
 }  // namespace
+
+const char* const kSpawnHelp =
+    R"(usage: dllm-relay spawn --dir DIR [options] -- COMMAND [ARGUMENT...]
+
+Starts COMMAND detached from this terminal, in a session and process group of its own, with
+/dev/null as input, DIR/log as output and no other open file. Prints {"pid", "start_id"} and
+returns as soon as COMMAND runs. A supervisor stays to record how it ends.
+
+  --dir DIR           describes the process: process.json, log, exit.json (mode 0700);
+                      refused while a process lives there, taken over when it has ended
+  --env NAME=VALUE    set a variable (repeatable); DLLM_PROCESS_DIR=DIR is always set
+  --unset NAME        remove a variable (repeatable; before --env)
+  --ignore-sigpipe    start with SIGPIPE ignored
+  --cwd DIRECTORY     working directory (default /)
+  --log-limit BYTES   beyond this, log is moved to log.1 (default 67108864, 0: never)
+  --meta TEXT         kept as it is in process.json
+
+exit status: 0 started, 1 refused or failed, 2 wrong usage, 127 COMMAND cannot be executed
+)";
 
 StartReport start_supervised(const SpawnOptions& options, const ProcessDir& dir,
                              std::span<const int> unwanted) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "identity.h"
+#include "process_dir.h"
 #include "protocol/json.h"
 
 namespace dllm::agent {

@@ -8,7 +8,7 @@
 
 #include "protocol/json.h"
 #include "records.h"
-#include "spawn_options.h"
+#include "spawn.h"
 
 namespace dllm::agent {
 

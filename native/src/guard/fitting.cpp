@@ -7,7 +7,7 @@
 #include <optional>
 #include <tuple>
 
-#include "protocol/tensor_types.h"
+#include "protocol/tensor.h"
 
 namespace dllm {
 

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cstdio>
 
-#include "program.h"
+#include "posix.h"
 #include "protocol/json.h"
 
 namespace dllm {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "meter/shares.h"
+#include "meter/rates.h"
 #include "protocol/decoder.h"
 
 struct ZSTD_CCtx_s;

@@ -8,12 +8,11 @@
 #include <thread>
 
 #include "arguments.h"
-#include "aside.h"
+#include "posix.h"
 #include "clients.h"
 #include "direct.h"
 #include "head_end.h"
 #include "meter/stats.h"
-#include "program.h"
 #include "sockets.h"
 
 namespace dllm {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "key.h"
-#include "program.h"
+#include "posix.h"
 
 namespace dllm::link {
 

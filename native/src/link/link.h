@@ -11,11 +11,9 @@
 
 #include "answers.h"
 #include "kernel.h"
-#include "meter/histogram.h"
+#include "meter/rates.h"
 #include "meter/passes.h"
 #include "meter/placement.h"
-#include "meter/rates.h"
-#include "meter/shares.h"
 #include "netem/lab.h"
 #include "posix.h"
 

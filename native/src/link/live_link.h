@@ -4,7 +4,7 @@
 #include <deque>
 
 #include "link_end.h"
-#include "meter/shares.h"
+#include "meter/rates.h"
 #include "wire.h"
 
 namespace dllm::link {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "protocol/ops.h"
+#include "protocol/commands.h"
 
 namespace dllm {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "meter/placement.h"
-#include "protocol/extent.h"
+#include "protocol/tensor.h"
 
 namespace dllm::link {
 

@@ -11,7 +11,7 @@
 #include "session.h"
 #include "weights.h"
 #include "weights/chunk_sender.h"
-#include "weights/listing.h"
+#include "weights/messages.h"
 
 namespace dllm::link {
 

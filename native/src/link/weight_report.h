@@ -6,7 +6,7 @@
 
 #include "clock.h"
 #include "link.h"
-#include "weights/counts.h"
+#include "weights/chunk_reader.h"
 
 namespace dllm::link {
 

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "netem/delay_line.h"
+#include "netem/pacer.h"
 #include "posix.h"
 #include "transport_security.h"
 

@@ -6,9 +6,8 @@
 #include <optional>
 
 #include "arguments.h"
-#include "aside.h"
+#include "posix.h"
 #include "meter/stats.h"
-#include "program.h"
 #include "worker_end.h"
 
 namespace dllm::link {

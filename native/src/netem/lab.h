@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <random>
+#include <string>
 
 #include "clock.h"
 
@@ -62,5 +64,9 @@ class Schedule {
   Nanos line_free_ = 0;
   Nanos last_arrival_ = 0;
 };
+
+// {"lab": {"latency_ms": 20, "jitter_ms": 2, "rate_mb_s": 30, "seed": 1}}, each member optional;
+// {"lab": null} switches it off. None when the line is anything else.
+std::optional<LabSettings> parse_lab_command(const std::string& line);
 
 }  // namespace dllm

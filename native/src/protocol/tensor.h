@@ -4,11 +4,23 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 #include "commands.h"
 
 namespace dllm {
+
+// So many numbers share so many bytes.
+struct TensorType {
+  std::uint32_t id;
+  const char* name;
+  std::uint32_t block;
+  std::uint32_t block_bytes;
+};
+
+// Null for a type we do not know.
+const TensorType* tensor_type(std::uint32_t id);
 
 static_assert(std::endian::native == std::endian::little, "the wire is little endian");
 
@@ -62,5 +74,19 @@ class Tensor {
  private:
   const std::uint8_t* at_;
 };
+
+// Whether each element (or block) of a row has its bytes to itself. An op reads and writes elements
+// of the type's size whatever `nb[0]` says; in a tensor without this it leaves the extent. Rows may
+// overlap: an op follows their strides, and `-sm tensor` sends strides of 0.
+bool has_whole_elements(Tensor tensor);
+// ggml_nbytes: from the first to behind the last byte, 0 when it has no elements. None when
+// that is more than 64 bits hold.
+std::optional<std::uint64_t> extent(Tensor tensor);
+
+// `sum += more`; false when it wraps around.
+inline bool adds_up(std::uint64_t& sum, std::uint64_t more) {
+  sum += more;
+  return sum >= more;
+}
 
 }  // namespace dllm

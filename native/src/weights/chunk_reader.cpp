@@ -4,7 +4,7 @@
 
 #include <exception>
 
-#include "hash_functions.h"
+#include "hashes.h"
 #include "link/sockets.h"
 
 namespace dllm::weights {

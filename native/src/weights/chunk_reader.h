@@ -8,12 +8,47 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "resident_weights.h"
+#include "hashes.h"
 #include "posix.h"
+#include "resident_weights.h"
 
 namespace dllm::weights {
+
+// Of all sessions of a link.
+struct WeightCounts {
+  std::uint64_t tensors = 0;          // weights, by reference or not
+  std::uint64_t tensors_differ = 0;   // of these: in a file of the worker's, but not all its bytes
+  std::uint64_t tensors_missing = 0;  // of these: in no file of the worker's
+  std::uint64_t home_bytes = 0;       // came from the worker's own files
+  std::uint64_t needed_bytes = 0;     // had to cross
+
+  bool operator==(const WeightCounts&) const = default;
+};
+
+class SpareBuffers {
+ public:
+  using Buffer = std::vector<std::uint8_t>;
+  static constexpr std::size_t kMost = 4;
+
+  // One that was given back, as it was then, or an empty one.
+  Buffer take() {
+    if (spare_.empty()) return {};
+    Buffer buffer = std::move(spare_.back());
+    spare_.pop_back();
+    return buffer;
+  }
+  void give(Buffer buffer) {
+    if (buffer.capacity() >= kChunkBytes && spare_.size() < kMost) {
+      spare_.push_back(std::move(buffer));
+    }
+  }
+
+ private:
+  std::vector<Buffer> spare_;
+};
 
 // A chunk of which a hash is known, and after the look where it was found.
 struct Look {

@@ -19,10 +19,8 @@
 #include <vector>
 
 #include "chunk_reader.h"
-#include "counts.h"
 #include "messages.h"
 #include "resident_weights.h"
-#include "spare_buffers.h"
 
 namespace dllm::weights {
 

@@ -21,10 +21,8 @@
 #include <deque>
 
 #include "chunk_reader.h"
-#include "counts.h"
 #include "messages.h"
 #include "resident_weights.h"
-#include "spare_buffers.h"
 
 namespace dllm::weights {
 

@@ -5,10 +5,9 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "agent/sha256.h"
-#include "cursor.h"
-#include "protocol/tensor_types.h"
-#include "tensor_sums.h"
+#include "hashes.h"
+#include "protocol/tensor.h"
+#include "source.h"
 
 namespace dllm::weights {
 
@@ -42,7 +41,7 @@ struct Settings {
   std::uint32_t part = 0;
   std::uint32_t parts = 1;
   bool is_thin = false;
-  std::string list;                   // of a thin file, as are the following
+  std::string list;  // of a thin file, as are the following
   std::vector<std::uint64_t> kept;
   std::vector<std::uint64_t> chunks;
 };

@@ -5,10 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <stdexcept>
 #include <vector>
 
-#include "hash_functions.h"
+#include "hashes.h"
 #include "resident_weights.h"
 
 namespace dllm::weights {
@@ -49,5 +50,20 @@ Message decode(Bytes data);
 std::vector<std::vector<std::uint8_t>> encode_list(const std::vector<Listed>& listed);
 // Adds the tensors of one such message. Throws BadMessage.
 void decode_list(Bytes data, std::vector<Listed>& listed);
+
+class Listing {
+ public:
+  // One message of the list. Throws BadMessage.
+  void add(Bytes message);
+  void clear();
+
+  [[nodiscard]] bool has(const TensorKey& key) const { return known_.contains(key); }
+  // Whether one of that key had these bytes when the worker's machine read it last.
+  [[nodiscard]] bool has(const TensorKey& key, std::uint64_t fnv1a) const;
+
+ private:
+  std::size_t messages_ = 0;
+  std::map<TensorKey, std::vector<std::uint64_t>> known_;  // FNV-1a of each such tensor
+};
 
 }  // namespace dllm::weights

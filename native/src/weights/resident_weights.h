@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "hashes.h"
 #include "model_files.h"
-#include "tensor_sums.h"
 
 namespace dllm::weights {
 

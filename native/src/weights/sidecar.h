@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tensor_sums.h"
+#include "hashes.h"
 
 namespace dllm::weights {
 

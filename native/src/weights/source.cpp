@@ -29,20 +29,20 @@ FileSource::FileSource(const std::string& path) {
   // A pipe must not keep us waiting for its writer.
   file_.reset(retry([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
   id_.path = path;
-  struct stat status {};
+  struct stat status{};
   if (!file_ || ::fstat(file_.get(), &status) != 0) unreadable(path);
   if (!S_ISREG(status.st_mode)) throw ModelError(path + " is not a file");
   id_ = id_now();
 }
 
 FileId FileSource::id_now() const {
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file_.get(), &status) != 0) unreadable(id_.path);
   return id_of(id_.path, status);
 }
 
 bool FileSource::is_in_place() const {
-  struct stat status {};
+  struct stat status{};
   return ::stat(id_.path.c_str(), &status) == 0 && id_of(id_.path, status) == id_;
 }
 
@@ -84,6 +84,60 @@ bool fits_twice(std::uint64_t size_bytes) {
     available = std::min(available, limit.limit_bytes);
   }
   return size_bytes <= available / 2;
+}
+
+namespace {
+
+constexpr std::size_t kWindowBytes = 256 * 1024;
+// Ours; the largest real headers, vocabulary included, are under 32 MiB.
+constexpr std::uint64_t kHeaderBytesMax = 128U << 20;
+
+}  // namespace
+
+void Cursor::fail(const std::string& what) const {
+  throw ModelError(name_ + " " + what);
+}
+
+void Cursor::truncated() const {
+  fail("is truncated: it ends at byte " + std::to_string(size_) + " inside its header");
+}
+
+std::string Cursor::text(std::size_t limit) {
+  const auto length = number<std::uint64_t>();
+  if (length > limit) corrupt("a name in it has " + std::to_string(length) + " bytes");
+  const auto* at = reinterpret_cast<const char*>(hold(static_cast<std::size_t>(length)));
+  place_ += length;
+  return {at, static_cast<std::size_t>(length)};
+}
+
+void Cursor::skip(std::uint64_t bytes) {
+  if (bytes > left()) truncated();
+  place_ += bytes;
+  if (place_ > kHeaderBytesMax) corrupt("its header is over 128 MiB");
+}
+
+void Cursor::skip_array(std::uint64_t count, std::uint64_t element_bytes) {
+  if (count > left() / element_bytes) truncated();
+  skip(count * element_bytes);
+}
+
+void Cursor::skip_strings(std::uint64_t count) {
+  if (count > left() / sizeof(std::uint64_t)) truncated();
+  for (; count > 0; --count) skip(number<std::uint64_t>());
+}
+
+const std::uint8_t* Cursor::hold(std::size_t bytes) {
+  if (place_ < start_ || place_ + bytes > start_ + window_.size()) refill(bytes);
+  return window_.data() + (place_ - start_);
+}
+
+void Cursor::refill(std::size_t bytes) {
+  if (bytes > left()) truncated();
+  window_.resize(std::max<std::uint64_t>(bytes, std::min<std::uint64_t>(left(), kWindowBytes)));
+  window_.resize(source_.read(place_, window_));
+  start_ = place_;
+  // It shrank since it was opened.
+  if (window_.size() < bytes) truncated();
 }
 
 }  // namespace dllm::weights

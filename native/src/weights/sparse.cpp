@@ -1,18 +1,251 @@
 #include "sparse.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <sstream>
 #include <stdexcept>
+#include <vector>
 
-#include "program.h"
+#include "hashes.h"
+#include "posix.h"
 #include "protocol/json.h"
-#include "sparse_writer.h"
+#include "source.h"
 
 namespace dllm::sparse {
+
+namespace {
+
+using weights::TensorPlace;
+
+constexpr std::uint32_t kString = 8, kArray = 9, kUint64 = 10;
+constexpr std::uint64_t kKeys = 6;
+constexpr std::uint64_t kBlockBytes = 512;  // st_blocks counts these
+
+// Appends as GGUF has it.
+class Text {
+ public:
+  template <typename Number>
+  Text& number(Number value) {
+    text_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    return *this;
+  }
+  Text& raw(std::string_view bytes) {
+    text_.append(bytes);
+    return *this;
+  }
+  Text& string(std::string_view value) { return number<std::uint64_t>(value.size()).raw(value); }
+  Text& key(std::string_view name, std::string_view value) {
+    return string(name).number(kString).string(value);
+  }
+  Text& key(std::string_view name, const std::vector<std::uint64_t>& values) {
+    string(name).number(kArray).number(kUint64).number<std::uint64_t>(values.size());
+    for (const std::uint64_t value : values) number(value);
+    return *this;
+  }
+  [[nodiscard]] std::string str(std::uint64_t alignment) const {
+    std::string padded = text_;
+    padded.resize((padded.size() + alignment - 1) / alignment * alignment);
+    return padded;
+  }
+
+ private:
+  std::string text_;
+};
+
+// A file that is gone again unless it is given its name.
+class NewFile {
+ public:
+  explicit NewFile(const std::string& path) : path_(path), part_(path + ".part") {
+    if (::access(path.c_str(), F_OK) == 0) throw weights::ModelError(path + " is there already");
+    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+    fd_.reset(retry([&] { return ::open(part_.c_str(), flags, 0644); }));
+    if (fd_) return;
+    const std::string why = errno == EEXIST ? "it is there: another one writes it, or was killed"
+                                            : std::strerror(errno);
+    throw weights::ModelError(part_ + " cannot be written (" + why + ")");
+  }
+  ~NewFile() {
+    if (!part_.empty()) ::unlink(part_.c_str());
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  // All of it a hole; throws where the file system cannot hold one.
+  void resize(std::uint64_t bytes) {
+    check(retry([&] { return ::ftruncate(fd_.get(), static_cast<off_t>(bytes)); }),
+          "cannot make " + part_ + " so long");
+    struct stat status{};
+    check(::fstat(fd_.get(), &status), "cannot look at " + part_);
+    if (static_cast<std::uint64_t>(status.st_blocks) * kBlockBytes <= bytes / 2) return;
+    throw weights::ModelError(
+        "the file system of " + path_ +
+        " cannot hold holes: a thin file would be as large as the model there");
+  }
+  void write(std::uint64_t offset, std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t count = check(retry([&] {
+                                    return ::pwrite(fd_.get(), bytes.data(), bytes.size(),
+                                                    static_cast<off_t>(offset));
+                                  }),
+                                  "cannot write " + part_);
+      bytes.remove_prefix(static_cast<std::size_t>(count));
+      offset += static_cast<std::uint64_t>(count);
+    }
+  }
+  // Another file of that name stays what it is.
+  void keep() {
+    check(::fsync(fd_.get()), "cannot write " + part_);
+    if (::link(part_.c_str(), path_.c_str()) != 0) {
+      if (errno == EEXIST) throw weights::ModelError(path_ + " is there already");
+      throw_errno("cannot make " + path_);
+    }
+    ::unlink(std::exchange(part_, "").c_str());
+  }
+
+ private:
+  std::string path_;
+  std::string part_;
+  UniqueFd fd_;
+};
+
+class Writer {
+ public:
+  Writer(const Order& order, const std::function<void(std::uint64_t)>& told)
+      : order_(order),
+        told_(told),
+        from_(order.from),
+        out_(order.to),
+        block_(weights::kChunkBytes) {
+    header_ = weights::read_header(from_, order.from);
+    if (header_.is_thin) throw weights::ModelError(order.from + " is thin already");
+    if (!weights::fits_twice(from_.size_bytes())) from_.drop_cache();
+  }
+
+  Written write() {
+    find_kept();
+    const std::uint64_t data_at = header("").size();
+    out_.resize(data_at + from_.size_bytes() - header_.data_at);
+    for (const TensorPlace& place : header_.tensors) copy(place, data_at);
+    pass_to(from_.size_bytes());
+    if (from_.id_now() != from_.id()) {
+      throw weights::ModelError(order_.from + " was changed while it was read");
+    }
+    const std::string sha256 = whole_.hex();
+    out_.write(0, header(sha256));
+    out_.keep();
+    return {order_.to, sha256, data_at + from_.size_bytes() - header_.data_at, kept_bytes_};
+  }
+
+ private:
+  [[nodiscard]] bool is_kept(const TensorPlace& place) const {
+    return !order_.holes.contains(place.key.name);
+  }
+
+  // Before anything is read the header's size must be known.
+  void find_kept() {
+    for (const TensorPlace& place : header_.tensors) {
+      const std::uint64_t begin = place.offset - header_.data_at;
+      const std::uint64_t end = begin + place.key.size_bytes;
+      if (!is_kept(place)) {
+        if (!place.type_known) {
+          throw weights::ModelError(place.key.name + " has a type that is not known here");
+        }
+        chunks_.resize(chunks_.size() + weights::chunks_in(place.key.size_bytes));
+        continue;
+      }
+      kept_bytes_ += place.key.size_bytes;
+      const bool goes_on = !kept_.empty() && begin - kept_.back() < header_.alignment;
+      goes_on ? void(kept_.back() = end) : void(kept_.insert(kept_.end(), {begin, end}));
+    }
+    hashed_ = chunks_.begin();
+  }
+
+  // As long whatever the hash.
+  [[nodiscard]] std::string header(const std::string& sha256) {
+    json::Object source;
+    source.text("path", order_.from).number("size_bytes", from_.size_bytes());
+    source.text("sha256", sha256.empty() ? std::string(64, '0') : sha256);
+    Text text;
+    text.raw("GGUF").number(header_.version);
+    text.number<std::uint64_t>(header_.tensors.size()).number(header_.keys + kKeys);
+    text.key(weights::kThinSource, source.str()).key(weights::kThinIdentity, order_.identity);
+    text.key(weights::kThinTensors, weights::list_sha256(from_, header_));
+    text.key(weights::kThinHoles, holes_sha256());
+    text.key(weights::kThinKept, kept_).key(weights::kThinChunks, chunks_);
+    std::vector<std::uint8_t> rest(header_.end_at - header_.keys_at);
+    if (from_.read(header_.keys_at, rest) < rest.size()) shrank();
+    text.raw({reinterpret_cast<const char*>(rest.data()), rest.size()});
+    return text.str(header_.alignment);
+  }
+
+  [[nodiscard]] std::string holes_sha256() const {
+    std::vector<std::string> names(order_.holes.begin(), order_.holes.end());
+    std::ranges::sort(names);
+    agent::Sha256 hash;
+    for (const std::string& name : names) hash.add(name + "\n");
+    return hash.hex();
+  }
+
+  // The next bytes: all are hashed, once and in order.
+  std::string_view next(std::uint64_t bytes) {
+    const std::span wanted = std::span(block_).first(std::min<std::uint64_t>(bytes, block_.size()));
+    if (from_.read(place_, wanted) < wanted.size()) shrank();
+    const std::string_view read(reinterpret_cast<const char*>(wanted.data()), wanted.size());
+    whole_.add(read);
+    from_.forget(place_, wanted.size());
+    place_ += wanted.size();
+    told_(place_);
+    return read;
+  }
+  void pass_to(std::uint64_t place) {
+    while (place_ < place) next(place - place_);
+  }
+
+  void copy(const TensorPlace& place, std::uint64_t data_at) {
+    pass_to(place.offset);
+    const std::uint64_t end = place.offset + place.key.size_bytes;
+    while (place_ < end) {
+      const std::uint64_t at = data_at + place_ - header_.data_at;
+      const std::string_view read = next(end - place_);
+      if (is_kept(place)) {
+        out_.write(at, read);
+      } else {
+        *hashed_++ =
+            weights::xxh64({reinterpret_cast<const std::uint8_t*>(read.data()), read.size()});
+      }
+    }
+  }
+
+  [[noreturn]] void shrank() const {
+    throw weights::ModelError(order_.from + " was changed while it was read");
+  }
+
+  const Order& order_;
+  const std::function<void(std::uint64_t)>& told_;
+  weights::FileSource from_;
+  NewFile out_;
+  weights::Header header_;
+  std::vector<std::uint64_t> kept_;
+  std::vector<std::uint64_t> chunks_;
+  std::vector<std::uint64_t>::iterator hashed_;
+  std::vector<std::uint8_t> block_;
+  agent::Sha256 whole_;
+  std::uint64_t place_ = 0;  // read up to there
+  std::uint64_t kept_bytes_ = 0;
+};
+
+}  // namespace
+
+Written write_thin(const Order& order, const std::function<void(std::uint64_t)>& told) {
+  return Writer(order, told).write();
+}
 
 const char* const kThinHelp =
     R"(usage: dllm-relay thin --model PATH --out PATH --identity TEXT < NAMES

@@ -1,4 +1,4 @@
-#include "errands.h"
+#include "requests.h"
 
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -8,9 +8,49 @@
 #include <array>
 #include <exception>
 
-#include "answer.h"
+#include "protocol/json.h"
 
 namespace dllm::agent {
+
+std::optional<std::optional<std::string>> Lines::next() {
+  while (true) {
+    const std::size_t end = text_.find('\n');
+    const bool too_long =
+        end == std::string::npos ? text_.size() > kLineBytesMax : end > kLineBytesMax;
+    if (end == std::string::npos && !skipping_ && !too_long) return std::nullopt;
+    std::string line = text_.substr(0, end);
+    text_.erase(0, end == std::string::npos ? end : end + 1);
+    const bool is_rest = skipping_;
+    skipping_ = end == std::string::npos;
+    if (too_long && !is_rest) return std::optional<std::string>();
+    if (!is_rest) return line;
+    if (skipping_) return std::nullopt;
+  }
+}
+
+std::string answer(std::string_view id, std::string_view result) {
+  return json::Object().raw("id", id).raw("ok", result).line();
+}
+
+std::string refusal(std::string_view id, const Refusal& refusal) {
+  std::vector<std::string> pids;
+  for (const pid_t pid : refusal.pids()) pids.push_back(std::to_string(pid));
+  json::Object error;
+  error.text("kind", refusal.kind()).text("message", refusal.what()).raw("pids", json::list(pids));
+  return json::Object().raw("id", id).raw("error", error.str()).line();
+}
+
+std::string refusal_of_current(std::string_view id) {
+  try {
+    throw;
+  } catch (const Refusal& error) {
+    return refusal(id, error);
+  } catch (const json::TypeError& error) {
+    return refusal(id, Refusal(kBadRequest, error.what()));
+  } catch (const std::exception& error) {
+    return refusal(id, Refusal(kFailed, error.what()));
+  }
+}
 
 namespace {
 

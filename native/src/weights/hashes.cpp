@@ -1,0 +1,221 @@
+#include "hashes.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace dllm::weights {
+
+namespace {
+
+constexpr std::uint64_t kPrime1 = 0x9e3779b185ebca87;
+constexpr std::uint64_t kPrime2 = 0xc2b2ae3d27d4eb4f;
+constexpr std::uint64_t kPrime3 = 0x165667b19e3779f9;
+constexpr std::uint64_t kPrime4 = 0x85ebca77c2b2ae63;
+constexpr std::uint64_t kPrime5 = 0x27d4eb2f165667c5;
+
+static_assert(std::endian::native == std::endian::little, "numbers are read as they lie");
+
+template <typename Number>
+std::uint64_t number_at(const std::uint8_t* at) {
+  Number number;
+  std::memcpy(&number, at, sizeof number);
+  return number;
+}
+
+std::uint64_t round(std::uint64_t lane, std::uint64_t input) {
+  return std::rotl(lane + input * kPrime2, 31) * kPrime1;
+}
+
+// What is left after the last whole stripe.
+std::uint64_t add_rest(std::uint64_t hash, Bytes rest) {
+  for (; rest.size() >= 8; rest = rest.subspan(8)) {
+    const std::uint64_t lane = round(0, number_at<std::uint64_t>(rest.data()));
+    hash = std::rotl(hash ^ lane, 27) * kPrime1 + kPrime4;
+  }
+  if (rest.size() >= 4) {
+    hash ^= number_at<std::uint32_t>(rest.data()) * kPrime1;
+    hash = std::rotl(hash, 23) * kPrime2 + kPrime3;
+    rest = rest.subspan(4);
+  }
+  for (const std::uint8_t byte : rest) hash = std::rotl(hash ^ byte * kPrime5, 11) * kPrime1;
+  return hash;
+}
+
+std::uint64_t avalanche(std::uint64_t hash) {
+  hash = (hash ^ hash >> 33) * kPrime2;
+  hash = (hash ^ hash >> 29) * kPrime3;
+  return hash ^ hash >> 32;
+}
+
+}  // namespace
+
+void Xxh64::take_stripe(const std::uint8_t* stripe) {
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    lanes_[i] = round(lanes_[i], number_at<std::uint64_t>(stripe + 8 * i));
+  }
+}
+
+void Xxh64::add(Bytes bytes) {
+  size_bytes_ += bytes.size();
+  if (held_bytes_ > 0) {
+    const std::size_t taken = std::min(bytes.size(), kStripeBytes - held_bytes_);
+    std::memcpy(held_.data() + held_bytes_, bytes.data(), taken);
+    held_bytes_ += taken;
+    bytes = bytes.subspan(taken);
+    if (held_bytes_ < kStripeBytes) return;
+    take_stripe(held_.data());
+  }
+  for (; bytes.size() >= kStripeBytes; bytes = bytes.subspan(kStripeBytes)) {
+    take_stripe(bytes.data());
+  }
+  std::copy(bytes.begin(), bytes.end(), held_.begin());
+  held_bytes_ = bytes.size();
+}
+
+std::uint64_t Xxh64::merged() const {
+  if (size_bytes_ < kStripeBytes) return kPrime5;
+  std::uint64_t hash = std::rotl(lanes_[0], 1) + std::rotl(lanes_[1], 7) +
+                       std::rotl(lanes_[2], 12) + std::rotl(lanes_[3], 18);
+  for (const std::uint64_t lane : lanes_) hash = (hash ^ round(0, lane)) * kPrime1 + kPrime4;
+  return hash;
+}
+
+std::uint64_t Xxh64::value() const {
+  return avalanche(add_rest(merged() + size_bytes_, {held_.data(), held_bytes_}));
+}
+
+std::uint64_t xxh64(Bytes bytes) {
+  Xxh64 hash;
+  hash.add(bytes);
+  return hash.value();
+}
+
+}  // namespace dllm::weights
+
+namespace dllm::agent {
+
+namespace {
+
+constexpr std::size_t kLengthBytes = 8;
+
+constexpr std::array<std::uint32_t, 64> kRounds = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+std::uint32_t word_at(const unsigned char* bytes) {
+  return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 |
+         std::uint32_t{bytes[2]} << 8 | bytes[3];
+}
+
+std::array<std::uint32_t, 64> schedule(const unsigned char* block) {
+  std::array<std::uint32_t, 64> words{};
+  for (std::size_t i = 0; i < 16; ++i) words[i] = word_at(block + 4 * i);
+  for (std::size_t i = 16; i < words.size(); ++i) {
+    const std::uint32_t a = words[i - 15], b = words[i - 2];
+    const std::uint32_t small0 = std::rotr(a, 7) ^ std::rotr(a, 18) ^ a >> 3;
+    const std::uint32_t small1 = std::rotr(b, 17) ^ std::rotr(b, 19) ^ b >> 10;
+    words[i] = words[i - 16] + small0 + words[i - 7] + small1;
+  }
+  return words;
+}
+
+}  // namespace
+
+void Sha256::take_block(const unsigned char* block) {
+  const std::array<std::uint32_t, 64> words = schedule(block);
+  auto [a, b, c, d, e, f, g, h] = state_;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::uint32_t big1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
+    const std::uint32_t one = h + big1 + ((e & f) ^ (~e & g)) + kRounds[i] + words[i];
+    const std::uint32_t big0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
+    const std::uint32_t two = big0 + ((a & b) ^ (a & c) ^ (b & c));
+    h = g, g = f, f = e, e = d + one;
+    d = c, c = b, b = a, a = one + two;
+  }
+  const std::array<std::uint32_t, 8> mixed = {a, b, c, d, e, f, g, h};
+  for (std::size_t i = 0; i < state_.size(); ++i) state_[i] += mixed[i];
+}
+
+void Sha256::add(std::string_view data) {
+  size_bytes_ += data.size();
+  while (!data.empty()) {
+    const std::size_t taken = std::min(data.size(), block_.size() - held_);
+    std::memcpy(block_.data() + held_, data.data(), taken);
+    held_ += taken;
+    data.remove_prefix(taken);
+    if (held_ == block_.size()) {
+      take_block(block_.data());
+      held_ = 0;
+    }
+  }
+}
+
+std::string Sha256::hex() {
+  const std::uint64_t bits = size_bytes_ * 8;
+  add(std::string_view("\x80", 1));
+  while (held_ != block_.size() - kLengthBytes) add(std::string_view("\0", 1));
+  std::string length;
+  for (int shift = 56; shift >= 0; shift -= 8) length += static_cast<char>(bits >> shift);
+  add(length);
+  std::string out;
+  constexpr const char* kDigits = "0123456789abcdef";
+  for (const std::uint32_t word : state_) {
+    for (int shift = 28; shift >= 0; shift -= 4) out += kDigits[word >> shift & 15];
+  }
+  return out;
+}
+
+}  // namespace dllm::agent
+
+namespace dllm::weights {
+
+TableBuilder::TableBuilder(const ModelFiles& files, TableSoFar so_far)
+    : files_(files), so_far_(std::move(so_far)) {
+  const std::uint64_t half_bytes = so_far_.half.chunks.size() * kChunkBytes;
+  fnv1a_ = Fnv1a64(so_far_.half.fnv1a);
+  xxh64_ = Xxh64(so_far_.half.lanes, half_bytes);
+  done_bytes_ = half_bytes;
+  for (std::size_t i = 0; i < so_far_.whole.size(); ++i) {
+    done_bytes_ += files_.tensors()[i].key.size_bytes;
+  }
+}
+
+bool TableBuilder::step() {
+  if (done()) return false;
+  const TensorPlace& place = files_.tensors()[so_far_.whole.size()];
+  HalfTensor& half = so_far_.half;
+  const std::uint64_t at = half.chunks.size() * kChunkBytes;
+  const std::uint64_t left = place.key.size_bytes - at;
+  const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(left, kChunkBytes));
+  block_.resize(std::max(block_.size(), bytes));
+  const std::span wanted(block_.data(), bytes);
+  Source& source = files_.source(place);
+  if (source.read(place.offset + at, wanted) < wanted.size()) {
+    throw ModelError("the file of " + place.key.name + " ends inside it");
+  }
+  source.forget(place.offset + at, wanted.size());
+  fnv1a_.add(wanted);
+  xxh64_.add(wanted);
+  if (!wanted.empty()) half.chunks.push_back(xxh64(wanted));
+  half.fnv1a = fnv1a_.value();
+  half.lanes = xxh64_.lanes();
+  done_bytes_ += wanted.size();
+  if (wanted.size() == left) end_tensor();
+  return !done();
+}
+
+void TableBuilder::end_tensor() {
+  so_far_.whole.push_back({fnv1a_.value(), xxh64_.value(), std::move(so_far_.half.chunks)});
+  so_far_.half = {};
+  fnv1a_ = {};
+  xxh64_ = {};
+}
+
+}  // namespace dllm::weights
