@@ -16,8 +16,14 @@ from backends.controller.memory_usage import PlannedMemory, held_by, memory_of
 from backends.controller.processes import AGENT, ProcessBook
 from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import DllmError, UsageError
+from backends.gateway.target import GATEWAY
 from backends.places import LOCAL
-from backends.planning.blueprint import cluster_of, machines_of, short_name
+from backends.planning.blueprint import (
+    cluster_of,
+    machines_of,
+    process_name,
+    short_name,
+)
 from backends.speculation.auto import TrialBook
 from backends.state import (
     CLUSTER_NAME,
@@ -229,7 +235,12 @@ class Clusters:
         before = self.book.silent
         if not self.plans and not before:
             return
-        await self.book.listen()
+        hung = {
+            (LOCAL, process_name(cluster.name, GATEWAY))
+            for cluster in self
+            if cluster.gateway.is_silent
+        }
+        await self.book.listen(hung)
         now = self.book.silent
         for machine, name in sorted(now ^ before):
             self._tell_silent(machine, name, is_silent=(machine, name) in now)

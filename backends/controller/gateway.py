@@ -221,6 +221,11 @@ class Gateway:
             if self._target is not None:
                 self._link.tell(self._target)
 
+    @property
+    def is_silent(self) -> bool:
+        """Return true if it runs and does not answer us."""
+        return self._link.is_silent and not self._has_ended
+
     def keeps_port(self, port: int) -> bool:
         """Return true if we keep a port open for the next gateway."""
         return self._link.holds(port)

@@ -12,7 +12,7 @@ from backends.planning.blueprint import cluster_of, short_name
 from backends.state import ProcessInfo, ProcessState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from backends.machines.host import AgentHost, ProcessRecord
     from backends.machines.machine import Machine, Machines
@@ -160,11 +160,14 @@ class ProcessBook:
             cpu_cores=usage.cpu_cores if usage else None,
         )
 
-    async def listen(self) -> None:
-        """Find out which processes respond; cheap enough for every second."""
+    async def listen(self, hung: Iterable[tuple[str, str]] = ()) -> None:
+        """Find out which processes respond; cheap enough for every second.
+
+        The ``hung`` ones are known not to, by other means than their machine's.
+        """
         machines = list(self._machines.all())
         found = await asyncio.gather(*map(self._silent_on, machines))
-        silent = frozenset().union(*found)
+        silent = frozenset(hung).union(*found)
         if silent != self.silent:
             self.silent = silent
             self._changed()

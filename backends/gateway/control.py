@@ -36,6 +36,8 @@ TELL_EVERY_S = 0.25
 """Counts that change more often are told together."""
 CALL_AGAIN_S = 30.0
 """Between two starts of a controller."""
+SILENT_S = 3.0
+"""A gateway tells its counts more often, and hears a new connection sooner."""
 AGAIN_S = 0.1
 """Between two looks of a controller for a gateway."""
 FIRST_BYTES_MAX = 1 << 16
@@ -207,14 +209,13 @@ class Control:
         with contextlib.suppress(ConnectionError):
             while True:
                 changed = asyncio.ensure_future(counters.change())
-                counts = self._proxy.counts
-                writer.write(msgspec.json.encode(counts) + b"\n")
+                writer.write(msgspec.json.encode(self._proxy.counts) + b"\n")
                 await writer.drain()
                 try:
                     await asyncio.sleep(TELL_EVERY_S)
-                    # What can be gone on with changes without a word.
-                    timeout_s = LOOK_EVERY_S if counts.drains else None
-                    await asyncio.wait({changed}, timeout=timeout_s)
+                    # What can be gone on with changes without a word, and a
+                    # controller takes silence for a gateway that hangs.
+                    await asyncio.wait({changed}, timeout=LOOK_EVERY_S)
                 finally:
                     changed.cancel()
 
@@ -229,6 +230,8 @@ class GatewayLink:
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
         self._held: list[socket.socket] = []
+        self.is_silent = False
+        """True if a gateway is there and does not answer."""
 
     def tell(self, target: Target) -> None:
         """Tell it at once, or as soon as there is a gateway; it holds from here on."""
@@ -260,8 +263,12 @@ class GatewayLink:
 
     async def _keep(self) -> None:
         while True:
-            with contextlib.suppress(OSError):
+            try:
                 await self._talk()
+            except TimeoutError:
+                log.warning("the gateway at %s is silent", self._socket)
+            except OSError:
+                self.is_silent = False
             await asyncio.sleep(AGAIN_S)
 
     async def _talk(self) -> None:
@@ -270,7 +277,13 @@ class GatewayLink:
             closing.enter_context(connection).setblocking(False)
             await loop.sock_connect(connection, str(self._socket))
             _hand(connection, msgspec.json.encode(self._target) + b"\n", self._held)
-            _, handed = await _handed(connection, len(HELLO))
+            try:
+                async with asyncio.timeout(SILENT_S):
+                    _, handed = await _handed(connection, len(HELLO))
+            except TimeoutError:
+                self.is_silent = True
+                raise
+            self.is_silent = False
             closing.pop_all()
         self.release()
         self._held = handed
@@ -281,7 +294,8 @@ class GatewayLink:
             self._send()
             while not reader.at_eof():
                 with contextlib.suppress(*NOT_JSON):
-                    line = await reader.readline()
+                    async with asyncio.timeout(SILENT_S):
+                        line = await reader.readline()
                     self._counted(msgspec.json.decode(line, type=RequestCounts))
         finally:
             self._writer.close()

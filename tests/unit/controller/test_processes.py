@@ -91,6 +91,29 @@ def test_another_agent_of_a_machine_is_listened_to() -> None:
     assert news == [1]
 
 
+async def test_a_gateway_that_hangs_is_told_though_its_process_runs(
+    monkeypatch: pytest.MonkeyPatch, paths: Paths
+) -> None:
+    monkeypatch.setattr(Clusters, "plans", [None])
+    machines = cast("Any", Machines(local=Agent("api-gateway")))
+    clusters = Clusters(cast("Any", SimpleNamespace(settings=Config)), paths)
+    clusters.book = book = ProcessBook(machines, lambda: None)
+    book.take()
+    gateway = SimpleNamespace(is_silent=True)
+    store = SimpleNamespace(update=lambda **_: None)
+    cluster = SimpleNamespace(name="default", gateway=gateway, store=store)
+    clusters._clusters["default"] = cast("Any", cluster)
+    await clusters.look_for_silent()
+    (shown,) = book.of("default")
+    assert shown.state is ProcessState.NOT_RESPONDING
+    gateway.is_silent = False
+    await clusters.look_for_silent()
+    assert [event.text for event in clusters.event_log.after(0)] == [
+        "api-gateway does not respond: something holds it",
+        "api-gateway responds again",
+    ]
+
+
 async def test_what_does_not_respond_is_told_and_told_again_when_it_does(
     monkeypatch: pytest.MonkeyPatch, paths: Paths
 ) -> None:

@@ -181,6 +181,33 @@ async def test_a_gateway_hears_what_serves_and_tells_what_it_counts(
     assert not socket.exists()
 
 
+async def test_a_gateway_that_hangs_is_silent_until_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_module, "SILENT_S", 0.05)
+    path = tmp_path / "g.sock"
+    link = GatewayLink(path, lambda counts: None)
+    link.tell(Target(mode=Mode.SERVE, port=7))
+    await asyncio.sleep(0.2)
+    assert not link.is_silent, "there is none"
+
+    async def hang(reader: object, writer: object) -> None:
+        await asyncio.Event().wait()
+
+    hanging = await asyncio.start_unix_server(hang, path)
+    await until(lambda: link.is_silent)
+    hanging.close()
+    proxy = Proxy()
+    keeping = asyncio.create_task(control_of(proxy, path).keep())
+    await until(lambda: not link.is_silent)
+    monkeypatch.setattr(proxy.counters, "change", asyncio.Event().wait)
+    await asyncio.sleep(0.2)
+    assert not link.is_silent, "it has nothing new to tell"
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await link.close()
+
+
 async def test_a_gateway_that_comes_later_is_told_too(tmp_path: Path) -> None:
     socket = tmp_path / "g.sock"
     link = GatewayLink(socket, lambda counts: None)
