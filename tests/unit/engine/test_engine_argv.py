@@ -80,11 +80,6 @@ def test_settings_of_ones_own_are_named_and_llama_cpps_are_not() -> None:
     assert not {"-ctk", "-ctv", "-fa", "-t"} & set(argv())
 
 
-def test_rpc_comes_before_device() -> None:
-    line = argv()
-    assert line.index("--rpc") < line.index("--device")
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -125,10 +120,6 @@ def test_no_repack_is_passed_where_asked_and_known() -> None:
     assert "--no-repack" in argv(no_repack=True)
     assert "--no-repack" not in argv(no_repack=False)
     assert "--no-repack" not in argv(frozenset(), no_repack=True)
-
-
-def test_extra_arguments_come_last() -> None:
-    assert argv(extra=("--port", "9"))[-2:] == ("--port", "9")
 
 
 def test_flags_of_a_real_help() -> None:

@@ -44,10 +44,10 @@ def test_every_layer_and_the_output_have_their_device() -> None:
 
 
 @pytest.mark.parametrize("name", ["load_lv5", "load_lv4"])
-def test_buffers_carry_their_endpoint_and_kind(name: str) -> None:
-    buffers = fed(captured(name)).buffers
+def test_it_ends_ready_with_buffers_by_endpoint_and_kind(name: str) -> None:
+    log = fed(captured(name))
     first, second = "RPC0[127.0.0.1:56211]", "RPC0[127.0.0.1:56212]"
-    assert buffers == {
+    assert log.buffers == {
         ("CPU_Mapped", "model"): round(0.15 * MIB),
         (first, "model"): round(6.76 * MIB),
         (second, "model"): round(6.91 * MIB),
@@ -58,10 +58,6 @@ def test_buffers_carry_their_endpoint_and_kind(name: str) -> None:
         ("CPU", "compute"): round(6.55 * MIB),
     }
 
-
-@pytest.mark.parametrize("name", ["load_lv5", "load_lv4"])
-def test_it_ends_ready_and_knows_where_the_server_listens(name: str) -> None:
-    log = fed(captured(name))
     assert log.ready
     assert log.fraction == 1.0
     assert log.url == "http://127.0.0.1:56299"

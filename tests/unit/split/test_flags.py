@@ -95,46 +95,40 @@ def test_only_used_devices_are_named(plan: Plan) -> None:
     assert all(placement.tensor_split)
 
 
-def test_the_example_of_the_reference() -> None:
-    """12 layers as 5,8: layers 0–4 and 5–11 with the output."""
-    assert engine_devices(12, 99, (5, 8)) == [0] * 5 + [1] * 8
+@pytest.mark.parametrize(
+    ("n_layer", "n_gpu_layers", "tensor_split", "expected"),
+    [
+        (12, 99, (5, 8), [0] * 5 + [1] * 8),
+        (12, 10, (4, 6), [-1] * 3 + [0] * 4 + [1] * 6),
+        # Fractions round: only integers that sum up are ever given.
+        (47, 48, (0.82, 0.18), [0] * 40 + [1] * 8),
+    ],
+)
+def test_the_rule_of_llama_cpp(
+    n_layer: int,
+    n_gpu_layers: int,
+    tensor_split: tuple[float, ...],
+    expected: list[int],
+) -> None:
+    assert engine_devices(n_layer, n_gpu_layers, tensor_split) == expected
 
 
-def test_layers_stay_on_the_cpu_from_the_start() -> None:
-    assert engine_devices(12, 10, (4, 6)) == [-1] * 3 + [0] * 4 + [1] * 6
-
-
-def test_proportions_are_not_counts() -> None:
-    """Fractions round: this is why only integers that sum up are ever given."""
-    assert engine_devices(47, 48, (0.82, 0.18)).count(0) == 40
-
-
-def test_devices_out_of_worker_order_keep_their_endpoint() -> None:
+@pytest.mark.parametrize(
+    ("shares", "endpoints", "names"),
+    [
+        ({"worker2/CPU": 6, "worker1/CPU": 7}, ("h:1", "h:2"), ("RPC1", "RPC0")),
+        ({"worker1/CPU": 0, "worker2/CPU": 13}, ("h:2",), ("RPC0",)),
+        ({"worker1/CPU": 6, "local/CUDA0": 7}, ("h:1",), ("RPC0", "CUDA0")),
+    ],
+)
+def test_names_and_endpoints_of_devices(
+    shares: dict[str, int], endpoints: tuple[str, ...], names: tuple[str, ...]
+) -> None:
     workers = (WorkerSpec(name="worker1"), WorkerSpec(name="worker2"))
-    split = make_split(12, ["worker2/CPU", "worker1/CPU"], [6, 7])
-    placement = compile_split(
-        Plan(model="m", split=split, workers=workers),
-        {"worker1": "h:1", "worker2": "h:2"},
-    )
-    assert placement.rpc_endpoints == ("h:1", "h:2")
-    assert placement.device_names == ("RPC1", "RPC0")
-
-
-def test_a_worker_without_layers_is_left_out() -> None:
-    workers = (WorkerSpec(name="worker1"), WorkerSpec(name="worker2"))
-    split = make_split(12, ["worker1/CPU", "worker2/CPU"], [0, 13])
-    placement = compile_split(
-        Plan(model="m", split=split, workers=workers),
-        {"worker1": "h:1", "worker2": "h:2"},
-    )
-    assert placement.rpc_endpoints == ("h:2",)
-    assert placement.device_names == ("RPC0",)
-
-
-def test_a_gpu_of_the_head_keeps_its_name() -> None:
-    split = make_split(12, ["worker1/CPU", "local/CUDA0"], [6, 7])
-    plan = Plan(model="m", split=split, workers=(WorkerSpec(name="worker1"),))
-    assert compile_split(plan, {"worker1": "h:1"}).device_names == ("RPC0", "CUDA0")
+    split = make_split(12, [*shares], [*shares.values()])
+    plan = Plan(model="m", split=split, workers=workers)
+    placement = compile_split(plan, {"worker1": "h:1", "worker2": "h:2"})
+    assert (placement.rpc_endpoints, placement.device_names) == (endpoints, names)
 
 
 def test_everything_on_the_head_needs_no_device() -> None:
@@ -183,37 +177,28 @@ def test_a_worker_is_reached_at_its_own_endpoint_or_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "counts"), [("6,7", (6, 7)), ("13", (13,)), (" 4, 4 ,5", (4, 4, 5))]
+    ("text", "parsed"),
+    [
+        ("6,7", (6, 7)),
+        ("13", (13,)),
+        (" 4, 4 ,5", (4, 4, 5)),
+        ("studio/MTL0=38, mini/MTL0 = 10", {"studio/MTL0": 38, "mini/MTL0": 10}),
+    ],
 )
-def test_counts_are_parsed(text: str, counts: tuple[int, ...]) -> None:
-    assert parse_split(text) == counts
-
-
-@pytest.mark.parametrize("text", ["", "6,", "six", "6.5,6.5", "6;7"])
-def test_what_is_not_a_split_is_refused(text: str) -> None:
-    with pytest.raises(PlanError, match="not a split"):
-        parse_split(text)
-
-
-def test_a_split_by_name() -> None:
-    text = "studio/MTL0=38, mini/MTL0 = 10"
-    assert parse_split(text) == {"studio/MTL0": 38, "mini/MTL0": 10}
+def test_a_split_by_counts_or_by_name(
+    text: str, parsed: tuple[int, ...] | dict[str, int]
+) -> None:
+    assert parse_split(text) == parsed
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "a/CPU=1,a/CPU=2",
-        "a/CPU=x",
-        "a/CPU=",
-        "=3",
-        "a/CPU=3,4",
-        "-1,14",
-        "a/CPU=-1",
-        "1_0,3",
+        *("", "6,", "six", "6.5,6.5", "6;7", "-1,14", "1_0,3", "=3", "a/CPU=3,4"),
+        *("a/CPU=1,a/CPU=2", "a/CPU=x", "a/CPU=", "a/CPU=-1"),
     ],
 )
-def test_a_name_twice_or_without_a_number_is_refused(text: str) -> None:
+def test_what_is_not_a_split_is_refused(text: str) -> None:
     with pytest.raises(PlanError, match="not a split"):
         parse_split(text)
 
@@ -223,9 +208,6 @@ THREE = make_split(12, ["local/CPU", "a/CPU", "b/CPU"], [0, 6, 7])
 
 def test_ranges_skip_empty_devices() -> None:
     assert ranges(THREE) == (LayerRange("a/CPU", 0, 5), LayerRange("b/CPU", 6, 12))
-
-
-def test_boundaries_are_cumulative() -> None:
     assert boundaries(THREE) == (0, 6)
 
 
@@ -269,9 +251,6 @@ def test_bad_splits_are_refused(
 ) -> None:
     with pytest.raises(PlanError, match=message):
         make_split(12, names, wrong)
-
-
-def test_with_counts_is_checked() -> None:
     with pytest.raises(PlanError):
         with_counts(THREE, [1, 1, 1])
 

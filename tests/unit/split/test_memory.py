@@ -241,11 +241,9 @@ def test_what_does_not_fit_is_named() -> None:
     loads = device_loads(MODEL, split, 1024)
     assert overcommitted(loads, [device("a", 100), device("b", 100)]) == frozenset()
     assert overcommitted(loads, [device("a", 20), device("b", 100)]) == {"a"}
-
-
-def test_shared_memory_is_counted_once() -> None:
-    split = make_split(4, ["a", "b"], [3, 2])
-    loads = device_loads(MODEL, split, 1024)
+    # Of devices that are not known nothing is said.
+    assert overcommitted(loads, []) == frozenset()
+    # Shared memory counts once.
     both = [device("a", 40, "ram"), device("b", 40, "ram")]
     assert overcommitted(loads, both) == {"a", "b"}
 
@@ -256,27 +254,18 @@ def test_a_budget_replaces_what_is_free() -> None:
     assert overcommitted(device_loads(MODEL, split, 16), [tight]) == {"a"}
 
 
-def test_unknown_devices_are_not_judged() -> None:
-    loads = device_loads(MODEL, make_split(4, ["a"], [5]), 16)
-    assert overcommitted(loads, []) == frozenset()
-
-
-def test_balance_follows_memory() -> None:
-    split = balance(MODEL, [device("a", 300), device("b", 100)], 16, head_cpu=None)
-    assert counts(split) == (3, 2)
-    even = balance(MODEL, [device("a", 100), device("b", 100)], 16, head_cpu=None)
-    assert counts(even) == (2, 3)
-
-
-def test_balance_leaves_the_heads_cpu_to_the_user() -> None:
-    split = balance(
-        MODEL, [device("local/CPU", 9), device("a", 9)], 16, head_cpu="local/CPU"
-    )
-    assert counts(split) == (0, 5)
-    alone = balance(MODEL, [device("local/CPU", 9)], 16, head_cpu="local/CPU")
-    assert counts(alone) == (5,)
-
-
-def test_balance_without_figures_is_even() -> None:
-    split = balance(MODEL, [device("a", 0), device("b", 0)], 16, head_cpu=None)
-    assert counts(split) == (3, 2)
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ([device("a", 300), device("b", 100)], (3, 2)),
+        ([device("a", 100), device("b", 100)], (2, 3)),
+        ([device("local/CPU", 9), device("a", 9)], (0, 5)),
+        ([device("local/CPU", 9)], (5,)),
+        ([device("a", 0), device("b", 0)], (3, 2)),
+    ],
+)
+def test_balance_follows_memory_and_leaves_the_heads_cpu_to_the_user(
+    devices: list[Device], expected: tuple[int, ...]
+) -> None:
+    cpu = next((one.id for one in devices if one.id == "local/CPU"), None)
+    assert counts(balance(MODEL, devices, 16, head_cpu=cpu)) == expected
