@@ -48,33 +48,21 @@ class ServiceState(Value, frozen=True, kw_only=True):
 
 
 class Manager(Protocol):
-    """A manager of one user's services."""
+    """A manager of one user's services.
+
+    ``file`` has the service's description, and ``text`` makes that. ``install`` starts
+    the service now and from now on; ``remove`` ends it, and starts it no more. Both are
+    fine where that is so already, and raise a ``DllmError`` where the manager refuses.
+    """
 
     name: str
 
     @property
-    def file(self) -> Path:
-        """The file of the service's description."""
-
-    def text(self, service: Service) -> str:
-        """The content of that file."""
-
-    def install(self, service: Service) -> None:
-        """Start it now and from now on; fine where that is so already.
-
-        Raises:
-            DllmError: it cannot be reached, or refuses.
-        """
-
-    def remove(self) -> None:
-        """End it, and start it no more; fine where there is none.
-
-        Raises:
-            DllmError: it refuses.
-        """
-
-    def state(self) -> ServiceState:
-        """The present state."""
+    def file(self) -> Path: ...
+    def text(self, service: Service) -> str: ...
+    def install(self, service: Service) -> None: ...
+    def remove(self) -> None: ...
+    def state(self) -> ServiceState: ...
 
 
 def manager() -> Manager:
@@ -94,16 +82,10 @@ class Systemd:
         base = Path(named) if named.startswith("/") else Path.home() / ".config"
         return base / "systemd" / "user" / UNIT
 
-    def text(self, service: Service) -> str:
-        """The unit."""
-        return systemd_unit(service)
+    text = staticmethod(systemd_unit)
 
     def install(self, service: Service) -> None:
-        """Write the unit, and have it started now and with the user's manager.
-
-        Raises:
-            DllmError: there is no user manager, or it refuses.
-        """
+        """Write the unit, and have it started now and with the user's manager."""
         self._require_session()
         changed = _write(self.file, self.text(service))
         _ask("systemctl", "--user", "daemon-reload")
@@ -123,11 +105,7 @@ class Systemd:
             )
 
     def remove(self) -> None:
-        """End and disable it; the unit is removed also where nobody answers.
-
-        Raises:
-            DllmError: the unit cannot be removed.
-        """
+        """End and disable it; the unit is removed also where nobody answers."""
         with contextlib.suppress(DllmError):
             _ask("systemctl", "--user", "disable", "--now", UNIT)
         _remove(self.file)
@@ -158,16 +136,10 @@ class Launchd:
         """The file that launchd reads at every login."""
         return Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
 
-    def text(self, service: Service) -> str:
-        """The agent."""
-        return launchd_agent(service)
+    text = staticmethod(launchd_agent)
 
     def install(self, service: Service) -> None:
-        """Write the agent, and have it started now and at every login.
-
-        Raises:
-            DllmError: launchd refuses.
-        """
+        """Write the agent, and have it started now and at every login."""
         if _write(self.file, self.text(service)):
             with contextlib.suppress(DllmError):
                 _ask("launchctl", "bootout", self._target)
@@ -175,11 +147,7 @@ class Launchd:
             _ask("launchctl", "bootstrap", self._domain, str(self.file))
 
     def remove(self) -> None:
-        """End it, and remove the agent.
-
-        Raises:
-            DllmError: the file cannot be removed.
-        """
+        """End it, and remove the agent."""
         with contextlib.suppress(DllmError):
             _ask("launchctl", "bootout", self._target)
         _remove(self.file)
@@ -282,36 +250,23 @@ async def hand_over(paths: Paths, manager: Manager) -> ServiceState:
     Raises:
         DllmError: it does not come up.
     """
-    state = await _running(manager)
+    deadline = time.monotonic() + RUNS_WITHIN_S
+    while not (state := await asyncio.to_thread(manager.state)).running:
+        await _look_again(manager, deadline)
     holder = lock_holder(paths.lock)
     if holder is not None and holder.pid != state.pid:
         # The service, which waits for its place, adopts what it leaves.
         await dismiss(paths, holder.pid)
-        await _succeeded(paths, manager)
+        deadline = time.monotonic() + RUNS_WITHIN_S
+        while lock_holder(paths.lock) is None:
+            await _look_again(manager, deadline)
     return state
 
 
-async def _succeeded(paths: Paths, manager: Manager) -> None:
-    deadline = time.monotonic() + RUNS_WITHIN_S
-    while lock_holder(paths.lock) is None:
-        if time.monotonic() > deadline:
-            raise _is_away(manager)
-        await asyncio.sleep(LOOK_S)
-
-
-def _is_away(manager: Manager) -> DllmError:
-    return DllmError(
-        f"{manager.name} was told to start the service, and it does not run",
-        f"See what {manager.file} starts, and its log.",
-    )
-
-
-async def _running(manager: Manager) -> ServiceState:
-    deadline = time.monotonic() + RUNS_WITHIN_S
-    while True:
-        state = await asyncio.to_thread(manager.state)
-        if state.running:
-            return state
-        if time.monotonic() > deadline:
-            raise _is_away(manager)
-        await asyncio.sleep(LOOK_S)
+async def _look_again(manager: Manager, deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise DllmError(
+            f"{manager.name} was told to start the service, and it does not run",
+            f"See what {manager.file} starts, and its log.",
+        )
+    await asyncio.sleep(LOOK_S)
