@@ -13,7 +13,7 @@ import pytest
 
 from backends.controller.chat.store import VERSION, ChatStore
 from backends.errors import ControllerError
-from tests.unit.controller.chatting import conversation
+from tests.kit.chats import conversation
 
 
 def test_what_is_saved_is_read_again(tmp_path: Path) -> None:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
+from backends.config import Config
+from backends.controller import __main__ as controller
 from backends.controller.chat.store import ChatStore
-from backends.errors import ControllerError, UsageError
+from backends.errors import ControllerError, DllmError, UsageError
 from backends.state import (
     ChatChange,
     ChatDelta,
     ChatFrame,
+    ChatQuestion,
     ChatState,
     ChatTimings,
+    Reply,
     Sampling,
 )
 from backends.state.chats import chat_applied, chat_framed
-from tests.kit.waiting import until
-from tests.unit.controller.chatting import (
+from tests.kit.chats import (
     DONE,
     MODEL,
     Disk,
@@ -30,12 +35,14 @@ from tests.unit.controller.chatting import (
     conversation,
     until_state,
 )
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from backends.controller.chat.live import LiveChat
-    from backends.state import Reply
+    from backends.state import ChatRequest, Conversation
 
 
 def newest(state: ChatState) -> Reply:
@@ -138,30 +145,7 @@ async def test_one_question_at_a_time_and_only_to_what_was_seen(
         await until(lambda: not chat.answering)
         with pytest.raises(ControllerError, match="gone on with from elsewhere"):
             model.ask(chat, "Me too?", turns=0)
-        with pytest.raises(UsageError, match="empty"):
-            model.ask(chat, " \n", turns=1)
         assert len(chat.conversation.turns) == 1
-
-
-async def test_an_answer_asked_again_stands_beside_and_is_gone_on_from(
-    tmp_path: Path,
-) -> None:
-    async with a_chat(tmp_path) as (model, chat):
-        for turns, text in enumerate(("One.", "Two.")):
-            question, again = (None, 0) if turns else ("Why?", None)
-            model.ask(chat, question, turns=turns, again=again)
-            model.say(ChatDelta(text=text), DONE)
-            await until(lambda: not chat.answering)
-        (turn,) = chat.conversation.turns
-        assert [reply.text for reply in turn.replies] == ["One.", "Two."]
-        assert turn.shown == 1
-        with pytest.raises(UsageError, match="no answer 4"):
-            chat.change(ChatChange(shown=3))
-        chat.change(ChatChange(shown=0))
-        model.ask(chat, "And?", turns=1)
-        await until(lambda: len(model.asked) == 3)
-        said = [message.content for message in model.asked[-1].messages]
-        assert said == ["Why?", "One.", "And?"]
 
 
 async def test_questions_without_an_answer_are_not_sent_along(tmp_path: Path) -> None:
@@ -231,20 +215,6 @@ async def test_nothing_is_written_where_none_is_to_be_kept(tmp_path: Path) -> No
     assert not (tmp_path / "chats").exists()
 
 
-async def test_a_full_disk_is_told_until_it_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = Disk(monkeypatch)
-    async with a_chat(tmp_path) as (model, chat):
-        model.ask(chat, "Why?")
-        model.say(ChatDelta(text="So."), DONE)
-        await until(lambda: "No space left on device" in chat.state.problem)
-        assert newest(chat.state).text == "So."
-        disk.full = False
-        await until(lambda: not chat.state.problem)
-        assert ChatStore(tmp_path).read(chat.conversation.id).turns[0].reply.text
-
-
 async def test_an_unreadable_file_is_told_in_the_listing(tmp_path: Path) -> None:
     tmp_path.joinpath("bad.json").write_bytes(b"{")
     async with chats_in(tmp_path) as chats:
@@ -305,3 +275,248 @@ def _over_the_wire(frame: ChatFrame) -> ChatFrame:
 def test_a_stream_that_begins_in_the_middle_is_not_understood() -> None:
     with pytest.raises(ValueError, match="middle"):
         chat_applied(ChatFrame(text="x"), None)
+
+
+# --- Questions asked again ---------------------------------------------------
+
+
+THREE = [("First?", "One."), ("Second?", "Two."), ("Third?", "Three.")]
+
+
+def line_of(conversation: Conversation) -> list[tuple[str, str]]:
+    """Questions and answers of the line that is gone on from."""
+    return [(turn.asked, turn.reply.text) for turn in conversation.turns]
+
+
+async def answered(
+    model: Model,
+    chat: LiveChat,
+    question: str | None,
+    text: str,
+    again: int | None = None,
+) -> None:
+    """Ask and let the answer come, whole."""
+    model.ask(chat, question, len(chat.conversation.turns), again)
+    model.say(ChatDelta(text=text), DONE)
+    await until(lambda: not chat.answering)
+
+
+async def three(model: Model, chat: LiveChat) -> None:
+    """Three questions and their answers."""
+    for question, text in THREE:
+        await answered(model, chat, question, text)
+
+
+async def test_an_earlier_question_keeps_every_line_that_went_on_from_it(
+    tmp_path: Path,
+) -> None:
+    model = Model()
+    async with chats_in(tmp_path) as chats:
+        chat = await chats.current("default", MODEL)
+        await three(model, chat)
+        await answered(model, chat, None, "Deux.", again=1)
+        sent = [message.content for message in model.asked[-1].messages]
+        assert sent == ["First?", "One.", "Second?"]
+        other = [("First?", "One."), ("Second?", "Deux.")]
+        assert line_of(chat.conversation) == other
+        await answered(model, chat, "And?", "So.")
+        await answered(model, chat, "Eh?", "Un.", again=0)
+        assert line_of(chat.conversation) == [("Eh?", "Un.")]
+        assert chat.conversation.title == "Eh?"
+    async with chats_in(tmp_path) as chats:
+        chat = await chats.current("default", MODEL)
+        assert line_of(chat.conversation) == [("Eh?", "Un.")]
+        chat.change(ChatChange(turn=0, shown=0))
+        assert line_of(chat.conversation) == [*other, ("And?", "So.")]
+        chat.change(ChatChange(turn=1, shown=0))
+        assert line_of(chat.conversation) == THREE
+        chat.change(ChatChange(turn=0, shown=1))
+        chat.change(ChatChange(turn=0, shown=0))
+        assert line_of(chat.conversation) == THREE
+
+
+async def test_while_an_answer_comes_it_is_the_one_that_is_gone_on_from(
+    tmp_path: Path,
+) -> None:
+    """Else its words would be taken for another's."""
+    async with a_chat(tmp_path) as (model, chat):
+        await three(model, chat)
+        model.ask(chat, None, 3, again=0)
+        with pytest.raises(ControllerError, match="still coming"):
+            chat.change(ChatChange(turn=0, shown=0))
+        chat.change(ChatChange(name="Sky"))
+        model.say(ChatDelta(text="Un."), DONE)
+        await until(lambda: not chat.answering)
+        assert line_of(chat.conversation) == [("First?", "Un.")]
+
+
+async def test_an_interrupted_answer_costs_nothing_of_the_other_line(
+    tmp_path: Path,
+) -> None:
+    async with a_chat(tmp_path) as (model, chat):
+        await three(model, chat)
+        model.ask(chat, None, 3, again=0)
+        await chat.saved()
+        kept = ChatStore(tmp_path).read(chat.conversation.id)
+        assert line_of(kept) == [("First?", "")]
+        assert [turn.asked for turn in kept.turns[0].replies[0].then] == [
+            "Second?",
+            "Third?",
+        ]
+
+
+async def test_what_said_nothing_is_not_kept_beside(tmp_path: Path) -> None:
+    async with a_chat(tmp_path) as (model, chat):
+        await answered(model, chat, "Frist?", "")
+        await answered(model, chat, "First?", "One.", again=0)
+        (turn,) = chat.conversation.turns
+        assert (turn.question, len(turn.replies)) == ("First?", 1)
+
+
+async def test_what_was_never_asked_cannot_be_asked_again(tmp_path: Path) -> None:
+    async with a_chat(tmp_path) as (model, chat):
+        with pytest.raises(UsageError, match="Nothing was asked"):
+            model.ask(chat, None, 0, again=0)
+        await answered(model, chat, "First?", "One.")
+        for again in (1, -1):
+            with pytest.raises(UsageError, match="in this chat: there is one"):
+                model.ask(chat, None, 1, again=again)
+        with pytest.raises(UsageError, match="empty"):
+            model.ask(chat, " ", 1, again=0)
+        with pytest.raises(UsageError, match="empty"):
+            model.ask(chat, None, 1)
+        with pytest.raises(UsageError, match="Question 1 has no answer 2"):
+            chat.change(ChatChange(turn=0, shown=1))
+        assert line_of(chat.conversation) == [("First?", "One.")]
+        assert not chat.answering
+
+
+# --- Where the disk, a file or the moment is against them --------------------
+
+
+async def test_a_change_that_could_not_be_written_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing more is done with the chat."""
+    ChatStore(tmp_path).save(conversation())
+    disk = Disk(monkeypatch)
+    async with chats_in(tmp_path) as chats:
+        chat = await chats.get("one")
+        chat.change(ChatChange(name="Sky"))
+        await chat.saved()
+        assert "No space left" in chat.state.problem
+        disk.full = False
+        await until(lambda: ChatStore(tmp_path).read("one").name == "Sky")
+        await until(lambda: not chat.state.problem)
+
+
+async def test_a_change_that_waits_for_the_disk_at_the_end_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its turn had not come yet when all conversations were closed."""
+    for name in ("one", "two"):
+        ChatStore(tmp_path).save(conversation(name))
+    busy, free = threading.Event(), threading.Event()
+    save = ChatStore.save
+
+    def save_late(store: ChatStore, value: Conversation) -> None:
+        busy.set()
+        assert free.wait(60)
+        save(store, value)
+
+    monkeypatch.setattr(ChatStore, "save", save_late)
+    async with chats_in(tmp_path) as chats:
+        for name in ("one", "two"):
+            (await chats.get(name)).change(ChatChange(name="Sky"))
+        await until(busy.is_set)
+        asyncio.get_running_loop().call_later(0.05, free.set)
+    kept = ChatStore(tmp_path).all()
+    assert [found.name for found in kept] == ["Sky", "Sky"]
+
+
+async def test_a_mistake_of_ours_ends_the_answer_and_not_the_chat(
+    tmp_path: Path,
+) -> None:
+    async def broken(_: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
+        yield ChatDelta(text="Half")
+        raise ValueError("oops")
+
+    async with a_chat(tmp_path) as (model, chat):
+        asked = ChatQuestion(question="Why?", turns=0)
+        chat.ask(asked, Reply(model=MODEL, at=0.0), broken)
+        await until(lambda: not chat.answering)
+        reply = chat.conversation.turns[0].reply
+        assert (reply.text, reply.finish_reason) == ("Half", "error")
+        assert reply.failure is not None
+        assert "ValueError: oops" in reply.failure.what
+        model.ask(chat, "Again?", 1)
+        model.say(ChatDelta(text="Yes."), DONE)
+        await until(lambda: not chat.answering)
+        assert chat.conversation.turns[1].reply.text == "Yes."
+
+
+async def test_a_file_that_is_gone_stands_in_nobodys_way(tmp_path: Path) -> None:
+    store = ChatStore(tmp_path)
+    store.save(conversation("old", opened_at=1.0))
+    store.save(conversation("new", opened_at=2.0))
+    async with chats_in(tmp_path) as chats:
+        await chats.listing()
+        (tmp_path / "new.json").unlink()
+        assert (await chats.current("default", MODEL)).conversation.id == "old"
+        assert [chat.id for chat in (await chats.listing()).chats] == ["old"]
+        with pytest.raises(ControllerError, match="There is no chat"):
+            await chats.get("new")
+
+
+async def test_a_folder_that_could_not_be_read_is_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ChatStore(tmp_path).save(conversation())
+    with monkeypatch.context() as broken:
+        broken.setattr(ChatStore, "all", _refused)
+        async with chats_in(tmp_path) as chats:
+            with pytest.raises(PermissionError):
+                await chats.listing()
+            broken.undo()
+            assert len((await chats.listing()).chats) == 1
+
+
+def _refused(store: ChatStore) -> None:
+    raise PermissionError(13, "Permission denied", str(store.folder))
+
+
+async def test_an_answer_stopped_before_it_began_has_ended(tmp_path: Path) -> None:
+    async with chats_in(tmp_path) as chats:
+        chat = await chats.current("default", MODEL)
+        Model().ask(chat, "Why?")
+        await chat.stop()
+        assert not chat.answering
+        assert chat.conversation.turns[-1].reply.finish_reason == "stopped"
+
+
+def test_where_settings_cannot_be_read_no_chat_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("keep_chats = ")
+    keeps = controller._keeps_chats(_Readers(file), file)  # type: ignore[arg-type]
+    assert not keeps()
+    file.write_text("keep_chats = true")
+    assert keeps()
+    file.write_text("keep_chats = false")
+    assert not keeps()
+    file.unlink()
+    assert not keeps(), "it is being replaced"
+
+
+class _Readers:
+    """Read the settings of one file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def config(self) -> Config:
+        if not self._file.exists():
+            return Config()
+        try:
+            return msgspec.toml.decode(self._file.read_bytes(), type=Config)
+        except ValueError as error:
+            raise DllmError(str(error)) from error

@@ -72,7 +72,7 @@ class Model:
 
 @asynccontextmanager
 async def chats_in(folder: Path, *, keep: bool = True) -> AsyncIterator[Chats]:
-    """What a controller holds; closed as it would."""
+    """The conversations of a controller; closed as it would."""
     chats = Chats(ChatStore(folder), lambda: keep, save_s=0.01)
     yield chats
     await chats.close()
