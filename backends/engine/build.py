@@ -164,7 +164,17 @@ async def _build_locked(job: _Job) -> None:
     try:
         async with _lock(job) as lock:
             if install.missing(job.target):
-                await _build(job, lock)
+                if job.choice.note:
+                    job.tell(BuildStage.WAIT, None, job.choice.note)
+                free = shutil.disk_usage(job.folder.parent).free
+                # A resumed build has most of it already.
+                if not (job.folder / "cmake").is_dir() and free < job.need_bytes:
+                    raise build_errors.no_space(
+                        job.folder.parent, job.stage.value, job.need_bytes, free
+                    )
+                await _make(job, install.missing(job.target), lock)
+                job.tell(BuildStage.INSTALL)
+                await children.in_thread(lambda _: _install(job))
     except OSError as error:
         if build_errors.is_no_space(error):
             raise build_errors.no_space(
@@ -199,15 +209,6 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-async def _build(job: _Job, lock: int) -> None:
-    if job.choice.note:
-        job.tell(BuildStage.WAIT, None, job.choice.note)
-    _check_space(job)
-    await _make(job, install.missing(job.target), lock)
-    job.tell(BuildStage.INSTALL)
-    await children.in_thread(lambda _: _install(job))
-
-
 async def _make(job: _Job, programs: Sequence[str], lock: int) -> None:
     """Compile programs into the job's ``programs/``; what is done is not done again."""
     job.folder.mkdir(parents=True, exist_ok=True)
@@ -224,15 +225,6 @@ async def _make(job: _Job, programs: Sequence[str], lock: int) -> None:
         if not job.source_folder.is_dir():
             await _get_source(job, env, log, lock)
         await _compile(job, programs, toolchain, compiling.Here(env, log, lock))
-
-
-def _check_space(job: _Job) -> None:
-    # A resumed build has most of it already.
-    free = shutil.disk_usage(job.folder.parent).free
-    if not (job.folder / "cmake").is_dir() and free < job.need_bytes:
-        raise build_errors.no_space(
-            job.folder.parent, job.stage.value, job.need_bytes, free
-        )
 
 
 async def _get_source(job: _Job, env: dict[str, str], log: BinaryIO, lock: int) -> None:

@@ -220,7 +220,16 @@ async def _asked(
             asyncio.timeout(ANSWER_S),
             stub_worker(relay, names, rpc_protocol) as port,
         ):
-            text = await output_of(_argv(engine, question, port))
+            argv = fit_argv(
+                engine,
+                model=question.files[0],
+                rpc_endpoint=f"{LOOPBACK}:{port}",
+                tensor_split=question.tensor_split,
+                ctx_size=question.ctx_size,
+                server=question.server,
+                extra=question.extra_args,
+            )
+            text = await output_of(argv)
     except TimeoutError:
         raise EngineError(
             f"{engine.fit_path} gave no answer within {ANSWER_S:g} s",
@@ -292,18 +301,6 @@ def _limits_outputs(engine: EngineInfo) -> bool:
         return False
 
 
-def _argv(engine: EngineInfo, question: MemoryQuestion, port: int) -> tuple[str, ...]:
-    return fit_argv(
-        engine,
-        model=question.files[0],
-        rpc_endpoint=f"{LOOPBACK}:{port}",
-        tensor_split=question.tensor_split,
-        ctx_size=question.ctx_size,
-        server=question.server,
-        extra=question.extra_args,
-    )
-
-
 def parse_rows(text: str) -> dict[str, tuple[int, int, int]]:
     """Bytes of weights, KV cache and compute buffers by llama.cpp's device name."""
     return {
@@ -323,17 +320,16 @@ def answer_of(
             f"llama-fit-params told nothing of {missing[0]}",
             "Is this another version of llama.cpp? The prediction stays.",
         )
-    return tuple(_memory(device, rows[name]) for name, device in wanted.items())
-
-
-def _memory(device: str, row: tuple[int, int, int]) -> DeviceMemory:
-    model, kv, compute = row
-    return DeviceMemory(
-        device=device,
-        model_bytes=model,
-        kv_bytes=kv,
-        compute_bytes=compute,
-        source=MemorySource.ENGINE,
+    return tuple(
+        DeviceMemory(
+            device=device,
+            model_bytes=model,
+            kv_bytes=kv,
+            compute_bytes=compute,
+            source=MemorySource.ENGINE,
+        )
+        for name, device in wanted.items()
+        for model, kv, compute in [rows[name]]
     )
 
 

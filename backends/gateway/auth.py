@@ -189,7 +189,11 @@ class Auth:
             key, request = self._let_in(request)
             self._require_short(request.content_length or 0)
             with self._counted(key):
-                return await self._answer(await self._bounded(request))
+                request = await self._bounded(request)
+                if request.method == "GET" and request.path == METRICS:
+                    of_server = await self._proxy.peek(METRICS)
+                    return metrics(self._proxy.counts, of_server)
+                return await self._proxy.answer(request)
         except Refusal as refusal:
             if refusal.status is not HTTPStatus.TOO_MANY_REQUESTS:
                 self._counters.add("refused")
@@ -197,12 +201,6 @@ class Auth:
         except aiohttp.ClientPayloadError:
             # What it sent is no request, or ended in the middle.
             return web.Response(status=HTTPStatus.BAD_REQUEST)
-
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.method == "GET" and request.path == METRICS:
-            of_server = await self._proxy.peek(METRICS)
-            return metrics(self._proxy.counts, of_server)
-        return await self._proxy.answer(request)
 
     def _let_in(self, request: web.BaseRequest) -> tuple[Key | None, web.BaseRequest]:
         """The key of a request, and the request as llama-server may see it."""

@@ -46,7 +46,16 @@ def token_totals(links: Sequence[Link]) -> TokenTotals:
     carried = [link for link in links if link.round_trips_per_token is not None]
     unread = tuple(link.worker for link in links if link.mode == "plain")
     counted = [] if unread else carried
-    workers = tuple(map(_times, carried))
+    workers = tuple(
+        WorkerTimes(
+            link.worker,
+            link.up_ms_per_token or 0.0,
+            link.compute_ms_per_token or 0.0,
+            link.down_ms_per_token or 0.0,
+            link.wait_ms_per_token or 0.0,
+        )
+        for link in carried
+    )
     return TokenTotals(
         round_trips=_sum(link.round_trips_per_token for link in counted),
         bytes_up=_sum(link.bytes_up_per_token for link in counted),
@@ -57,16 +66,6 @@ def token_totals(links: Sequence[Link]) -> TokenTotals:
         workers=workers,
         unread=unread,
         tokens_per_pass=_longest(link.generation.tokens_per_pass for link in carried),
-    )
-
-
-def _times(link: Link) -> WorkerTimes:
-    return WorkerTimes(
-        link.worker,
-        link.up_ms_per_token or 0.0,
-        link.compute_ms_per_token or 0.0,
-        link.down_ms_per_token or 0.0,
-        link.wait_ms_per_token or 0.0,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,7 @@ def describe(headers: Sequence[Header]) -> ModelInfo:
     named = {tensor.name: tensor for tensor in tensors}
     embedding = named.get("token_embd.weight")
     k_lengths, v_lengths = head_lengths(params, _stems(places))
+    memory = layer_memory(params, _stems(places))
     tied = "output.weight" not in named and params.arch not in ENCODERS
     return ModelInfo(
         path=printable_path(first.path),
@@ -106,7 +108,7 @@ def describe(headers: Sequence[Header]) -> ModelInfo:
         n_ctx_train=params.number("context_length"),
         has_chat_template=bool(first.metadata.get("tokenizer.chat_template")),
         tied_output=tied,
-        layers=_layers(params, places),
+        layers=tuple(map(_layer, count(), places.layers, memory)),
         output_bytes=_total(places.output)
         + (embedding.n_bytes if tied and embedding else 0),
         embedding_bytes=_total(places.embedding),
@@ -208,13 +210,6 @@ def _all_tensors(headers: Sequence[Header]) -> list[Tensor]:
             "The parts come from different models.",
         )
     return tensors
-
-
-def _layers(params: Params, places: Places) -> tuple[Layer, ...]:
-    memory = layer_memory(params, _stems(places))
-    return tuple(
-        _layer(index, layer, memory[index]) for index, layer in enumerate(places.layers)
-    )
 
 
 def _stems(places: Places) -> list[frozenset[str]]:
