@@ -28,7 +28,7 @@ from backends.planning.blueprint import Facts, own_workers
 from backends.planning.holes import check_holes, check_stand_ins
 from backends.planning.pairing import PairEnd, Pairing, alone_by_plan, judged
 from backends.printable import printable
-from backends.server_arguments import weight_files
+from backends.server_settings import weight_files
 from backends.split.flags import used_workers
 from backends.tasks import gather_or_cancel
 

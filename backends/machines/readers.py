@@ -15,7 +15,7 @@ from backends.engine.ask import Engine, describe, list_devices
 from backends.engine.find import find_engine
 from backends.errors import DllmError
 from backends.gateway.access import api_settings
-from backends.models.model_cache import ModelCache
+from backends.models.catalogue import ModelCache
 from backends.writing import write_private
 
 if TYPE_CHECKING:

@@ -1,24 +1,27 @@
-"""The catalogue: every GGUF under the configured folders, found in the background."""
+"""The models on this machine, found in the background, and a cache of their headers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backends.errors import HostError, ModelError
+from backends.errors import HostError, ModelError, UsageError
 from backends.models.identity import identity_of
 from backends.models.layers import read_model
+from backends.models.parts import part_paths
 from backends.models.search import distinct, search
 from backends.models.sparse import sparse_words
+from backends.places import at_peer
 from backends.printable import shown_path
 from backends.state import ModelCatalogue, ModelFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable, Iterable
 
     from backends.models.search import Folder, ModelCandidate
     from backends.questions import Asked
@@ -144,3 +147,46 @@ def _identity_of(file: Path) -> str:
         return identity_of(file)
     except ModelError:
         return ""
+
+
+LOOK_AGAIN_S = 10.0
+"""A look at a file on a peer takes an SFTP session; no more often than this."""
+
+
+class ModelCache:
+    """Reads headers of models; keeps them with size and time of change of their files.
+
+    ``elsewhere`` reads the header of a model on a peer, given its name and the path
+    there.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, ...], ModelInfo] = {}
+        self._seen: dict[str, tuple[float, ModelInfo]] = {}
+        self.elsewhere: Callable[[str, str], Awaitable[ModelInfo]] | None = None
+
+    async def get(self, path: str) -> ModelInfo:
+        """A model's header; ``peer:/path`` is one that a peer holds."""
+        if "\0" in path:
+            raise UsageError("The path of a model holds no NUL character")
+        there = at_peer(path)
+        if there is None or self.elsewhere is None:
+            return await asyncio.to_thread(self._here, path)
+        at, model = self._seen.get(path, (-math.inf, None))
+        if model is None or time.monotonic() - at > LOOK_AGAIN_S:
+            model = await self.elsewhere(*there)
+            self._seen[path] = (time.monotonic(), model)
+        return model
+
+    def _here(self, path: str) -> ModelInfo:
+        try:
+            found = [part.stat() for part in part_paths(Path(path))]
+        except OSError as error:
+            raise ModelError(
+                f"Cannot read the model {path} ({error.strerror})",
+                "Check the path, or pick another model.",
+            ) from error
+        key = (path, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in found))
+        if key not in self._kept:
+            self._kept[key] = read_model(Path(path))
+        return self._kept[key]

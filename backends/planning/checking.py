@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
 from backends.planning.holes import check_holes
-from backends.server_arguments import checked_arguments, settings_apart
-from backends.server_settings import check_context, check_server, check_threads
+from backends.server_settings import (
+    check_context,
+    check_server,
+    check_threads,
+    checked_arguments,
+    settings_apart,
+)
 from backends.split.layout import counts, devices, make_split
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
 from backends.planning.pairing import CAN_BE_SPARSE, alone_by_plan
-from backends.server_arguments import moving
+from backends.server_settings import moving
 from backends.split.flags import used_workers
 from backends.split.layout import ranges
 from backends.units import format_ranges

@@ -23,8 +23,7 @@ from backends.errors import PlanError, did_you_mean
 from backends.places import LOCAL, at_peer
 from backends.planning.checking import check_numbers, check_plan, check_worker_count
 from backends.planning.sharing import by_name, by_order, shared_out
-from backends.server_arguments import checked_arguments, settings_apart
-from backends.server_settings import check_server
+from backends.server_settings import check_server, checked_arguments, settings_apart
 from backends.state import (
     Ask,
     Device,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from backends.server_arguments import moving
+from backends.server_settings import moving
 from backends.split.flags import merge_layers, used_workers
 from backends.split.layout import format_range, ranges
 from backends.split.loads import layer_bytes

@@ -8,8 +8,12 @@ import msgspec
 import pytest
 
 from backends.errors import PlanError
-from backends.server_arguments import checked_arguments, settings_apart
-from backends.server_settings import check_context, check_server
+from backends.server_settings import (
+    check_context,
+    check_server,
+    checked_arguments,
+    settings_apart,
+)
 from backends.state import FlashAttention, ModelInfo, ServerSettings
 
 MODEL = ModelInfo(

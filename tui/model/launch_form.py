@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
 from backends.places import at_peer
-from backends.server_arguments import checked_arguments, settings_apart
 from backends.server_settings import (
     CTX_MIN,
     check_cache_types,
@@ -17,6 +16,8 @@ from backends.server_settings import (
     check_draft_tokens,
     check_slots,
     check_threads,
+    checked_arguments,
+    settings_apart,
 )
 from backends.split.buffers import slot_tokens
 from backends.state import (

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from backends.demo import MODEL_PATH
+from backends.models.catalogue import LOOK_AGAIN_S, ModelCache
 from backends.models.layers import read_model
-from backends.models.model_cache import LOOK_AGAIN_S, ModelCache
 
 if TYPE_CHECKING:
     import pytest
