@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from backends.split.flags import PlacedDevice, Placement
-    from backends.state import ModelInfo, Plan
+    from backends.state import ModelInfo
     from backends.state.links import DeviceWeights, WorkerWeights
 
 NOT_IN_LOG = (
