@@ -45,7 +45,6 @@ class RequestFailed(DllmError):
         self.value = failure
 
     def failure(self, at: float = 0.0) -> Failure:
-        """The failure as the controller reported it."""
         return self.value
 
 
@@ -197,7 +196,6 @@ async def _watched(paths: Paths) -> RunningController:
 
 
 def _encode(body: object) -> bytes:
-    """A request's body."""
     try:
         return b"" if body is None else msgspec.json.encode(body)
     except UnicodeEncodeError as error:

@@ -39,11 +39,9 @@ class ChatsClient:
         self._cluster = cluster
 
     async def listing(self) -> ChatListing:
-        """Every conversation, the one changed last first."""
         return await self._connection.call("GET", "/v1/chats", ChatListing)
 
     async def get(self, chat: str) -> ChatState:
-        """One conversation by its id."""
         return await self._connection.call("GET", _path(chat), ChatState)
 
     def states(self, model: str, *, chat: str = "") -> AsyncGenerator[ChatState, None]:

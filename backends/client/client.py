@@ -70,7 +70,6 @@ class ControllerClient:
         self.models = ModelsClient(self._connection)
 
     def use(self, cluster: str) -> None:
-        """Talk about another cluster from here on."""
         self.cluster = cluster
 
     @property
@@ -100,7 +99,6 @@ class ControllerClient:
         await self._connection.start()
 
     async def snapshot(self) -> ClusterSnapshot:
-        """The state now."""
         return await self._call("GET", self._of("/v1/snapshot"), ClusterSnapshot)
 
     def snapshots(
@@ -115,7 +113,6 @@ class ControllerClient:
         return self._connection.followed(target, Frame, applied)
 
     async def propose(self, ask: Ask) -> Plan:
-        """A plan for a model."""
         return await self._call("POST", self._of("/v1/propose"), Plan, ask)
 
     async def prepare(self, what: Ask | Plan) -> Preview:
@@ -181,12 +178,10 @@ class ControllerClient:
             await wait_gone(self._paths, last.controller_pid)
 
     async def inspect(self, path: str) -> ModelInfo:
-        """A model's header."""
         target = f"/v1/inspect?{urlencode({'path': path})}"
         return await self._call("GET", target, ModelInfo)
 
     async def catalogue(self, *, refresh: bool = False) -> ModelCatalogue:
-        """Models found on disk."""
         return await self._call(
             "GET", f"/v1/models?refresh={int(refresh)}", ModelCatalogue
         )
@@ -199,7 +194,6 @@ class ControllerClient:
     async def read_log(
         self, name: str, offset: int, limit_bytes: int = 65536
     ) -> LogChunk:
-        """Part of a process log."""
         log = f"/v1/logs/{quote(name, safe='')}"
         target = self._of(log, offset=offset, limit=limit_bytes)
         return await self._call("GET", target, LogChunk)
@@ -288,11 +282,9 @@ class ControllerClient:
         return await self._call("POST", "/v1/peers", Peer, asked)
 
     async def remove_peer(self, name: str) -> None:
-        """Forget a machine."""
         await self._call("DELETE", _peer(name), tuple[Peer, ...])
 
     async def probe_peer(self, name: str) -> Peer:
-        """Look at a machine now."""
         return await self._call("POST", _peer(name, "probe"), Peer)
 
     async def answer_peer(self, name: str, answer: PeerAnswer) -> Peer:
@@ -336,7 +328,6 @@ class ControllerClient:
 
 
 def _wants(journal: Path) -> bool:
-    """True if a journal tells of anything to run or to end."""
     # Imported here because no console needs it before its end.
     from backends.controller.journal import Journal
 

@@ -42,17 +42,14 @@ class Response:
         self.status = 0
 
     async def begin(self) -> None:
-        """Wait for status and headers."""
         event = await self._next_event()
         if isinstance(event, h11.Response):
             self.status = event.status_code
 
     async def read(self) -> bytes:
-        """The whole body."""
         return b"".join([part async for part in self.parts()])
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
         while True:
             event = await self._next_event()
             if not isinstance(event, h11.Data):

@@ -35,7 +35,6 @@ class RunningController(NamedTuple):
 
 
 async def answers(socket: Path) -> bool:
-    """True if somebody listens on the socket."""
     try:
         _, writer = await asyncio.open_unix_connection(str(socket))
     except OSError:
@@ -153,7 +152,6 @@ async def _listening(paths: Paths, socket: Path, holder: ControllerInfo) -> Path
 
 
 def wake_or_end(pid: int | None) -> str:
-    """The hint about a controller that does nothing."""
     if pid is None:
         return "Try again; if it stays silent, end the process dllm-tui started."
     return (

@@ -170,7 +170,6 @@ class Api:
         self._ending: asyncio.Future[None] | None = None
 
     def application(self) -> web.Application:
-        """The aiohttp application with all routes."""
         app = web.Application(
             middlewares=[
                 outlives_its_asker,

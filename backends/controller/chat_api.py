@@ -45,7 +45,6 @@ class ChatApi:
         self._asking = QuestionQueue()
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes of the chat API."""
         return [
             web.post("/v1/chat", self._chat),
             web.get("/v1/chats", self._list),

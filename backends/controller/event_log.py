@@ -55,11 +55,9 @@ class EventLog:
 
     @property
     def newest(self) -> int:
-        """Number of the last event; 0 before the first."""
         return self._events[-1].number if self._events else 0
 
     def after(self, number: int) -> tuple[Event, ...]:
-        """The events with greater numbers, oldest first."""
         return tuple(event for event in self._events if event.number > number)
 
     def tell(

@@ -29,7 +29,6 @@ class EventRecorder:
         self._cluster = cluster
 
     def wanted(self, plan: Plan | None, by: Actor) -> None:
-        """Somebody set the goal."""
         if plan is None:
             self._tell(EventKind.STOP, "stopped the cluster", by)
             return
@@ -41,7 +40,6 @@ class EventRecorder:
     def serving(
         self, plan: Plan, measured: MeasuredSplit, seconds: float, *, again: bool
     ) -> None:
-        """The goal is reached."""
         how = "serves again" if again else "serves"
         text = f"{_model(plan)} {how} after {format_seconds(seconds)}"
         tone = EventTone.INFORMATION
@@ -77,7 +75,6 @@ class EventRecorder:
         )
 
     def waiting(self, why: str) -> None:
-        """A machine is away."""
         self._tell(EventKind.WAITING, why, tone=EventTone.WARNING)
 
     def held(self, before: RequestCounts, after: RequestCounts) -> None:
@@ -111,15 +108,12 @@ class EventRecorder:
         self._tell(EventKind.DRAIN, text, tone=tone)
 
     def mended(self, how: str) -> None:
-        """It goes on by itself."""
         self._tell(EventKind.MENDED, how)
 
     def rolled_back(self, how: str) -> None:
-        """A launch failed, and what served before it serves again."""
         self._tell(EventKind.MENDED, how, tone=EventTone.WARNING)
 
     def tried(self, what: str) -> None:
-        """A draft was measured, or chosen."""
         self._tell(EventKind.DRAFT, what)
 
     def tried_in_vain(self, what: str, error: Exception) -> None:
@@ -192,7 +186,6 @@ class WorkRecorder:
         self._peer = peer
 
     def did(self, what: str, kind: EventKind = EventKind.PEERS) -> None:
-        """It is done."""
         self._event_log.tell(kind, what, by=self._by, peer=self._peer)
 
     @contextmanager

@@ -49,7 +49,6 @@ class Follower:
         self._looking = asyncio.Lock()
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
@@ -118,7 +117,6 @@ class Follower:
         await self._clusters.look_at_memory()
 
     async def _show_engine(self) -> None:
-        """Show the engine a launch would use, or what is wrong with it."""
         try:
             engine = await self._readers.engine()
         except DllmError as error:

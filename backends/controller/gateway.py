@@ -227,7 +227,6 @@ class Gateway:
         return self._link.is_silent and not self._has_ended
 
     def keeps_port(self, port: int) -> bool:
-        """Return true if we keep a port open for the next gateway."""
         return self._link.holds(port)
 
     async def _start(self, spec: ProcessSpec) -> None:
@@ -361,7 +360,6 @@ class ApiPorts:
         self._lost: set[int] = set()
 
     def owner(self, port: int) -> str | None:
-        """The cluster that has chosen a port."""
         return next((name for name, p in self._chosen.items() if p == port), None)
 
     def choose(self, cluster: str, port: int) -> bool:
@@ -385,5 +383,4 @@ class ApiPorts:
             self._lost.add(port)
 
     def release(self, cluster: str) -> None:
-        """A cluster was ended: its port is anybody's."""
         self._chosen.pop(cluster, None)

@@ -98,7 +98,6 @@ class Record(Value, frozen=True, kw_only=True):
 
     @property
     def running(self) -> Plan | None:
-        """The plan that is being pursued now."""
         return self.stand_in or self.goal.plan
 
     def __repr__(self) -> str:
@@ -191,7 +190,6 @@ class Journal:
             self._submit(record)
 
     def change(self, **changes: object) -> None:
-        """Save the record with some fields changed."""
         self.save(msgspec.structs.replace(self.record, **changes))
 
     def set_aside(self) -> None:

@@ -183,7 +183,6 @@ def predicted(plan: Plan, model: ModelInfo) -> tuple[DeviceMemory, ...]:
 
 
 def question_of(plan: Plan, files: Sequence[str]) -> MemoryQuestion:
-    """Return the question to the engine for a plan."""
     placement = compile_split(plan, {})
     return MemoryQuestion(
         files=tuple(files),

@@ -53,7 +53,6 @@ COMMAND_FIGURES = (
 
 
 def prometheus_text(snapshot: ClusterSnapshot) -> str:
-    """Every figure of a snapshot."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(snapshot))
     return generate_latest(registry).decode()
@@ -66,7 +65,6 @@ class _Figures(Collector):
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
         now = self._snapshot
         serving = float(now.state is ClusterState.SERVING)
         yield GaugeMetricFamily("dllm_serving", "1 while a model serves", serving)

@@ -66,7 +66,6 @@ class ModelApi:
         """Askers whose work goes on."""
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes of the model API."""
         return [
             web.get("/v1/paths", self._paths),
             web.post("/v1/models/hash", self._hash),

@@ -51,11 +51,9 @@ class PeerApi:
 
     @property
     def busy(self) -> bool:
-        """Return true while long work goes on at a machine."""
         return self._peers.busy
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes of the peer API."""
         one = "/v1/peers/{name}"
         return [
             web.get("/v1/peers", self._list),

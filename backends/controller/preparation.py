@@ -57,7 +57,6 @@ class Survey:
     """With what is free there for the plan of one cluster."""
 
     def devices(self, plan: Plan) -> tuple[Device, ...]:
-        """The devices of a plan, in the order of its split."""
         by_name = {peer.name: peer for peer in self.peers}
         return plan_devices(plan.head, plan.workers, by_name)
 

@@ -35,7 +35,6 @@ T = TypeVar("T")
 
 
 def json_response(value: object, status: int = 200) -> web.Response:
-    """Any value of ``backends.state`` as a JSON answer."""
     return web.Response(
         body=json_bytes(value), status=status, content_type="application/json"
     )
@@ -143,7 +142,6 @@ async def errors_as_values(
 
 
 def _told(request: web.Request, error: Exception) -> tuple[Failure, int]:
-    """Return the failure and the status of an error."""
     match error:
         case UsageError():
             return error.failure(), 400

@@ -105,7 +105,6 @@ class SnapshotStore:
         )
 
     def idle(self) -> None:
-        """Show that the cluster is idle and healthy."""
         self.update(
             state=ClusterState.IDLE,
             plan=None,
@@ -121,7 +120,6 @@ class SnapshotStore:
         )
 
     def failed(self, failure: Failure) -> None:
-        """Show that the cluster has failed."""
         self.update(
             state=ClusterState.FAILED,
             failure=failure,
@@ -154,7 +152,6 @@ class SnapshotStore:
         self.update(peers=self._peers(self.snapshot))
 
     def close(self) -> None:
-        """End every stream of changes."""
         self._closed = True
         self._wake()
 
@@ -163,7 +160,6 @@ class SnapshotStore:
         event.set()
 
     async def change(self) -> None:
-        """Wait for the next change."""
         changed = self._changed
         await changed.wait()
 

@@ -51,7 +51,6 @@ class Check(Value, frozen=True, kw_only=True):
 
 
 async def find_orphans(paths: Paths) -> list[Orphan]:
-    """The orphans on this machine."""
     async with local_host_for_now(paths.run_dir) as host:
         return await host.orphans()
 
@@ -288,7 +287,6 @@ async def _port(paths: Paths) -> Check:
 
 
 async def _own_ports(paths: Paths) -> set[int | None]:
-    """Ports at which clusters of ours serve."""
     client = ControllerClient(paths)
     if not await client.running():
         return set()

@@ -84,7 +84,6 @@ class Blueprint(Value, frozen=True, kw_only=True):
     placement: Placement
 
     def stage(self, role: ProcessRole) -> tuple[Node, ...]:
-        """The processes of one role; they do not wait for each other."""
         return tuple(node for node in self.nodes if node.spec.role is role)
 
 
@@ -107,7 +106,6 @@ def short_name(name: str) -> str:
 
 
 def cluster_of(name: str) -> str:
-    """The cluster a process directory belongs to."""
     return name.rpartition("/")[0] or "default"
 
 

@@ -73,12 +73,10 @@ class Site:
         return self.ports.get(process, UNKNOWN_PORT)
 
     def key_file(self, machine: str, process: str) -> str:
-        """The file of a relay's key."""
         folder = self.folders.get(machine)
         return f"{folder}/{process}/{PRIVATE}" if folder else UNKNOWN_KEY
 
     def pair_argv(self, head: str, process: str, pairing: Pairing) -> tuple[str, ...]:
-        """The head's relay's arguments for its pair."""
         return pair_argv(
             identity=pairing.identity if self.folders else UNKNOWN_ID,
             # The worker's own file may be another; both say what is in theirs.
@@ -121,7 +119,6 @@ def commands(plan: Plan, site: Site) -> tuple[Command, ...]:
 
 
 def gateway_command(cluster: str, plan: Plan, access: Access) -> Command:
-    """The gateway of a cluster, on this machine."""
     return Command(
         machine=LOCAL,
         name=GATEWAY,
@@ -144,7 +141,6 @@ def placement_at(plan: Plan, site: Site) -> Placement:
 
 
 def worker_command(worker: WorkerSpec, site: Site) -> Command:
-    """An rpc-server of ours."""
     return Command(
         machine=worker.peer,
         name=worker.name,
@@ -212,7 +208,6 @@ def model_alias(plan: Plan) -> str:
 
 
 def server_command(plan: Plan, placement: Placement, site: Site) -> Command:
-    """The llama-server with exactly this placement."""
     engine = site.engines[plan.head]
     return Command(
         machine=plan.head,

@@ -115,7 +115,6 @@ def _longest(plan: Plan, ctx_min: int, made: Callable[[Plan], Plan]) -> Plan | N
 
 
 def _way_out(would_do: Plan | None) -> str:
-    """The hint for a person."""
     if would_do is None:
         return "Free memory there, add a machine, or take a smaller model."
     ctx_size = would_do.ctx_size

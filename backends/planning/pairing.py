@@ -52,7 +52,6 @@ class Pairing(Value, frozen=True, kw_only=True):
 
     @property
     def paired(self) -> bool:
-        """True if a relay is to stand beside the worker."""
         return bool(self.program)
 
     def keyed(self, worker: str, secret: str) -> Pairing:

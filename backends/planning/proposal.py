@@ -311,7 +311,6 @@ def _ready(machines: Mapping[str, Peer], name: str) -> Peer:
 
 
 def _known(machines: Mapping[str, Peer], name: str) -> Peer:
-    """A machine we know."""
     if name not in machines:
         known = ", ".join(machines)
         raise PlanError(

@@ -105,7 +105,6 @@ def _network_ms(
 
 
 def _on_the_cpu(plan: Plan) -> str:
-    """The head's CPU computes beside faster devices."""
     first, *others = plan.split.shares
     rest = [share for share in others if share.layers]
     if not is_head_cpu(first.device, plan.head) or not first.layers or not rest:
@@ -115,7 +114,6 @@ def _on_the_cpu(plan: Plan) -> str:
 
 
 def _fits_alone(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> str:
-    """One GPU of the head would hold it all, without any network."""
     if all(worker.peer == plan.head for worker in used_workers(plan)):
         return ""
     for device in devices:

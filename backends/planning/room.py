@@ -209,7 +209,6 @@ def is_same(plan: Plan, other: Plan | None) -> bool:
 
 
 def _left_bytes(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> int | None:
-    """Of the head's main memory, beside all that the plan puts there."""
     cpu = next((d for d in devices if is_head_cpu(d.id, plan.head)), None)
     if cpu is None or not room_bytes(cpu, {}):
         return None

@@ -66,7 +66,6 @@ class Manager(Protocol):
 
 
 def manager() -> Manager:
-    """The manager of this system."""
     return Launchd() if sys.platform == "darwin" else Systemd()
 
 
@@ -113,7 +112,6 @@ class Systemd:
             _ask("systemctl", "--user", "daemon-reload")
 
     def state(self) -> ServiceState:
-        """By the manager's own word."""
         shown = _properties("systemctl", "--user", "show", UNIT)
         pid = int(shown.get("MainPID") or 0)
         return ServiceState(
@@ -133,7 +131,6 @@ class Launchd:
 
     @property
     def file(self) -> Path:
-        """The file that launchd reads at every login."""
         return Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
 
     text = staticmethod(launchd_agent)
@@ -147,13 +144,11 @@ class Launchd:
             _ask("launchctl", "bootstrap", self._domain, str(self.file))
 
     def remove(self) -> None:
-        """End it, and remove the agent."""
         with contextlib.suppress(DllmError):
             _ask("launchctl", "bootout", self._target)
         _remove(self.file)
 
     def state(self) -> ServiceState:
-        """By launchd's own word: an agent ends with the login."""
         done = _run("launchctl", "print", self._target)
         words = dict(
             line.strip().split(" = ", 1)
@@ -223,7 +218,6 @@ def _last_line(text: str) -> str:
 
 
 def _write(file: Path, text: str) -> bool:
-    """True if that had to be written."""
     try:
         if file.exists() and file.read_bytes() == text.encode():
             return False

@@ -186,7 +186,6 @@ class Chats:
         return await self.open(chat, found.cluster, found.model)
 
     def tell(self) -> None:
-        """Report a change to all subscribers."""
         event, self._changed = self._changed, asyncio.Event()
         event.set()
 
@@ -277,7 +276,6 @@ class Chats:
 
 
 def brief_of(conversation: Conversation, *, answering: bool = False) -> ChatBrief:
-    """A conversation in a line."""
     return ChatBrief(
         id=conversation.id,
         cluster=conversation.cluster,

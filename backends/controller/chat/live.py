@@ -93,13 +93,11 @@ class LiveChat:
 
     @property
     def answering(self) -> bool:
-        """Return true while an answer comes."""
         return self._answering is not None
 
     # --- what is done with it ------------------------------------------------------
 
     def put(self, conversation: Conversation) -> None:
-        """Go on with another state of it."""
         self._conversation = msgspec.structs.replace(
             conversation, changed_at=time.time()
         )
@@ -176,7 +174,6 @@ class LiveChat:
     # --- the answer ----------------------------------------------------------------
 
     async def _take(self, deltas: AsyncGenerator[ChatDelta, None]) -> None:
-        """Take the answer in, to its end."""
         reason, failure = "stop", None
         try:
             async with aclosing(deltas):
@@ -207,7 +204,6 @@ class LiveChat:
         self._touch()
 
     def _fold(self) -> None:
-        """Put what came into the conversation."""
         reply = self._newest()
         reply = msgspec.structs.replace(
             reply,
