@@ -43,18 +43,18 @@ async def test_a_session_from_launch_to_stop(
     client = ControllerClient(paths)
     app = DllmApp(client, memory_file=paths.console_file, initial_model=demo_model)
     async with app.run_test(size=(120, 36)) as pilot:
-        desk = app.desk
+        editor = app.editor
 
         def state() -> ClusterState | None:
-            return desk.snapshot.state if desk.snapshot else None
+            return editor.snapshot.state if editor.snapshot else None
 
         def measured() -> tuple[int, ...]:
-            found = desk.snapshot.measured if desk.snapshot else None
+            found = editor.snapshot.measured if editor.snapshot else None
             return tuple(r.last - r.first + 1 for r in found.layers) if found else ()
 
-        await until(pilot, lambda: desk.plan is not None, "a plan for the model")
-        assert desk.plan is not None
-        planned = tuple(n for n in counts(desk.plan.split) if n)
+        await until(pilot, lambda: editor.plan is not None, "a plan for the model")
+        assert editor.plan is not None
+        planned = tuple(n for n in counts(editor.plan.split) if n)
         await pilot.press("l")
         await until(pilot, lambda: state() is ClusterState.SERVING, "serving")
         assert measured() == planned

@@ -34,7 +34,7 @@ class Session:
         await until(self.pilot, condition, what)
 
     def state_of(self, name: str) -> PeerState | None:
-        snapshot = self.app.desk.snapshot
+        snapshot = self.app.editor.snapshot
         peers = snapshot.peers if snapshot else ()
         return next((p.state for p in peers if p.name == name), None)
 
@@ -42,10 +42,10 @@ class Session:
         return text in screen_text(self.app)
 
     def cluster(self) -> ClusterState | None:
-        return self.app.desk.snapshot.state if self.app.desk.snapshot else None
+        return self.app.editor.snapshot.state if self.app.editor.snapshot else None
 
     def workers(self) -> list[str]:
-        plan = self.app.desk.plan
+        plan = self.app.editor.plan
         return [worker.name for worker in plan.workers] if plan else []
 
     async def add(self, name: str, *, unknown: bool = False) -> None:
@@ -92,7 +92,7 @@ async def test_from_an_empty_home_to_an_answer(
     app = DllmApp(client, memory_file=paths.console_file, initial_model=MODEL)
     async with app.run_test(size=(120, 36)) as pilot:
         session = Session(app, pilot)
-        await session.until(lambda: app.desk.plan is not None, "a plan for the model")
+        await session.until(lambda: app.editor.plan is not None, "a plan for the model")
         await session.add("ada")
         await session.add("bob", unknown=True)
         await session.use("ada")
@@ -107,9 +107,9 @@ async def test_from_an_empty_home_to_an_answer(
         await session.until(
             lambda: session.cluster() is ClusterState.SERVING, "serving"
         )
-        assert app.desk.snapshot is not None
-        assert app.desk.snapshot.measured is not None
-        assert app.desk.snapshot.measured.mismatches == ()
+        assert app.editor.snapshot is not None
+        assert app.editor.snapshot.measured is not None
+        assert app.editor.snapshot.measured.mismatches == ()
         app.query_one(Composer).focus()
         await pilot.press(*"What is a split?", "enter")
         await session.until(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from textual import on
 
 from backends.split.layout import make_split
 from backends.state import ClusterSnapshot, Peer
 from tests.tui import scenes
 from tui.app.console import ConsoleApp
 from tui.app.theming import DEFAULT_THEME
-from tui.model.desk import Desk
+from tui.model.editor import PlanEditor
 from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.split_bar import SplitBar
 
@@ -48,12 +47,13 @@ class BarApp(ConsoleApp):
             keys={},
             clock=lambda: scenes.NOW,
         )
-        self.desk = Desk()
-        self.desk.take(homelab(*DEVICES))
+        self.editor = PlanEditor()
+        self.editor.take(homelab(*DEVICES))
         if plan is not None:
-            self.desk.put(plan, scenes.GLM)
-        self.bar = SplitBar(self.desk, id="bar")
+            self.editor.put(plan, scenes.GLM)
+        self.bar = SplitBar(self.editor, id="bar")
         self.bar.styles.height = height
+        self.editor.changed = self._changed
         self.changes: list[tuple[tuple[int, ...], bool]] = []
 
     def compose(self) -> ComposeResult:
@@ -63,15 +63,14 @@ class BarApp(ConsoleApp):
         self.bar.follow()
         self.bar.focus()
 
-    @on(SplitBar.Changed)
-    def _changed(self, message: SplitBar.Changed) -> None:
-        assert message.bar is self.bar
-        self.changes.append((self.layers, message.final))
+    def _changed(self) -> None:
+        assert self.editor.edit is not None
+        self.changes.append((self.editor.edit.counts, not self.editor.dragging))
 
     @property
     def layers(self) -> tuple[int, ...]:
-        assert self.bar.draft is not None
-        return self.bar.draft.counts
+        assert self.bar.edit is not None
+        return self.bar.edit.counts
 
     @property
     def finals(self) -> list[tuple[int, ...]]:

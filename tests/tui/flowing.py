@@ -19,8 +19,8 @@ SIZE = (120, 36)
 
 def layers(app: DllmApp) -> tuple[int, ...]:
     bar = app.query_one(SplitBar)
-    assert bar.draft is not None
-    return bar.draft.counts
+    assert bar.edit is not None
+    return bar.edit.counts
 
 
 async def dialog(pilot: Pilot[None]) -> ChoiceDialog:

@@ -36,7 +36,7 @@ async def until(pilot: Pilot[None], condition: Callable[[], object]) -> None:
 async def settled(pilot: Pilot[None]) -> None:
     """Wait until a split is shown, and everything it entails."""
     bar = pilot.app.query_one(SplitBar)
-    await until(pilot, lambda: bar.draft is not None and bar.size.width > 0)
+    await until(pilot, lambda: bar.edit is not None and bar.size.width > 0)
     await pilot.pause()
 
 

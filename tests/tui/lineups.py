@@ -71,8 +71,8 @@ async def on_peer(pilot: Pilot[None], name: str) -> DllmApp:
 
 def machines(app: DllmApp) -> list[str]:
     """Who works in the plan on the desk."""
-    assert app.desk.plan is not None
-    return list(dict.fromkeys(worker.peer for worker in app.desk.plan.workers))
+    assert app.editor.plan is not None
+    return list(dict.fromkeys(worker.peer for worker in app.editor.plan.workers))
 
 
 def made(make_app: MakeApp, cluster: ScriptedCluster) -> DllmApp:

@@ -15,7 +15,7 @@ from tui.app import theming
 from tui.app.console import ConsoleApp
 from tui.app.messages import Notice, Trouble
 from tui.flows.chats import ChatFlows
-from tui.model.desk import Desk
+from tui.model.editor import PlanEditor
 from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.chat_pane import ChatPane
 from tui.screens.models.screen import ModelsScreen
@@ -73,10 +73,10 @@ class ChatStage(Stage):
     def on_mount(self) -> None:
         """Ready to ask, named like the homelab's model."""
         super().on_mount()
-        desk = Desk()
+        editor = PlanEditor()
         assert self.cluster.now is not None
-        desk.take(self.cluster.now)
-        self.flows = ChatFlows(self, self.cluster, desk, self.pane)
+        editor.take(self.cluster.now)
+        self.flows = ChatFlows(self, self.cluster, editor, self.pane)
         self.pane.set_model("GLM-4.7-Flash-Q4_K_M")
         self.pane.set_ready(True, "")
         self.flows.look()

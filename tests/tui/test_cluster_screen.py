@@ -171,7 +171,7 @@ async def test_a_model_chosen_on_its_screen_lands_on_the_desk(
 
     app = make_app(ScriptedCluster(scenes.idle()))
     async with app.run_test(size=(120, 36)) as pilot:
-        await until(pilot, lambda: app.desk.snapshot)
+        await until(pilot, lambda: app.editor.snapshot)
         await app.action_show_mode("models")
         app.screen.post_message(ModelsScreen.Chosen(scenes.DEMO.path))
         await settled_on(app, pilot)
@@ -179,7 +179,7 @@ async def test_a_model_chosen_on_its_screen_lands_on_the_desk(
 
 
 async def settled_on(app: DllmApp, pilot: object) -> None:
-    await until(pilot, lambda: app.desk.plan is not None)  # type: ignore[arg-type]
+    await until(pilot, lambda: app.editor.plan is not None)  # type: ignore[arg-type]
 
 
 # --- keys -------------------------------------------------------------------
@@ -191,9 +191,9 @@ async def test_keys_of_the_configuration_replace_ours(make_app: MakeApp) -> None
         await settled(pilot)
         assert any("split.nonsense" in toast for toast in toasts(app))
         await pilot.press("right")
-        assert app.query_one(SplitBar).draft.counts == (26, 8, 14)  # type: ignore[union-attr]
+        assert app.query_one(SplitBar).edit.counts == (26, 8, 14)  # type: ignore[union-attr]
         await pilot.press("d")
-        assert app.query_one(SplitBar).draft.counts == (27, 7, 14)  # type: ignore[union-attr]
+        assert app.query_one(SplitBar).edit.counts == (27, 7, 14)  # type: ignore[union-attr]
         assert "d move" in screen_text(app)
 
 

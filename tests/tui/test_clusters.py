@@ -52,12 +52,12 @@ async def test_another_cluster_is_chosen_by_name(make_app: MakeApp) -> None:
         assert "glm" in text
         await pilot.press("down", "enter")
         await until(pilot, lambda: cluster.called("use") == ["second"])
-        assert app.desk.plan is None
+        assert app.editor.plan is None
         cluster.push(first)
         await settled(pilot)
-        assert app.desk.plan is None, "what the other cluster said late is not shown"
+        assert app.editor.plan is None, "what the other cluster said late is not shown"
         cluster.push(at("second", scenes.homelab_serving()))
-        await until(pilot, lambda: app.desk.plan == scenes.HOMELAB_PLAN)
+        await until(pilot, lambda: app.editor.plan == scenes.HOMELAB_PLAN)
         await settled(pilot)
         assert "second ▸ " in screen_text(app)
 
@@ -78,7 +78,7 @@ async def test_another_cluster_takes_up_its_remembered_plan(
             scenes.homelab_serving(), state=ClusterState.IDLE, plan=None
         )
         cluster.push(at("second", idle))
-        await until(pilot, lambda: app.desk.plan == scenes.HOMELAB_PLAN)
+        await until(pilot, lambda: app.editor.plan == scenes.HOMELAB_PLAN)
 
 
 async def test_staying_changes_nothing(make_app: MakeApp) -> None:
@@ -86,14 +86,14 @@ async def test_staying_changes_nothing(make_app: MakeApp) -> None:
     app = make_app(cluster)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        plan = app.desk.plan
+        plan = app.editor.plan
         for keys in (("enter",), ("escape",), ("1",)):
             await pilot.press("N")
             await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
             await pilot.press(*keys)
             await settled(pilot)
         assert cluster.called("use") == []
-        assert app.desk.plan == plan
+        assert app.editor.plan == plan
         assert cluster.streams == 1
 
 
@@ -155,7 +155,7 @@ async def test_another_cluster_is_not_shown_as_lost_for_the_one_before(
         await pilot.press("down", "enter")
         await until(pilot, lambda: cluster.called("use") == ["second"])
         cluster.push(at("second", scenes.homelab_serving()))
-        await until(pilot, lambda: app.desk.plan == scenes.HOMELAB_PLAN)
+        await until(pilot, lambda: app.editor.plan == scenes.HOMELAB_PLAN)
         assert app._home.status_line.connected
 
 
@@ -179,7 +179,7 @@ async def test_a_model_chosen_for_one_cluster_is_not_put_on_the_desk_of_another(
         read.set()
         await until(pilot, lambda: cluster.called("propose"))
         await pilot.pause()
-        assert app.desk.plan is None
+        assert app.editor.plan is None
 
 
 async def test_the_usual_cluster_is_named_beside_another(make_app: MakeApp) -> None:

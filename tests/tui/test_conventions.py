@@ -16,6 +16,7 @@ from tests.tui.scripted import ScriptedCluster
 from tui.actions.table import ACTIONS
 from tui.api.bridge import UNWATCHED_SLOWER
 from tui.app.console import ascii_sign
+from tui.model.facts import LiveFacts
 from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.live_figures import columns_of
 from tui.screens.logs.screen import LogsScreen
@@ -89,9 +90,9 @@ async def test_space_freezes_every_pane_while_data_keeps_coming(
         await pilot.press("space")
         await until(pilot, lambda: "‖ frozen · 0 s old" in screen_text(app))
         before = text_of(app._home.live._figures)
-        columns = len(app.desk.trends.rates.columns)
+        columns = len(app.editor.trends.rates.columns)
         cluster.push(serving(2, 33.3))
-        await until(pilot, lambda: app.desk.snapshot and app.desk.snapshot.seq == 2)
+        await until(pilot, lambda: app.editor.snapshot and app.editor.snapshot.seq == 2)
         assert text_of(app._home.live._figures) == before
         assert "33.3" in text_of(app._home.status_line)
         await pilot.press("3")
@@ -100,7 +101,7 @@ async def test_space_freezes_every_pane_while_data_keeps_coming(
         await pilot.press("1", "space")
         await until(pilot, lambda: "33.3" in text_of(app._home.live._figures))
         assert "frozen" not in screen_text(app)
-        assert len(app.desk.trends.rates.columns) == columns + 1
+        assert len(app.editor.trends.rates.columns) == columns + 1
 
 
 async def test_frozen_figures_say_how_old_they_are(make_app: MakeApp) -> None:
@@ -211,7 +212,7 @@ async def test_the_launch_command_is_copied_from_anywhere(make_app: MakeApp) -> 
 async def test_without_a_server_there_is_no_command(make_app: MakeApp) -> None:
     app = make_app(ScriptedCluster(scenes.idle()))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.desk.snapshot)
+        await until(pilot, lambda: app.editor.snapshot)
         await pilot.press("Y")
         await until(pilot, lambda: "no command to copy" in "".join(toasts(app)))
 
@@ -338,7 +339,10 @@ def test_figures_have_fixed_places_whatever_they_are() -> None:
     """Nothing jumps: values of another size leave every column where it was."""
     small, large = serving(1, 0.1), serving(2, 4321.0)
     places = [
-        [(c.label_cells, c.value_cells) for c in columns_of(scene, 118, 3)]
+        [
+            (c.label_cells, c.value_cells)
+            for c in columns_of(LiveFacts.of(scene), 118, 3)
+        ]
         for scene in (small, large)
     ]
     assert places[0] == places[1]
@@ -351,5 +355,5 @@ async def test_every_peer_has_a_letter_beside_its_colour(make_app: MakeApp) -> N
         text = screen_text(app)
         for mark, name in zip("ABC", ("studio", "mini", "box"), strict=True):
             assert f"{mark} {name}" in text
-        assert PeerState.UNREACHABLE in {peer.state for peer in app.desk.peers}
+        assert PeerState.UNREACHABLE in {peer.state for peer in app.editor.peers}
         assert "○ nuc" in text

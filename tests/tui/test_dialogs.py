@@ -63,7 +63,7 @@ DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
     "finder": lambda app: FinderDialog([]),
     "help": lambda app: HelpDialog(app.screen),
     "host key": lambda app: HostKeyDialog(people.MINI, people.HOST_KEY),
-    "launch": lambda app: LaunchDialog(app.desk, app.cluster, launch_form(app)),
+    "launch": lambda app: LaunchDialog(app.editor, app.cluster, launch_form(app)),
     "line": lambda app: LineDialog("Name", "", "a name", ""),
     "model": lambda app: ModelPicker(app.cluster),
     "peer": lambda app: PeerDialog(people.MINI, app.clock),
@@ -76,9 +76,9 @@ DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
 
 def launch_form(app: DllmApp) -> LaunchForm:
     """The settings of the plan on the desk."""
-    assert app.desk.plan is not None
-    assert app.desk.model is not None
-    return LaunchForm(app.desk.plan, app.desk.model, "/")
+    assert app.editor.plan is not None
+    assert app.editor.model is not None
+    return LaunchForm(app.editor.plan, app.editor.model, "/")
 
 
 BEHIND = tuple(action for action in ACTIONS if action.area in keymap.PLACES)
@@ -158,7 +158,7 @@ async def test_no_key_reaches_what_is_behind(make_app: MakeApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
         base = app.screen
-        focused, before = base.focused, app.desk.plan
+        focused, before = base.focused, app.editor.plan
         for name in DIALOGS:
             dialog = await opened(pilot, name)
             asked = acted(app)
@@ -169,7 +169,7 @@ async def test_no_key_reaches_what_is_behind(make_app: MakeApp) -> None:
             assert app.screen_stack == [base, dialog], name
             assert base.focused is focused, name
             assert acted(app) == asked, name
-            assert app.desk.plan == before, name
+            assert app.editor.plan == before, name
             await pilot.press("escape")
             await until(pilot, lambda: app.screen is base)
 

@@ -1,4 +1,4 @@
-"""The draft through random sequences of keys, drags, snapshots and launches.
+"""The edit through random sequences of keys, drags, snapshots and launches.
 
 A second bookkeeping, as plain as can be, says what must lie on the desk after each
 step: a list of plans and a place in it. ``DLLM_DRAFT_EXAMPLES`` sets how many sequences
@@ -15,17 +15,16 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from backends.split.layout import boundaries, counts, with_counts
+from backends.split.layout import boundaries, counts, move_boundary, with_counts
 from backends.state import ClusterSnapshot, ClusterState
 from tests.tui import scenes
-from tui.model.desk import Desk
-from tui.model.drag import Drag
-from tui.model.editing import same_plan
+from tui.model.edit import same_plan
+from tui.model.editor import PlanEditor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from backends.state import ModelInfo, Plan
+    from backends.state import ModelInfo, Plan, Split
 
 EXAMPLES = int(os.environ.get("DLLM_DRAFT_EXAMPLES", "200"))
 STEPS_MIN, STEPS_MAX = 20, 40
@@ -67,11 +66,12 @@ class World:
     """A controller that says things, at times late, and a user at a desk."""
 
     def __init__(self) -> None:
-        self.desk, self.book = Desk(), Book()
+        self.editor, self.book = PlanEditor(), Book()
         self.said = [ClusterSnapshot(seq=0, peers=scenes.homelab_peers())]
         self.seen: Plan | None = None
         self.sent: list[tuple[Plan, ClusterSnapshot | None]] = []
-        self.drag: Drag | None = None
+        self.drag: tuple[int, Split, Split] | None = None
+        """Boundary, split at the start, and split if it were let go now."""
         self.contexts = count(100)
 
     # --- what the controller does ----------------------------------------------
@@ -88,9 +88,9 @@ class World:
         return self.says(plan=plan, state=ClusterState.STARTING, generation=1)
 
     def arrives(self, snapshot: ClusterSnapshot) -> None:
-        newest = self.desk.snapshot
+        newest = self.editor.snapshot
         late = newest is not None and snapshot.seq < newest.seq
-        assert self.desk.take(snapshot) is not late
+        assert self.editor.take(snapshot) is not late
         if late or snapshot.plan is None:
             return
         if self.seen is None or not same_plan(self.seen, snapshot.plan):
@@ -107,7 +107,7 @@ class World:
     def another_launches(self, a: int, b: int) -> None:
         """What nobody had before, or by chance what lies on our desk."""
         plan = msgspec.structs.replace(PLANS[a % 3], ctx_size=next(self.contexts))
-        self.runs(self.desk.plan or plan if b % 3 == 0 else plan)
+        self.runs(self.editor.plan or plan if b % 3 == 0 else plan)
 
     def the_cluster_ends(self, a: int, b: int) -> None:
         self.says(plan=None, state=ClusterState.IDLE)
@@ -120,17 +120,17 @@ class World:
 
     def a_model_is_chosen(self, a: int, b: int) -> None:
         plan = PLANS[a % 3]
-        self.desk.put(plan, MODELS[plan.model] if b % 2 else None)
+        self.editor.put(plan, MODELS[plan.model] if b % 2 else None)
         self.book.step(plan)
 
     def a_header_is_read(self, a: int, b: int) -> None:
         path = PLANS[a % 3].model
-        self.desk.editing.learn(path, MODELS[path])
+        self.editor.learn(path, MODELS[path])
 
     def launch(self, a: int, b: int) -> None:
-        plan = self.desk.plan
+        plan = self.editor.plan
         if plan is not None:
-            self.desk.goals.send(plan)
+            self.editor.send(plan)
             self.sent.append((plan, self.runs(plan) if b % 4 else None))
 
     def answer(self, a: int, b: int) -> None:
@@ -138,7 +138,7 @@ class World:
             plan, answer = self.sent[0]
             if answer is not None:
                 self.arrives(answer)
-            self.desk.goals.answered(plan)
+            self.editor.answered(plan)
             del self.sent[0]
 
     def move(self, a: int, b: int) -> None:
@@ -149,7 +149,7 @@ class World:
             layers[at : at + 2] = [layers[at] + by, layers[at + 1] - by]
             self.book.split(layers)
         if self.drag is None:
-            self.desk.editing.move(a % 2, b % 9 - 4)
+            self.editor.move(a % 2, b % 9 - 4)
 
     def give(self, a: int, b: int) -> None:
         """By a number typed."""
@@ -160,7 +160,7 @@ class World:
             layers[at : at + 2] = [given, both - given]
             self.book.split(layers)
         if self.drag is None:
-            self.desk.editing.give(a % 2, b)
+            self.editor.give(a % 2, b)
 
     def exchange(self, a: int, b: int) -> None:
         plan = self.book.present
@@ -173,68 +173,77 @@ class World:
             shares[i : i + 2] = [shares[i + 1], shares[i]]
             split = msgspec.structs.replace(plan.split, shares=tuple(shares))
             self.book.step(msgspec.structs.replace(plan, split=split))
-        self.desk.editing.exchange(a % 2, 1)
+        self.editor.exchange(a % 2, 1)
 
     def grab(self, a: int, b: int) -> None:
-        if self.desk.editing.split is not None:
-            self.drag = Drag.of(self.desk.editing.split, a % 2)
+        split = self.editor.split
+        if split is not None:
+            self.drag = a % 2, split, split
+            self.editor.grab(a % 2)
 
     def pull(self, a: int, b: int) -> None:
         if self.drag is not None:
-            self.drag = self.drag.to(b)
+            at, start, _ = self.drag
+            self.editor.drag_to(b)
+            self.drag = at, start, move_boundary(start, at, b)
 
     def drop(self, a: int, b: int) -> None:
         """It counts, unless what was grabbed has gone in the meantime."""
         plan = self.book.present
         if self.drag is not None and plan is not None:
-            self.desk.editing.drop(self.drag)
-            if self.drag.start == plan.split:
-                self.book.split(list(counts(self.drag.split)))
+            _, start, split = self.drag
+            self.editor.drop()
+            if start == plan.split:
+                self.book.split(list(counts(split)))
             self.drag = None
 
     def escape(self, a: int, b: int) -> None:
+        self.editor.cancel_drag()
         self.drag = None
 
     def undo(self, a: int, b: int) -> None:
         if self.drag is None:
-            assert self.desk.editing.undo() is (self.book.at > 0)
+            assert self.editor.undo() is (self.book.at > 0)
             self.book.at = max(self.book.at - 1, min(self.book.at, 0))
 
     def redo(self, a: int, b: int) -> None:
         if self.drag is None:
             last = len(self.book.plans) - 1
-            assert self.desk.editing.redo() is (self.book.at < last)
+            assert self.editor.redo() is (self.book.at < last)
             self.book.at = min(self.book.at + 1, last)
 
     # --- what must hold ------------------------------------------------------------
 
     def check(self) -> None:
-        editing = self.desk.editing
-        assert editing.plan == self.book.present
-        if editing.plan is None or editing.split is None:
+        editor = self.editor
+        assert editor.plan == self.book.present
+        if editor.plan is None or editor.split is None:
             return
-        model: ModelInfo | None = self.desk.model
-        assert model is None or model.path == editing.plan.model
-        assert sum(counts(editing.split)) == editing.split.n_layer + 1
-        assert set(editing.marks) == {share.device for share in editing.split.shares}
-        draft = self.desk.draft
-        assert (draft is None) is (model is None)
-        assert draft is None or draft.split == editing.split
+        model: ModelInfo | None = self.editor.model
+        assert model is None or model.path == editor.plan.model
+        assert sum(counts(editor.split)) == editor.split.n_layer + 1
+        assert set(editor.marks) == {share.device for share in editor.split.shares}
+        edit = self.editor.edit
+        assert (edit is None) is (model is None)
+        if edit is not None and self.drag is not None and self.editor.dragging:
+            assert edit.split == self.drag[2]
+        elif edit is not None:
+            assert edit.split == editor.split
 
     def check_history(self) -> None:
         """Undo to the very first, redo to the very last: each as it was."""
-        editing, book = self.desk.editing, self.book
-        while editing.redo():
+        editor, book = self.editor, self.book
+        while editor.redo():
             pass
-        found = [editing.plan] if editing.plan else []
-        while editing.undo():
-            assert editing.plan is not None
-            found.append(editing.plan)
+        found = [editor.plan] if editor.plan else []
+        while editor.undo():
+            assert editor.plan is not None
+            found.append(editor.plan)
         assert found[::-1] == book.plans
         for plan in book.plans[1:]:
-            assert editing.redo()
-            assert editing.plan == plan
-        assert not editing.can_redo
+            assert editor.redo()
+            assert editor.plan == plan
+        assert not editor.can_redo
 
 
 STEPS: tuple[Callable[[World, int, int], None], ...] = (

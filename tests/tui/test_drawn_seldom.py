@@ -35,7 +35,7 @@ async def push(
     """The next moment of a busy cluster, until it is known."""
     scene = busy_scene(tick)
     cluster.push(scene)
-    await until(pilot, lambda: app.desk.snapshot == scene)
+    await until(pilot, lambda: app.editor.snapshot == scene)
 
 
 async def test_tokens_are_drawn_once_for_many_snapshots(

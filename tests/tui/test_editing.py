@@ -8,9 +8,8 @@ import pytest
 from backends.split.layout import counts, with_counts
 from backends.state import ClusterSnapshot
 from tests.tui import scenes
-from tui.model.desk import Desk, is_header_of
-from tui.model.drag import Drag
-from tui.model.editing import DEPTH_MAX, Editing, History, same_plan
+from tui.model.edit import is_header_of, same_plan
+from tui.model.editor import DEPTH_MAX, History, PlanEditor
 
 # --- history ----------------------------------------------------------------
 
@@ -20,16 +19,16 @@ def test_undo_and_redo() -> None:
     assert history.past == ("a",)
     undone = history.undo()
     assert undone.present == "a"
-    assert undone.can_redo
+    assert undone.future
     assert undone.redo() == history
-    assert not undone.can_undo
+    assert not undone.past
     assert undone.undo() is undone
     assert history.redo() is history
 
 
 def test_a_new_step_forgets_the_undone_ones() -> None:
     history = History("a").push("b").undo().push("c")
-    assert not history.can_redo
+    assert not history.future
     assert history.undo().present == "a"
 
 
@@ -50,23 +49,23 @@ def test_what_is_learned_reaches_every_step() -> None:
 
 
 def test_a_header_is_learned_by_the_plans_of_its_file_alone() -> None:
-    editing = Editing()
-    editing.put(scenes.HOMELAB_PLAN)
-    editing.put(scenes.DEMO_PLAN)
-    editing.learn(scenes.DEMO.path, scenes.DEMO)
-    assert editing.model == scenes.DEMO
-    assert editing.undo()
-    assert editing.model is None
-    editing.learn(scenes.GLM.path, scenes.DEMO)
-    assert editing.model is None, "it has not as many layers as the plan splits"
+    editor = PlanEditor()
+    editor.put(scenes.HOMELAB_PLAN)
+    editor.put(scenes.DEMO_PLAN)
+    editor.learn(scenes.DEMO.path, scenes.DEMO)
+    assert editor.model == scenes.DEMO
+    assert editor.undo()
+    assert editor.model is None
+    editor.learn(scenes.GLM.path, scenes.DEMO)
+    assert editor.model is None, "it has not as many layers as the plan splits"
 
 
 def test_a_header_read_once_serves_later_plans_of_the_file() -> None:
-    editing = Editing()
-    editing.put(scenes.HOMELAB_PLAN, scenes.GLM)
-    editing.put(scenes.DEMO_PLAN, scenes.DEMO)
-    editing.put(msgspec.structs.replace(scenes.HOMELAB_PLAN, ctx_size=512))
-    assert editing.model == scenes.GLM
+    editor = PlanEditor()
+    editor.put(scenes.HOMELAB_PLAN, scenes.GLM)
+    editor.put(scenes.DEMO_PLAN, scenes.DEMO)
+    editor.put(msgspec.structs.replace(scenes.HOMELAB_PLAN, ctx_size=512))
+    assert editor.model == scenes.GLM
 
 
 @pytest.mark.parametrize(
@@ -90,31 +89,54 @@ def test_whose_header_it_is(model: str, is_its: bool) -> None:
 
 
 def test_what_cannot_be_done_changes_nothing() -> None:
-    editing = Editing()
+    editor = PlanEditor()
     split = scenes.DEMO_PLAN.split
-    assert not editing.edit(split)
-    assert not editing.move(0, 1)
-    assert not editing.give(0, 3)
-    assert not editing.exchange(0, 1)
-    assert not editing.undo()
-    assert not editing.redo()
-    editing.put(scenes.DEMO_PLAN)
-    assert not editing.move(7, 1)
-    assert not editing.exchange(0, 1), "the head's CPU stays first"
-    assert not editing.drop(Drag.of(split, 1))
-    assert not editing.can_undo
+    assert not editor.set_split(split)
+    assert not editor.move(0, 1)
+    assert not editor.give(0, 3)
+    assert not editor.exchange(0, 1)
+    assert not editor.undo()
+    assert not editor.redo()
+    editor.put(scenes.DEMO_PLAN)
+    assert not editor.move(7, 1)
+    assert not editor.exchange(0, 1), "the head's CPU stays first"
+    editor.grab(1)
+    assert not editor.drop()
+    assert not editor.can_undo
 
 
 def test_a_drag_of_what_is_gone_changes_nothing() -> None:
-    editing = Editing()
-    editing.put(scenes.DEMO_PLAN)
-    drag = Drag.of(scenes.DEMO_PLAN.split, 1).to(3)
-    assert editing.move(1, 1)
-    assert not editing.drop(drag)
-    assert editing.undo()
-    assert editing.drop(drag)
-    assert editing.split is not None
-    assert counts(editing.split) == (0, 3, 10)
+    editor = PlanEditor()
+    editor.put(scenes.DEMO_PLAN)
+    editor.grab(1)
+    editor.drag_to(3)
+    assert editor.move(1, 1)
+    assert not editor.dragging
+    assert not editor.drop()
+    assert editor.undo()
+    editor.grab(1)
+    editor.drag_to(3)
+    assert editor.drop()
+    assert editor.split is not None
+    assert counts(editor.split) == (0, 3, 10)
+
+
+def test_a_drag_shows_at_once_and_counts_once_let_go() -> None:
+    editor = PlanEditor()
+    editor.put(scenes.DEMO_PLAN, scenes.DEMO)
+    heard: list[tuple[int, ...]] = []
+    editor.changed = lambda: heard.append(editor.edit.counts if editor.edit else ())
+    editor.grab(1)
+    for position in (3, 3, 4, None):
+        editor.drag_to(position)
+    assert editor.split == scenes.DEMO_PLAN.split
+    assert editor.unsettled is None
+    editor.drag_to(5)
+    assert editor.drop()
+    start = counts(scenes.DEMO_PLAN.split)
+    assert heard == [(0, 3, 10), (0, 4, 9), start, (0, 5, 8), (0, 5, 8)]
+    assert editor.undo()
+    assert editor.plan == scenes.DEMO_PLAN
 
 
 def test_port_and_origin_make_no_other_plan() -> None:
@@ -127,49 +149,49 @@ def test_port_and_origin_make_no_other_plan() -> None:
 
 
 def test_a_new_controller_counts_from_the_beginning() -> None:
-    desk = Desk()
-    assert desk.take(ClusterSnapshot(seq=90, controller_pid=1))
-    assert not desk.take(ClusterSnapshot(seq=89, controller_pid=1))
-    assert desk.take(ClusterSnapshot(seq=1, controller_pid=2))
-    assert not desk.take(ClusterSnapshot(seq=0, controller_pid=2))
+    editor = PlanEditor()
+    assert editor.take(ClusterSnapshot(seq=90, controller_pid=1))
+    assert not editor.take(ClusterSnapshot(seq=89, controller_pid=1))
+    assert editor.take(ClusterSnapshot(seq=1, controller_pid=2))
+    assert not editor.take(ClusterSnapshot(seq=0, controller_pid=2))
 
 
 def test_each_cluster_keeps_its_draft() -> None:
-    desk = Desk("default")
-    desk.take(scenes.demo_serving())
-    desk.editing.move(1, 2)
-    edited = desk.plan
-    desk.go_to("second")
-    assert desk.plan is None
-    assert desk.snapshot is None
-    desk.take(scenes.homelab_serving())
-    desk.go_to("default")
-    desk.take(scenes.demo_serving())
-    assert desk.plan == edited
-    assert desk.model == scenes.DEMO
+    editor = PlanEditor("default")
+    editor.take(scenes.demo_serving())
+    editor.move(1, 2)
+    edited = editor.plan
+    editor.go_to("second")
+    assert editor.plan is None
+    assert editor.snapshot is None
+    editor.take(scenes.homelab_serving())
+    editor.go_to("default")
+    editor.take(scenes.demo_serving())
+    assert editor.plan == edited
+    assert editor.model == scenes.DEMO
 
 
 def test_what_runs_again_after_a_restart_takes_nothing_back() -> None:
     """A new controller is idle for a moment before it takes up what runs."""
-    desk = Desk()
-    desk.take(scenes.demo_serving())
-    desk.editing.move(1, 2)
-    edited = desk.plan
-    desk.take(msgspec.structs.replace(scenes.idle(), controller_pid=2))
+    editor = PlanEditor()
+    editor.take(scenes.demo_serving())
+    editor.move(1, 2)
+    edited = editor.plan
+    editor.take(msgspec.structs.replace(scenes.idle(), controller_pid=2))
     again = msgspec.structs.replace(scenes.demo_serving(), controller_pid=2)
-    desk.take(again)
-    assert desk.plan == edited
+    editor.take(again)
+    assert editor.plan == edited
 
 
 def test_a_refused_launch_leaves_the_same_plan_news_from_others() -> None:
-    desk = Desk()
-    desk.take(scenes.idle())
-    desk.put(scenes.DEMO_PLAN, scenes.DEMO)
-    desk.goals.send(scenes.DEMO_PLAN)
-    desk.goals.answered(scenes.DEMO_PLAN)
+    editor = PlanEditor()
+    editor.take(scenes.idle())
+    editor.put(scenes.DEMO_PLAN, scenes.DEMO)
+    editor.send(scenes.DEMO_PLAN)
+    editor.answered(scenes.DEMO_PLAN)
     split = with_counts(scenes.DEMO_PLAN.split, (0, 1, 12))
-    desk.editing.edit(split)
-    desk.take(scenes.demo_serving())
-    assert desk.plan == scenes.DEMO_PLAN
-    assert desk.editing.undo()
-    assert desk.editing.split == split
+    editor.set_split(split)
+    editor.take(scenes.demo_serving())
+    assert editor.plan == scenes.DEMO_PLAN
+    assert editor.undo()
+    assert editor.split == split

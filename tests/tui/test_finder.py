@@ -106,7 +106,7 @@ async def test_an_action_of_this_pane_runs(make_app: MakeApp) -> None:
         await find(pilot, "balance")
         await pilot.press("enter")
         bar = app._home.split.bar
-        await until(pilot, lambda: bar.draft and bar.draft.counts == (34, 7, 7))
+        await until(pilot, lambda: bar.edit and bar.edit.counts == (34, 7, 7))
 
 
 async def test_an_action_of_another_screen_takes_one_there(make_app: MakeApp) -> None:
@@ -119,7 +119,7 @@ async def test_an_action_of_another_screen_takes_one_there(make_app: MakeApp) ->
         await find(pilot, "split: one less")
         await pilot.press("enter")
         bar = app._home.split.bar
-        await until(pilot, lambda: bar.draft and bar.draft.counts == (25, 9, 14))
+        await until(pilot, lambda: bar.edit and bar.edit.counts == (25, 9, 14))
         assert app.current_mode == "cluster"
 
 
@@ -209,7 +209,7 @@ async def test_a_model_goes_to_the_split(make_app: MakeApp) -> None:
         await pilot.press(*typed("model demo"))
         await pilot.press("enter")
         path = scenes.DEMO_PLAN.model
-        await until(pilot, lambda: app.desk.plan and app.desk.plan.model == path)
+        await until(pilot, lambda: app.editor.plan and app.editor.plan.model == path)
         assert app.current_mode == "cluster"
 
 

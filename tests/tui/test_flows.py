@@ -84,7 +84,7 @@ async def test_it_takes_up_the_plan_of_last_time(
     app = make_app(ScriptedCluster(scenes.idle()))
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        assert app.desk.plan == plan
+        assert app.editor.plan == plan
 
 
 async def test_a_model_that_is_gone_is_said_and_nothing_more(
@@ -116,7 +116,7 @@ async def test_an_edit_outlives_snapshots_of_what_runs(make_app: MakeApp) -> Non
         await pilot.press("left")
         later = msgspec.structs.replace(scenes.homelab_serving(), seq=8)
         cluster.push(later)
-        await until(pilot, lambda: app.desk.snapshot == later)
+        await until(pilot, lambda: app.editor.snapshot == later)
         assert layers(app) == (25, 9, 14)
         assert "changed: l launches it, u undoes · runs now 26 | 8 | 14" in (
             screen_text(app)
@@ -239,7 +239,7 @@ async def test_consoles_on_two_clusters_remember_a_plan_each(
     for app, cluster in ((one, "default"), (two, "lab")):
         plan = memory.plan_of(cluster)
         assert plan is not None
-        assert plan.split == app.desk.plan.split  # type: ignore[union-attr]
+        assert plan.split == app.editor.plan.split  # type: ignore[union-attr]
 
 
 async def test_a_plan_is_not_forgotten_where_nothing_answered(

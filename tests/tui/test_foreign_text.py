@@ -112,7 +112,7 @@ async def told(pilot: Pilot[None], snapshot: ClusterSnapshot, seq: int) -> str:
     app: Any = pilot.app
     new = msgspec.structs.replace(as_hostile(snapshot), seq=seq)
     app.cluster.push(new)
-    await until(pilot, lambda: app.desk.snapshot is new)
+    await until(pilot, lambda: app.editor.snapshot is new)
     return look(app)
 
 

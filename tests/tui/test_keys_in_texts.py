@@ -119,7 +119,7 @@ SCENES: dict[str, Callable[[], ClusterSnapshot]] = {
 async def test_no_screen_names_an_old_key(make_app: MakeApp, scene: str) -> None:
     app = make_app(ScriptedCluster(SCENES[scene]()), keys=REMAPPED)
     async with app.run_test(size=(160, 40)) as pilot:
-        await until(pilot, lambda: app.desk.snapshot is not None)
+        await until(pilot, lambda: app.editor.snapshot is not None)
         await pilot.pause()
         seen = [screen_text(app)]
         if scene in ("serving", "failed"):
@@ -144,7 +144,7 @@ async def test_no_screen_names_an_old_key(make_app: MakeApp, scene: str) -> None
 async def test_toasts_and_help_name_the_users_keys(make_app: MakeApp) -> None:
     app = make_app(ScriptedCluster(scenes.idle()), keys=REMAPPED)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.desk.snapshot is not None)
+        await until(pilot, lambda: app.editor.snapshot is not None)
         await pilot.press("f7")
         await until(pilot, lambda: "Pick a model first: F8" in toasts(app))
         app._home.go_to("peers")
@@ -190,7 +190,7 @@ async def test_screens_and_dialogs_name_the_users_keys(
     cluster, settings = ScriptedCluster(SCENES[scene]()), SettingsFile(user_paths())
     app = make_app(cluster, keys=ALL_ELSEWHERE, settings=settings)
     async with app.run_test(size=(160, 50)) as pilot:
-        await until(pilot, lambda: app.desk.snapshot is not None)
+        await until(pilot, lambda: app.editor.snapshot is not None)
         seen = {}
         for name in PLACES[scene]:
             await pilot.press(ALL_ELSEWHERE["app.cluster"])

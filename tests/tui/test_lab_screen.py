@@ -360,7 +360,7 @@ async def test_news_that_come_while_leaving_are_not_shown(make_app: MakeApp) -> 
     app = make_app(cluster)
     async with app.run_test(size=(120, 36)) as pilot:
         await opened(pilot, cluster)
-    shown = app.desk.snapshot
+    shown = app.editor.snapshot
     assert shown
     app.take(msgspec.structs.replace(serving(1500), seq=shown.seq + 1))
-    assert app.desk.snapshot is shown
+    assert app.editor.snapshot is shown

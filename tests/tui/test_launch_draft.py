@@ -24,7 +24,7 @@ from tests.tui.test_launch_settings import (
     plan_of,
     typed,
 )
-from tui.model.draft import Draft
+from tui.model.edit import Edit
 from tui.model.launch_settings import LaunchSettings, differences, up_command
 from tui.screens.cluster import launch_dialog
 
@@ -98,18 +98,14 @@ async def test_one_that_does_not_fit_is_said_in_the_dialog(
 
 def test_its_memory_is_shown_with_that_of_the_head() -> None:
     split = make_split(12, ["local/CPU", "worker1/CPU"], [3, 10])
-    draft = Draft(
-        model=scenes.DEMO,
-        split=split,
-        ctx_size=512,
-        server=ServerSettings(),
-        devices=(),
-        marks=(),
+    plain = replace(
+        scenes.DEMO_PLAN, split=split, ctx_size=512, server=ServerSettings()
     )
-    drafted = dataclasses.replace(draft, speculation=GUESS)
+    alone = Edit(plain, scenes.DEMO, devices=(), marks=())
+    drafted = dataclasses.replace(alone, plan=replace(plain, speculation=GUESS))
     added = [
-        both.total_bytes - alone.total_bytes
-        for both, alone in zip(drafted.loads, draft.loads, strict=True)
+        both.total_bytes - one.total_bytes
+        for both, one in zip(drafted.loads, alone.loads, strict=True)
     ]
     assert added == [700 * MIB, 0]
     measured = (DeviceMemory(device="local/CPU", model_bytes=5),)

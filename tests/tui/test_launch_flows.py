@@ -184,7 +184,7 @@ async def test_stop_asks_and_cancel_comes_first(
 async def test_stop_with_nothing_running_says_so(make_app: MakeApp) -> None:
     app = make_app(ScriptedCluster(scenes.idle()))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.desk.snapshot)
+        await until(pilot, lambda: app.editor.snapshot)
         await pilot.press("s")
         await until(pilot, lambda: toasts(app) == ["Nothing runs"])
 
@@ -199,7 +199,7 @@ async def test_balance_deals_by_memory_and_can_be_undone(make_app: MakeApp) -> N
         await pilot.press("u")
         await pilot.pause()
         assert layers(app) == (26, 8, 14)
-        assert app.desk.unchanged
+        assert app.editor.unchanged
 
 
 async def test_balance_counts_what_runs_as_free(make_app: MakeApp) -> None:
@@ -247,12 +247,12 @@ async def test_a_stop_during_a_launch_leaves_the_plan_to_be_met_again(
     monkeypatch.setattr(cluster, "launch", launch)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
-        await until(pilot, lambda: app.desk.plan == scenes.DEMO_PLAN)
+        await until(pilot, lambda: app.editor.plan == scenes.DEMO_PLAN)
         app.action_launch()
         await until(pilot, asked.is_set)
         app.action_stop()
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
-        assert app.desk.goals.meet(scenes.DEMO_PLAN), "another console's launch is news"
+        assert app.editor._is_news(scenes.DEMO_PLAN), "another console's launch is news"
 
 
 @pytest.mark.parametrize("pane", ["split", "peers", "live"])

@@ -52,8 +52,8 @@ def demo(*, serving: bool = False) -> ScriptedCluster:
 
 
 def plan_of(app: DllmApp) -> Plan:
-    assert app.desk.plan is not None
-    return app.desk.plan
+    assert app.editor.plan is not None
+    return app.editor.plan
 
 
 async def opened(pilot: Pilot[None]) -> LaunchDialog:
@@ -148,7 +148,7 @@ async def test_escape_changes_nothing_and_applying_the_same_is_no_step(
         # From the values of a row as from a text field.
         await pilot.press("down", "enter")
         await closed(pilot)
-        assert not app.desk.editing.can_undo
+        assert not app.editor.can_undo
 
 
 async def test_the_mouse_does_it_too(make_app: MakeApp) -> None:
@@ -247,8 +247,8 @@ async def test_memory_follows_each_change_and_then_the_engine_is_asked(
     async with app.run_test(size=SIZE) as pilot:
         dialog = await opened(pilot)
         table = dialog.query_one(LoadTable)
-        assert table.draft is not None
-        before = sum(load.kv_bytes for load in table.draft.loads)
+        assert table.edit is not None
+        before = sum(load.kv_bytes for load in table.edit.loads)
         cluster.calls.clear()
         dialog.query_one("#cache_type_k", OptionStrip).focus()
         await pilot.press("right", "right")
@@ -265,8 +265,8 @@ async def test_memory_follows_each_change_and_then_the_engine_is_asked(
 
 
 def _shown(table: LoadTable) -> tuple[DeviceLoad, ...]:
-    assert table.draft is not None
-    return table.draft.loads
+    assert table.edit is not None
+    return table.edit.loads
 
 
 def _engine_says(plan: Plan) -> PlanMemory:
@@ -336,7 +336,7 @@ async def test_they_are_kept_for_the_next_start(
     assert recall(memory_file).plan_of("default") == kept
     again = make_app(demo())
     async with again.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: again.desk.plan is not None)
+        await until(pilot, lambda: again.editor.plan is not None)
         assert plan_of(again) == kept
         dialog = await opened(pilot)
         assert dialog.query_one("#slots", Input).value == "2"

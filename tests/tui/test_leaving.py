@@ -27,7 +27,7 @@ async def test_with_nothing_running_q_leaves_and_lets_the_controller_go(
     cluster = ScriptedCluster(scenes.idle())
     app = make_app(cluster)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.desk.snapshot)
+        await until(pilot, lambda: app.editor.snapshot)
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running)
     assert cluster.called("shutdown") == [True]
@@ -66,7 +66,7 @@ async def test_a_controller_that_is_gone_keeps_nobody(make_app: MakeApp) -> None
     cluster.errors["shutdown"] = ControllerError("It is gone")
     app = make_app(cluster)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.desk.snapshot)
+        await until(pilot, lambda: app.editor.snapshot)
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running)
 

@@ -22,6 +22,7 @@ from tests.tui import scenes
 from tests.tui.helpers import settled, text_of, until
 from tests.tui.links import BOX, MINI, PLAIN, link
 from tests.tui.scripted import ScriptedCluster
+from tui.model.facts import LiveFacts
 from tui.model.quantities import (
     rate_text,
     rtt_text,
@@ -92,7 +93,7 @@ def node(name: str) -> Peer:
 
 def labels(snapshot: ClusterSnapshot, room: int, rows: int = 3) -> list[list[str]]:
     """The labels of each column there is room for."""
-    columns = columns_of(snapshot, room, rows)
+    columns = columns_of(LiveFacts.of(snapshot), room, rows)
     return [[figure.label for figure in column.figures] for column in columns]
 
 
@@ -100,7 +101,7 @@ def labels(snapshot: ClusterSnapshot, room: int, rows: int = 3) -> list[list[str
 
 
 def test_trips_and_bytes_are_of_all_workers_together() -> None:
-    wire = columns_of(serving(MINI, BOX), 116, 3)[1]
+    wire = columns_of(LiveFacts.of(serving(MINI, BOX)), 116, 3)[1]
     assert wire.figures == (
         ("trips/tok", "2.0", False),
         ("up/tok", "23.8 KiB", False),
@@ -119,12 +120,12 @@ SHARING = tuple(
 @pytest.mark.parametrize("speed", [Speed(slots=4), Speed(slots=1, speculative=True)])
 def test_trips_of_a_token_and_of_its_pass_have_room(speed: Speed) -> None:
     def trips(room: int) -> tuple[str, int]:
-        wire = columns_of(serving(*SHARING, speed=speed), room, 3)[1]
+        wire = columns_of(LiveFacts.of(serving(*SHARING, speed=speed)), room, 3)[1]
         return wire.figures[0].value, wire.value_cells
 
-    assert trips(76) == trips(116) == trips(156) == ("0.56(10.2)", 11)
+    assert trips(76) == trips(116) == trips(156) == ("0.56, 10.2/pass", 16)
     assert trips(56) == ("0.56", 8)
-    assert columns_of(serving(*SHARING), 116, 3)[1].value_cells == 8
+    assert columns_of(LiveFacts.of(serving(*SHARING)), 116, 3)[1].value_cells == 8
 
 
 def test_the_less_room_the_fewer_figures_and_the_wire_goes_last() -> None:
@@ -142,7 +143,7 @@ def test_the_less_room_the_fewer_figures_and_the_wire_goes_last() -> None:
 
 @pytest.mark.parametrize("room", [56, 76, 96, 116, 156])
 def test_columns_leave_room_for_the_graph_or_say_all(room: int) -> None:
-    taken = columns_width(columns_of(serving(*MANY), room, 3)) - 2
+    taken = columns_width(columns_of(LiveFacts.of(serving(*MANY)), room, 3)) - 2
     assert taken <= room
     assert room < 76 or taken <= room - 14
 
@@ -172,7 +173,7 @@ def test_figures_keep_their_width() -> None:
         widths = set()
         for one in (quiet, MINI, fast, silent, SHARING[0]):
             for speed in (Speed(), Speed(tok_per_s=213.2, ctx_used=130_000)):
-                columns = columns_of(serving(one, speed=speed), room, 3)
+                columns = columns_of(LiveFacts.of(serving(one, speed=speed)), room, 3)
                 widths.add(tuple((c.label_cells, c.value_cells) for c in columns))
                 for column in columns:
                     for figure in column.figures:
@@ -182,7 +183,7 @@ def test_figures_keep_their_width() -> None:
 
 def test_what_is_not_known_is_a_dash() -> None:
     assert rtt_text(None) == rate_text(Link(worker="a")) == "—"
-    wire = columns_of(serving(MINI, PLAIN), 116, 3)[1]
+    wire = columns_of(LiveFacts.of(serving(MINI, PLAIN)), 116, 3)[1]
     assert {figure.value for figure in wire.figures} == {"—"}
 
 
@@ -190,7 +191,7 @@ def test_a_worker_without_an_answer_is_shown_as_silent() -> None:
     silent = msgspec.structs.replace(MINI, unanswered_ms=12_400.0)
 
     def shown(room: int) -> list[str]:
-        columns = columns_of(serving(silent), room, 3)
+        columns = columns_of(LiveFacts.of(serving(silent)), room, 3)
         return [f.value.strip() for c in columns for f in c.figures if f.warn]
 
     assert shown(156) == ["silent 12 s"]
@@ -216,7 +217,7 @@ async def test_the_strip_says_what_a_token_costs(make_app: MakeApp) -> None:
     assert " ".join(speed.split()) == wanted
     assert prompt.split()[3:9] == ["up/tok", "23.8", "KiB", "box", "RTT", "420"]
     assert context.split()[:5] == ["context", "1204/8192", "down/tok", "16.4", "KiB"]
-    assert token.endswith("pass p50   46.0 ms   p99   61.2 ms")
+    assert token.endswith("p50   46.0 ms   p99   61.2 ms")
 
 
 FOUR = Generation(tokens_per_pass=4.0, trips_per_pass=1.1)
@@ -226,7 +227,7 @@ FOUR = Generation(tokens_per_pass=4.0, trips_per_pass=1.1)
 async def test_where_slots_share_passes_it_says_so(make_app: MakeApp) -> None:
     links = (msgspec.structs.replace(link, generation=FOUR) for link in (MINI, BOX))
     token = (await strip(make_app, serving(*links), 120))[-1]
-    assert token.endswith("4.0 tok/pass   pass p50   46.0 ms   p99   61.2 ms")
+    assert token.endswith("4.0 tok/pass   p50   46.0 ms   p99   61.2 ms")
 
 
 async def test_the_acceptance_is_on_the_frame(make_app: MakeApp) -> None:
@@ -359,7 +360,7 @@ async def test_only_changed_cells_are_painted(
 
 @pytest.mark.parametrize(
     ("tokens_per_pass", "said"),
-    [(None, "2.0"), (1.0, "2.0"), (4.0, "0.50(2.0)")],
+    [(None, "2.0"), (1.0, "2.0"), (4.0, "0.50, 2.0/pass")],
 )
 def test_trips_of_a_token_and_of_a_pass_where_they_differ(
     tokens_per_pass: float | None, said: str
@@ -370,10 +371,10 @@ def test_trips_of_a_token_and_of_a_pass_where_they_differ(
         msgspec.structs.replace(one, round_trips_per_token=1.0 / share, generation=made)
         for one in (MINI, BOX)
     ]
-    snapshot = serving(*links, speed=Speed(slots=4))
+    facts = LiveFacts.of(serving(*links, speed=Speed(slots=4)))
     assert totals_trips_text(token_totals(links)) == said
-    assert said in {figure.value for figure in columns_of(snapshot, 118, 3)[1].figures}
-    assert dict(line_figures(snapshot))["trips/tok"].strip() == said
+    assert said in {figure.value for figure in columns_of(facts, 118, 3)[1].figures}
+    assert dict(line_figures(facts))["trips/tok"].strip() == said
 
 
 async def test_what_pairs_left_at_home_is_on_the_frame(make_app: MakeApp) -> None:

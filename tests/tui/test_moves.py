@@ -37,8 +37,8 @@ KEY_GAP_S = 0.001
 
 def layers(app: DllmApp) -> tuple[int, ...]:
     bar = app.query_one(SplitBar)
-    assert bar.draft is not None
-    return bar.draft.counts
+    assert bar.edit is not None
+    return bar.edit.counts
 
 
 def numbered(snapshot: ClusterSnapshot, seq: int) -> ClusterSnapshot:
@@ -83,8 +83,8 @@ async def test_a_burst_of_keys_loses_none_and_is_undone_one_by_one(
             app._home.split.bar.action_undo()
             assert layers(app)[0] == place
         await quiet(pilot, app)
-        assert app.desk.plan is not None
-        assert counts(app.desk.plan.split) == (26, 8, 14)
+        assert app.editor.plan is not None
+        assert counts(app.editor.plan.split) == (26, 8, 14)
 
 
 async def test_undo_and_redo_in_a_burst_are_exact(make_app: MakeApp) -> None:
@@ -134,10 +134,10 @@ async def test_a_late_snapshot_takes_nothing_back_after_a_launch(
             await asyncio.sleep(0.3)
             await pilot.pause()
             assert layers(app) == (0, 5, 8)
-        assert app.desk.snapshot is not None
-        assert app.desk.snapshot.seq == 20
-        cluster.push(numbered(scenes.demo_serving(app.desk.plan), 21))  # type: ignore[arg-type]
-        await until(pilot, lambda: app.desk.snapshot.seq == 21)  # type: ignore[union-attr]
+        assert app.editor.snapshot is not None
+        assert app.editor.snapshot.seq == 20
+        cluster.push(numbered(scenes.demo_serving(app.editor.plan), 21))  # type: ignore[arg-type]
+        await until(pilot, lambda: app.editor.snapshot.seq == 21)  # type: ignore[union-attr]
         assert layers(app) == (0, 5, 8)
 
 
@@ -151,10 +151,10 @@ async def test_what_another_console_launches_is_shown_and_can_be_undone(
         await pilot.press("left", "left")
         cluster.push(scenes.homelab_serving())
         await until(pilot, lambda: layers(app) == (26, 8, 14))
-        assert app.desk.model == scenes.GLM
+        assert app.editor.model == scenes.GLM
         await pilot.press("u")
         assert layers(app) == (0, 4, 9)
-        assert app.desk.model == scenes.DEMO
+        assert app.editor.model == scenes.DEMO
 
 
 # --- headers ----------------------------------------------------------------
@@ -172,9 +172,9 @@ async def test_another_models_header_is_never_taken_for_this_ones(
             scenes.demo_starting(), model=scenes.GLM, seq=9, speed=Speed()
         )
         cluster.push(mixed)
-        await until(pilot, lambda: app.desk.plan == scenes.DEMO_PLAN)
-        await until(pilot, lambda: app.desk.model is not None)
-        assert app.desk.model == scenes.DEMO
+        await until(pilot, lambda: app.editor.plan == scenes.DEMO_PLAN)
+        await until(pilot, lambda: app.editor.model is not None)
+        assert app.editor.model == scenes.DEMO
         assert layers(app) == (0, 6, 7)
 
 
@@ -196,11 +196,11 @@ async def test_a_slow_header_is_read_once_though_snapshots_come(
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: asked)
         cluster.push(numbered(bare, 8))
-        await until(pilot, lambda: app.desk.snapshot.seq == 8)  # type: ignore[union-attr]
+        await until(pilot, lambda: app.editor.snapshot.seq == 8)  # type: ignore[union-attr]
         may.set()
         await settled(pilot)
         assert asked == [scenes.GLM.path]
-        assert app.desk.model == scenes.GLM
+        assert app.editor.model == scenes.GLM
 
 
 async def test_a_header_that_cannot_be_read_is_said_once(
@@ -213,7 +213,7 @@ async def test_a_header_that_cannot_be_read_is_said_once(
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: toasts(app))
         cluster.push(numbered(bare, 8))
-        await until(pilot, lambda: app.desk.snapshot.seq == 8)  # type: ignore[union-attr]
+        await until(pilot, lambda: app.editor.snapshot.seq == 8)  # type: ignore[union-attr]
         await pilot.pause()
         assert toasts(app) == ["It cannot be read"]
 
@@ -237,7 +237,7 @@ async def test_a_question_nobody_asked_for_does_not_end_a_drag(
             people.BOB, state=PeerState.ASKING, question=people.PASSWORD
         )
         cluster.push(numbered(people.here(people.ADA, asking), 9))
-        await until(pilot, lambda: app.desk.snapshot.seq == 9)  # type: ignore[union-attr]
+        await until(pilot, lambda: app.editor.snapshot.seq == 9)  # type: ignore[union-attr]
         await pilot.pause()
         assert bar.dragging
         assert layers(app) == moved
@@ -258,7 +258,7 @@ async def test_a_plan_from_elsewhere_ends_a_drag_of_what_is_gone(
         plan = msgspec.structs.replace(scenes.HOMELAB_PLAN, split=split)
         later = msgspec.structs.replace(scenes.homelab_serving(), plan=plan, seq=9)
         cluster.push(later)
-        await until(pilot, lambda: app.desk.snapshot == later)
+        await until(pilot, lambda: app.editor.snapshot == later)
         assert not bar.dragging
         assert layers(app) == (20, 14, 14)
         assert app.mouse_captured is None
@@ -277,7 +277,7 @@ async def test_the_plan_launched_is_the_one_that_was_shown_when_it_was_asked(
         plan = msgspec.structs.replace(scenes.HOMELAB_PLAN, split=split)
         later = msgspec.structs.replace(scenes.homelab_serving(), plan=plan, seq=9)
         cluster.push(later)
-        await until(pilot, lambda: app.desk.snapshot == later)
+        await until(pilot, lambda: app.editor.snapshot == later)
         await pilot.press("y")
         await until(pilot, lambda: cluster.called("launch"))
         assert counts(cluster.called("launch")[0].split) == (25, 9, 14)

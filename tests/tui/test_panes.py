@@ -19,14 +19,15 @@ from backends.state import (
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
-from tui.model.desk import Desk
-from tui.model.draft import marks_for
+from tui.model.edit import marks_for
+from tui.model.editor import PlanEditor
+from tui.model.facts import LiveFacts
 from tui.model.names import letter
 from tui.model.quantities import common_unit, in_unit, part_of, short_part_of
 from tui.model.trends import RateHistory
 from tui.model.verdict import verdict
 from tui.screens.cluster.live_figures import LiveFigures, TokenBar
-from tui.screens.cluster.live_pane import StepList, exit_text, failure_text, view_of
+from tui.screens.cluster.live_pane import StepList, exit_text, failure_text
 from tui.screens.cluster.peers_pane import PeerList
 from tui.screens.cluster.split_pane import LoadTable, VerdictLine
 from tui.screens.lab.links import LinkHeading
@@ -114,25 +115,25 @@ def test_letters_stay_with_their_devices() -> None:
 # --- desk and verdict --------------------------------------------------------------
 
 
-def desk_of(snapshot: ClusterSnapshot) -> Desk:
-    desk = Desk()
-    desk.take(snapshot)
-    return desk
+def desk_of(snapshot: ClusterSnapshot) -> PlanEditor:
+    editor = PlanEditor()
+    editor.take(snapshot)
+    return editor
 
 
 def test_the_draft_stays_the_same_object_while_nothing_changes() -> None:
-    desk = desk_of(scenes.homelab_serving())
-    first = desk.draft
-    desk.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
-    assert desk.draft is first
+    editor = desk_of(scenes.homelab_serving())
+    first = editor.edit
+    editor.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
+    assert editor.edit is first
 
 
 def test_workers_to_be_started_show_as_peers_with_this_machines_memory() -> None:
-    desk = desk_of(scenes.idle())
-    desk.put(scenes.DEMO_PLAN, scenes.DEMO)
-    assert [peer.name for peer in desk.peers] == ["local", "worker1", "worker2"]
-    assert desk.devices[1].free_bytes == scenes.CPU.free_bytes
-    assert desk.devices[1].memory_pool == "local"
+    editor = desk_of(scenes.idle())
+    editor.put(scenes.DEMO_PLAN, scenes.DEMO)
+    assert [peer.name for peer in editor.peers] == ["local", "worker1", "worker2"]
+    assert editor.devices[1].free_bytes == scenes.CPU.free_bytes
+    assert editor.devices[1].memory_pool == "local"
 
 
 @pytest.mark.parametrize(
@@ -144,8 +145,8 @@ def test_workers_to_be_started_show_as_peers_with_this_machines_memory() -> None
     ],
 )
 def test_verdicts(snapshot: ClusterSnapshot, tone: str, part: str) -> None:
-    desk = desk_of(snapshot)
-    found = verdict(desk.draft, desk.plan, desk.snapshot)
+    editor = desk_of(snapshot)
+    found = verdict(editor.edit, editor.plan, editor.snapshot)
     assert found.tone == tone
     assert part in found.text
 
@@ -155,16 +156,18 @@ def test_a_mismatch_is_never_hidden() -> None:
         layers=(), mismatches=("mini/MTL0 holds 26–32, planned 26–33",)
     )
     snapshot = msgspec.structs.replace(scenes.homelab_serving(), measured=wrong)
-    desk = desk_of(snapshot)
-    found = verdict(desk.draft, desk.plan, desk.snapshot)
+    editor = desk_of(snapshot)
+    found = verdict(editor.edit, editor.plan, editor.snapshot)
     assert found.tone == "bad"
     assert "mini/MTL0 holds 26–32, planned 26–33" in found.text
 
 
 def test_another_model_on_the_desk_is_said() -> None:
-    desk = desk_of(scenes.homelab_serving())
-    desk.put(scenes.DEMO_PLAN, scenes.DEMO)
-    assert "another model runs" in verdict(desk.draft, desk.plan, desk.snapshot).text
+    editor = desk_of(scenes.homelab_serving())
+    editor.put(scenes.DEMO_PLAN, scenes.DEMO)
+    assert (
+        "another model runs" in verdict(editor.edit, editor.plan, editor.snapshot).text
+    )
 
 
 # --- live ---------------------------------------------------------------------------
@@ -186,7 +189,7 @@ def test_the_live_pane_shows_what_the_state_calls_for(
     state: ClusterState, failure: Failure | None, view: str
 ) -> None:
     snapshot = msgspec.structs.replace(scenes.idle(), state=state, failure=failure)
-    assert view_of(snapshot) == view
+    assert LiveFacts.of(snapshot).view == view
 
 
 def test_one_column_per_second_and_one_gap_per_pause() -> None:
@@ -318,7 +321,7 @@ async def test_the_selected_peer_scrolls_into_view(make_app: MakeApp) -> None:
         app._home.go_to("peers")
         await pilot.press("G")
         await until(pilot, lambda: app._home.peers.scroll_y > 0)
-        assert app.query_one(PeerList).selected == len(app.desk.peers) - 1
+        assert app.query_one(PeerList).selected == len(app.editor.peers) - 1
         await pilot.press("k", "up", "g")
         await until(pilot, lambda: app._home.peers.scroll_y == 0)
 
@@ -386,7 +389,7 @@ async def test_foreign_text_is_shown_as_it_is(make_app: MakeApp) -> None:
     )
     app = make_app(ScriptedCluster(snapshot))
     async with app.run_test(size=(120, 36)) as pilot:
-        await until(pilot, lambda: app.desk.snapshot)
+        await until(pilot, lambda: app.editor.snapshot)
         await pilot.pause()
         text = text_of(app._home.live._failure)
         assert "[bold]it[/] broke" in text
@@ -436,6 +439,6 @@ async def test_nothing_is_drawn_for_a_snapshot_that_changes_nothing(
         before = [widget.lines() for widget in drawn]
         later = msgspec.structs.replace(scenes.demo_serving(), seq=9, at=scenes.NOW + 5)
         cluster.push(later)
-        await until(pilot, lambda: app.desk.snapshot == later)
+        await until(pilot, lambda: app.editor.snapshot == later)
         for widget, lines in zip(drawn, before, strict=True):
             assert widget.lines() is lines, widget

@@ -78,7 +78,7 @@ async def test_a_question_is_put_once_and_again_by_enter(make_app: MakeApp) -> N
         await pilot.press("escape")
         later = msgspec.structs.replace(people.here(people.MINI), seq=9)
         cluster.push(later)
-        await until(pilot, lambda: app.desk.snapshot == later)
+        await until(pilot, lambda: app.editor.snapshot == later)
         assert not isinstance(app.screen, QuestionDialog)
         await on_peers(pilot)
         await pilot.press("j", "enter")
@@ -126,7 +126,7 @@ async def test_a_question_on_another_screen_is_a_toast(make_app: MakeApp) -> Non
     cluster = ScriptedCluster(scenes.idle())
     app = make_app(cluster)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.desk.snapshot)
+        await until(pilot, lambda: app.editor.snapshot)
         await app.action_show_mode("logs")
         cluster.push(people.here(people.MINI))
         await until(pilot, lambda: toasts(app))

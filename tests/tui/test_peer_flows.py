@@ -34,8 +34,8 @@ async def test_w_leaves_a_peer_out_and_takes_it_in_again(make_app: MakeApp) -> N
         await on_peer(pilot, "ada")
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["bob", "box"])
-        assert app.desk.plan is not None
-        assert app.desk.plan.ctx_size == people.SPREAD_PLAN.ctx_size
+        assert app.editor.plan is not None
+        assert app.editor.plan.ctx_size == people.SPREAD_PLAN.ctx_size
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["bob", "box", "ada"])
         assert cluster.called("propose_on") == [
@@ -48,17 +48,17 @@ async def test_u_brings_the_plan_before_back(make_app: MakeApp) -> None:
     app = made(make_app, cluster_of())
     async with app.run_test(size=SIZE) as pilot:
         await on_peer(pilot, "ada")
-        before = app.desk.plan
+        before = app.editor.plan
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["bob", "box"])
         await pilot.press("u")
-        await until(pilot, lambda: app.desk.plan == before)
+        await until(pilot, lambda: app.editor.plan == before)
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["bob", "box"])
         app.query_one(SplitBar).focus()
         await until(pilot, lambda: "u undo" in screen_text(app))
         await pilot.press("u")
-        await until(pilot, lambda: app.desk.plan == before)
+        await until(pilot, lambda: app.editor.plan == before)
 
 
 async def test_w_on_this_machine_is_about_its_own_workers(make_app: MakeApp) -> None:
@@ -80,7 +80,9 @@ async def test_w_on_one_of_two_workers_here_leaves_the_other(
     async with app.run_test(size=SIZE) as pilot:
         await on_peer(pilot, "worker1")
         await pilot.press("w")
-        await until(pilot, lambda: app.desk.plan and len(app.desk.plan.workers) == 1)
+        await until(
+            pilot, lambda: app.editor.plan and len(app.editor.plan.workers) == 1
+        )
         await on_peer(pilot, "worker1")
         await pilot.press("w")
         await until(pilot, lambda: toasts(app))
@@ -99,7 +101,7 @@ async def test_what_the_user_set_survives_a_change_of_parts(make_app: MakeApp) -
         await on_peer(pilot, "ada")
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["bob", "box"])
-        now = app.desk.plan
+        now = app.editor.plan
         assert now is not None
         assert (now.server, now.extra_args, now.relay) == (three, ("--no-mmap",), False)
 
@@ -111,12 +113,12 @@ async def test_h_makes_a_peer_the_head_and_this_machine_again(
     async with app.run_test(size=SIZE) as pilot:
         await on_peer(pilot, "ada")
         await pilot.press("h")
-        await until(pilot, lambda: app.desk.plan and app.desk.plan.head == "ada")
+        await until(pilot, lambda: app.editor.plan and app.editor.plan.head == "ada")
         assert machines(app) == ["bob", "box"]
-        assert [d.id for d in app.desk.devices][:1] == ["ada/CPU"]
+        assert [d.id for d in app.editor.devices][:1] == ["ada/CPU"]
         assert "• ada      head" in screen_text(app)
         await pilot.press("h")
-        await until(pilot, lambda: app.desk.plan and app.desk.plan.head == "local")
+        await until(pilot, lambda: app.editor.plan and app.editor.plan.head == "local")
 
 
 async def test_two_quick_changes_are_both_made(make_app: MakeApp) -> None:
@@ -205,7 +207,7 @@ async def test_a_refused_proposal_is_said_and_changes_nothing(
         cluster.errors["propose"] = PlanError("It does not fit", "Add a machine.")
         await pilot.press("w")
         await until(pilot, lambda: toasts(app) == ["It does not fit. Add a machine."])
-        assert app.desk.plan == people.SPREAD_PLAN
+        assert app.editor.plan == people.SPREAD_PLAN
 
 
 async def test_the_plan_for_peers_launches(make_app: MakeApp) -> None:
@@ -216,4 +218,4 @@ async def test_the_plan_for_peers_launches(make_app: MakeApp) -> None:
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["ada", "box"])
         await pilot.press("l")
-        await until(pilot, lambda: cluster.called("launch") == [app.desk.plan])
+        await until(pilot, lambda: cluster.called("launch") == [app.editor.plan])

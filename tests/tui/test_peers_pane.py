@@ -24,8 +24,8 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tui.app.messages import PeerWanted
-from tui.model.desk import Desk
-from tui.model.lineup import Lineup
+from tui.model.edit import Lineup
+from tui.model.editor import PlanEditor
 from tui.model.peer_words import (
     LOOKS,
     data_text,
@@ -354,11 +354,11 @@ async def test_fifty_peers_scroll(make_app: MakeApp, size: tuple[int, int]) -> N
 # --- parts in the plan --------------------------------------------------------------
 
 
-def desk_with(plan_peers: tuple[Peer, ...] = ()) -> Desk:
-    desk = Desk()
-    desk.take(people.here(*plan_peers or (people.ADA, people.BOB, people.BOX)))
-    desk.put(people.SPREAD_PLAN, scenes.GLM)
-    return desk
+def desk_with(plan_peers: tuple[Peer, ...] = ()) -> PlanEditor:
+    editor = PlanEditor()
+    editor.take(people.here(*plan_peers or (people.ADA, people.BOB, people.BOX)))
+    editor.put(people.SPREAD_PLAN, scenes.GLM)
+    return editor
 
 
 def test_the_devices_of_peers_are_found_under_the_splits_names() -> None:
@@ -377,22 +377,22 @@ def test_the_devices_of_a_head_elsewhere_are_found() -> None:
         split=make_split(47, ("ada/CPU", "box/RPC", "ada/CUDA0"), (0, 40, 8)),
         workers=people.SPREAD_PLAN.workers[-1:],
     )
-    desk = desk_with()
-    desk.put(plan, scenes.GLM)
-    assert [d.id for d in desk.devices] == ["ada/CPU", "box/RPC", "ada/CUDA0"]
-    roles = {peer.name: peer.role for peer in desk.peers}
+    editor = desk_with()
+    editor.put(plan, scenes.GLM)
+    assert [d.id for d in editor.devices] == ["ada/CPU", "box/RPC", "ada/CUDA0"]
+    roles = {peer.name: peer.role for peer in editor.peers}
     assert roles["ada"] is PeerRole.HEAD
     assert roles["local"] is PeerRole.IDLE
 
 
 def test_a_device_of_a_machine_that_is_away_is_not_borrowed_from_here() -> None:
-    desk = desk_with((people.BOX,))
-    assert [d.id for d in desk.devices] == ["local/CPU", "box/RPC"]
+    editor = desk_with((people.BOX,))
+    assert [d.id for d in editor.devices] == ["local/CPU", "box/RPC"]
 
 
 def test_workers_on_peers_have_no_rows_of_their_own() -> None:
-    desk = desk_with()
-    peers = {peer.name: peer for peer in desk.peers}
+    editor = desk_with()
+    peers = {peer.name: peer for peer in editor.peers}
     assert list(peers) == ["local", "ada", "bob", "box"]
     assert peers["bob"].role is PeerRole.WORKER
     assert [d.id for d in peers["bob"].devices] == [
@@ -403,12 +403,12 @@ def test_workers_on_peers_have_no_rows_of_their_own() -> None:
 
 
 def test_workers_here_that_no_plan_needs_are_not_shown() -> None:
-    desk = Desk()
+    editor = PlanEditor()
     snapshot = scenes.demo_starting()
-    desk.take(msgspec.structs.replace(snapshot, plan=None))
-    assert [peer.name for peer in desk.peers] == ["local", "worker1", "worker2"]
-    desk.put(people.SPREAD_PLAN, scenes.GLM)
-    assert [peer.name for peer in desk.peers] == ["local"]
+    editor.take(msgspec.structs.replace(snapshot, plan=None))
+    assert [peer.name for peer in editor.peers] == ["local", "worker1", "worker2"]
+    editor.put(people.SPREAD_PLAN, scenes.GLM)
+    assert [peer.name for peer in editor.peers] == ["local"]
 
 
 def test_a_lineup_is_read_and_changed() -> None:

@@ -88,7 +88,7 @@ def test_added(make_app: MakeApp, snap_compare: Compare, peer: Peer) -> None:
         found = msgspec.structs.replace(peer, name=dialog.follows)
         app.cluster.push(people.here(people.BOB, found))  # type: ignore[attr-defined]
         await until(pilot, lambda: dialog._shown and dialog._shown.text)
-        await until(pilot, lambda: len(app.desk.peers) == 3)
+        await until(pilot, lambda: len(app.editor.peers) == 3)
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=(80, 24), run_before=add)

@@ -37,5 +37,5 @@ def test_trips_of_a_token_and_of_its_pass_are_both_shown_where_they_differ() -> 
     slots = msgspec.structs.replace(
         MINI, round_trips_per_token=0.275, generation=shared
     )
-    assert trips_text(slots) == "0.28(1.1)"
+    assert trips_text(slots) == "0.28, 1.1/pass"
     assert trips_text(Link(worker="new")) == "—"

@@ -44,7 +44,7 @@ async def test_a_little_less_memory_paints_a_few_cells(
         monkeypatch.setattr(StripWidget, "refresh", refreshed)
         later = with_less_memory(scenes.homelab_serving(), 9, less)
         cluster.push(later)
-        await until(pilot, lambda: app.desk.snapshot == later)
+        await until(pilot, lambda: app.editor.snapshot == later)
         assert sum(region.area for _, region in painted) <= most, painted
         assert bool(painted) is bool(most)
 

@@ -155,7 +155,7 @@ async def test_the_speed_is_kept_while_another_screen_is_in_front(
     async with app.run_test(size=(120, 36)) as pilot:
         await settled(pilot)
         await pilot.press("3")
-        rates = app.desk.trends.rates.columns
+        rates = app.editor.trends.rates.columns
         before = len(rates)
         later = msgspec.structs.replace(
             scenes.homelab_serving(), seq=9, at=scenes.NOW + 5

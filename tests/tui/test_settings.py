@@ -166,14 +166,14 @@ async def test_theme_and_keys_count_at_once(app: DllmApp, paths: Paths) -> None:
         await until(pilot, lambda: "launch is at its default" in screen_text(app))
         assert load_config(paths).keys == {"cluster.balance": "f10"}
         await pilot.press("escape")
-        assert app.desk.plan is not None
-        given = app.desk.plan.split
-        app.desk.editing.move(1, 3)
-        app.show_desk()
+        assert app.editor.plan is not None
+        given = app.editor.plan.split
+        app.editor.move(1, 3)
+        app.show_edit()
         await pilot.press("b")
-        assert app.desk.plan.split != given
+        assert app.editor.plan.split != given
         await pilot.press("f10")
-        assert app.desk.plan.split == given
+        assert app.editor.plan.split == given
         cluster = app.cluster
         assert isinstance(cluster, ScriptedCluster)
         await pilot.press("f9")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,7 +17,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import ScriptedCluster
 from tui.flows import settling
-from tui.model.desk import Desk
+from tui.model.editor import PlanEditor
 from tui.model.verdict import verdict
 
 if TYPE_CHECKING:
@@ -50,44 +51,48 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def desk() -> Desk:
+def editor() -> PlanEditor:
     """The demo's plan on the desk, nothing running."""
-    made = Desk()
+    made = PlanEditor()
     made.take(scenes.idle())
     made.put(scenes.DEMO_PLAN, scenes.DEMO)
     return made
 
 
-def test_an_answer_settles_its_plan_and_teaches_the_next(desk: Desk) -> None:
-    assert desk.unsettled == scenes.DEMO_PLAN
-    before = desk.draft
+def test_an_answer_settles_its_plan_and_teaches_the_next(editor: PlanEditor) -> None:
+    assert editor.unsettled == scenes.DEMO_PLAN
+    before = editor.edit
     assert before is not None
-    desk.settle(scenes.DEMO_PLAN, engine_says(scenes.DEMO_PLAN))
-    assert desk.unsettled is None
-    draft = desk.draft
-    assert draft is not None
-    assert {load.source for load in draft.loads} == {MemorySource.ENGINE}
-    moved = draft.with_split(with_counts(draft.split, (0, 5, 8)))
+    editor.settle(scenes.DEMO_PLAN, engine_says(scenes.DEMO_PLAN))
+    assert editor.unsettled is None
+    edit = editor.edit
+    assert edit is not None
+    assert {load.source for load in edit.loads} == {MemorySource.ENGINE}
+    split = with_counts(edit.split, (0, 5, 8))
+    plan = msgspec.structs.replace(scenes.DEMO_PLAN, split=split)
+    moved = dataclasses.replace(edit, plan=plan)
     assert {load.source for load in moved.loads} == {MemorySource.PREDICTED}
-    plain = before.with_split(moved.split)
+    plain = dataclasses.replace(before, plan=plan)
     for load, alone in zip(moved.loads, plain.loads, strict=True):
         assert load.compute_bytes == alone.compute_bytes + 100 * MIB
 
 
-def test_answers_for_other_arguments_are_not_used(desk: Desk) -> None:
-    desk.settle(scenes.DEMO_PLAN, engine_says(scenes.DEMO_PLAN))
+def test_answers_for_other_arguments_are_not_used(editor: PlanEditor) -> None:
+    editor.settle(scenes.DEMO_PLAN, engine_says(scenes.DEMO_PLAN))
     other = msgspec.structs.replace(scenes.DEMO_PLAN, extra_args=("-ctk", "q8_0"))
-    desk.put(other, scenes.DEMO)
-    assert desk.unsettled == other
-    assert desk.draft is not None
-    assert desk.draft.told == ()
+    editor.put(other, scenes.DEMO)
+    assert editor.unsettled == other
+    assert editor.edit is not None
+    assert editor.edit.told == ()
 
 
-def test_an_engine_that_cannot_be_asked_is_asked_once_and_told_of(desk: Desk) -> None:
+def test_an_engine_that_cannot_be_asked_is_asked_once_and_told_of(
+    editor: PlanEditor,
+) -> None:
     note = "The engine has no llama-fit-params"
-    desk.settle(scenes.DEMO_PLAN, PlanMemory(devices=(), note=note))
-    assert desk.unsettled is None
-    said = verdict(desk.draft, desk.plan, desk.snapshot).text
+    editor.settle(scenes.DEMO_PLAN, PlanMemory(devices=(), note=note))
+    assert editor.unsettled is None
+    said = verdict(editor.edit, editor.plan, editor.snapshot).text
     assert f"memory predicted ({note})" in said
 
 
@@ -114,11 +119,13 @@ def test_the_tick_is_for_what_was_checked(off_mib: int, tone: str, part: str) ->
     )
     assert snapshot.measured is not None
     found = msgspec.structs.replace(snapshot.measured, buffers=measured)
-    desk = Desk()
-    desk.take(msgspec.structs.replace(snapshot, measured=found, model=scenes.DEMO))
-    assert "memory as measured" in verdict(desk.draft, desk.plan, desk.snapshot).text
-    desk.settle(snapshot.plan, told)
-    said = verdict(desk.draft, desk.plan, desk.snapshot)
+    editor = PlanEditor()
+    editor.take(msgspec.structs.replace(snapshot, measured=found, model=scenes.DEMO))
+    assert (
+        "memory as measured" in verdict(editor.edit, editor.plan, editor.snapshot).text
+    )
+    editor.settle(snapshot.plan, told)
+    said = verdict(editor.edit, editor.plan, editor.snapshot)
     assert said.tone == tone
     assert part in said.text
 
@@ -181,11 +188,11 @@ def test_a_plan_asked_for_by_names_can_lie_on_the_desk() -> None:
     """What was asked for may hold what cannot be hashed: a split by device."""
     asked = Ask(model="m.gguf", split={"worker1/CPU": 6, "worker2/CPU": 7})
     plan = msgspec.structs.replace(scenes.DEMO_PLAN, asked=asked)
-    made = Desk()
+    made = PlanEditor()
     made.take(scenes.idle())
     made.put(plan, scenes.DEMO)
     assert made.unsettled == plan
     made.settle(plan, PlanMemory(devices=(), note="Nobody could be asked."))
     assert made.unsettled is None
-    assert made.draft is not None
-    assert made.draft.note == "Nobody could be asked."
+    assert made.edit is not None
+    assert made.edit.note == "Nobody could be asked."

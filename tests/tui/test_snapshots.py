@@ -44,7 +44,7 @@ async def speeds(pilot: Pilot[None]) -> None:
     await settled(pilot)
     app = cast("DllmApp", pilot.app)
     for second, rate in enumerate(RATES * 4):
-        app.desk.trends.rates.push(scenes.NOW + 10 + second, rate)
+        app.editor.trends.rates.push(scenes.NOW + 10 + second, rate)
     app._show()
     await pilot.pause()
 
@@ -97,7 +97,7 @@ def test_no_model_yet(make_app: MakeApp, snap_compare: Compare) -> None:
     app = make_app(ScriptedCluster(scenes.idle()))
 
     async def arrived(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.desk.snapshot)
+        await until(pilot, lambda: app.editor.snapshot)
 
     assert snap_compare(app, terminal_size=(80, 24), run_before=arrived)
 

@@ -10,8 +10,6 @@ from textual.screen import ModalScreen
 from tests.tui import scenes
 from tests.tui.bar_app import BarApp, grab, homelab, plan_of, x_of
 from tests.tui.helpers import text_of
-from tui.model.desk import Desk
-from tui.screens.cluster.split_bar import SplitBar
 
 # --- mouse ------------------------------------------------------------------
 
@@ -195,12 +193,12 @@ async def test_news_of_the_devices_leave_a_drag_alone() -> None:
         await grab(pilot, bar)
         await pilot.hover(bar, offset=(x_of(bar, 20), 1))
         fuller = msgspec.structs.replace(scenes.MINI, free_bytes=scenes.GIB)
-        app.desk.take(homelab(scenes.STUDIO, fuller, scenes.BOX))
+        app.editor.take(homelab(scenes.STUDIO, fuller, scenes.BOX))
         bar.follow()
         assert bar.dragging
         assert app.layers == (20, 14, 14)
-        assert bar.draft is not None
-        assert bar.draft.misfits == {"mini/MTL0"}
+        assert bar.edit is not None
+        assert bar.edit.misfits == {"mini/MTL0"}
 
 
 # --- picture ----------------------------------------------------------------
@@ -259,13 +257,3 @@ async def test_nothing_is_drawn_again_while_nothing_changes() -> None:
         app.bar.follow()
         await pilot.pause()
         assert app.bar.lines() is first
-
-
-def test_a_change_gives_way_to_one_that_says_as_much() -> None:
-    bar, other = SplitBar(Desk()), SplitBar(Desk())
-    moving = SplitBar.Changed(bar, final=False)
-    done = SplitBar.Changed(bar, final=True)
-    assert moving.can_replace(done)
-    assert done.can_replace(SplitBar.Changed(bar, final=True))
-    assert not done.can_replace(moving)
-    assert not moving.can_replace(SplitBar.Changed(other, final=False))

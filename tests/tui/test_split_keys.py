@@ -87,7 +87,7 @@ def ghosts(app: BarApp) -> set[int]:
 
 async def test_the_split_that_runs_stays_on_the_bar_while_dragging() -> None:
     app = BarApp(plan_of(26, 8, 14))
-    app.desk.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
+    app.editor.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
     async with app.run_test(size=(100, 10)) as pilot:
         bar = app.bar
         assert ghosts(app) == set()
@@ -100,14 +100,14 @@ async def test_the_split_that_runs_stays_on_the_bar_while_dragging() -> None:
         await pilot.press("right_square_bracket", "left")
         assert len(ghosts(app)) == 2
         ended = msgspec.structs.replace(scenes.idle(), seq=10)
-        app.desk.take(ended)
+        app.editor.take(ended)
         bar.follow()
         assert ghosts(app) == set()
 
 
 async def test_the_split_that_runs_again_has_no_ghost() -> None:
     app = BarApp(plan_of(26, 8, 14))
-    app.desk.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
+    app.editor.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
     async with app.run_test(size=(100, 10)) as pilot:
         await pilot.press("left")
         assert len(ghosts(app)) == 1
@@ -121,7 +121,7 @@ async def test_the_split_that_runs_again_has_no_ghost() -> None:
 async def test_what_does_not_run_leaves_no_ghost(state: ClusterState) -> None:
     app = BarApp(plan_of(26, 8, 14))
     ended = msgspec.structs.replace(scenes.homelab_serving(), seq=9, state=state)
-    app.desk.take(ended)
+    app.editor.take(ended)
     async with app.run_test(size=(100, 10)) as pilot:
         await pilot.press("shift+left")
         assert ghosts(app) == set()
@@ -129,7 +129,7 @@ async def test_what_does_not_run_leaves_no_ghost(state: ClusterState) -> None:
 
 async def test_another_order_of_devices_has_no_ghost() -> None:
     app = BarApp(plan_of(26, 8, 14))
-    app.desk.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
+    app.editor.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
     async with app.run_test(size=(100, 10)) as pilot:
         await pilot.press("greater_than_sign")
         assert ghosts(app) == set()
@@ -184,7 +184,7 @@ async def test_a_plan_for_other_devices_is_a_step_of_undo_like_any_other() -> No
     app = BarApp(plan_of(26, 8, 14))
     async with app.run_test(size=(100, 10)) as pilot:
         await pilot.press("right")
-        app.desk.put(plan_of(24, 24), scenes.GLM)
+        app.editor.put(plan_of(24, 24), scenes.GLM)
         app.bar.follow()
         assert app.bar.n_boundaries == 1
         await pilot.press("u")

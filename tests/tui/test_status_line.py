@@ -13,7 +13,7 @@ from backends.state.snapshots import RequestCounts
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tests.tui.scripted import ScriptedCluster
-from tui.model.warnings import drained_text, held_text, lab_text, silent_text
+from tui.model.facts import warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,10 @@ SLOW = Lab(latency_ms=10)
 MODES = ("cluster", "traffic", "lab", "logs", "models")
 
 
+def changed(**changes: object) -> ClusterSnapshot:
+    return msgspec.structs.replace(scenes.homelab_serving(), **changes)
+
+
 def with_links(**changes: tuple[object, ...]) -> ClusterSnapshot:
     """The homelab with a field of its two links set, each to its own."""
     snapshot = scenes.homelab_serving()
@@ -40,49 +44,38 @@ def with_links(**changes: tuple[object, ...]) -> ClusterSnapshot:
     return msgspec.structs.replace(snapshot, links=links)
 
 
+HOMELAB = scenes.homelab_serving()
+
+
 @pytest.mark.parametrize(
-    ("labs", "text"),
+    ("snapshot", "text", "short"),
     [
-        ((None, None), ""),
-        ((Lab(), None), ""),
-        ((SLOW, None), "lab on mini"),
-        ((SLOW, Lab(rate_mb_s=6)), "lab on 2 links"),
+        (None, "", ""),
+        (HOMELAB, "", ""),
+        (with_links(lab=(Lab(), None)), "", ""),
+        (with_links(lab=(SLOW, None)), "lab on mini", "lab"),
+        (with_links(lab=(SLOW, Lab(rate_mb_s=6))), "lab on 2 links", "lab"),
+        (with_links(unanswered_ms=(1200.0, None)), "", ""),
+        (with_links(unanswered_ms=(3400.0, None)), "mini silent 3 s", "silent 3 s"),
+        (with_links(unanswered_ms=(3400.0, 9100.0)), "box silent 9 s", "silent 9 s"),
+        (changed(requests=RequestCounts(waiting=0, passed=3)), "", ""),
+        (changed(requests=RequestCounts(waiting=1)), "1 request waits", "1 wait"),
+        (changed(requests=RequestCounts(waiting=2)), "2 requests wait", "2 wait"),
+        (changed(drained_since=1.0), "drained", "drained"),
     ],
 )
-def test_an_active_lab_in_words(labs: tuple[object, ...], text: str) -> None:
-    snapshot = with_links(lab=labs)
-    assert lab_text(snapshot) == text
-    ended = msgspec.structs.replace(snapshot, state=ClusterState.IDLE)
-    assert lab_text(ended) == lab_text(None) == ""
+def test_warnings_in_words(
+    snapshot: ClusterSnapshot | None, text: str, short: str
+) -> None:
+    assert " · ".join(warnings(snapshot)) == text
+    assert " · ".join(warnings(snapshot, short=True)) == short
 
 
-@pytest.mark.parametrize(
-    ("silences", "text"),
-    [
-        ((None, None), ""),
-        ((1200.0, None), ""),
-        ((3400.0, None), "mini silent 3 s"),
-        ((3400.0, 9100.0), "box silent 9 s"),
-    ],
-)
-def test_a_silent_worker_in_words(silences: tuple[object, ...], text: str) -> None:
-    assert silent_text(with_links(unanswered_ms=silences)) == text
-
-
-@pytest.mark.parametrize(
-    ("waiting", "text"), [(0, ""), (1, "1 request waits"), (2, "2 requests wait")]
-)
-def test_requests_that_wait_in_words(waiting: int, text: str) -> None:
-    counts = RequestCounts(waiting=waiting, passed=3)
-    snapshot = msgspec.structs.replace(scenes.homelab_serving(), requests=counts)
-    assert held_text(snapshot) == text
-    assert held_text(None) == held_text(scenes.homelab_serving()) == ""
-
-
-def test_a_drain_in_words() -> None:
-    snapshot = msgspec.structs.replace(scenes.homelab_serving(), drained_since=1.0)
-    assert drained_text(snapshot) == drained_text(snapshot, short=True) == "drained"
-    assert drained_text(None) == drained_text(scenes.homelab_serving()) == ""
+def test_a_cluster_that_ended_has_no_lab() -> None:
+    ended = msgspec.structs.replace(
+        with_links(lab=(SLOW, None)), state=ClusterState.IDLE
+    )
+    assert not warnings(ended)
 
 
 @pytest.mark.parametrize("mode", MODES)

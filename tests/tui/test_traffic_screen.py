@@ -127,7 +127,11 @@ async def test_who_scrolls_away_from_the_cursor_stays_there_while_data_comes() -
 @pytest.mark.parametrize("paired", [False, True])
 def test_the_figures_of_links_fit_where_they_appear(paired: bool) -> None:
     for width in range(58, 220):
-        wanted = (column for column in COLUMNS if paired or not column.of_pairs)
+        link = Link(worker="mini", wire_bytes_up=1 if paired else None)
+        shared = msgspec.structs.replace(
+            link, generation=Generation(tokens_per_pass=4.0)
+        )
+        wanted = (column for column in COLUMNS if column.needs(shared))
         cells = [c.width for c in wanted if c.from_width <= width]
         assert NAME_CELLS + sum(cells) <= width
 

@@ -10,6 +10,7 @@ import pytest
 from backends.state import ProcessRole, Speed
 from tests.tui import scenes
 from tests.tui.links import BOX, MINI
+from tui.model.facts import LiveFacts
 from tui.model.trends import (
     HEAD,
     NOTHING,
@@ -35,7 +36,7 @@ def serving(at_s: float, **facts: object) -> ClusterSnapshot:
 
 def test_the_head_and_every_worker_have_a_history() -> None:
     trends = Trends()
-    trends.add(serving(0))
+    trends.add(LiveFacts.of(serving(0)))
     assert list(trends.workers) == [HEAD, "mini", "box"]
     mini = trends.workers["mini"].now
     assert mini.compute_ms == MINI.compute_ms_per_token
@@ -57,24 +58,24 @@ def test_readings_of_one_stretch_are_one_column() -> None:
 def test_stretches_without_news_are_as_before_and_keep_their_time() -> None:
     """Snapshots come with changes: no news means that nothing changed."""
     trends = Trends()
-    trends.add(serving(0))
-    trends.add(serving(4 * STEP_S))
+    trends.add(LiveFacts.of(serving(0)))
+    trends.add(LiveFacts.of(serving(4 * STEP_S)))
     assert trends.workers["mini"].series(MEMORY) == [3 * scenes.GIB] * 5
 
 
 def test_time_without_a_controller_is_blank() -> None:
     trends = Trends()
-    trends.add(serving(0))
+    trends.add(LiveFacts.of(serving(0)))
     trends.interrupt()
-    trends.add(serving(3 * STEP_S))
+    trends.add(LiveFacts.of(serving(3 * STEP_S)))
     memory = trends.workers["mini"].series(MEMORY)
     assert memory == [3 * scenes.GIB, None, None, 3 * scenes.GIB]
 
 
 def test_a_pause_has_no_speed() -> None:
     trends = Trends()
-    trends.add(serving(0))
-    trends.add(serving(STEP_S, speed=Speed(last_tok_per_s=20.0)))
+    trends.add(LiveFacts.of(serving(0)))
+    trends.add(LiveFacts.of(serving(STEP_S, speed=Speed(last_tok_per_s=20.0))))
     series = trends.workers["box"].series(COMPUTE)
     assert series[0] == BOX.compute_ms_per_token
     assert trends.workers["box"].now.compute_ms is None
@@ -82,9 +83,9 @@ def test_a_pause_has_no_speed() -> None:
 
 def test_an_answer_too_short_to_sample_has_a_speed() -> None:
     trends = Trends()
-    trends.add(serving(0, speed=Speed(tokens=100)))
+    trends.add(LiveFacts.of(serving(0, speed=Speed(tokens=100))))
     assert trends.workers["box"].now.compute_ms is None
-    trends.add(serving(1, speed=Speed(tokens=125)))
+    trends.add(LiveFacts.of(serving(1, speed=Speed(tokens=125))))
     assert trends.workers["box"].now.compute_ms == BOX.compute_ms_per_token
 
 
@@ -92,7 +93,7 @@ def test_a_bare_worker_tells_nothing_of_its_process() -> None:
     trends = Trends()
     snapshot = serving(0)
     ours = tuple(p for p in snapshot.processes if p.role is not ProcessRole.WORKER)
-    trends.add(msgspec.structs.replace(snapshot, processes=ours))
+    trends.add(LiveFacts.of(msgspec.structs.replace(snapshot, processes=ours)))
     now = trends.workers["mini"].now
     assert (now.cpu_cores, now.rss_bytes) == (None, None)
     assert now.bytes_per_s is not None
@@ -100,10 +101,12 @@ def test_a_bare_worker_tells_nothing_of_its_process() -> None:
 
 def test_workers_that_left_the_plan_are_forgotten() -> None:
     trends = Trends()
-    trends.add(serving(0))
-    trends.add(msgspec.structs.replace(scenes.demo_serving(), at=scenes.NOW + 9))
+    trends.add(LiveFacts.of(serving(0)))
+    trends.add(
+        LiveFacts.of(msgspec.structs.replace(scenes.demo_serving(), at=scenes.NOW + 9))
+    )
     assert list(trends.workers) == [HEAD, "worker1", "worker2"]
-    trends.add(scenes.idle())
+    trends.add(LiveFacts.of(scenes.idle()))
     assert not trends.workers
 
 
@@ -111,13 +114,13 @@ def test_workers_that_left_the_plan_are_forgotten() -> None:
 def test_histories_are_bounded(pause_s: float) -> None:
     trends = Trends()
     for number in range(3 * STEPS_MAX):
-        trends.add(serving(number * pause_s))
+        trends.add(LiveFacts.of(serving(number * pause_s)))
     assert len(trends.workers["mini"].series(CORES)) == STEPS_MAX
     assert trends.workers["mini"].now != NOTHING
 
 
 def test_a_clock_that_goes_back_breaks_nothing() -> None:
     trends = Trends()
-    trends.add(serving(100))
-    trends.add(serving(0))
+    trends.add(LiveFacts.of(serving(100)))
+    trends.add(LiveFacts.of(serving(0)))
     assert len(trends.workers["mini"].series(MEMORY)) == 1

@@ -22,9 +22,9 @@ from tui.api.bridge import (
 )
 from tui.app import theming
 from tui.app.frame import ConsoleScreen, ShowsPeers
-from tui.app.messages import LogWanted, PeerWanted
+from tui.app.messages import EditChanged, LogWanted, PeerWanted
 from tui.flows.chats import ChatFlows
-from tui.flows.console import DeskConsole
+from tui.flows.console import EditorConsole
 from tui.flows.finding import Finding
 from tui.flows.happenings import Happenings
 from tui.flows.peers import PeerFlows
@@ -32,13 +32,12 @@ from tui.flows.plans import PlanFlows
 from tui.flows.questions import Questions
 from tui.flows.settings import SettingsFlow
 from tui.flows.settling import Headers, Settling
-from tui.model.desk import Desk
+from tui.model.editor import PlanEditor
 from tui.model.launch_settings import launch_command
 from tui.model.state_file import Remembered, recall_if_whole, remember
 from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.chat_pane import ChatPane
 from tui.screens.cluster.screen import ClusterScreen
-from tui.screens.cluster.split_bar import SplitBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +85,7 @@ MODES: Mapping[str, Callable[[DllmApp], ConsoleScreen]] = {
 """The function that makes the screen of each mode."""
 
 
-class DllmApp(DeskConsole):
+class DllmApp(EditorConsole):
     """One console on one cluster.
 
     Args:
@@ -139,19 +138,20 @@ class DllmApp(DeskConsole):
         if error is not None:
             self._early_trouble.append(error)
         self.cluster = cluster
-        self.desk = Desk(cluster.cluster)
+        self.editor = PlanEditor(cluster.cluster)
+        self.editor.changed = lambda: self.post_message(EditChanged())
         self._arriving = False
         self._given_theme = self.theme if theme else ""
         self._memory_file = memory_file
         self._memory = memory
-        self._flows = PlanFlows(self, cluster, self.desk)
+        self._flows = PlanFlows(self, cluster, self.editor)
         self._settings = SettingsFlow(self, cluster, settings)
-        self._peer_flows = PeerFlows(self, cluster, self.desk, self._settings)
-        self._settling = Settling(self, cluster, self.desk)
-        self._headers = Headers(self, cluster, self.desk)
-        self._questions = Questions(self, self.desk, self._peer_flows)
-        self._happenings = Happenings(self, cluster, self.desk)
-        self._finding = Finding(self, cluster, self.desk, self._settings)
+        self._peer_flows = PeerFlows(self, cluster, self.editor, self._settings)
+        self._settling = Settling(self, cluster, self.editor)
+        self._headers = Headers(self, cluster, self.editor)
+        self._questions = Questions(self, self.editor, self._peer_flows)
+        self._happenings = Happenings(self, cluster, self.editor)
+        self._finding = Finding(self, cluster, self.editor, self._settings)
         self._initial_model = initial_model
         self._serving_pane = serving_pane
         self._begun = False
@@ -159,8 +159,8 @@ class DllmApp(DeskConsole):
         self._bridge: Bridge | None = None
         self._written: Remembered | None = None
         self._writer = ThreadPoolExecutor(1, "memory")
-        self._home = ClusterScreen(self.desk, zoomed=memory.zoomed, clock=clock)
-        self._chat_flows = ChatFlows(self, cluster, self.desk, self._home.chat)
+        self._home = ClusterScreen(self.editor, zoomed=memory.zoomed, clock=clock)
+        self._chat_flows = ChatFlows(self, cluster, self.editor, self._home.chat)
         self.add_mode("cluster", lambda: self._home)
         for mode, make in MODES.items():
             self.add_mode(mode, partial(make, self))
@@ -191,7 +191,7 @@ class DllmApp(DeskConsole):
         """
         cluster = self.cluster.cluster
         memory = msgspec.structs.replace(
-            self._memory.with_plan(cluster, self.desk.plan),
+            self._memory.with_plan(cluster, self.editor.plan),
             theme=self._memory.theme if self.theme == self._given_theme else self.theme,
             zoomed=self._home.zoomed,
         )
@@ -214,7 +214,7 @@ class DllmApp(DeskConsole):
         """Show a snapshot, if it is of this cluster and nothing newer is known."""
         if not self.is_running:  # Leaving: the screens lose their widgets one by one.
             return
-        if snapshot.cluster != self.cluster.cluster or not self.desk.take(snapshot):
+        if snapshot.cluster != self.cluster.cluster or not self.editor.take(snapshot):
             return
         if not self._begun:
             self._begun = True
@@ -230,16 +230,16 @@ class DllmApp(DeskConsole):
         self._questions.look()
 
     def action_freeze(self) -> None:
-        self._held = None if self._held else self.desk.snapshot
+        self._held = None if self._held else self.editor.snapshot
         for screen in self._screens():
             screen.hold(self._held is not None)
         self._show()
 
     @on(LinkLost)
     def _link_lost(self, message: LinkLost) -> None:
-        then = "Reconnecting…" if self.desk.snapshot else "Waiting for one that runs…"
+        then = "Reconnecting…" if self.editor.snapshot else "Waiting for one that runs…"
         self.tell(f"{message.reason.rstrip('.')}. {then}", "warning")
-        self.desk.trends.interrupt()
+        self.editor.trends.interrupt()
         self._show_link(False)
 
     @on(LinkRestored)
@@ -247,12 +247,13 @@ class DllmApp(DeskConsole):
         self.tell("Reconnected to the controller")
         self._show_link(True)
 
-    def show_desk(self) -> None:
-        """Show the plan on the desk."""
-        self._home.show_desk()
+    @on(EditChanged)
+    def show_edit(self) -> None:
+        """Show the edited plan."""
+        self._home.show_edit()
         self._chat_flows.look()
         self._settling.look()
-        if self.desk.plan is not None:
+        if self.editor.plan is not None:
             self._remember()
 
     def _begin(self, snapshot: ClusterSnapshot) -> None:
@@ -267,20 +268,20 @@ class DllmApp(DeskConsole):
 
     def _show(self) -> None:
         """Show the newest snapshot on the screen in front, or the one that is held."""
-        if self.desk.snapshot is None:
+        if self.editor.snapshot is None:
             return
         base, held = self.screen_stack[0], self._held
         if isinstance(base, ConsoleScreen):
-            base.status_line.model = self.desk.plan.model if self.desk.plan else ""
+            base.status_line.model = self.editor.plan.model if self.editor.plan else ""
             base.hold(held is not None)
             if held is None or base.shown is not held:
-                base.show_snapshot(held or self.desk.snapshot)
-            base.status_line.snapshot = self.desk.snapshot
+                base.show_snapshot(held or self.editor.snapshot)
+            base.status_line.snapshot = self.editor.snapshot
         if base is self._home and held is None:
-            self.show_desk()
+            self.show_edit()
         for screen in self.screen_stack[1:]:
             if isinstance(screen, ShowsPeers):
-                screen.show_peers(self.desk.peers)
+                screen.show_peers(self.editor.peers)
 
     def _show_link(self, connected: bool) -> None:
         for screen in self._screens():
@@ -292,13 +293,6 @@ class DllmApp(DeskConsole):
         return [screen for screen in found if isinstance(screen, ConsoleScreen)]
 
     # --- what the user does --------------------------------------------------------
-
-    @on(SplitBar.Changed)
-    def _split_changed(self, message: SplitBar.Changed) -> None:
-        if message.final:
-            self.show_desk()
-        else:
-            self._settling.disturb()
 
     @on(ChatPane.Asked)
     def _asked(self, message: ChatPane.Asked) -> None:
@@ -320,7 +314,7 @@ class DllmApp(DeskConsole):
         self.use_model(message.path)
 
     def use_model(self, path: str) -> None:
-        """Put a model on the desk, and show it."""
+        """Edit a plan for a model, and show it."""
         self.open(self._use_model(path), group="model")
 
     async def _use_model(self, path: str) -> None:
@@ -385,13 +379,11 @@ class DllmApp(DeskConsole):
         self.open(self._settings.show(), group="settings")
 
     def action_undo(self) -> None:
-        if self.desk.editing.undo():
-            self.show_desk()
-        else:
+        if not self.editor.undo():
             self.bell()
 
     def action_copy_command(self) -> None:
-        if command := launch_command(self.desk.snapshot):
+        if command := launch_command(self.editor.snapshot):
             self.copy("the launch command", command)
         else:
             self.tell("No llama-server runs: there is no command to copy", "warning")
@@ -411,7 +403,7 @@ class DllmApp(DeskConsole):
     def show_cluster(self, name: str) -> None:
         """Work on another cluster, with the draft it was left with."""
         self.cluster.use(name)
-        self.desk.go_to(name)
+        self.editor.go_to(name)
         self._arriving = True
         if self._held is not None:
             self.action_freeze()

@@ -13,11 +13,11 @@ from textual.widget import Widget
 from backends.state import DEFAULT_CLUSTER, ClusterState
 from backends.units import format_age, format_rate
 from tui.actions.keymap import ACTING, FUNCTION_KEYS
+from tui.model.facts import warnings
 from tui.model.names import model_name
 from tui.model.quantities import newest_rate
-from tui.model.warnings import drained_text, held_text, lab_text, silent_text
 from tui.widgets.keys import with_keys
-from tui.widgets.strips import Part, StripWidget, clip, line, parts_width, spread
+from tui.widgets.strips import Drawn, Part, StripWidget, clip, line, parts_width, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,8 +39,6 @@ URL_WIDTH = 26
 URL_FROM = 76
 URL_IN_FULL_FROM = 96
 
-_NOTES = (lab_text, silent_text, drained_text, held_text)
-"""Warnings that the figures do not show: a lab on the links, a silent worker."""
 _SIGNS = {
     ClusterState.IDLE: ("○", "dim"),
     ClusterState.STARTING: ("◐", "warn"),
@@ -67,7 +65,7 @@ class StatusLine(StripWidget):
         None, init=False, repaint=False
     )
     """The newest snapshot; None before the first."""
-    model: reactive[str] = reactive("", init=False)
+    model: Drawn[str] = Drawn("")
     """Path of the model being edited; the running one goes before it."""
     connected: reactive[bool] = reactive(True, init=False)
     """True if the controller answers."""
@@ -99,9 +97,6 @@ class StatusLine(StripWidget):
     ) -> None:
         if _shown(old) != _shown(new):
             self.redraw_changed()
-
-    def watch_model(self) -> None:
-        self.redraw()
 
     def watch_connected(self) -> None:
         self._lost_at = self._clock()
@@ -137,13 +132,13 @@ class StatusLine(StripWidget):
 
     def _notes(self, *, short: bool) -> list[Part]:
         """The warnings that the figures do not show."""
-        notes = [text(self.snapshot, short=short) for text in _NOTES]
+        notes = warnings(self.snapshot, short=short)
         if self.held:
             age = format_age(self._clock() - self._held_at)
             notes.insert(0, f"‖ frozen · {age} old")
         if getattr(self.app, "readonly", False):
             notes.append("read-only")
-        return [(f"{note}  ", self.palette.warn) for note in notes if note]
+        return [(f"{note}  ", self.palette.warn) for note in notes]
 
     def _state(self) -> list[Part]:
         if not self.connected and self.snapshot is None:
@@ -185,7 +180,7 @@ def _shown(snapshot: ClusterSnapshot | None) -> object:
         return None
     model = snapshot.plan.model if snapshot.plan else ""
     rate = format_rate(_rate(snapshot))
-    notes = tuple(text(snapshot) for text in _NOTES)
+    notes = warnings(snapshot)
     several = len(snapshot.clusters) > 1
     name = snapshot.cluster, several
     return name, snapshot.state, model, snapshot.api_url, rate, notes
@@ -229,9 +224,9 @@ class KeyBar(StripWidget):
     }
     """
 
-    note: reactive[str] = reactive("", init=False)
+    note: Drawn[str] = Drawn("")
     """Something the keys should be read with: ``2 panes hidden``."""
-    muted: reactive[frozenset[str]] = reactive(frozenset(), init=False)
+    muted: Drawn[frozenset[str]] = Drawn(frozenset())
     """Ids of actions that would say no now: they work, but are not offered."""
 
     _current: ClassVar[dict[str, str]] = {
@@ -265,12 +260,6 @@ class KeyBar(StripWidget):
         if self.note and gap > 0:
             parts += [(" " * gap, self.palette.dim), (self.note, self.palette.warn)]
         return [line(parts, width)]
-
-    def watch_muted(self) -> None:
-        self.redraw()
-
-    def watch_note(self) -> None:
-        self.redraw()
 
     async def on_click(self, event: events.Click) -> None:
         x = event.get_content_offset_capture(self).x

@@ -35,6 +35,14 @@ class Notice(Message):
     severity: Severity = "information"
 
 
+class EditChanged(Message):
+    """The edited plan is another one; who shows it reads the editor."""
+
+    def can_replace(self, message: Message) -> bool:
+        """A newer one says as much."""
+        return isinstance(message, EditChanged)
+
+
 @dataclass
 class LogWanted(Message):
     """The user wants to read the log of a process."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from backends.state import ChatState
     from tui.api.services import Cluster
     from tui.app.console import ConsoleApp
-    from tui.model.desk import Desk
+    from tui.model.editor import PlanEditor
     from tui.screens.cluster.chat_pane import ChatPane, Verb
 
 RETRY_MIN_S = 0.5
@@ -44,11 +44,11 @@ class ChatFlows:
     """Follows the current conversation of cluster and model, and works on it."""
 
     def __init__(
-        self, app: ConsoleApp, cluster: Cluster, desk: Desk, pane: ChatPane
+        self, app: ConsoleApp, cluster: Cluster, editor: PlanEditor, pane: ChatPane
     ) -> None:
         self._app = app
         self._cluster = cluster
-        self._desk = desk
+        self._editor = editor
         self._pane = pane
         self._of: tuple[str, str] | None = None
         self._state: ChatState | None = None
@@ -69,10 +69,10 @@ class ChatFlows:
 
     @property
     def _model(self) -> str:
-        snapshot = self._desk.snapshot
-        if snapshot is not None and snapshot.plan is not None and self._desk.alive:
+        snapshot = self._editor.snapshot
+        if snapshot is not None and snapshot.plan is not None and self._editor.alive:
             return snapshot.plan.model
-        return self._desk.plan.model if self._desk.plan else ""
+        return self._editor.plan.model if self._editor.plan else ""
 
     async def _follow(self) -> None:
         """Show it as it changes; begin again when the controller was away."""

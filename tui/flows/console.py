@@ -1,4 +1,4 @@
-"""The interface that the flows need of the app: a console with a desk."""
+"""The interface that the flows need of the app: a console with a plan editor."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ if TYPE_CHECKING:
     from backends.state import ClusterSnapshot
 
 
-class DeskConsole(ConsoleApp):
-    """A console that shows one desk, of one cluster at a time."""
+class EditorConsole(ConsoleApp):
+    """A console that edits the plan of one cluster at a time."""
 
     def take(self, snapshot: ClusterSnapshot) -> None:
         """Show a snapshot, if nothing newer is known."""
-        raise NotImplementedError
-
-    def show_desk(self) -> None:
-        """Show the plan on the desk."""
         raise NotImplementedError
 
     async def go_to(self, mode: str, pane: str = "") -> None:
@@ -26,7 +22,7 @@ class DeskConsole(ConsoleApp):
         raise NotImplementedError
 
     def use_model(self, path: str) -> None:
-        """Put a model on the desk, and show it."""
+        """Edit a plan for a model, and show it."""
         raise NotImplementedError
 
     def show_setting(self, name: str) -> None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from backends.state import ModelFile
     from tui.actions.table import Action
     from tui.api.services import Cluster
-    from tui.flows.console import DeskConsole
+    from tui.flows.console import EditorConsole
     from tui.flows.settings import SettingsFlow
-    from tui.model.desk import Desk
+    from tui.model.editor import PlanEditor
 
 
 class Finding:
@@ -32,14 +32,14 @@ class Finding:
 
     def __init__(
         self,
-        app: DeskConsole,
+        app: EditorConsole,
         cluster: Cluster,
-        desk: Desk,
+        editor: PlanEditor,
         settings: SettingsFlow,
     ) -> None:
         self._app = app
         self._cluster = cluster
-        self._desk = desk
+        self._editor = editor
         self._settings = settings
 
     async def find(self) -> None:
@@ -114,7 +114,7 @@ class Finding:
     # --- things ----------------------------------------------------------------------
 
     def _peers(self) -> Iterator[Entry]:
-        for peer in self._desk.peers:
+        for peer in self._editor.peers:
             yield Entry(
                 "peer",
                 peer.name,
@@ -143,7 +143,7 @@ class Finding:
             self._app.use_model(model.path)
 
     def _logs(self) -> Iterator[Entry]:
-        snapshot = self._desk.snapshot
+        snapshot = self._editor.snapshot
         for process in snapshot.processes if snapshot else ():
             yield Entry(
                 "log",
@@ -156,7 +156,7 @@ class Finding:
         self._app.post_message(LogWanted(process))
 
     def _clusters(self) -> Iterator[Entry]:
-        snapshot = self._desk.snapshot
+        snapshot = self._editor.snapshot
         for brief in snapshot.clusters if snapshot else ():
             model = model_name(brief.model) if brief.model else ""
             yield Entry(
@@ -193,7 +193,7 @@ def _title(action: Action) -> str:
     return f"{action.area.capitalize()}: {action.label}"
 
 
-def _binders(app: DeskConsole, action_id: str) -> Iterator[tuple[DOMNode, Binding]]:
+def _binders(app: EditorConsole, action_id: str) -> Iterator[tuple[DOMNode, Binding]]:
     """The nodes that bind an action: the focused widget and its ancestors first."""
     screen = app.screen
     nodes = [*(screen.focused or screen).ancestors_with_self, *screen.query("*")]

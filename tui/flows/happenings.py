@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from backends.state import Event
     from tui.api.services import Cluster
     from tui.dialogs.events import EventsDialog
-    from tui.flows.console import DeskConsole
-    from tui.model.desk import Desk
+    from tui.flows.console import EditorConsole
+    from tui.model.editor import PlanEditor
     from tui.model.events import Severity
 
 NEWS = frozenset({EventKind.MENDED, EventKind.WAITING, EventKind.PEER})
@@ -29,17 +29,19 @@ _SEVERITIES: dict[EventTone, Severity] = {
 class Happenings:
     """Follows the story by the number that snapshots bring."""
 
-    def __init__(self, app: DeskConsole, cluster: Cluster, desk: Desk) -> None:
+    def __init__(
+        self, app: EditorConsole, cluster: Cluster, editor: PlanEditor
+    ) -> None:
         self._app = app
         self._cluster = cluster
-        self._desk = desk
+        self._editor = editor
         self._seen: int | None = None
         self._reading = False
         self._dialog: EventsDialog | None = None
 
     def look(self) -> None:
         """Read new events if the snapshot's number has grown."""
-        newest = self._desk.snapshot.last_event if self._desk.snapshot else 0
+        newest = self._editor.snapshot.last_event if self._editor.snapshot else 0
         if self._seen is None or newest < self._seen:
             self._seen = newest
         elif newest > self._seen and not self._reading:

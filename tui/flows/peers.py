@@ -13,8 +13,8 @@ from backends.errors import DllmError
 from backends.places import LOCAL
 from backends.state import Ask, Peer, PeerRole, ProcessRole, Transport
 from tui.app.messages import LogWanted, Notice, PeerWanted
+from tui.model.edit import Lineup
 from tui.model.launch_settings import LaunchSettings
-from tui.model.lineup import Lineup
 from tui.model.names import model_name
 from tui.model.peer_words import FINE, why_not
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from backends.state import Plan
     from tui.api.services import Cluster
-    from tui.flows.console import DeskConsole
+    from tui.flows.console import EditorConsole
     from tui.flows.settings import SettingsFlow
-    from tui.model.desk import Desk
+    from tui.model.editor import PlanEditor
     from tui.model.events import Severity
 
     Step = Callable[[Peer], Coroutine[Any, Any, None]]
@@ -42,12 +42,16 @@ class PeerFlows:
     """Coroutines the app runs in workers; errors of the cluster come out of them."""
 
     def __init__(
-        self, app: DeskConsole, cluster: Cluster, desk: Desk, settings: SettingsFlow
+        self,
+        app: EditorConsole,
+        cluster: Cluster,
+        editor: PlanEditor,
+        settings: SettingsFlow,
     ) -> None:
         self._app = app
         self._settings = settings
         self._cluster = cluster
-        self._desk = desk
+        self._editor = editor
         self._ended: set[str] = set()
         """Peers at which the user has ended the work under way."""
         self._changing_parts = asyncio.Lock()
@@ -81,7 +85,7 @@ class PeerFlows:
         # Imported when needed, like all dialogs: most sessions open few.
         from tui.dialogs.add_peer import AddPeerDialog
 
-        dialog = AddPeerDialog(self._cluster, self._desk.peers)
+        dialog = AddPeerDialog(self._cluster, self._editor.peers)
         wish = await self._app.push_screen_wait(dialog)
         if wish is None:
             return
@@ -154,8 +158,8 @@ class PeerFlows:
             await self._long(peer, self._provision(peer), what)
 
     async def copy(self, peer: Peer) -> None:
-        """Copy the desk's model; says when it is done."""
-        plan = self._desk.plan
+        """Copy the edited model; says when it is done."""
+        plan = self._editor.plan
         if plan is None:
             self._say(PICK_FIRST, "warning")
         elif holder := _only_holder(plan.model):
@@ -175,7 +179,7 @@ class PeerFlows:
 
     async def log(self, peer: Peer) -> None:
         """Go to the log of a peer's process."""
-        snapshot = self._desk.snapshot
+        snapshot = self._editor.snapshot
         there = [
             process
             for process in (snapshot.processes if snapshot else ())
@@ -192,9 +196,9 @@ class PeerFlows:
     # --- parts in the plan ----------------------------------------------------------
 
     async def use(self, peer: Peer) -> None:
-        """Let a peer work in the plan on the desk, or leave it out."""
+        """Let a peer work in the plan in the editor, or leave it out."""
         async with self._changing_parts:
-            plan = self._desk.plan
+            plan = self._editor.plan
             if plan is None:
                 self._say(PICK_FIRST, "warning")
             elif Lineup.of(plan).uses(_machine(peer)):
@@ -203,8 +207,8 @@ class PeerFlows:
                 await self._take_in(plan, peer)
 
     async def join(self, peer: Peer) -> None:
-        """Let a peer work in the plan on the desk, if it does not yet."""
-        plan = self._desk.plan
+        """Let a peer work in the plan in the editor, if it does not yet."""
+        plan = self._editor.plan
         if plan is not None and Lineup.of(plan).uses(_machine(peer)):
             self._say(f"{peer.name} is already in the split")
         else:
@@ -237,7 +241,7 @@ class PeerFlows:
     async def lead(self, peer: Peer) -> None:
         """Let a peer run llama-server, or this machine again."""
         async with self._changing_parts:
-            plan = self._desk.plan
+            plan = self._editor.plan
             if plan is None:
                 self._say(PICK_FIRST, "warning")
             elif _machine(peer) == plan.head == LOCAL:
@@ -255,7 +259,7 @@ class PeerFlows:
             await self._propose(plan, Lineup.of(plan).led_by(name))
 
     async def _propose(self, plan: Plan, lineup: Lineup) -> None:
-        """Put a plan for other machines on the desk, the rest as it was."""
+        """Put a plan for other machines in the editor, the rest as it was."""
         able, missing = self._able(lineup)
         proposed = await self._cluster.propose(
             Ask(
@@ -277,10 +281,9 @@ class PeerFlows:
             pair=plan.pair,
             extra_args=plan.extra_args,
         )
-        if self._desk.plan is None or self._desk.plan.model != plan.model:
+        if self._editor.plan is None or self._editor.plan.model != plan.model:
             return
-        self._desk.put(proposed)
-        self._app.show_desk()
+        self._editor.put(proposed)
         if missing:
             self._say(f"Skipped (unavailable): {', '.join(missing)}")
 
@@ -333,7 +336,7 @@ class PeerFlows:
         return False
 
     def _peer(self, name: str) -> Peer | None:
-        return next((peer for peer in self._desk.peers if peer.name == name), None)
+        return next((peer for peer in self._editor.peers if peer.name == name), None)
 
     def _say(self, text: str, severity: Severity = "information") -> None:
         self._app.post_message(Notice(text, severity))

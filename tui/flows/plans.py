@@ -14,15 +14,15 @@ from backends.errors import DllmError
 from backends.split.loads import balance
 from backends.state import Ask, ProcessState, to_json
 from tui.app.messages import Notice, Trouble
+from tui.model.edit import runs_now
 from tui.model.names import model_name
-from tui.model.verdict import runs_now
 
 if TYPE_CHECKING:
     from backends.state import ClusterSnapshot, Plan
     from tui.api.services import Cluster
-    from tui.flows.console import DeskConsole
-    from tui.model.desk import Desk
-    from tui.model.draft import Draft
+    from tui.flows.console import EditorConsole
+    from tui.model.edit import Edit
+    from tui.model.editor import PlanEditor
 
 LEAVE_TIMEOUT_S = 2.0
 PICK_FIRST = "Pick a model first: {cluster.model}"
@@ -31,13 +31,15 @@ PICK_FIRST = "Pick a model first: {cluster.model}"
 class PlanFlows:
     """Coroutines the app runs in workers; errors of the cluster come out of them."""
 
-    def __init__(self, app: DeskConsole, cluster: Cluster, desk: Desk) -> None:
+    def __init__(
+        self, app: EditorConsole, cluster: Cluster, editor: PlanEditor
+    ) -> None:
         self._app = app
         self._cluster = cluster
-        self._desk = desk
+        self._editor = editor
 
     async def choose(self, path: str) -> None:
-        """Put a model on the desk, split by memory.
+        """Put a model in the editor, split by memory.
 
         The controller has a working directory of its own, so the path is made whole;
         ``peer:/path`` is a model that a peer holds.
@@ -46,15 +48,14 @@ class PlanFlows:
         model = await self._cluster.inspect(path)
         plan = await self._cluster.propose(Ask(model=path))
         if self._cluster.cluster == cluster:
-            self._desk.put(plan, model)
-            self._app.show_desk()
+            self._editor.put(plan, model)
 
     async def begin_with(self, path: str) -> None:
-        """Put the model of the command line on the desk; say so if another runs."""
-        if self._desk.plan and self._desk.plan.model == _whole_path(path):
+        """Put the model of the command line in the editor; say so if another runs."""
+        if self._editor.plan and self._editor.plan.model == _whole_path(path):
             return
         await self.choose(path)
-        if (running := runs_now(self._desk.snapshot)) is not None:
+        if (running := runs_now(self._editor.snapshot)) is not None:
             there, here = model_name(running.model), model_name(path)
             self._app.tell(
                 f"{there} runs already: {{cluster.launch}} launches {here} instead"
@@ -62,11 +63,11 @@ class PlanFlows:
 
     def take_up(self, snapshot: ClusterSnapshot, plan: Plan | None) -> None:
         """Recall the last plan if nothing runs and no plan was begun."""
-        if plan and snapshot.plan is None and self._desk.plan is None:
+        if plan and snapshot.plan is None and self._editor.plan is None:
             self._app.attempt(self.recall(plan), group="model")
 
     async def recall(self, plan: Plan) -> None:
-        """Put a remembered plan on the desk if its model is unchanged."""
+        """Put a remembered plan in the editor if its model is unchanged."""
         cluster = self._cluster.cluster
         try:
             model = await self._cluster.inspect(plan.model)
@@ -77,70 +78,68 @@ class PlanFlows:
             return
         if model.n_layer != plan.split.n_layer:
             await self.choose(plan.model)
-        elif self._desk.plan is None:
-            self._desk.put(plan, model)
-            self._app.show_desk()
+        elif self._editor.plan is None:
+            self._editor.put(plan, model)
 
     async def pick_model(self) -> None:
         """Ask for a model."""
         # Imported when needed: most starts of the console pick no model.
         from tui.screens.models.picker import ModelPicker
 
-        current = self._desk.plan.model if self._desk.plan else ""
+        current = self._editor.plan.model if self._editor.plan else ""
         picker = ModelPicker(self._cluster, current=current)
         if path := await self._app.push_screen_wait(picker):
             await self.choose(path)
 
     async def set_launch(self) -> None:
-        """Ask for the launch settings of the plan on the desk."""
+        """Ask for the launch settings of the plan in the editor."""
         from tui.model.launch_form import LaunchForm
         from tui.screens.cluster.launch_dialog import LaunchDialog
 
-        plan, model = self._desk.plan, self._desk.model
+        plan, model = self._editor.plan, self._editor.model
         if plan is None or model is None:
             self._app.post_message(Notice(PICK_FIRST, "warning"))
             return
         form = LaunchForm(plan, model, os.getcwd())
-        dialog = LaunchDialog(self._desk, self._cluster, form)
+        dialog = LaunchDialog(self._editor, self._cluster, form)
         chosen = await self._app.push_screen_wait(dialog)
         if chosen is not None:
-            self._desk.put(chosen, model)
-            self._app.show_desk()
+            self._editor.put(chosen, model)
 
     async def pick_cluster(self) -> None:
         """Ask for another cluster, and go there."""
         from tui.dialogs.ask import clusters_dialog
 
         here = self._cluster.cluster
-        briefs = self._desk.snapshot.clusters if self._desk.snapshot else ()
+        briefs = self._editor.snapshot.clusters if self._editor.snapshot else ()
         chosen = await self._app.push_screen_wait(clusters_dialog(briefs, here))
         if chosen is not None and chosen != here:
             self._app.show_cluster(chosen)
 
     async def launch(self) -> None:
-        """Run the plan on the desk; ask first if that costs something."""
-        plan, draft = self._desk.plan, self._desk.draft
+        """Run the plan in the editor; ask first if that costs something."""
+        plan, edit = self._editor.plan, self._editor.edit
         if plan is None:
             self._app.post_message(Notice(PICK_FIRST, "warning"))
-        elif self._desk.unchanged:
+        elif self._editor.unchanged:
             self._app.post_message(Notice("This split is already running"))
-        elif await self._may_launch(draft):
-            await self._send(_forced(plan) if draft and draft.misfits else plan)
+        elif await self._may_launch(edit):
+            await self._send(_forced(plan) if edit and edit.misfits else plan)
 
     async def _send(self, plan: Plan) -> None:
         """Ask for a plan; the answer is newer than the snapshots still under way."""
-        snapshot = self._desk.snapshot
+        snapshot = self._editor.snapshot
         replaces = snapshot.wanted_generation if snapshot else None
-        self._desk.goals.send(plan)
+        self._editor.send(plan)
         try:
             self._app.take(await self._cluster.launch(plan, replaces=replaces))
         finally:
-            self._desk.goals.answered(plan)
+            self._editor.answered(plan)
 
     async def stop(self) -> None:
         """Stop the cluster after a confirmation."""
-        snapshot = self._desk.snapshot
-        if snapshot is None or not self._desk.alive:
+        snapshot = self._editor.snapshot
+        if snapshot is None or not self._editor.alive:
             self._app.post_message(Notice("Nothing runs"))
         elif await self._agrees("Stop?", _what_ends(snapshot), "Stop it"):
             self._app.take(await self._cluster.stop())
@@ -151,7 +150,7 @@ class PlanFlows:
         from backends.link.figures import chrome_trace, why_no_link
         from backends.writing import write_new
 
-        snapshot = self._desk.snapshot
+        snapshot = self._editor.snapshot
         if snapshot is not None and (why := why_no_link(snapshot)):
             self._app.post_message(Notice(why, "warning"))
             return
@@ -173,30 +172,29 @@ class PlanFlows:
 
     def balance(self) -> None:
         """Deal the layers out by memory."""
-        draft = self._desk.draft
-        if draft is None or not draft.devices:
+        edit = self._editor.edit
+        if edit is None or not edit.devices:
             self._app.post_message(Notice("There is no split to balance yet"))
             return
-        head_cpu = self._desk.head_cpu
+        head_cpu = self._editor.head_cpu
         split = balance(
-            draft.model,
-            draft.devices,
-            draft.ctx_size,
+            edit.model,
+            edit.devices,
+            edit.plan.ctx_size,
             head_cpu=head_cpu,
-            ours=dict(draft.ours),
-            server=draft.server,
+            ours=dict(edit.ours),
+            server=edit.plan.server,
         )
-        self._desk.editing.edit(split)
-        self._app.show_desk()
+        self._editor.set_split(split)
 
     async def leave(self) -> None:
         """Leave the console; the cluster runs on unless the user says otherwise."""
-        snapshot = self._desk.snapshot
+        snapshot = self._editor.snapshot
         if self._app.readonly:
             # Whoever only watches has nothing to decide.
             self._app.exit()
             return
-        if snapshot is None or not self._desk.alive:
+        if snapshot is None or not self._editor.alive:
             await self._let_go()
             self._app.exit()
             return
@@ -233,11 +231,11 @@ class PlanFlows:
         dialog = ChoiceDialog("Quit", _what_ends(snapshot), choices)
         return await self._app.push_screen_wait(dialog)
 
-    async def _may_launch(self, draft: Draft | None) -> bool:
+    async def _may_launch(self, edit: Edit | None) -> bool:
         """Ask before memory is overcommitted or somebody's answer is interrupted."""
-        snapshot = self._desk.snapshot
-        if draft is not None and draft.misfits:
-            names = ", ".join(sorted(draft.misfits))
+        snapshot = self._editor.snapshot
+        if edit is not None and edit.misfits:
+            names = ", ".join(sorted(edit.misfits))
             text = f"The split puts more on {names} than fits. It will probably fail."
             if not await self._agrees("Launch anyway?", text, "Launch it"):
                 return False
@@ -245,7 +243,7 @@ class PlanFlows:
             return True
         if not snapshot.speed.requests_active:
             return True
-        text = f"{_what_ends(snapshot)}\n\n{_what_follows(snapshot, draft)}"
+        text = f"{_what_ends(snapshot)}\n\n{_what_follows(snapshot, edit)}"
         return await self._agrees("Launch?", text, "Launch it")
 
     async def _agrees(self, title: str, text: str, verb: str) -> bool:
@@ -278,9 +276,9 @@ def _what_ends(snapshot: ClusterSnapshot) -> str:
     return f"{name} is {snapshot.state}{where}.\n{_what_runs(snapshot)}.{busy}"
 
 
-def _what_follows(snapshot: ClusterSnapshot, draft: Draft | None) -> str:
+def _what_follows(snapshot: ClusterSnapshot, edit: Edit | None) -> str:
     served = snapshot.plan.model if snapshot.plan else ""
-    if draft is not None and draft.model.path != served:
+    if edit is not None and edit.model.path != served:
         return "Another model waits until that ends, for at most api_drain_s seconds."
     return "A new split pauses that while it loads; answers resume where they stopped."
 

@@ -9,9 +9,9 @@ from tui.widgets.keys import takes_text
 
 if TYPE_CHECKING:
     from backends.state import Peer, PeerQuestion
-    from tui.flows.console import DeskConsole
+    from tui.flows.console import EditorConsole
     from tui.flows.peers import PeerFlows
-    from tui.model.desk import Desk
+    from tui.model.editor import PlanEditor
 
     Asked = tuple[PeerQuestion | None, float | None]
 
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 class Questions:
     """Opens the dialog of a question when its peer begins to ask."""
 
-    def __init__(self, app: DeskConsole, desk: Desk, flows: PeerFlows) -> None:
+    def __init__(
+        self, app: EditorConsole, editor: PlanEditor, flows: PeerFlows
+    ) -> None:
         self._app = app
-        self._desk = desk
+        self._editor = editor
         self._flows = flows
         self._met: dict[str, Asked] = {}
         self._asking = False
@@ -51,7 +53,7 @@ class Questions:
 
     def _news(self) -> Peer | None:
         """A peer whose question the user has not met yet."""
-        snapshot = self._desk.snapshot
+        snapshot = self._editor.snapshot
         asking = {p.name: p for p in (snapshot.peers if snapshot else ()) if p.question}
         self._met = {
             name: asked

@@ -13,7 +13,7 @@ from tui.app.messages import Notice
 if TYPE_CHECKING:
     from backends.config import Problem, Setting, SettingsFile
     from tui.api.services import Cluster
-    from tui.flows.console import DeskConsole
+    from tui.flows.console import EditorConsole
 
 NO_FILE = "This console has no settings file"
 
@@ -22,7 +22,7 @@ class SettingsFlow:
     """Shows and writes settings in a worker of the app; raises errors of the file."""
 
     def __init__(
-        self, app: DeskConsole, cluster: Cluster, file: SettingsFile | None
+        self, app: EditorConsole, cluster: Cluster, file: SettingsFile | None
     ) -> None:
         self._app = app
         self._cluster = cluster

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from backends.state import Plan
     from tui.api.services import Cluster
-    from tui.flows.console import DeskConsole
-    from tui.model.desk import Desk
+    from tui.flows.console import EditorConsole
+    from tui.model.editor import PlanEditor
 
 SETTLE_S = 0.3
 """A plan that is unchanged for so long is checked."""
@@ -21,27 +21,28 @@ GROUP = "memory"
 
 
 class Settling:
-    """Watches the plan on the desk; a move cancels the check of the plan before."""
+    """Watches the plan in the editor; a move cancels the check of the plan before."""
 
-    def __init__(self, app: DeskConsole, cluster: Cluster, desk: Desk) -> None:
+    def __init__(
+        self, app: EditorConsole, cluster: Cluster, editor: PlanEditor
+    ) -> None:
         self._app = app
         self._cluster = cluster
-        self._desk = desk
+        self._editor = editor
         self._plan: Plan | None = None
         self._timer: Timer | None = None
 
     def look(self) -> None:
-        """Check the plan on the desk if it is new."""
-        plan = self._desk.unsettled
+        """Check the plan in the editor if it is new."""
+        plan = self._editor.unsettled
         if plan == self._plan:
             return
-        self.disturb()
+        self._disturb()
         self._plan = plan
         if plan is not None:
             self._timer = self._app.set_timer(SETTLE_S, self._ask)
 
-    def disturb(self) -> None:
-        """Cancel the check: a boundary moves, so its answer is of no use."""
+    def _disturb(self) -> None:
         self._plan = None
         if self._timer is not None:
             self._timer.stop()
@@ -58,23 +59,24 @@ class Settling:
         except DllmError as error:
             # The prediction stays, and why is said beside it: nothing to alarm anyone.
             memory = PlanMemory(devices=(), note=str(error))
-        self._desk.settle(plan, memory)
-        self._app.show_desk()
+        self._editor.settle(plan, memory)
 
 
 class Headers:
     """Asks once for each file and goal, however many snapshots come meanwhile."""
 
-    def __init__(self, app: DeskConsole, cluster: Cluster, desk: Desk) -> None:
+    def __init__(
+        self, app: EditorConsole, cluster: Cluster, editor: PlanEditor
+    ) -> None:
         self._app = app
         self._cluster = cluster
-        self._desk = desk
+        self._editor = editor
         self._asked: tuple[str, int] | None = None
 
     def look(self) -> None:
-        """Fetch the header of the desk's model if the plan lacks it."""
-        plan, snapshot = self._desk.plan, self._desk.snapshot
-        if plan is None or snapshot is None or self._desk.model is not None:
+        """Fetch the header of the edited model if the plan lacks it."""
+        plan, snapshot = self._editor.plan, self._editor.snapshot
+        if plan is None or snapshot is None or self._editor.model is not None:
             return
         asked = plan.model, snapshot.generation
         if asked != self._asked:
@@ -83,5 +85,4 @@ class Headers:
 
     async def _read(self, path: str) -> None:
         model = await self._cluster.inspect(path)
-        self._desk.editing.learn(path, model)
-        self._app.show_desk()
+        self._editor.learn(path, model)

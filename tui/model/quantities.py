@@ -243,7 +243,7 @@ def acceptance_text(acceptance: Acceptance | None) -> str:
 
 
 def trips_text(link: Link) -> str:
-    """Round trips per token, and in brackets per pass where several share one."""
+    """Round trips per token, and per pass where several tokens share one."""
     made = link.generation
     return trips_of(
         link.round_trips_per_token, made.trips_per_pass, made.tokens_per_pass
@@ -253,12 +253,12 @@ def trips_text(link: Link) -> str:
 def trips_of(
     per_token: float | None, per_pass: float | None, tokens_per_pass: float | None
 ) -> str:
-    """``2.0``, or ``0.50(2.0)`` where a pass brings several tokens."""
+    """``2.0``, or ``0.50, 2.0/pass`` where a pass brings several tokens."""
     if per_token is None:
         return UNKNOWN
     if per_pass is None or not shares_passes(tokens_per_pass):
         return f"{per_token:.1f}"
-    return f"{per_token:.2f}({per_pass:.1f})"
+    return f"{per_token:.2f}, {per_pass:.1f}/pass"
 
 
 def totals_trips_text(totals: TokenTotals) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from backends.link.figures import token_totals
 from backends.state import ProcessRole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from backends.link.figures import TokenTotals
     from backends.state import ClusterSnapshot, Plan, ProcessInfo
+    from tui.model.facts import LiveFacts
 
 STEP_S = 5.0
 """The time one column of a worker's history stands for."""
@@ -102,15 +103,16 @@ class Trends:
         self._last_rate: float | None = None
         self._tokens: int | None = None
 
-    def add(self, snapshot: ClusterSnapshot) -> None:
-        """Take a newer snapshot."""
+    def add(self, facts: LiveFacts) -> None:
+        """Take the figures of a newer snapshot."""
+        snapshot, totals = facts.snapshot, facts.totals
         self.rates.push(snapshot.at, self._rate(snapshot))
         step = int(snapshot.at / STEP_S)
         passed = 0 if self._step is None else step - self._step
         self._step = step
         for trend in self.workers.values() if passed > 0 else ():
             trend.step(passed)
-        readings = dict(_readings(snapshot, self._generates(snapshot)))
+        readings = dict(_readings(snapshot, totals, self._generates(snapshot)))
         self.workers = {name: self.workers.get(name) or Trend() for name in readings}
         for name, reading in readings.items():
             self.workers[name].add(reading)
@@ -138,13 +140,12 @@ class Trends:
 
 
 def _readings(
-    snapshot: ClusterSnapshot, generates: bool
+    snapshot: ClusterSnapshot, totals: TokenTotals, generates: bool
 ) -> Iterator[tuple[str, TrendReading]]:
     """The head's, then each worker's of the plan."""
     plan = snapshot.plan
     if plan is None:
         return
-    totals = token_totals(snapshot.links)
     computes = {times.worker: times.compute_ms for times in totals.workers}
     computes |= {} if totals.head_ms is None else {HEAD: totals.head_ms}
     over = {link.worker: link for link in snapshot.links}

@@ -14,7 +14,7 @@ from textual.widgets import Input, Label
 
 from tui.actions.keymap import bindings
 from tui.widgets.safe_text import safe_line
-from tui.widgets.strips import Part, StripWidget, line
+from tui.widgets.strips import Drawn, Part, StripWidget, line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +90,7 @@ class TickBox(StripWidget, can_focus=True):
     }
     """
 
-    value: reactive[bool] = reactive(False, init=False)
+    value: Drawn[bool] = Drawn(False)
 
     class Changed(Message):
         """The user has switched it."""
@@ -107,7 +107,6 @@ class TickBox(StripWidget, can_focus=True):
         return [line([(f"[{tick}] ", box), (self._label, label)], width)]
 
     def watch_value(self) -> None:
-        self.redraw()
         self.post_message(self.Changed())
 
     def watch_has_focus(self, has_focus: bool) -> None:
@@ -136,7 +135,7 @@ class OptionStrip(StripWidget, can_focus=True):
     }
     """
 
-    value: reactive[str] = reactive("", init=False)
+    value: Drawn[str] = Drawn("")
     """The one chosen; one that is not among the values is shown by none."""
 
     class Changed(Message):
@@ -165,9 +164,6 @@ class OptionStrip(StripWidget, can_focus=True):
 
     def draw(self, width: int, height: int) -> list[Strip]:
         return [line([self._part(value) for value in self._values], width)]
-
-    def watch_value(self) -> None:
-        self.redraw()
 
     def watch_has_focus(self, has_focus: bool) -> None:
         super().watch_has_focus(has_focus)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.actions import SkipAction
-from textual.reactive import reactive
 
-from tui.widgets.strips import StripWidget
+from tui.widgets.strips import Drawn, StripWidget
 
 if TYPE_CHECKING:
     from textual import events
@@ -25,7 +24,7 @@ class NumberStrip(StripWidget):
     HAS_POINT: ClassVar[bool] = False
     """True if a number may have a fraction."""
 
-    typed: reactive[str | None] = reactive(None, init=False)
+    typed: Drawn[str | None] = Drawn(None)
     """The number so far; None while none is being typed."""
 
     # --- what the widget gives ---------------------------------------------------
@@ -47,7 +46,6 @@ class NumberStrip(StripWidget):
         return self.typed is not None
 
     def watch_typed(self) -> None:
-        self.redraw()
         self.refresh_bindings()
 
     def watch_has_focus(self, has_focus: bool) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui.widgets.strips import Part, StripWidget, block, line
+from tui.model.trends import RateHistory
+from tui.widgets.strips import Drawn, Part, StripWidget, block, line
 
 if TYPE_CHECKING:
     from textual.strip import Strip
 
-    from tui.model.trends import RateHistory
 
 AXIS_WIDTH = 5
 TIMES_FROM = 5
@@ -47,16 +47,9 @@ class RateGraph(StripWidget):
     }
     """
 
-    def __init__(self, history: RateHistory) -> None:
-        super().__init__()
-        self.history = history
-        self._drawn = -1
-
-    def show(self, history: RateHistory) -> None:
-        """Show a history; nothing is drawn when nothing in it changed."""
-        if (history, history.version) != (self.history, self._drawn):
-            self.history, self._drawn = history, history.version
-            self.redraw()
+    history: Drawn[RateHistory] = Drawn(RateHistory())
+    version: Drawn[int] = Drawn(0)
+    """Of the history: nothing is drawn while it is the same."""
 
     def draw(self, width: int, height: int) -> list[Strip]:
         room = width - AXIS_WIDTH

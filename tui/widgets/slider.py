@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.cells import cell_len
 from textual.actions import SkipAction
 from textual.message import Message
-from textual.reactive import reactive
 
 from backends.units import three_figures
 from tui.actions.keymap import bindings
 from tui.widgets.number_strip import NumberStrip
-from tui.widgets.strips import Part, clip, line
+from tui.widgets.strips import Drawn, Part, clip, line
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -137,7 +136,7 @@ class Slider(NumberStrip, can_focus=True):
     TYPED_MAX: ClassVar[int] = 7
     HAS_POINT: ClassVar[bool] = True
 
-    value: reactive[float] = reactive(0.0, init=False)
+    value: Drawn[float] = Drawn(0.0)
     """The value of the thumb; it may lie between two steps."""
 
     class Changed(Message):
@@ -245,9 +244,6 @@ class Slider(NumberStrip, can_focus=True):
         return round(self.scale.fraction(value) * (self.track_width - 1))
 
     # --- watchers ----------------------------------------------------------------
-
-    def watch_value(self) -> None:
-        self.redraw()
 
     # --- actions -------------------------------------------------------------------
 

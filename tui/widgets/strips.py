@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.content import Content
 from textual.geometry import Region
+from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -66,6 +67,7 @@ def memory_bar(
 
 
 Part = tuple[str, Style]
+T = TypeVar("T")
 
 
 def line(parts: Iterable[Part], width: int) -> Strip:
@@ -171,6 +173,19 @@ def resubtitle(widget: Widget, title: str) -> None:
         widget.border_subtitle = said
 
 
+class Drawn(reactive[T]):
+    """A value that a strip widget draws: a change paints the cells that differ."""
+
+    def __init__(self, default: T, *, layout: bool = False) -> None:
+        super().__init__(default, init=False, repaint=False, layout=layout)
+
+    @classmethod
+    def _check_watchers(cls, obj: Any, name: str, old_value: Any) -> None:
+        super()._check_watchers(obj, name, old_value)
+        if obj.is_running:
+            obj.redraw_changed()
+
+
 class StripWidget(Widget):
     """A widget that draws all of its lines at once and keeps them until it changes.
 
@@ -195,14 +210,15 @@ class StripWidget(Widget):
     def redraw(self) -> None:
         """Something shown has changed: draw again, at this size."""
         self._strips = None
-        if self._is_displayed:
+        if self.is_seen:
             self.refresh()
         else:
             # Textual would arrange the whole screen to find out that it is not there.
             self._stale = True
 
     @property
-    def _is_displayed(self) -> bool:
+    def is_seen(self) -> bool:
+        """True if neither it nor what it is in is hidden."""
         return all(node.display for node in self.ancestors_with_self)
 
     def on_show(self) -> None:
@@ -213,7 +229,7 @@ class StripWidget(Widget):
     def redraw_changed(self) -> None:
         """Draw again, but paint only cells that differ: for figures that tick."""
         before, width = self._strips, self._drawn_width
-        same_place = width == self.content_size.width and self._is_displayed
+        same_place = width == self.content_size.width and self.is_seen
         if before is None or not same_place:
             self.redraw()
             return

@@ -20,7 +20,7 @@ from tui.model.token_time import (
     typical_ms,
     typical_of,
 )
-from tui.widgets.strips import Part, StripWidget, clip, line, parts_width, spread
+from tui.widgets.strips import Drawn, Part, StripWidget, clip, line, parts_width, spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ coming.
     }
     """
 
-    median: reactive[bool] = reactive(False, init=False)
+    median: Drawn[bool] = Drawn(False)
     """The rows are medians, not the latest token."""
     chosen: reactive[str] = reactive("", init=False)
     """The one worker shown; empty for all."""
@@ -115,7 +115,6 @@ coming.
         return chosen or list(self._links)
 
     def watch_median(self) -> None:
-        self.redraw()
         self.post_message(self.Changed(self))
 
     def watch_chosen(self) -> None:

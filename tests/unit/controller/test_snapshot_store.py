@@ -33,7 +33,7 @@ from tests.unit.planning.machines import (
     device,
     plan_for,
 )
-from tui.model.desk import Desk
+from tui.model.editor import PlanEditor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,16 +112,16 @@ def test_main_memory_elsewhere_is_as_it_was_told_last() -> None:
 
 
 def test_a_plan_on_the_desk_gets_no_more_than_others_leave() -> None:
-    shown, desk = store(), Desk()
-    desk.put(PLAN, MODEL)
+    shown, editor = store(), PlanEditor()
+    editor.put(PLAN, MODEL)
     shown.show_memory(CPU)
-    assert desk.take(shown.snapshot)
-    assert desk.draft is not None
-    assert set(desk.draft.available.values()) == {GIB}
+    assert editor.take(shown.snapshot)
+    assert editor.edit is not None
+    assert set(editor.edit.available.values()) == {GIB}
     shown.show_memory(CPU, others=[HELD])
-    assert desk.take(shown.snapshot)
-    assert desk.draft.available["bob/CUDA0"] == GIB - 300 * MIB
-    assert desk.draft.available["local/CUDA0"] == GIB - 100 * MIB
+    assert editor.take(shown.snapshot)
+    assert editor.edit.available["bob/CUDA0"] == GIB - 300 * MIB
+    assert editor.edit.available["local/CUDA0"] == GIB - 100 * MIB
 
 
 class OneMachine:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from backends.state import Plan
     from tui.api.services import Cluster
-    from tui.model.desk import Desk
-    from tui.model.draft import Draft
+    from tui.model.edit import Edit
+    from tui.model.editor import PlanEditor
 
 
 class LaunchRow(Vertical):
@@ -158,9 +158,9 @@ asked.
     }
     """
 
-    def __init__(self, desk: Desk, cluster: Cluster, form: LaunchForm) -> None:
+    def __init__(self, editor: PlanEditor, cluster: Cluster, form: LaunchForm) -> None:
         super().__init__()
-        self._desk = desk
+        self._editor = editor
         self._cluster = cluster
         self._form = form
         self._wanted: LaunchSettings | None = None
@@ -300,10 +300,10 @@ asked.
         if self._applying:
             self.dismiss(plan)
             return
-        draft = self._desk.drawn(plan)
-        self._table.draft, self._table.stale = draft, False
-        self._memory.update(_memory_text(draft))
-        if draft is not None and not draft.is_settled:
+        edit = self._editor.drawn(plan)
+        self._table.edit, self._table.stale = edit, False
+        self._memory.update(_memory_text(edit))
+        if edit is not None and not edit.is_settled:
             self._timer = self.set_timer(ASK_AFTER_S, lambda: self._ask(plan))
 
     @work(group="asking", exclusive=True, exit_on_error=False)
@@ -316,10 +316,10 @@ asked.
         else:
             note = memory.note
             if not note:
-                self._desk.settle(plan, memory)
-        draft = self._desk.drawn(plan)
-        self._table.draft = draft
-        self._memory.update(_memory_text(draft))
+                self._editor.settle(plan, memory)
+        edit = self._editor.drawn(plan)
+        self._table.edit = edit
+        self._memory.update(_memory_text(edit))
         self._say(note)
 
     def _say(self, text: str, *, wrong: bool = False) -> None:
@@ -343,15 +343,15 @@ def _field(name: str, text: str) -> Input | OptionStrip:
     return NumberInput(text, placeholder="automatic", id=name)
 
 
-def _memory_text(draft: Draft | None) -> str:
+def _memory_text(edit: Edit | None) -> str:
     """The memory in all, the source of the figure, and if it fits."""
-    if draft is None:
+    if edit is None:
         return "memory: unknown"
-    kv = sum(load.kv_bytes for load in draft.loads)
-    total = sum(load.total_bytes for load in draft.loads)
-    least = least_of(draft.loads)
+    kv = sum(load.kv_bytes for load in edit.loads)
+    total = sum(load.total_bytes for load in edit.loads)
+    least = least_of(edit.loads)
     total_text, kv_text = (told(format_bytes(one), least) for one in (total, kv))
     return (
         f"memory {WHOSE[least]}: {total_text}, KV cache {kv_text} "
-        f"of it · {FIT[not draft.misfits]}"
+        f"of it · {FIT[not edit.misfits]}"
     )

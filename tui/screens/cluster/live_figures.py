@@ -7,12 +7,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len
-from textual.reactive import reactive
 
-from backends.link.figures import TokenTotals, WorkerTimes, token_totals
 from backends.link.way import WayKind
 from backends.units import format_age, format_bytes, format_rate
-from tui.model.draft import marks_for
 from tui.model.launch_settings import slot_ctx_size
 from tui.model.names import by_role, letter
 from tui.model.quantities import (
@@ -34,11 +31,12 @@ from tui.model.quantities import (
     unit_bytes,
 )
 from tui.model.token_time import PARTS, cells_of, scale_above
-from tui.model.trends import HEAD, STEP_S, STEPS_MAX
+from tui.model.trends import HEAD, STEP_S, STEPS_MAX, RateHistory
 from tui.widgets.rarely import Rarely
 from tui.widgets.rate_graph import axis_top
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import (
+    Drawn,
     Part,
     StripWidget,
     block_row,
@@ -54,8 +52,10 @@ if TYPE_CHECKING:
     from rich.style import Style
     from textual.strip import Strip
 
+    from backends.link.figures import TokenTotals
     from backends.state import ClusterSnapshot, Link
-    from tui.model.trends import RateHistory, Trend
+    from tui.model.facts import LiveFacts
+    from tui.model.trends import Trend
 
 
 GAP_CELLS = 2
@@ -106,18 +106,18 @@ class LinkLook(NamedTuple):
 
 
 RTT_CELLS, WAY_CELLS = 7, 7
-WIRE_CELLS, TRIPS_CELLS = 8, 11
-"""The latter where trips are of a token and of its pass: ``0.55(10.0)``."""
+WIRE_CELLS, TRIPS_CELLS = 8, 16
+"""The latter where trips are of a token and of its pass: ``0.55, 10.0/pass``."""
 NO_RATE, SUM_CELLS, EACH_WAY_CELLS = 0, 11, 19
 
 
-def columns_of(snapshot: ClusterSnapshot, room: int, rows: int) -> list[LiveColumn]:
+def columns_of(facts: LiveFacts, room: int, rows: int) -> list[LiveColumn]:
     """The most telling columns that have room beside the graph.
 
     What only a relay can tell goes first, what the peers' pane also shows goes last.
     """
     columns: list[LiveColumn] = []
-    for columns, graph_cells in _layouts(snapshot, rows):
+    for columns, graph_cells in _layouts(facts, rows):
         if columns_width(columns) + graph_cells <= room:
             break
     return columns
@@ -128,16 +128,15 @@ def columns_width(columns: Sequence[LiveColumn]) -> int:
     return sum(column.cells + GAP_CELLS for column in columns)
 
 
-def _layouts(
-    snapshot: ClusterSnapshot, rows: int
-) -> Iterator[tuple[list[LiveColumn], int]]:
+def _layouts(facts: LiveFacts, rows: int) -> Iterator[tuple[list[LiveColumn], int]]:
     """Columns and the graph's least room beside them, from most to least."""
     # One after the other: the first has room on most terminals.
+    snapshot = facts.snapshot
     links = snapshot.links
     needed = -(-len(links) // rows)
     speed, house = _speed_column(snapshot), _house_column(snapshot)
-    first = [speed, _wire_column(snapshot)] if links else [speed]
-    short = [speed, _wire_column(snapshot, is_short=True)] if links else [speed]
+    first = [speed, _wire_column(facts)] if links else [speed]
+    short = [speed, _wire_column(facts, is_short=True)] if links else [speed]
     full = _link_columns(links, _look(links, EACH_WAY_CELLS), rows, needed)
     yield [*first, *full, house, _process_column(snapshot, rows)], GRAPH_CELLS
     yield [*first, *full, house], GRAPH_CELLS
@@ -172,17 +171,17 @@ def _speed_column(snapshot: ClusterSnapshot) -> LiveColumn:
     return LiveColumn(9, 11, figures)
 
 
-def _wire_column(snapshot: ClusterSnapshot, *, is_short: bool = False) -> LiveColumn:
+def _wire_column(facts: LiveFacts, *, is_short: bool = False) -> LiveColumn:
     """The cost of a token on the wire, all workers together.
 
     If tokens may share a pass, the trips of a pass are shown too, except in a short
     column.
     """
-    speed, totals = snapshot.speed, token_totals(snapshot.links)
+    speed, totals = facts.snapshot.speed, facts.totals
     has_room = not is_short and (speed.speculative or speed.slots > 1)
     trips = totals_trips_text(totals)
     figures = (
-        Figure("trips/tok", trips if has_room else trips.partition("(")[0]),
+        Figure("trips/tok", trips if has_room else trips.partition(",")[0]),
         Figure("up/tok", bytes_text(totals.bytes_up)),
         Figure("down/tok", bytes_text(totals.bytes_down)),
     )
@@ -268,13 +267,10 @@ class LiveFigures(StripWidget):
     }
     """
 
-    columns: reactive[list[LiveColumn]] = reactive(list, init=False, repaint=False)
+    columns: Drawn[list[LiveColumn]] = Drawn([])
 
     def draw(self, width: int, height: int) -> list[Strip]:
         return [line(self._row(row), width) for row in range(height)]
-
-    def watch_columns(self) -> None:
-        self.redraw_changed()
 
     def _row(self, row: int) -> list[Part]:
         gap = (" " * GAP_CELLS, self.palette.dim)
@@ -296,7 +292,7 @@ class LiveFigures(StripWidget):
         ]
 
 
-LABEL = "token  "
+LABEL = "pass   "
 NO_WORKERS = "no workers: a token never leaves this machine"
 NO_RELAYS = "no relays: what crosses the links is not measured"
 NO_TOKEN = "no token yet"
@@ -315,7 +311,7 @@ class Stretch(NamedTuple):
 
 
 class TokenBar(StripWidget):
-    """The median token as one bar: lettered blocks compute, shades are on the way."""
+    """The median pass as one bar: lettered blocks compute, shades are on the way."""
 
     DEFAULT_CSS = """
     TokenBar {
@@ -323,36 +319,23 @@ class TokenBar(StripWidget):
     }
     """
 
-    totals: reactive[TokenTotals | None] = reactive(None, init=False, repaint=False)
-    said: reactive[str] = reactive("", init=False, repaint=False)
-    """Why there is nothing to draw."""
+    shown: Drawn[tuple[TokenTotals, Mapping[str, int], str] | None] = Drawn(None)
+    """Totals, letters of the devices, and why there is nothing to draw."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._devices: dict[str, int] = {}
-
-    def show(self, snapshot: ClusterSnapshot, marks: Sequence[str]) -> None:
-        """Show a snapshot; ``marks`` are the devices in the order of their colours."""
-        devices = device_marks(snapshot, marks)
-        if devices != self._devices:
-            self._devices = devices
-            self.redraw()
-        self.totals = token_totals(snapshot.links)
-        self.said = why_no_bar(snapshot, self.totals)
-
-    def watch_totals(self) -> None:
-        self.redraw_changed()
-
-    def watch_said(self) -> None:
-        self.redraw_changed()
+    def show(self, facts: LiveFacts) -> None:
+        totals = facts.totals
+        self.shown = totals, facts.devices, why_no_bar(facts.snapshot, totals)
 
     def draw(self, width: int, height: int) -> list[Strip]:
         dim = self.palette.dim
-        if self.said or self.totals is None:
-            return [line([(LABEL, dim), (self.said, dim)], width)]
-        percentiles = self._percentiles(self.totals, width)
+        if self.shown is None:
+            return []
+        totals, devices, said = self.shown
+        if said:
+            return [line([(LABEL, dim), (said, dim)], width)]
+        percentiles = self._percentiles(totals, width)
         taken = len(LABEL) + sum(len(text) for text, _ in percentiles)
-        bar = self._bar(stretches(self.totals, self._devices), max(width - taken, 1))
+        bar = self._bar(stretches(totals, devices), max(width - taken, 1))
         return [line([(LABEL, dim), *bar, *percentiles], width)]
 
     def _bar(self, parts: Sequence[Stretch], room: int) -> list[Part]:
@@ -375,9 +358,8 @@ class TokenBar(StripWidget):
     def _percentiles(self, totals: TokenTotals, width: int) -> list[Part]:
         is_wide = width >= WIDE_FROM
         gap = "   " if is_wide else " "
-        median = "pass p50" if is_wide else "p50"
         parts: list[Part] = [(_shared(totals, gap), self.palette.dim)]
-        for name, value_ms in ((median, totals.p50_ms), ("p99", totals.p99_ms)):
+        for name, value_ms in (("p50", totals.p50_ms), ("p99", totals.p99_ms)):
             parts += [
                 (f"{gap}{name} ", self.palette.dim),
                 (ms_text(value_ms), self.palette.strong),
@@ -389,26 +371,6 @@ class TokenBar(StripWidget):
 def _shared(totals: TokenTotals, gap: str) -> str:
     text = shared_text(totals.tokens_per_pass)
     return f"{gap}{text}" if text else ""
-
-
-def device_marks(snapshot: ClusterSnapshot, marks: Sequence[str]) -> dict[str, int]:
-    """The colour of each worker's device, and of the head's own under its name."""
-    plan = snapshot.plan
-    if plan is None:
-        return {}
-    order = marks_for(marks, plan.split)
-    found = {
-        worker.name: order.index(device)
-        for worker in plan.workers
-        for device in reversed(worker.device_ids)
-        if device in order
-    }
-    own = [
-        share.device
-        for share in sorted(plan.split.shares, key=lambda share: -share.layers)
-        if share.device.startswith(f"{plan.head}/")
-    ]
-    return found | ({"": order.index(own[0])} if own else {})
 
 
 def why_no_bar(snapshot: ClusterSnapshot, totals: TokenTotals) -> str:
@@ -425,24 +387,25 @@ def why_no_bar(snapshot: ClusterSnapshot, totals: TokenTotals) -> str:
     return f"not metered: {safe_line(plain[0].reason) or 'not understood'}"
 
 
-def stretches(totals: TokenTotals, marks: dict[str, int]) -> list[Stretch]:
-    """The parts of a token in the order they happen."""
+def stretches(totals: TokenTotals, marks: Mapping[str, int]) -> list[Stretch]:
+    """The parts of a pass in the order they happen; together they take its median.
+
+    Each part is a median of its own, of a token. Their sum is not the median of
+    passes, so they are scaled to it.
+    """
     name = " + ".join(("head", *map(safe_line, totals.unread)))
-    head = Stretch("head", totals.head_ms or 0.0, marks.get(""), name)
-    workers = [
-        stretch for times in totals.workers for stretch in _of_worker(times, marks)
-    ]
-    return [head, *workers]
-
-
-def _of_worker(times: WorkerTimes, marks: dict[str, int]) -> list[Stretch]:
-    mark, name = marks.get(times.worker), safe_line(times.worker)
-    return [
-        Stretch("up", times.up_ms, mark, name),
-        Stretch("compute", times.compute_ms, mark, name),
-        Stretch("down", times.down_ms, mark, name),
-        Stretch("wait", times.wait_ms, mark, name),
-    ]
+    parts = [Stretch("head", totals.head_ms or 0.0, marks.get(""), name)]
+    for times in totals.workers:
+        mark, name = marks.get(times.worker), safe_line(times.worker)
+        parts += [
+            Stretch("up", times.up_ms, mark, name),
+            Stretch("compute", times.compute_ms, mark, name),
+            Stretch("down", times.down_ms, mark, name),
+            Stretch("wait", times.wait_ms, mark, name),
+        ]
+    whole = sum(part.ms for part in parts)
+    scale = totals.p50_ms / whole if totals.p50_ms and whole else 1.0
+    return [part._replace(ms=part.ms * scale) for part in parts]
 
 
 def _text(part: Stretch, cells: int) -> str:
@@ -472,31 +435,17 @@ class LiveLine(StripWidget):
     }
     """
 
-    figures: reactive[tuple[tuple[str, str], ...]] = reactive(
-        (), init=False, repaint=False
-    )
+    figures: Drawn[tuple[tuple[str, str], ...]] = Drawn(())
     """Labels and values of constant width, the most telling first."""
-
-    def __init__(self, history: RateHistory) -> None:
-        super().__init__()
-        self._history = history
-        self._drawn = -1
-
-    def show(self, snapshot: ClusterSnapshot, history: RateHistory) -> None:
-        """Show a snapshot and the speeds so far."""
-        self.figures = line_figures(snapshot)
-        if (history, history.version) != (self._history, self._drawn):
-            self._history, self._drawn = history, history.version
-            self.redraw_changed()
-
-    def watch_figures(self) -> None:
-        self.redraw_changed()
+    history: Drawn[RateHistory] = Drawn(RateHistory())
+    """The speeds so far."""
+    version: Drawn[int] = Drawn(0)
 
     def draw(self, width: int, height: int) -> list[Strip]:
         title: Part = ("Live  ", self.palette.strong)
         figures = self._fitting(width - len(title[0]) - LINE_GRAPH_CELLS_MIN)
         cells = width - len(title[0]) - parts_width(figures) - GAP_CELLS
-        shown = [*self._history.columns][-max(cells, 1) :]
+        shown = [*self.history.columns][-max(cells, 1) :]
         top = axis_top(max((rate for rate in shown if rate is not None), default=0))
         graph = block_row(shown, top, cells) + " " * GAP_CELLS
         graphed = (graph, self.palette.graph)
@@ -514,12 +463,12 @@ class LiveLine(StripWidget):
         return parts
 
 
-def line_figures(snapshot: ClusterSnapshot) -> tuple[tuple[str, str], ...]:
+def line_figures(facts: LiveFacts) -> tuple[tuple[str, str], ...]:
     """Speed, then time, trips and bytes of a token."""
-    speed, totals = snapshot.speed, token_totals(snapshot.links)
+    speed, totals = facts.snapshot.speed, facts.totals
     name = "last    " if speed.tok_per_s is None else "generate"
     figures = [(name, f"{format_rate(newest_rate(speed))} tok/s")]
-    if snapshot.links:
+    if facts.snapshot.links:
         figures += [
             ("pass p50", f"{ms_text(totals.p50_ms).strip():>5} ms"),
             ("trips/tok", f"{totals_trips_text(totals):>4}"),

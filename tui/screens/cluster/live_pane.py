@@ -11,7 +11,7 @@ from textual.geometry import Region
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from backends.state import ClusterState, StepState
+from backends.state import StepState
 from backends.units import format_percent, format_seconds
 from tui.app.messages import Copyable
 from tui.model.launch_settings import auto_text
@@ -24,11 +24,12 @@ from tui.screens.cluster.live_figures import (
     WorkerGraphs,
     columns_of,
     columns_width,
-    device_marks,
+    line_figures,
 )
 from tui.widgets.keys import key_of, takes_text, with_keys
 from tui.widgets.rate_graph import RateGraph
 from tui.widgets.strips import (
+    Drawn,
     Part,
     StripWidget,
     clip,
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     from textual.strip import Strip
 
     from backends.state import ClusterSnapshot, Failure, Step
-    from tui.model.desk import Desk
+    from tui.model.editor import PlanEditor
+    from tui.model.facts import LiveFacts
 
 
 TITLE_WIDTH_MAX = 34
@@ -71,7 +73,7 @@ class StepList(StripWidget):
     }
     """
 
-    steps: reactive[tuple[Step, ...]] = reactive((), init=False, layout=True)
+    steps: Drawn[tuple[Step, ...]] = Drawn((), layout=True)
     """In the order in which they are done."""
     at: reactive[float] = reactive(0.0, init=False)
     """When the steps were as they are: running ones have lasted until then."""
@@ -93,9 +95,6 @@ class StepList(StripWidget):
         longest = max(len(step.title) for step in self.steps)
         title_width = min(TITLE_WIDTH_MAX, longest, max(width - TIME_WIDTH - 20, 12))
         return [self._row(step, title_width, width) for step in self.steps]
-
-    def watch_steps(self) -> None:
-        self.redraw()
 
     def watch_at(self) -> None:
         if any(step.state == StepState.RUNNING for step in self.steps):
@@ -147,8 +146,8 @@ class FailurePanel(StripWidget):
     }
     """
 
-    failure: reactive[Failure | None] = reactive(None, init=False, layout=True)
-    to_mend: reactive[str] = reactive("", init=False)
+    failure: Drawn[Failure | None] = Drawn(None, layout=True)
+    to_mend: Drawn[str] = Drawn("")
     """The peer whose engine is the trouble; empty for none."""
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
@@ -162,12 +161,6 @@ class FailurePanel(StripWidget):
         if self.failure is None:
             return None
         return Copyable("the failure", failure_text(self.failure))
-
-    def watch_failure(self) -> None:
-        self.redraw()
-
-    def watch_to_mend(self) -> None:
-        self.redraw()
 
     def _rows(self, width: int) -> list[list[Part]]:
         failure = self.failure
@@ -239,7 +232,6 @@ def peer_to_mend(snapshot: ClusterSnapshot) -> str:
     return next(iter((*names, *unfit)), "")
 
 
-_BUSY = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.STOPPING})
 _VIEWS = ("idle", "busy", "failed", "serving")
 
 
@@ -252,7 +244,7 @@ class IdleNote(StripWidget):
     }
     """
 
-    message: reactive[str] = reactive("", init=False, layout=True)
+    message: Drawn[str] = Drawn("", layout=True)
     """The controller's message; may be empty."""
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
@@ -267,9 +259,6 @@ class IdleNote(StripWidget):
             line([(pick, key), (" picks a model", dim)], width),
             line([(launch, key), (" launches the split as it is shown", dim)], width),
         ]
-
-    def watch_message(self) -> None:
-        self.redraw()
 
     @property
     def _tone(self) -> Style:
@@ -294,10 +283,11 @@ all workers together; then each link's own round trip and what goes over it now.
 data go to other machines, and there is room, each link says how: *direct*, or through
 the SSH *tunnel*; Peers and Traffic say why.
 
-**token** is a typical token: lettered blocks compute (the head first, then each
-worker), `░` is on the way there, `▒` on the way back, `─` waits. *p50* and *p99* are of
-the latest few hundred passes. With several slots at work, or a draft model, a pass
-makes several tokens: then *tok/pass* says how many. The Traffic screen has all of it
+**pass** is a typical forward pass: lettered blocks compute (the head first, then each
+worker), `░` is on the way there, `▒` on the way back, `─` waits; together they take its
+*p50*. *p50* and *p99* are of the latest few hundred passes. With several slots at work,
+or a draft model, a pass makes several tokens: then *tok/pass* says how many, and the
+trips of a pass stand after those of a token. The Traffic screen has all of it
 worker by worker. Once answers have ended, the frame has the acceptance of a draft,
 the speed with it and without, if both ran, and that of several clients together.
 
@@ -334,21 +324,20 @@ peer whose own does not fit.
     }
     """
 
-    def __init__(self, desk: Desk, *, id: str | None = None) -> None:  # noqa: A002
+    def __init__(self, editor: PlanEditor, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id, classes="pane")
         self.border_title = "Live"
-        self._desk = desk
-        self.graph = RateGraph(desk.trends.rates)
-        self._line = LiveLine(desk.trends.rates)
+        self._editor = editor
+        self.graph = RateGraph()
+        self._line = LiveLine()
         self._graphs = WorkerGraphs()
         self._idle = IdleNote()
         self._figures = LiveFigures()
         self._token = TokenBar()
         self._figures_cells = 0
-        self._marks: tuple[str, ...] = ()
         self._steps = StepList()
         self._failure = FailurePanel()
-        self._snapshot: ClusterSnapshot | None = None
+        self.facts: LiveFacts | None = None
 
     def compose(self) -> ComposeResult:
         yield self._idle
@@ -359,10 +348,10 @@ peer whose own does not fit.
         yield self._graphs
         yield self._line
 
-    def show(self, snapshot: ClusterSnapshot) -> None:
-        """Show a snapshot."""
-        self._snapshot = snapshot
-        view = view_of(snapshot)
+    def show(self, facts: LiveFacts) -> None:
+        """Show the figures of a snapshot."""
+        self.facts = facts
+        snapshot, view = facts.snapshot, facts.view
         if not self.has_class(f"-{view}"):
             # A relaunch keeps the rows: what is below would move twice.
             keeps = view == "busy" and self.has_class("-serving")
@@ -376,7 +365,10 @@ peer whose own does not fit.
         self._failure.to_mend = peer_to_mend(snapshot) if view == "failed" else ""
         if view == "busy":
             self.call_after_refresh(self._scroll_to_step)
-        self._show_token(snapshot)
+        self._token.show(facts)
+        self._show_line()
+        head = snapshot.plan.head if snapshot.plan else ""
+        self._graphs.show(self._editor.trends.workers, facts.devices, head)
         self._fit_columns()
         told = (
             acceptance_text(snapshot.speed.acceptance),
@@ -385,16 +377,18 @@ peer whose own does not fit.
         )
         said = " · ".join(filter(None, told))
         resubtitle(self, said if view == "serving" else "")
-        rates = self._desk.trends.rates
-        self.graph.show(rates)
-        self._line.show(snapshot, rates)
+        rates = self._editor.trends.rates
+        for graph in (self.graph, self._line):
+            graph.history, graph.version = rates, rates.version
 
-    def show_marks(self, marks: tuple[str, ...]) -> None:
-        """The devices in the order of their letters and colours in the split."""
-        if marks != self._marks:
-            self._marks = marks
-            if self._snapshot is not None:
-                self._show_token(self._snapshot)
+    def fold(self, folded: bool) -> None:
+        """Become one line, or all of it."""
+        self.set_class(folded, "-folded")
+        self._show_line()
+
+    def _show_line(self) -> None:
+        if self.facts is not None and self.has_class("-folded"):
+            self._line.figures = line_figures(self.facts)
 
     def on_resize(self) -> None:
         self._fit_columns()
@@ -407,7 +401,7 @@ peer whose own does not fit.
         """The failure, else the address of the API."""
         if self.has_class("-failed"):
             return self._failure.copyable()
-        url = self._snapshot.api_url if self._snapshot else None
+        url = self.facts.snapshot.api_url if self.facts else None
         return Copyable("the API address", url) if url else None
 
     def say_keys(self) -> None:
@@ -419,18 +413,12 @@ peer whose own does not fit.
         """The peer whose engine failed a launch; empty for none."""
         return self._failure.to_mend
 
-    def _show_token(self, snapshot: ClusterSnapshot) -> None:
-        self._token.show(snapshot, self._marks)
-        devices = device_marks(snapshot, self._marks)
-        head = snapshot.plan.head if snapshot.plan else ""
-        self._graphs.show(self._desk.trends.workers, devices, head)
-
     def _fit_columns(self) -> None:
         """The figures that have room; the graph gets the rest."""
         width, rows = self.content_size.width, max(self._figures.size.height, 3)
-        if self._snapshot is None or not width:
+        if self.facts is None or not width or not self._figures.is_seen:
             return
-        columns = columns_of(self._snapshot, width, rows)
+        columns = columns_of(self.facts, width, rows)
         cells = min(columns_width(columns), width)
         if self._figures_cells != cells:
             self._figures_cells = cells
@@ -444,22 +432,13 @@ peer whose own does not fit.
     @property
     def log_name(self) -> str:
         """The process whose log tells most; empty for none."""
-        snapshot = self._snapshot
-        if snapshot is None:
+        if self.facts is None:
             return ""
+        snapshot = self.facts.snapshot
         if snapshot.failure and snapshot.failure.process:
             return snapshot.failure.process
         servers = [p.name for p in snapshot.processes if p.role == "server"]
         return next(iter(servers), "")
-
-
-def view_of(snapshot: ClusterSnapshot) -> str:
-    """The name of the view that shows this state."""
-    if snapshot.state == ClusterState.SERVING:
-        return "serving"
-    if snapshot.state in _BUSY:
-        return "busy"
-    return "failed" if snapshot.failure else "idle"
 
 
 def _titled(snapshot: ClusterSnapshot, view: str) -> str:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from backends.state import Device, Peer
-    from tui.model.draft import Draft
+    from tui.model.edit import Edit
     from tui.widgets.palette import Palette
 
 
@@ -81,15 +81,15 @@ class Fill(NamedTuple):
     """The source of the split's figure; None for the memory in use now."""
 
 
-def fill_of(device: Device, draft: Draft | None) -> Fill:
+def fill_of(device: Device, edit: Edit | None) -> Fill:
     """The memory that the split shown takes of a device, else the memory in use now."""
-    for load in draft.loads if draft else ():
-        if load.device == device.id and draft:
+    for load in edit.loads if edit else ():
+        if load.device == device.id and edit:
             return Fill(
                 load.total_bytes,
                 device.usable_bytes,
-                draft.mark(device.id),
-                device.id in draft.misfits,
+                edit.mark(device.id),
+                device.id in edit.misfits,
                 load.source,
             )
     taken = device.total_bytes - device.free_bytes
@@ -248,7 +248,7 @@ the split does not use shows what is taken now. The letter is the device's in th
     """
 
     peers: reactive[tuple[Peer, ...]] = reactive((), init=False, repaint=False)
-    draft: reactive[Draft | None] = reactive(None, init=False, repaint=False)
+    edit: reactive[Edit | None] = reactive(None, init=False, repaint=False)
     """The split shown, for letters and planned bytes."""
     fallbacks: reactive[dict[str, str]] = reactive({}, init=False, repaint=False)
     """By peer, what the cluster would go on with if it were lost."""
@@ -337,7 +337,7 @@ the split does not use shows what is taken now. The letter is the device's in th
         peer, selected = self.peers[index], index == self.selected
         return PeerBlock(
             peer=peer,
-            fills=tuple(fill_of(device, self.draft) for device in peer.devices),
+            fills=tuple(fill_of(device, self.edit) for device in peer.devices),
             width=width,
             selected=selected,
             cursor=selected and self.has_focus,
@@ -410,7 +410,7 @@ the split does not use shows what is taken now. The letter is the device's in th
         if was != self.peer:
             self.post_message(self.Selected())
 
-    def watch_draft(self) -> None:
+    def watch_edit(self) -> None:
         self._show_news()
 
     def watch_fallbacks(self) -> None:
@@ -528,11 +528,11 @@ class PeersPane(VerticalScroll, can_focus=False):
         yield self.peer_list
         yield self._filter_bar
 
-    def show(self, peers: tuple[Peer, ...], draft: Draft | None) -> None:
+    def show(self, peers: tuple[Peer, ...], edit: Edit | None) -> None:
         """Show peers, and what a split would put on them."""
         self._peers = peers
         self._list()
-        self.show_draft(draft)
+        self.peer_list.edit = edit
 
     def _list(self) -> None:
         """List the peers that have all the words of the filter."""
@@ -561,10 +561,6 @@ class PeersPane(VerticalScroll, can_focus=False):
     def _filter_left(self, event: FilterBar.Left) -> None:
         event.stop()
         self.focus_default()
-
-    def show_draft(self, draft: Draft | None) -> None:
-        """Show what a split would put on the devices."""
-        self.peer_list.draft = draft
 
     def show_fallbacks(self, fallbacks: dict[str, str]) -> None:
         """Show what the cluster would go on with, by what it would lose."""

@@ -14,12 +14,12 @@ from backends.state import ClusterState
 from tui.actions.keymap import bindings
 from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ZOOMED, ConsoleScreen
 from tui.app.messages import LogWanted, PeerWanted
+from tui.model.facts import LiveFacts
 from tui.model.names import model_name
 from tui.model.peer_words import fallback_text
 from tui.screens.cluster.chat_pane import ChatPane
 from tui.screens.cluster.live_pane import LivePane
 from tui.screens.cluster.peers_pane import PeerList, PeersPane, unfit_actions
-from tui.screens.cluster.split_bar import SplitBar
 from tui.screens.cluster.split_pane import SplitPane
 from tui.widgets.keys import with_keys
 from tui.widgets.rarely import Rarely
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from backends.state import ClusterSnapshot, Link
-    from tui.model.desk import Desk
+    from tui.model.editor import PlanEditor
 
 
 DRAW_GAP_S = 1.0
@@ -136,13 +136,17 @@ class ClusterScreen(ConsoleScreen):
     """Id of the pane that has the whole screen; empty for none."""
 
     def __init__(
-        self, desk: Desk, *, zoomed: str = "", clock: Callable[[], float] = time.time
+        self,
+        editor: PlanEditor,
+        *,
+        zoomed: str = "",
+        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()
         self.peers = PeersPane(id="peers", clock=clock)
-        self._desk = desk
-        self.split = SplitPane(desk, id="split")
-        self.live = LivePane(desk, id="live")
+        self._editor = editor
+        self.split = SplitPane(editor, id="split")
+        self.live = LivePane(editor, id="live")
         self.chat = ChatPane(id="chat", classes="pane")
         self.token = TokenPane(id="token")
         self._readiness: str | None = None
@@ -164,7 +168,7 @@ class ClusterScreen(ConsoleScreen):
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         """Show what goes on."""
         super().show_snapshot(snapshot)
-        self.live.show(snapshot)
+        self.live.show(self._facts(snapshot))
         self.token.show(snapshot)
         self.peers.show_fallbacks(
             {one.lost: fallback_text(one, snapshot.plan) for one in snapshot.fallbacks}
@@ -173,30 +177,34 @@ class ClusterScreen(ConsoleScreen):
             self._state = snapshot.state
             self._state_changed(snapshot)
 
-    def show_desk(self) -> None:
-        """Show the plan being edited beside what runs."""
-        desk = self._desk
-        draft = desk.draft
-        self.status_line.model = desk.plan.model if desk.plan else ""
+    def show_edit(self) -> None:
+        """Show the edited plan beside the running one."""
+        editor = self._editor
+        edit = editor.edit
+        self.status_line.model = editor.plan.model if editor.plan else ""
         self.split.follow()
-        self.peers.show(desk.peers, self.split.bar.draft)
-        self.live.show_marks(draft.marks if draft else ())
-        self._n_devices = len(draft.split.shares) if draft else 2
+        self.peers.show(editor.peers, edit)
+        if self.shown is not None:
+            facts = self._facts(self.shown)
+            if self.live.facts is None or facts.marks != self.live.facts.marks:
+                self.live.show(facts)
+        self._n_devices = len(edit.split.shares) if edit else 2
         self._divide_rows()
         self._mute()
-        if desk.plan is not None:
-            self.chat.set_model(model_name(desk.plan.model))
+        if editor.plan is not None:
+            self.chat.set_model(model_name(editor.plan.model))
         self._show_readiness()
 
-    @on(SplitBar.Changed)
-    def _split_changed(self) -> None:
-        self.peers.show_draft(self.split.bar.draft)
+    def _facts(self, snapshot: ClusterSnapshot) -> LiveFacts:
+        if snapshot is self._editor.snapshot:
+            return self._editor.facts
+        return LiveFacts.of(snapshot, self._editor.marks)
 
     @on(PeerList.Selected)
     def _mute(self) -> None:
-        idle = set() if self._desk.editing.can_undo else {"split.undo"}
+        idle = set() if self._editor.can_undo else {"split.undo"}
         unfit = unfit_actions(self.peers.peer_list.peer)
-        self.key_bar.muted = _muted(self._desk) | idle | unfit
+        self.key_bar.muted = _muted(self._editor) | idle | unfit
 
     def watch_zoomed(self) -> None:
         self._arrange()
@@ -317,7 +325,7 @@ class ClusterScreen(ConsoleScreen):
         self._top.display = bool({"peers", "split"} & set(shown))
         self._low.display = bool({"chat", "token"} & set(shown))
         self.set_class(bool(self.zoomed), "-zoomed")
-        self.live.set_class(self._folds, "-folded")
+        self.live.fold(self._folds)
         self.live.set_class(self._is_roomy or self.zoomed == "live", "-roomy")
         self.key_bar.note = self._hidden_note(len(self._panes) - len(shown))
 
@@ -355,18 +363,18 @@ class ClusterScreen(ConsoleScreen):
 
     def _show_readiness(self) -> None:
         """Tell the chat whether it can ask, or what is in the way."""
-        desk = self._desk
-        state = desk.snapshot.state if desk.snapshot else None
+        editor = self._editor
+        state = editor.snapshot.state if editor.snapshot else None
         reason = _WHY_NOT[state] if state else "connecting…"
-        if state == ClusterState.IDLE and desk.plan is None:
+        if state == ClusterState.IDLE and editor.plan is None:
             reason = "nothing runs: {cluster.model} picks a model"
-        failure = desk.snapshot.failure if desk.snapshot else None
+        failure = editor.snapshot.failure if editor.snapshot else None
         if failure is not None and failure.served:
             reason = "nothing runs: the cluster broke"
         ready = state == ClusterState.SERVING
         if reason != self._readiness:
             self._readiness = reason
-            returning = desk.alive and state is not ClusterState.STOPPING
+            returning = editor.alive and state is not ClusterState.STOPPING
             said = "" if ready else reason
             self.chat.set_ready(ready, said, returning=returning)
 
@@ -378,9 +386,9 @@ class ClusterScreen(ConsoleScreen):
         self.refresh_bindings()
 
 
-def _muted(desk: Desk) -> frozenset[str]:
+def _muted(editor: PlanEditor) -> frozenset[str]:
     return frozenset(
-        ({"cluster.launch"} if desk.unchanged or desk.plan is None else set())
-        | (set() if desk.alive else {"cluster.stop"})
-        | (set() if desk.plan else {"cluster.balance", "cluster.settings"})
+        ({"cluster.launch"} if editor.unchanged or editor.plan is None else set())
+        | (set() if editor.alive else {"cluster.stop"})
+        | (set() if editor.plan else {"cluster.balance", "cluster.settings"})
     )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
 from textual.actions import SkipAction
-from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
@@ -17,14 +16,13 @@ from backends.split.layout import counts, devices, format_range
 from backends.state import LayerRange
 from tui.actions.keymap import bindings
 from tui.app.messages import Notice
-from tui.model.drag import Drag
+from tui.model.edit import runs_now
 from tui.model.names import device_label, letter
 from tui.model.quantities import common_unit, in_unit, part_of
-from tui.model.verdict import runs_now
 from tui.widgets.keys import with_keys
 from tui.widgets.number_strip import NumberStrip
 from tui.widgets.sources import style_of, tick_of
-from tui.widgets.strips import Part, clip, fitting, line
+from tui.widgets.strips import Drawn, Part, clip, fitting, line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,8 +33,8 @@ if TYPE_CHECKING:
 
     from backends.split.loads import DeviceLoad
     from backends.state import Share, Split
-    from tui.model.desk import Desk
-    from tui.model.draft import Draft
+    from tui.model.edit import Edit
+    from tui.model.editor import PlanEditor
     from tui.widgets.palette import Palette
 
 
@@ -144,9 +142,9 @@ def span_width(n_layer: int, *, short: bool = False) -> int:
     return 2 * digits + 1 + (2 if short else len(" + output"))
 
 
-def total_of_available(draft: Draft, load: DeviceLoad) -> str:
+def total_of_available(edit: Edit, load: DeviceLoad) -> str:
     """``15.0 of 55.0 GiB``; only the total where the device is unknown."""
-    available = draft.available.get(load.device)
+    available = edit.available.get(load.device)
     if available is None:
         unit = common_unit(load.total_bytes)
         return f"{in_unit(load.total_bytes, unit)} {unit}"
@@ -166,7 +164,7 @@ EMPTY = "·"
 class BarPicture:
     """One state of the bar."""
 
-    draft: Draft
+    edit: Edit
     geometry: BarGeometry
     palette: Palette
     picked: int
@@ -193,7 +191,7 @@ class BarPicture:
     def bar_line(self, with_letters: bool) -> Strip:
         """A row of the bar itself."""
         cells: list[Part] = []
-        for index, share in enumerate(self.draft.split.shares):
+        for index, share in enumerate(self.edit.split.shares):
             cells += self._segment(index, share, with_letters)
             if index < len(self.geometry.positions):
                 cells.append((HANDLE, self._handle_style(index)))
@@ -202,9 +200,9 @@ class BarPicture:
     def name_line(self) -> Strip:
         """Letter and name over each device's segment; the pick over its handle."""
         parts: list[Part] = []
-        for index, share in enumerate(self.draft.split.shares):
+        for index, share in enumerate(self.edit.split.shares):
             start, end = self.geometry.span(index)
-            mark = self.draft.mark(share.device)
+            mark = self.edit.mark(share.device)
             text = clip(fitting(_names(mark, share.device), end - start), end - start)
             parts.append((text, self.palette.device(mark)))
             if index < len(self.geometry.positions):
@@ -215,7 +213,7 @@ class BarPicture:
     def range_line(self) -> Strip:
         """Layers and bytes under each device's segment, and whether they fit."""
         parts: list[Part] = []
-        for index, load in enumerate(self.draft.loads):
+        for index, load in enumerate(self.edit.loads):
             start, end = self.geometry.span(index)
             parts.append(self._range(load, end - start))
             if index < len(self.geometry.positions):
@@ -224,10 +222,10 @@ class BarPicture:
 
     def typed_line(self) -> Strip:
         """The layer count being typed, in place of the ranges."""
-        mark = self.draft.mark(self.draft.split.shares[self.picked].device)
+        mark = self.edit.mark(self.edit.split.shares[self.picked].device)
         plain, key, dim = self.palette.text, self.palette.key, self.palette.dim
         typed = self.typed or ""
-        most = sum(self.draft.counts[self.picked : self.picked + 2])
+        most = sum(self.edit.counts[self.picked : self.picked + 2])
         too_many = int(typed or 0) > most
         parts = [
             (f"{letter(mark)} gets ", plain),
@@ -242,12 +240,12 @@ class BarPicture:
 
     def _segment(self, index: int, share: Share, with_letter: bool) -> list[Part]:
         start, end = self.geometry.span(index)
-        mark = self.draft.mark(share.device)
+        mark = self.edit.mark(share.device)
         if not share.layers:
             text = letter(mark) if with_letter else EMPTY
             return [(text, self.palette.device(mark))] * (end - start)
         fill, edge = self.palette.fill(mark), self.palette.edge(mark)
-        plain = (HATCH, edge) if share.device in self.draft.misfits else (" ", fill)
+        plain = (HATCH, edge) if share.device in self.edit.misfits else (" ", fill)
         edges = self.geometry.layer_edges(index)
         cells = [(LAYER_EDGE, edge) if x in edges else plain for x in range(start, end)]
         for x in self.ghost & set(range(start, end)):
@@ -259,9 +257,9 @@ class BarPicture:
         return cells
 
     def _range(self, load: DeviceLoad, width: int) -> Part:
-        misfit = load.device in self.draft.misfits
-        span = short_span(load, self.draft.model.n_layer)
-        size = total_of_available(self.draft, load)
+        misfit = load.device in self.edit.misfits
+        span = short_span(load, self.edit.model.n_layer)
+        size = total_of_available(self.edit, load)
         # The tick is for what was checked, not for a prediction.
         mark = tick_of(load.source)
         texts = _bad_ranges(span, size) if misfit else _good_ranges(span, size, mark)
@@ -301,9 +299,7 @@ def _merged(cells: Iterable[Part], width: int) -> Strip:
 class SplitBar(NumberStrip, can_focus=True):
     """One bar of layers per device, its boundaries draggable.
 
-    Mouse and keys do the same: they ask the desk, which owns the split and its
-    history, and the bar shows what lies there then. Its own is only a drag that is
-    not let go yet.
+    Mouse and keys do the same: they change the editor, and the bar follows the edit.
     """
 
     HELP: ClassVar[str | None] = """\
@@ -327,68 +323,48 @@ device has. Nothing runs until you launch.
     }
     """
 
-    draft: reactive[Draft | None] = reactive(None, init=False, repaint=False)
+    edit: reactive[Edit | None] = reactive(None, init=False, repaint=False)
     """The split shown; None before the user chooses a model."""
     picked: reactive[int] = reactive(0, init=False)
     """The boundary the keys move."""
-    running: reactive[Split | None] = reactive(None, init=False, repaint=False)
+    running: Drawn[Split | None] = Drawn(None)
     """The split that runs, whose boundaries stay on the bar; None for none."""
 
-    class Changed(Message):
-        """Another split is shown; ``final`` when the desk has it, too.
-
-        Whoever hears of it reads the desk: messages that wait say nothing new.
-        """
-
-        def __init__(self, bar: SplitBar, *, final: bool) -> None:
-            super().__init__()
-            self.bar = bar
-            self.final = final
-
-        def can_replace(self, message: Message) -> bool:
-            """A newer one of this bar says as much, unless only this is final."""
-            return (
-                isinstance(message, SplitBar.Changed)
-                and message.bar is self.bar
-                and (message.final or not self.final)
-            )
-
-    def __init__(self, desk: Desk, *, id: str | None = None) -> None:  # noqa: A002
+    def __init__(self, editor: PlanEditor, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
-        self._desk = desk
-        self._drag: Drag | None = None
+        self._editor = editor
+        self._grab_x: int | None = None
+        """The column at which the mouse took a boundary; None while it holds none."""
 
-    # --- what others use -----------------------------------------------------
+    # --- the interface to others ---------------------------------------------
 
     def follow(self) -> None:
-        """Show what lies on the desk.
+        """Show the edit beside the running split.
 
-        A drag and a number being typed go on where the split is the one they began
-        with: news about devices come all the time.
+        A number being typed goes on while the split is the one it began with: news
+        about devices come all the time.
         """
-        draft, running = self._desk.draft, runs_now(self._desk.snapshot)
+        edit, running = self._editor.edit, runs_now(self._editor.snapshot)
         self.running = running.split if running else None
-        split = draft.split if draft else None
-        before = self._drag.start if self._drag else self.draft and self.draft.split
+        if self.dragging and not self._editor.dragging:
+            self._release()
+        before, split = self.edit and self.edit.split, edit and edit.split
         if split != before:
-            self._end_drag()
             self.typed = None
-        if draft and not (self.draft and _same_shape(self.draft.split, draft.split)):
-            self.draft = draft
-            self.picked = _first_shared(draft.split)
-        self.draft = draft and draft.with_split(
-            self._drag.split if self._drag else draft.split
-        )
+        if split and not (before and _same_shape(before, split)):
+            self.edit = edit
+            self.picked = _first_shared(split)
+        self.edit = edit
 
     @property
     def dragging(self) -> bool:
         """True if the mouse holds a boundary now."""
-        return self._drag is not None
+        return self._grab_x is not None
 
     @property
     def geometry(self) -> BarGeometry:
         """The places of segments and handles at the present width."""
-        counts = self.draft.counts if self.draft else (1,)
+        counts = self.edit.counts if self.edit else (1,)
         return BarGeometry(self.content_size.width, counts)
 
     @property
@@ -399,11 +375,11 @@ device has. Nothing runs until you launch.
     @property
     def n_boundaries(self) -> int:
         """Boundaries there are to drag."""
-        return len(self.draft.split.shares) - 1 if self.draft else 0
+        return len(self.edit.split.shares) - 1 if self.edit else 0
 
     @property
     def can_undo(self) -> bool:
-        return self._desk.editing.can_undo
+        return self._editor.can_undo
 
     @property
     def takes_number(self) -> bool:
@@ -412,21 +388,22 @@ device has. Nothing runs until you launch.
 
     def take_number(self, text: str) -> None:
         """Give the device left of the boundary so many layers, or what there are."""
-        if self.draft is None:
+        if self.edit is None:
             return
-        most = sum(self.draft.counts[self.picked : self.picked + 2])
+        most = sum(self.edit.counts[self.picked : self.picked + 2])
         if int(text) > most:
             what = f"At most {most} layers here: set to {most}"
             self.post_message(Notice(what, "warning"))
-        self._ask(self._desk.editing.give(self.picked, int(text)))
+        self._editor.give(self.picked, int(text))
+        self.follow()
 
     # --- drawing ---------------------------------------------------------------
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        if self.draft is None or width < 1:
+        if self.edit is None or width < 1:
             return []
         picture = BarPicture(
-            draft=self.draft,
+            edit=self.edit,
             geometry=self.geometry,
             palette=self.palette,
             picked=self.picked,
@@ -442,8 +419,8 @@ device has. Nothing runs until you launch.
 
     def _ghost(self) -> frozenset[int]:
         """Columns of the boundaries that run, where those shown are elsewhere."""
-        runs, draft = self.running, self.draft
-        if runs is None or draft is None or devices(draft.split) != devices(runs):
+        runs, edit = self.running, self.edit
+        if runs is None or edit is None or devices(edit.split) != devices(runs):
             return frozenset()
         there, here = BarGeometry(self.content_size.width, counts(runs)), self.geometry
         pairs = enumerate(zip(there.positions, here.positions, strict=True))
@@ -454,11 +431,8 @@ device has. Nothing runs until you launch.
     def validate_picked(self, picked: int) -> int:
         return min(max(picked, 0), max(self.n_boundaries - 1, 0))
 
-    def watch_draft(self) -> None:
+    def watch_edit(self) -> None:
         self.picked = self.validate_picked(self.picked)
-        self.redraw_changed()
-
-    def watch_running(self) -> None:
         self.redraw_changed()
 
     def watch_picked(self) -> None:
@@ -469,7 +443,8 @@ device has. Nothing runs until you launch.
 
     def action_move(self, by: int) -> None:
         if not self.dragging:
-            self._ask(self._desk.editing.move(self.picked, by))
+            self._editor.move(self.picked, by)
+            self.follow()
 
     def action_move_to_end(self, direction: int) -> None:
         self.action_move(direction * (self.geometry.total + 1))
@@ -481,21 +456,21 @@ device has. Nothing runs until you launch.
     def action_reorder(self, by: int) -> None:
         if self.dragging:
             return
-        if self._desk.editing.exchange(self.picked, by):
-            self._ask(True)
+        if self._editor.exchange(self.picked, by):
+            self.follow()
             self.picked += by
         else:
             self.app.bell()
 
     def action_undo(self) -> None:
-        self._step(self._desk.editing.undo)
+        self._step(self._editor.undo)
 
     def action_redo(self) -> None:
-        self._step(self._desk.editing.redo)
+        self._step(self._editor.redo)
 
     def action_cancel(self) -> None:
         if self.dragging:
-            self._restore()
+            self._cancel_drag()
         elif self.typed is not None:
             self.typed = None
         else:
@@ -509,7 +484,7 @@ device has. Nothing runs until you launch.
     # --- events ----------------------------------------------------------------------
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        if event.button != 1 or self.draft is None or not self.n_boundaries:
+        if event.button != 1 or self.edit is None or not self.n_boundaries:
             return
         event.stop()
         x = event.get_content_offset_capture(self).x
@@ -518,60 +493,46 @@ device has. Nothing runs until you launch.
             self.picked = min(self.geometry.segment_at(x), self.n_boundaries - 1)
             return
         self.picked = near
-        self._drag = Drag.of(self.draft.split, near, x)
+        self._editor.grab(near)
+        self._grab_x = x
         self.capture_mouse()
         self.redraw()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        if self._drag is None:
+        if not self.dragging:
             return
         event.stop()
         x = event.get_content_offset_capture(self).x
-        at = self.geometry.position_at(self._drag.boundary, x)
-        drag = self._drag.back() if x == self._drag.grab_x else self._drag.to(at)
-        if drag != self._drag:
-            self._drag = drag
-            self._show(drag)
+        at = self.geometry.position_at(self.picked, x)
+        self._editor.drag_to(None if x == self._grab_x else at)
+        self.follow()
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        if self._drag is None:
-            return
-        event.stop()
-        drag = self._drag
-        self._end_drag()
-        self._ask(self._desk.editing.drop(drag))
+        if self.dragging:
+            event.stop()
+            self._release()
+            self._editor.drop()
+            self.follow()
 
     def on_mouse_release(self, event: events.MouseRelease) -> None:
         if self.dragging:
-            self._restore()
+            self._cancel_drag()
 
     # --- inside ---------------------------------------------------------------
-
-    def _ask(self, changed: bool) -> None:
-        if changed:
-            self.follow()
-            self.post_message(self.Changed(self, final=True))
 
     def _step(self, step: Callable[[], bool]) -> None:
         if self.dragging or not step():
             self.app.bell()
-        else:
-            self._ask(True)
-
-    def _show(self, drag: Drag) -> None:
-        if self.draft is not None:
-            self.draft = self.draft.with_split(drag.split)
-            self.post_message(self.Changed(self, final=not drag.moved))
-
-    def _restore(self) -> None:
-        self._end_drag()
         self.follow()
-        self.post_message(self.Changed(self, final=True))
 
-    def _end_drag(self) -> None:
-        if self._drag is not None:
-            self._drag = None
-            self.release_mouse()
+    def _cancel_drag(self) -> None:
+        self._release()
+        self._editor.cancel_drag()
+        self.follow()
+
+    def _release(self) -> None:
+        self._grab_x = None
+        self.release_mouse()
         self.redraw()
 
 

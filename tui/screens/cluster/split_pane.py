@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import on
 from textual.reactive import reactive
 from textual.widget import Widget
 
@@ -18,6 +17,7 @@ from tui.screens.cluster.split_bar import SplitBar, layer_span, short_span, span
 from tui.widgets.keys import takes_text, with_keys
 from tui.widgets.sources import PREDICTED, least_of, style_of, tick_of, told
 from tui.widgets.strips import (
+    Drawn,
     Part,
     StripWidget,
     clip,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from textual.strip import Strip
 
     from backends.split.loads import DeviceLoad
-    from tui.model.desk import Desk
-    from tui.model.draft import Draft
+    from tui.model.edit import Edit
+    from tui.model.editor import PlanEditor
 
 
 NAME_WIDTH_MAX = 16
@@ -53,80 +53,74 @@ class LoadTable(StripWidget):
     }
     """
 
-    draft: reactive[Draft | None] = reactive(None, init=False, repaint=False)
+    edit: reactive[Edit | None] = reactive(None, init=False, repaint=False)
     """The split shown by the bar."""
 
-    headed: reactive[bool] = reactive(False, init=False, layout=True)
+    headed: Drawn[bool] = Drawn(False, layout=True)
     """A row above says what the columns are."""
-    stale: reactive[bool] = reactive(False, init=False, repaint=False)
+    stale: Drawn[bool] = Drawn(False)
     """The figures are not of what is set now."""
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        n_rows = _n_rows(self.draft)
+        n_rows = _n_rows(self.edit)
         return n_rows + (self.headed and n_rows > 0)
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        if self.draft is None:
+        if self.edit is None:
             return []
-        loads = self.draft.loads
+        loads = self.edit.loads
         unit = common_unit(max(load.total_bytes for load in loads))
-        rows = [self._row(self.draft, load, unit, width) for load in loads]
-        return [self._heading(self.draft, unit, width), *rows] if self.headed else rows
+        rows = [self._row(self.edit, load, unit, width) for load in loads]
+        return [self._heading(self.edit, unit, width), *rows] if self.headed else rows
 
-    def watch_draft(self, before: Draft | None, now: Draft | None) -> None:
+    def watch_edit(self, before: Edit | None, now: Edit | None) -> None:
         if _n_rows(before) == _n_rows(now):
             self.redraw_changed()
         else:
             self._strips = None
             self.refresh(layout=True)
 
-    def watch_headed(self) -> None:
-        self.redraw()
-
-    def watch_stale(self) -> None:
-        self.redraw_changed()
-
-    def _row(self, draft: Draft, load: DeviceLoad, unit: str, width: int) -> Strip:
-        misfit = load.device in draft.misfits
+    def _row(self, edit: Edit, load: DeviceLoad, unit: str, width: int) -> Strip:
+        misfit = load.device in edit.misfits
         tail: list[Part] = [self._verdict(load, misfit)]
-        name, span, shown, sums, room = self._fitted(draft, load, unit, width)
-        bar = self._bar(draft, load, room - 2)
+        name, span, shown, sums, room = self._fitted(edit, load, unit, width)
+        bar = self._bar(edit, load, room - 2)
         return line([*name, span, *shown, *sums, *bar, *tail], width)
 
     def _fitted(
-        self, draft: Draft, load: DeviceLoad, unit: str, width: int
+        self, edit: Edit, load: DeviceLoad, unit: str, width: int
     ) -> tuple[list[Part], Part, list[Part], list[Part], int]:
         """Name, layers, parts and sum of a device, and the room left for its bar."""
-        name, sums = self._label(draft, load), self._sums(draft, load, unit)
+        name, sums = self._label(edit, load), self._sums(edit, load, unit)
         parts = self._parts(load, unit)
         room = width - parts_width([*name, *sums]) - TICK_WIDTH
-        span = self._span(draft, load, room, parts_width(parts))
+        span = self._span(edit, load, room, parts_width(parts))
         room -= parts_width([span])
         shown = parts if room >= parts_width(parts) else []
         return name, span, shown, sums, room - parts_width(shown)
 
-    def _heading(self, draft: Draft, unit: str, width: int) -> Strip:
+    def _heading(self, edit: Edit, unit: str, width: int) -> Strip:
         """The columns' names, over the figures of the first device."""
-        load = draft.loads[0]
-        name, span, shown, _sums, _room = self._fitted(draft, load, unit, width)
+        load = edit.loads[0]
+        name, span, shown, _sums, _room = self._fitted(edit, load, unit, width)
         titles = [f"{'device':<{parts_width(name)}}", f"{'layers':<{len(span[0])}}"]
         if shown:
             titles.append(f"{'weights':>7}   {'KV':>4}   {'buffers':>7}  ")
         titles.append(f"{'total':>5}")
         return line([("".join(titles), self.palette.dim)], width)
 
-    def _label(self, draft: Draft, load: DeviceLoad) -> list[Part]:
-        mark = draft.mark(load.device)
-        longest = max(len(share.device) for share in draft.split.shares)
+    def _label(self, edit: Edit, load: DeviceLoad) -> list[Part]:
+        mark = edit.mark(load.device)
+        longest = max(len(share.device) for share in edit.split.shares)
         label = clip(device_label(load.device), min(longest, NAME_WIDTH_MAX))
         return [
             (f"{letter(mark)} ", self.palette.device(mark)),
             (f"{label}  ", self.palette.text),
         ]
 
-    def _span(self, draft: Draft, load: DeviceLoad, room: int, parts: int) -> Part:
+    def _span(self, edit: Edit, load: DeviceLoad, room: int, parts: int) -> Part:
         """The layers; in full only where the parts still have room beside."""
-        n_layer = draft.model.n_layer
+        n_layer = edit.model.n_layer
         full, short = span_width(n_layer) + 1, span_width(n_layer, short=True) + 1
         if room >= full + parts or full <= room < short + parts:
             return clip(layer_span(load, n_layer), full), self.palette.text
@@ -145,8 +139,8 @@ class LoadTable(StripWidget):
     def _style(self, load: DeviceLoad) -> Style:
         return self.palette.dim if self.stale else style_of(load.source, self.palette)
 
-    def _sums(self, draft: Draft, load: DeviceLoad, unit: str) -> list[Part]:
-        available = draft.available.get(load.device)
+    def _sums(self, edit: Edit, load: DeviceLoad, unit: str) -> list[Part]:
+        available = edit.available.get(load.device)
         total = in_unit(load.total_bytes, unit)
         if available is None:
             return [(f"{total:>5} {unit}", self._style(load))]
@@ -170,19 +164,19 @@ class LoadTable(StripWidget):
         )
         return [(text, self._style(load))]
 
-    def _bar(self, draft: Draft, load: DeviceLoad, width: int) -> list[Part]:
-        available = draft.available.get(load.device)
+    def _bar(self, edit: Edit, load: DeviceLoad, width: int) -> list[Part]:
+        available = edit.available.get(load.device)
         if available is None or width < BAR_WIDTH_MIN:
             return []
-        full = self.palette.device(draft.mark(load.device))
+        full = self.palette.device(edit.mark(load.device))
         empty = self.palette.track
         total = load.total_bytes
         cells = memory_bar(total, available, width, full=full, empty=empty)
         return [("  ", self.palette.dim), *cells]
 
 
-def _n_rows(draft: Draft | None) -> int:
-    return len(draft.split.shares) if draft else 0
+def _n_rows(edit: Edit | None) -> int:
+    return len(edit.split.shares) if edit else 0
 
 
 EMPTY = Verdict("", "dim")
@@ -199,14 +193,11 @@ class VerdictLine(StripWidget):
     }
     """
 
-    verdict: reactive[Verdict] = reactive(EMPTY, init=False)
+    verdict: Drawn[Verdict] = Drawn(EMPTY)
 
     def draw(self, width: int, height: int) -> list[Strip]:
         style = getattr(self.palette, self.verdict.tone)
         return [line([(self.verdict.text, style)], width)]
-
-    def watch_verdict(self) -> None:
-        self.redraw()
 
 
 class SplitPane(Widget, can_focus=True):
@@ -220,11 +211,11 @@ class SplitPane(Widget, can_focus=True):
     }
     """
 
-    def __init__(self, desk: Desk, *, id: str | None = None) -> None:  # noqa: A002
+    def __init__(self, editor: PlanEditor, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id, classes="pane")
         self.border_title = "Split"
-        self.bar = SplitBar(desk, id="split-bar")
-        self._desk = desk
+        self.bar = SplitBar(editor, id="split-bar")
+        self._editor = editor
         self._table = LoadTable()
         self._verdict = VerdictLine()
 
@@ -239,9 +230,17 @@ class SplitPane(Widget, can_focus=True):
         self._table.headed = headed
 
     def follow(self) -> None:
-        """Show what lies on the desk beside what runs."""
+        """Show the edit beside what runs."""
         self.bar.follow()
-        self._show_draft()
+        edit = self._editor.edit
+        self.bar.display = self._table.display = edit is not None
+        if self.has_focus:
+            self.focus_default()
+        self._table.edit = edit
+        self.say_verdict()
+        retitle(self, self._title(edit))
+        plan = self._editor.plan
+        resubtitle(self, unusual(plan) if plan else "")
 
     def focus_default(self) -> None:
         """The bar is what one works with here; without a model there is none."""
@@ -251,19 +250,19 @@ class SplitPane(Widget, can_focus=True):
 
     def say_verdict(self) -> None:
         """Say how the split stands to what runs, with keys that work now."""
-        said = verdict(self.bar.draft, self._desk.plan, self._desk.snapshot)
+        said = verdict(self.bar.edit, self._editor.plan, self._editor.snapshot)
         text = with_keys(self.app, said.text, typing=takes_text(self.screen.focused))
         self._verdict.verdict = said._replace(text=text)
 
-    def _title(self, draft: Draft | None) -> str:
-        plan = self._desk.plan
-        if draft is None or plan is None:
+    def _title(self, edit: Edit | None) -> str:
+        plan = self._editor.plan
+        if edit is None or plan is None:
             return "Split"
-        source = least_of(draft.loads)
-        kv = sum(load.kv_bytes for load in draft.loads)
-        weights = sum(load.weight_bytes for load in draft.loads)
+        source = least_of(edit.loads)
+        kv = sum(load.kv_bytes for load in edit.loads)
+        weights = sum(load.weight_bytes for load in edit.loads)
         figures = (
-            f"{draft.model.n_layer}+1 layers",
+            f"{edit.model.n_layer}+1 layers",
             told(format_bytes(weights), source),
             ctx_text(plan),
             f"KV {told(format_bytes(kv), source)}",
@@ -278,20 +277,9 @@ class SplitPane(Widget, can_focus=True):
 
     def copyable(self) -> Copyable | None:
         """The command line that runs, else the one that would launch what is shown."""
-        running = self._desk.snapshot if self._desk.unchanged else None
+        running = self._editor.snapshot if self._editor.unchanged else None
         if command := launch_command(running):
             return Copyable("the launch command", command)
-        if (plan := self._desk.plan) is None:
+        if (plan := self._editor.plan) is None:
             return None
         return Copyable("the command that launches this", up_command(plan))
-
-    @on(SplitBar.Changed)
-    def _show_draft(self) -> None:
-        draft = self.bar.draft
-        self.bar.display = self._table.display = draft is not None
-        if self.has_focus:
-            self.focus_default()
-        self._table.draft = draft
-        self.say_verdict()
-        retitle(self, self._title(draft))
-        resubtitle(self, unusual(self._desk.plan) if self._desk.plan else "")

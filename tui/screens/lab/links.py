@@ -9,17 +9,24 @@ import msgspec
 from textual import on
 from textual.containers import Vertical
 from textual.message import Message
-from textual.reactive import reactive
 
 from backends.state import Lab
 from backends.units import format_bytes, format_lab, format_ms
+from tui.model.facts import is_off
 from tui.model.names import letter
 from tui.model.quantities import trips_text
-from tui.model.warnings import is_off
 from tui.screens.lab.forecast import added_ms, same_lab
 from tui.widgets.keys import key_of
 from tui.widgets.slider import Scale, Slider
-from tui.widgets.strips import Part, StripWidget, fitting, line, parts_width, spread
+from tui.widgets.strips import (
+    Drawn,
+    Part,
+    StripWidget,
+    fitting,
+    line,
+    parts_width,
+    spread,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -104,7 +111,7 @@ class PresetList(StripWidget):
     }
     """
 
-    lab: reactive[Lab | None] = reactive(None, init=False)
+    lab: Drawn[Lab | None] = Drawn(None)
     """The lab of the focused link; the list marks its preset."""
 
     class Picked(Message):
@@ -117,9 +124,6 @@ class PresetList(StripWidget):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._hits: list[tuple[int, int, Preset]] = []
-
-    def watch_lab(self) -> None:
-        self.redraw()
 
     def draw(self, width: int, height: int) -> list[Strip]:
         if height < len(PRESETS):
@@ -203,10 +207,7 @@ class LinkHeading(StripWidget):
     LinkHeading { height: 1; }
     """
 
-    heading: reactive[Heading | None] = reactive(None, init=False)
-
-    def watch_heading(self) -> None:
-        self.redraw()
+    heading: Drawn[Heading | None] = Drawn(None)
 
     def draw(self, width: int, height: int) -> list[Strip]:
         if self.heading is None:

@@ -104,7 +104,7 @@ speed without a draft under the same lab, once both were measured.
     ) -> None:
         super().__init__()
         self._cluster = cluster
-        self._desk = LabWishes(clock)
+        self._wishes = LabWishes(clock)
         self._pace: Pace[LabScreen.LabWanted] = Pace(clock)
         self._samples = Samples()
         self._snapshot: ClusterSnapshot | None = None
@@ -155,14 +155,14 @@ speed without a draft under the same lab, once both were measured.
             self._rebuild()
         for link in self._links:
             block = self._blocks[link.worker]
-            if not block.dragging and self._desk.adopt(link):
-                block.show_lab(self._desk.labs[link.worker])
+            if not block.dragging and self._wishes.adopt(link):
+                block.show_lab(self._wishes.labs[link.worker])
         self._show()
 
     def _rebuild(self) -> None:
         self._links_pane.remove_children()
         self._blocks = {link.worker: LinkBlock(link.worker) for link in self._links}
-        self._desk.forget(set(self._blocks))
+        self._wishes.forget(set(self._blocks))
         self._links_pane.mount(*self._blocks.values())
         self.set_class(not self._blocks, "-empty")
         if self._current not in self._blocks:
@@ -275,7 +275,7 @@ speed without a draft under the same lab, once both were measured.
         self._put(None, None)
 
     def action_undo(self) -> None:
-        before = self._desk.undo()
+        before = self._wishes.undo()
         if before is None:
             self.app.bell()
             return
@@ -307,14 +307,14 @@ speed without a draft under the same lab, once both were measured.
     def _link_changed(self, event: LinkBlock.Changed) -> None:
         event.stop()
         worker = event.block.worker
-        self._desk.want({worker: event.lab}, final=event.final)
+        self._wishes.want({worker: event.lab}, final=event.final)
         self._tell(worker, event.lab, final=event.final)
         self._show()
 
     def _put(self, worker: str | None, lab: Lab | None) -> None:
         """Put a lab on one link or on all, as one step of undo."""
         chosen = [*self._blocks] if worker is None else [worker]
-        if not self._blocks or not self._desk.want(dict.fromkeys(chosen, lab)):
+        if not self._blocks or not self._wishes.want(dict.fromkeys(chosen, lab)):
             return
         for name in chosen:
             self._blocks[name].show_lab(lab)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from textual.containers import Vertical
-from textual.reactive import reactive
 
 from backends.state import MemorySource
 from backends.units import format_difference, format_ms, format_rate
@@ -13,7 +12,7 @@ from tui.model.quantities import tick_text
 from tui.screens.lab.forecast import rate_at
 from tui.widgets.rate_graph import axis_top
 from tui.widgets.sources import predicted, style_of
-from tui.widgets.strips import Part, StripWidget, fitting, line, parts_width
+from tui.widgets.strips import Drawn, Part, StripWidget, fitting, line, parts_width
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -88,10 +87,7 @@ class LabPlot(StripWidget):
     }
     """
 
-    picture: reactive[Picture] = reactive(Picture(), init=False)
-
-    def watch_picture(self) -> None:
-        self.redraw()
+    picture: Drawn[Picture] = Drawn(Picture())
 
     def draw(self, width: int, height: int) -> list[Strip]:
         room, rows = width - AXIS_WIDTH, height - 2
@@ -199,10 +195,7 @@ class SpeedLine(StripWidget):
     SpeedLine { height: 1; }
     """
 
-    speeds: reactive[Speeds] = reactive(Speeds(), init=False)
-
-    def watch_speeds(self) -> None:
-        self.redraw()
+    speeds: Drawn[Speeds] = Drawn(Speeds())
 
     def draw(self, width: int, height: int) -> list[Strip]:
         speeds = self.speeds

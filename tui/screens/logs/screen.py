@@ -13,7 +13,6 @@ from textual import on, work
 from textual.actions import SkipAction
 from textual.app import SuspendNotSupported
 from textual.containers import Vertical
-from textual.reactive import reactive
 from textual.widgets import ContentSwitcher, Static, Tab, Tabs
 
 from backends.errors import DllmError
@@ -27,7 +26,7 @@ from tui.screens.logs.lines import LogFilter
 from tui.screens.logs.view import LogView
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
-from tui.widgets.strips import Part, StripWidget, parts_width, spread
+from tui.widgets.strips import Drawn, Part, StripWidget, parts_width, spread
 from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
@@ -58,11 +57,11 @@ class LogStatus(StripWidget):
     LogStatus { height: 1; padding: 0 1; background: $surface; }
     """
 
-    standing: reactive[LogStanding | None] = reactive(None)
+    standing: Drawn[LogStanding | None] = Drawn(None)
     """Counts of the log shown; None without a log."""
-    level: reactive[LogLevel] = reactive(LogLevel.DEBUG)
+    level: Drawn[LogLevel] = Drawn(LogLevel.DEBUG)
     """The least serious lines shown."""
-    path: reactive[str] = reactive("")
+    path: Drawn[str] = Drawn("")
     """File the log lies in."""
 
     def draw(self, width: int, height: int) -> list[Strip]:
@@ -77,15 +76,6 @@ class LogStatus(StripWidget):
         return [
             spread(left, [(shorten_path(self.path, room), self.palette.dim)], width)
         ]
-
-    def watch_standing(self) -> None:
-        self.redraw()
-
-    def watch_level(self) -> None:
-        self.redraw()
-
-    def watch_path(self) -> None:
-        self.redraw()
 
     def _following(self, standing: LogStanding) -> Part:
         """The sign that new lines scroll into view, or that the view is paused."""

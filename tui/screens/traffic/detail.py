@@ -6,13 +6,12 @@ from math import ceil, floor, log10
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.style import Style
-from textual.reactive import reactive
 
 from backends.link.figures import lower_edge_us
 from backends.units import format_bytes
 from tui.model.quantities import count_cell, us_text
 from tui.widgets.safe_text import safe_line
-from tui.widgets.strips import Part, StripWidget, line, parts_width, wrapped
+from tui.widgets.strips import Drawn, Part, StripWidget, line, parts_width, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -150,10 +149,7 @@ class TrafficDetail(StripWidget):
     }
     """
 
-    row: reactive[TrafficRow | None] = reactive(None, init=False, repaint=False)
-
-    def watch_row(self) -> None:
-        self.redraw_changed()
+    row: Drawn[TrafficRow | None] = Drawn(None)
 
     def draw(self, width: int, height: int) -> list[Strip]:
         if self.row is None:

@@ -8,7 +8,6 @@ from textual import on
 from textual.actions import SkipAction
 from textual.containers import Container, Vertical
 from textual.message import Message
-from textual.reactive import reactive
 from textual.widgets import Static
 
 from backends.state import ClusterState
@@ -21,6 +20,7 @@ from tui.model.quantities import (
     bytes_text,
     rate_text,
     rtt_text,
+    shares_passes,
     silence_text,
     trips_text,
     wire_down_text,
@@ -31,7 +31,15 @@ from tui.screens.traffic.table import TrafficTable, row_text
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
 from tui.widgets.safe_text import safe_line
-from tui.widgets.strips import Part, StripWidget, clip, line, parts_width, resubtitle
+from tui.widgets.strips import (
+    Drawn,
+    Part,
+    StripWidget,
+    clip,
+    line,
+    parts_width,
+    resubtitle,
+)
 from tui.widgets.waterfall import Waterfall
 
 if TYPE_CHECKING:
@@ -57,26 +65,42 @@ class LinkColumn(NamedTuple):
     width: int
     text: Callable[[Link], str]
     from_width: int = 0
-    of_pairs: bool = False
-    """Shown only where a relay stands beside some worker."""
+    needs: Callable[[Link], bool] = lambda link: True
+    """Shown only if some link is so."""
 
 
 def _or_dash(text: Callable[[Link], str]) -> Callable[[Link], str]:
     return lambda link: text(link) or UNKNOWN
 
 
+def _pass_trips(link: Link) -> str:
+    trips = link.generation.trips_per_pass
+    return UNKNOWN if trips is None else f"{trips:.1f}"
+
+
+def _is_paired(link: Link) -> bool:
+    return link.wire_bytes_up is not None
+
+
+def _shares_passes(link: Link) -> bool:
+    return shares_passes(link.generation.tokens_per_pass)
+
+
 COLUMNS = (
     LinkColumn("mode", 8, lambda link: link.mode),
-    LinkColumn("way", 8, lambda link: link.way or UNKNOWN, 100, True),
+    LinkColumn("way", 8, lambda link: link.way or UNKNOWN, 100, _is_paired),
     LinkColumn("protocol", 9, lambda link: link.protocol or "—", 76),
     LinkColumn("rtt", 10, lambda link: rtt_text(link.rtt_ms)),
-    LinkColumn("trips/tok", 10, trips_text),
+    LinkColumn("trips/tok", 10, lambda link: trips_text(link).partition(",")[0]),
+    LinkColumn("trips/pass", 11, _pass_trips, 123, _shares_passes),
     LinkColumn("up/tok", 10, lambda link: bytes_text(link.bytes_up_per_token)),
     LinkColumn("down/tok", 10, lambda link: bytes_text(link.bytes_down_per_token)),
     LinkColumn("MB/s", 8, lambda link: rate_text(link, unit=""), 68),
-    LinkColumn("home", 10, lambda link: bytes_text(link.weight_bytes_home), 88, True),
-    LinkColumn("crossed up", 22, _or_dash(wire_up_text), 133, True),
-    LinkColumn("crossed down", 22, _or_dash(wire_down_text), 155, True),
+    LinkColumn(
+        "home", 10, lambda link: bytes_text(link.weight_bytes_home), 88, _is_paired
+    ),
+    LinkColumn("crossed up", 22, _or_dash(wire_up_text), 145, _is_paired),
+    LinkColumn("crossed down", 22, _or_dash(wire_down_text), 167, _is_paired),
     LinkColumn("refused", 9, lambda link: f"{link.refused or '·'}", 112),
     LinkColumn("waiting", 9, lambda link: f"{len(link.waiting) or '·'}", 112),
 )
@@ -93,7 +117,7 @@ class LinkFigures(StripWidget):
     }
     """
 
-    links: reactive[tuple[Link, ...]] = reactive((), init=False, repaint=False)
+    links: Drawn[tuple[Link, ...]] = Drawn(())
 
     def show(self, links: tuple[Link, ...]) -> None:
         """Show the links as they are now."""
@@ -101,18 +125,17 @@ class LinkFigures(StripWidget):
             self.refresh(layout=True)
         self.links = links
 
-    def watch_links(self) -> None:
-        self.redraw_changed()
-
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
         return len(self.links) + 1 if self.links else 0
 
     def draw(self, width: int, height: int) -> list[Strip]:
         if not self.links:
             return []
-        paired = any(link.wire_bytes_up is not None for link in self.links)
-        wanted = (column for column in COLUMNS if paired or not column.of_pairs)
-        columns = [column for column in wanted if column.from_width <= width]
+        columns = [
+            column
+            for column in COLUMNS
+            if column.from_width <= width and any(map(column.needs, self.links))
+        ]
         headings = "".join(f"{column.label:>{column.width}}" for column in columns)
         head = line([(clip("link", NAME_CELLS) + headings, self.palette.dim)], width)
         return [head, *(self._row(link, columns, width) for link in self.links)]
