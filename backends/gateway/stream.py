@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import re
 from array import array
-from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 EVENTS_MAX = 1 << 18
 """A longer answer is not replayed: two mebibytes of sums."""
-LATEST_BYTES_MAX = 256 << 10
-"""So much is kept as it came: a sum takes some 10 µs, and is rarely asked for."""
 LONG_BYTES = 1 << 20
 EDGE_BYTES = 1 << 16
 """Of a long event, what is looked through at either end: what varies stands there, and
@@ -107,48 +104,27 @@ def _changed(event: bytes, change: Callable[[re.Match[bytes]], bytes]) -> bytes:
 
 
 class SentEvents:
-    """The events that a client has: eight bytes each, but for the latest ones."""
+    """The events that a client has: eight bytes each."""
 
     def __init__(self) -> None:
-        self._replay = Replay()
+        self.replay = Replay()
+        """The answer that all of them are of, as far as it has come."""
         self._sums = array("q")
-        self._latest: deque[bytes] = deque()
-        self._latest_bytes = 0
         self.is_full = False
-        """Whether there were more than are kept."""
+        """True if there were more than are kept."""
 
     def __len__(self) -> int:
-        return len(self._sums) + len(self._latest)
+        return len(self._sums)
 
     def add(self, event: bytes) -> None:
         """Remember one more."""
         self.is_full = self.is_full or len(self) >= EVENTS_MAX
-        if self.is_full:
-            return
-        self._latest.append(event)
-        self._latest_bytes += len(event)
-        while self._latest_bytes > LATEST_BYTES_MAX:
-            self._sum_oldest()
-
-    @property
-    def replay(self) -> Replay:
-        """The answer that all of them are of, as far as it has come."""
-        self._sum_all()
-        return self._replay
+        if not self.is_full:
+            self._sums.append(self.replay.sum_of(event))
 
     def agrees(self, number: int, other: int) -> bool:
-        """Return true if the event of this number has this sum."""
-        self._sum_all()
+        """True if the event of this number has this sum."""
         return self._sums[number] == other
-
-    def _sum_all(self) -> None:
-        while self._latest:
-            self._sum_oldest()
-
-    def _sum_oldest(self) -> None:
-        event = self._latest.popleft()
-        self._latest_bytes -= len(event)
-        self._sums.append(self._replay.sum_of(event))
 
 
 class PlainAdapter:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import click
 
 from tui.cli.command import Command
 from tui.cli.main import COMMANDS, cli
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def commands() -> Iterator[tuple[str, Command]]:

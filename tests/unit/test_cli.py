@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -17,9 +17,6 @@ from backends.errors import DllmError, UsageError
 from tui.cli import logs, main
 from tui.cli.main import COMMANDS, cli, guarded
 from tui.cli.output import CLEAR_LINE, emit_json, redraw, say, show
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_the_overview_names_every_command() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,10 +28,6 @@ from tests.tui import scenes
 from tests.unit.models.ggufs import write_gguf
 from tui.cli.main import cli, guarded
 from tui.cli.progress import StepPrinter
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 
 def snapshot() -> ClusterSnapshot:

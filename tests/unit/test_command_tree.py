@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 import pytest
@@ -18,9 +18,6 @@ from tests.unit.clicked import commands
 from tui.cli import main
 from tui.cli import status as status_module
 from tui.cli.main import cli
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("command", [name for name, _ in commands()])

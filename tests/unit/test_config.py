@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +18,6 @@ from backends.config import (
 from backends.errors import DllmError, UsageError
 from backends.paths import Paths, checked_socket, make_private
 from backends.writing import write_private
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write(paths: Paths, text: str) -> None:

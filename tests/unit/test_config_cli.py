@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from backends.client.client import ControllerClient
 from backends.config import problems
@@ -15,11 +15,6 @@ from backends.paths import user_paths
 from tui.cli import config as config_module
 from tui.cli.config import all_problems, template
 from tui.cli.main import cli
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 GOOD = """\
 # mine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -22,9 +22,6 @@ from backends.state import (
 )
 from tui.cli import connect as connect_module
 from tui.cli.main import cli
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HERE = ServedApi(url="http://127.0.0.1:8090/v1", model="big q4", ctx_size=4096)
 THERE = ServedApi(url="https://studio:8090/v1", model="big q4", ctx_size=4096)

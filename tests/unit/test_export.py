@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ from backends.errors import DllmError
 from backends.state import Conversation, Reply, Turn
 from tests.kit.full_disk import LIMIT_BYTES, little_room
 from tui.flows.chat_export import markdown_text, write_export
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

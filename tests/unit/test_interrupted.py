@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from tests.kit.waiting import until
 from tui.cli import command as runner
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Command:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -17,10 +19,6 @@ from backends.state import ClusterSnapshot, DraftCandidate, Drafts, DraftTrial
 from tui.cli import drafts as drafts_module
 from tui.cli.drafts import trial_text
 from tui.cli.main import cli
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 FIND = drafts_module._found
 AT = 1_763_820_000.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from backends.engine.sse import AnswerReader
 from backends.errors import ControllerError, DllmError
 from backends.link.wire import parse
 from tui.model.state_file import recall
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WITHIN = b'{"error": "\x80", "theme": "\x80", "failure": {"what": "\x80", "hint": ""}}'
 pytestmark = pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -11,9 +11,6 @@ from backends.state import ClusterSnapshot, Step, StepState
 from tui.cli import engine, progress
 from tui.cli.engine import BuildPrinter
 from tui.cli.progress import ProgressLine, StepPrinter, progress_text, remaining_s
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture

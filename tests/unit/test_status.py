@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
+from backends.client.client import ControllerClient
 from backends.errors import ControllerError
 from backends.state import (
     Acceptance,
+    ClusterSnapshot,
     ClusterState,
     DraftNow,
     Fallback,
@@ -24,10 +26,6 @@ from tests.unit.state.scene import busy_scene
 from tui.cli.status import measured_text, status_lines
 from tui.cli.up import launched
 from tui.model.quantities import pairs_text
-
-if TYPE_CHECKING:
-    from backends.client.client import ControllerClient
-    from backends.state import ClusterSnapshot
 
 AS_PLANNED = MeasuredSplit(layers=())
 ELSEWHERE = MeasuredSplit(layers=(), mismatches=("layer 3 is on RPC1",))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given
@@ -29,9 +29,6 @@ from backends.units import (
 )
 from tests.kit.hostile import HOSTILE, MARKUP, drives
 from tui.widgets.safe_text import UNFINISHED_CHARS_MAX, SafeStream, safe, safe_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FORMATTERS = {"backends/units.py", "tui/model/quantities.py"}
 """Where numbers become text."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,9 +21,6 @@ from backends.engine.versions import DEFAULT, SOURCES, find_source
 from backends.errors import EngineError, UsageError
 from backends.paths import ENGINE_DIR_VARIABLE, Paths
 from backends.state import EngineSource
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

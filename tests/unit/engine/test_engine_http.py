@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -28,10 +29,8 @@ from backends.engine.sse import AnswerReader, events
 from backends.state import Acceptance, ChatDelta, ChatMessage, ChatRequest, Sampling
 from tests.kit.waiting import PATIENCE_S
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-    Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 DATA = Path(__file__).parent / "data"
 # A machine may stand still for a second or two.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +18,6 @@ from backends.engine.fit_params import (
 )
 from backends.errors import EngineError
 from backends.state import EngineInfo, EngineSource, MemorySource, ServerSettings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 1 << 20
 RELAY = """#!/bin/sh

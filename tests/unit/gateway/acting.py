@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 from aiohttp import web
 
 from tests.unit.gateway.standing import abort, stream_of
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 PIECES = [b"a", b"b", b"\xc3", b"\xa4", b"c", b"\n", b"d", b"", b"ef"]
 END = 7

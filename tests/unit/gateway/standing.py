@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import web
@@ -16,10 +16,8 @@ from backends.gateway.server import Listener, Server
 from backends.gateway.target import Mode, Target
 from tests.kit.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
-    Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 CHAT = "/v1/chat/completions"
 SHUTDOWN_S = 0.1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import datetime
 import ssl
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
@@ -32,9 +32,6 @@ from backends.gateway.access import (
 from backends.gateway.keys import KeyFile
 from backends.gateway.server import Listener, Server
 from backends.paths import user_paths
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 def certify(folder: Path, *, password: bytes = b"", number: int = 1) -> Access:

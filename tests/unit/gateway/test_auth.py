@@ -7,9 +7,11 @@ import json
 import re
 import threading
 from collections import defaultdict
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -26,14 +28,8 @@ from backends.gateway.access import Access
 from backends.gateway.auth import Allowance, is_from_here
 from backends.gateway.keys import Key, KeyFile, KeyRing
 from backends.paths import user_paths
-from tests.unit.gateway.standing import CHAT, gateway, upstream
+from tests.unit.gateway.standing import CHAT, Stage, gateway, upstream
 from tui.cli.main import cli
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from tests.unit.gateway.standing import Stage
 
 ELSEWHERE = {"X-Forwarded-For": "10.0.0.9"}
 """As a proxy on this machine adds it."""

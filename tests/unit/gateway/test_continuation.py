@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from backends.gateway.target import Mode
 from tests.unit.gateway.acting import ANSWER, PROMPT, TEXT, Actor
 from tests.unit.gateway.standing import Stage, gateway, upstream
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 NATIVE, COMPLETIONS, CHAT = "/completion", "/v1/completions", "/v1/chat/completions"
 MESSAGES = {"messages": [{"role": "user", "content": "?"}], "stream": True}

@@ -7,7 +7,7 @@ import errno
 import gc
 import os
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -26,9 +26,6 @@ from backends.gateway.server import Listener, Server
 from backends.gateway.target import Mode, Target
 from backends.state.snapshots import RequestCounts
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
 
 import aiohttp
+import pytest
+from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backends.gateway.target import Mode
 from tests.kit.waiting import until
 from tests.unit.gateway.standing import CHAT, gateway, streaming, upstream
-
-if TYPE_CHECKING:
-    import pytest
-    from aiohttp import web
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 from unittest import mock
 
 import aiohttp
@@ -19,10 +20,6 @@ from backends.gateway.reply import ClientLeft, ResponseWriter
 from backends.gateway.request import read_options
 from backends.gateway.stream import resumable
 from tests.kit.waiting import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 from tests.unit.gateway.standing import (
     CHAT,
     WHOLE,

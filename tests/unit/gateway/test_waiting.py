@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import itertools
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -24,9 +25,6 @@ from tests.unit.gateway.standing import (
     streaming,
     upstream,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 async def answering(request: web.BaseRequest) -> web.Response:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from backends.link import relay as module
 from backends.link.relay import worker_weights
 from backends.state.links import DeviceWeights, Held, LayersHeld, WorkerWeights
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 HELLO = b'{"type":"hello","format":1}\n'
 PLACEMENT = (

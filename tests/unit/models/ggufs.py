@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFEndian, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    import numpy.typing as npt
 
 F32 = GGMLQuantizationType.F32
 Shape = tuple[int, ...]

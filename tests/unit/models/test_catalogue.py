@@ -7,13 +7,13 @@ import json
 import os
 import shutil
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from backends.errors import ModelError
-from backends.machines.host import local_host_for_now
+from backends.machines.host import AgentHost, local_host_for_now
 from backends.models.catalogue import Catalogue
 from backends.models.layers import read_model
 from backends.models.search import (
@@ -28,13 +28,8 @@ from backends.models.search import (
     names_after,
     search,
 )
+from backends.state import ModelCatalogue, ModelFile, ModelInfo
 from tests.unit.models.ggufs import write_gguf, write_split
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from backends.machines.host import AgentHost
-    from backends.state import ModelCatalogue, ModelFile, ModelInfo
 
 NOW = 1_700_000_000.0
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,9 +16,6 @@ from backends.errors import ModelError
 from backends.models.layers import read_model
 from backends.state import to_json
 from tests.unit.models.ggufs import LLAMA, write_gguf
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SECONDS_MAX = 30.0
 BYTES_MAX = 64 * 1024 * 1024

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from gguf import GGMLQuantizationType, GGUFEndian, GGUFReader
@@ -12,9 +13,6 @@ from backends.errors import ModelError
 from backends.models import header as header_module
 from backends.models.header import WINDOW_BYTES, Skipped, read_header
 from tests.unit.models.ggufs import LLAMA, TOKENS, Tensors, write_gguf
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ALL_TYPES: Tensors = {
     f"blk.0.{kind.name.lower()}.weight": ((256, 2), kind)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from gguf import GGMLQuantizationType
@@ -13,6 +14,7 @@ from gguf.constants import TENSOR_NAMES
 from backends.errors import ModelError
 from backends.models.layers import group_of, read_model
 from backends.models.parts import part_of
+from backends.state import ModelInfo
 from tests.unit.models.ggufs import (
     F32,
     LLAMA,
@@ -23,11 +25,6 @@ from tests.unit.models.ggufs import (
     write_gguf,
     write_split,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.state import ModelInfo
 
 Q4_K, Q6_K = GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q6_K
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +20,6 @@ from backends.models.identity import (
     sampled,
     size_in,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WHOLE = BLOCK_BYTES * WHOLE_BLOCKS_MAX
 SIZES = (0, 1, BLOCK_BYTES, WHOLE - 1, WHOLE, WHOLE + 1, 7_654_321, 20_000_000)

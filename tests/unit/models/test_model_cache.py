@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+
+import pytest
 
 from backends.demo import MODEL_PATH
 from backends.models.catalogue import LOOK_AGAIN_S, ModelCache
 from backends.models.layers import read_model
-
-if TYPE_CHECKING:
-    import pytest
-
-    from backends.state import ModelInfo
+from backends.state import ModelInfo
 
 
 async def test_a_peer_is_asked_once_for_a_while(

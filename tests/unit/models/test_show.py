@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,9 +13,6 @@ from backends.state import Layer
 from backends.units import format_ranges
 from tests.unit.models.ggufs import llama_tensors, write_gguf
 from tui.cli.models import equal_layers, quant_mix, show_model
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

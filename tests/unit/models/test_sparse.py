@@ -8,7 +8,8 @@ import math
 import os
 import re
 import resource
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -47,9 +48,6 @@ from backends.units import format_bytes
 from tests.kit.models import write_llama
 from tests.unit.models.ggufs import llama_tensors, write_gguf
 from tui.cli.main import cli
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 N_LAYER = 4
 CHUNK_BYTES = 1 << 20

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -52,10 +54,6 @@ from tests.unit.planning.machines import ADA, plan_for
 from tests.unit.planning.machines import MODEL as BIG
 from tests.unit.planning.machines import PLAIN as HEAD
 from tui.model.launch_settings import auto_text, trials_text
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
-    from pathlib import Path
 
 NGRAM, MODEL = "ngram", "/models/small.gguf"
 PLAN = replace(

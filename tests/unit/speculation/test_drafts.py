@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -35,9 +35,6 @@ from backends.state import (
     Split,
 )
 from tests.unit.models.ggufs import TOKENS, write_gguf
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FLAGS = {"--spec-type", "--spec-type draft-dflash"}
 WORDS = {"tokenizer.ggml.tokens": TOKENS}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,6 @@ from backends.demo import MODEL_PATH
 from backends.errors import ModelError
 from backends.speculation.vocabulary import read_vocabulary, why_not
 from tests.unit.models.ggufs import write_gguf
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 WORDS = [f"word{index}" for index in range(300)]
 BPE = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ from backends.split.measured import ServerLog, held_split
 from backends.state import LayerRange, MeasuredSplit, ModelInfo, Plan, WorkerSpec
 from backends.state.links import DeviceWeights, Held, LayersHeld, WorkerWeights
 from tests.unit.models.ggufs import F32, LLAMA, Tensors, llama_tensors, write_gguf
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 N_LAYER, NEXTN = 6, 5
 NEXTN_TENSORS: Tensors = {
