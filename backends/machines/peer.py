@@ -31,9 +31,7 @@ from backends.machines.probing import Prober, judged
 from backends.machines.provisioning import clean, provision
 from backends.machines.shell import AgentShell, greet
 from backends.machines.ssh.config import Destination
-from backends.machines.ssh.connection import SshConnection
-from backends.machines.ssh.supervisor import ConnectionPhase, ConnectionSupervisor
-from backends.machines.ssh.tunnels import TunnelWay
+from backends.machines.ssh.connection import Connection, ConnectionPhase
 from backends.models.identity import identity_of
 from backends.models.search import named_folders
 from backends.paths import SOCKET_PATH_BYTES_MAX, make_private, relay_binary
@@ -51,8 +49,8 @@ if TYPE_CHECKING:
     from backends.machines.machine import Machine
     from backends.machines.readers import Readers
     from backends.machines.shell import Greeting
-    from backends.machines.ssh.connection import HeldSession
-    from backends.machines.ssh.supervisor import ConnectionState
+    from backends.machines.ssh.connection import ConnectionState
+    from backends.machines.ssh.sessions import HeldSession
     from backends.machines.ssh.tunnels import Tunnel
     from backends.paths import Paths
     from backends.state import ModelInfo, PeerAnswer, ProvisionMode
@@ -85,7 +83,6 @@ _NUMBERED_BYTES = len("/12345678.sock")
 PROBE_EVERY_S = 300.0
 PROBE_SOON_S = 10.0
 """After a light probe: for what it left out, once nothing serves there."""
-RTT_STEP_MS = 0.1
 _NOT_REACHED = (PeerState.PROBING, PeerState.UNREACHABLE, PeerState.ASKING)
 
 
@@ -117,7 +114,7 @@ class SshPeer:
         self._settle = settle
         self._serves = serves
         self._light = False
-        self.connection = SshConnection(name, destination)
+        self.connection = Connection(name, destination)
         self.name = name
         self.transport = Transport.SSH
         self.facts = PeerFacts(at=0.0)
@@ -130,7 +127,7 @@ class SshPeer:
         self._sockets = ""
         self._engines: tuple[Engine, ...] = ()
         self._prober = Prober(self.connection, config, paths)
-        self._keeper = ConnectionSupervisor(self.connection, self._heard)
+        self.connection.on_state = self._heard
         self._looking: asyncio.Task[None] | None = None
         self._work: asyncio.Task[Any] | None = None
         self._news = asyncio.Event()
@@ -151,9 +148,9 @@ class SshPeer:
         return self._ready.is_set() and self.connection.connected
 
     async def run(self) -> None:
-        self._keeper.start()
+        self.connection.start()
         tasks = [
-            asyncio.create_task(self._keeper.wait()),
+            asyncio.create_task(self.connection.wait()),
             asyncio.create_task(self._look_now_and_then()),
         ]
         try:
@@ -163,7 +160,7 @@ class SshPeer:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.cancel_work()
-            await self._keeper.stop()
+            await self.connection.stop()
 
     async def _look_now_and_then(self) -> None:
         while True:
@@ -195,9 +192,9 @@ class SshPeer:
 
         Of a peer that could not be reached only a try that begins now tells.
         """
-        waiting = self._keeper.state.phase is ConnectionPhase.WAITING
+        waiting = self.connection.state.phase is ConnectionPhase.WAITING
         if waiting or self.peer.state is PeerState.UNREACHABLE:
-            self._keeper.poke()
+            self.connection.poke()
         if waiting:
             await self._moved.wait()
         while self._undecided:
@@ -216,7 +213,7 @@ class SshPeer:
 
     @property
     def _undecided(self) -> bool:
-        connecting = self._keeper.state.phase is ConnectionPhase.CONNECTING
+        connecting = self.connection.state.phase is ConnectionPhase.CONNECTING
         return connecting or self.peer.state is PeerState.PROBING
 
     # --- being reached ------------------------------------------------------------
@@ -244,8 +241,7 @@ class SshPeer:
             self._suspect(state.silent_for_s)
         elif state.rtt_ms is not None:
             note = "" if self.peer.silent_since else self.peer.note
-            rtt_ms = round(state.rtt_ms / RTT_STEP_MS) * RTT_STEP_MS
-            self._show(rtt_ms=round(rtt_ms, 1), note=note, silent_since=None)
+            self._show(rtt_ms=state.rtt_ms, note=note, silent_since=None)
 
     def _suspect(self, silent_s: float) -> None:
         since = self.peer.silent_since or round(time.time() - silent_s, 1)
@@ -257,7 +253,7 @@ class SshPeer:
         if question is None or question.kind is not answer.kind:
             raise ControllerError(f"{self.peer.name} does not ask for that now")
         self._become(PeerState.PROBING, note="")
-        self._keeper.answer({answer.kind: answer.text})
+        self.connection.answer({answer.kind: answer.text})
 
     # --- looking at it ------------------------------------------------------------
 
@@ -282,10 +278,10 @@ class SshPeer:
         await self.look()
 
     async def _reach(self) -> None:
-        if self._keeper.state.phase is ConnectionPhase.ASKING:
+        if self.connection.state.phase is ConnectionPhase.ASKING:
             # The question may be out of date: somebody logs in with ssh meanwhile.
             moved = self._moved
-            self._keeper.poke()
+            self.connection.poke()
             await moved.wait()
         await self.settled()
         if self.peer.question is not None:
@@ -560,42 +556,39 @@ class SshPeer:
 
     # --- ways -------------------------------------------------------------------------
 
-    async def stats_way(self, worker: str) -> Way:
+    async def stats_way(self, worker: str) -> Tunnel:
         near = self._paths.relay_socket(worker)
-        return self._way(await self.connection.forward(self.relay_stats(worker), near))
+        return await self.connection.forward(self.relay_stats(worker), near)
 
-    async def api_way(self, port: int) -> Way:
-        return self._way(await self.connection.forward(port))
+    async def api_way(self, port: int) -> Tunnel:
+        return await self.connection.forward(port)
 
-    async def way_to(self, port: int, spec: WaySpec) -> Way:
+    async def way_to(self, port: int, spec: WaySpec) -> Tunnel:
         if spec.tcp:
             tunnel = await self.connection.forward(port)
-            return self._way(tunnel, note=ANY_USER.format(machine="this machine"))
+            tunnel.note = ANY_USER.format(machine="this machine")
+            return tunnel
         near = self._paths.worker_socket(spec.cluster, spec.worker)
         make_private(near.parent)
-        return self._way(await self.connection.forward(port, near))
+        return await self.connection.forward(port, near)
 
-    async def way_from(self, way: Way, spec: WaySpec) -> Way:
-        note, tunnel = "", None
+    async def way_from(self, way: Way, spec: WaySpec) -> Tunnel:
+        note = ""
         if not spec.tcp:
             try:
-                tunnel = await self._socket_back(way, spec)
+                return await self._socket_back(way, spec)
             except PeerUnreachable:
                 raise
             except HostError as error:
                 log.warning("%s: %s", self.name, error)
                 note = f"The sshd of {self.name} makes no Unix sockets: "
-        if tunnel is None:
-            tunnel = await self.connection.forward_back(way.endpoint)
-            note += ANY_USER.format(machine=self.name)
-        return self._way(tunnel, beyond=way, note=note)
+        tunnel = await self.connection.forward_back(way)
+        tunnel.note = note + ANY_USER.format(machine=self.name)
+        return tunnel
 
     async def _socket_back(self, way: Way, spec: WaySpec) -> Tunnel:
         # Nothing may have been started there yet.
         self._sockets = self._sockets or await self._socket_folder("")
         await self.connection.run(_MAKE_FOLDER, self._sockets)
         far = self._socket_there(f"{spec.cluster}-{spec.worker}.way")
-        return await self.connection.forward_back(way.endpoint, far)
-
-    def _way(self, tunnel: Tunnel, *, beyond: Way | None = None, note: str = "") -> Way:
-        return TunnelWay(tunnel, lambda: self.peer.rtt_ms, beyond=beyond, note=note)
+        return await self.connection.forward_back(way, far)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from backends.config import PeerConfig
     from backends.engine.ask import Engine
     from backends.machines.host import AgentHost, MachineTold
-    from backends.machines.ssh.connection import SshConnection
+    from backends.machines.ssh.connection import Connection
     from backends.models.search import Folder, ModelCandidate
     from backends.paths import Paths
     from backends.questions import Asked, FoundFile
@@ -131,12 +131,12 @@ def _expanded(folder: str, home: str) -> str:
     return whole.rstrip("/")
 
 
-async def rtt_ms(shell: SshConnection) -> float:
+async def rtt_ms(shell: Connection) -> float:
     """The shortest of a few round trips: the others had to wait for something."""
-    return min([await shell.rtt_ms() for _ in range(RTT_TRIES)])
+    return min([await shell.ping_ms() for _ in range(RTT_TRIES)])
 
 
-async def bandwidth_mb_s(shell: SshConnection) -> float | None:
+async def bandwidth_mb_s(shell: Connection) -> float | None:
     """MB/s from there to here, between the first and the last line that came."""
     times: list[float] = []
     sizes: list[int] = []
@@ -181,7 +181,7 @@ class Prober:
     """Looks at one peer, and asks there only what it does not know yet."""
 
     def __init__(
-        self, connection: SshConnection, config: PeerConfig, paths: Paths
+        self, connection: Connection, config: PeerConfig, paths: Paths
     ) -> None:
         self._connection = connection
         self._config = config

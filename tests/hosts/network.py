@@ -20,7 +20,7 @@ Usage, in any test under ``tests/hosts`` (they are marked ``hosts``; run as root
 - ``network.home`` is the head's HOME, apart from the user's: the fixture sets HOME to
   it and hides the agent, for code in this process too; ``network.env()`` is for child
   processes. ``write_ssh_config`` writes ``config`` and ``known_hosts`` there.
-- ``reaching.py`` has ``reach``/``reached`` (an ``SshConnection`` by the head's config)
+- ``reaching.py`` has ``reach``/``reached`` (an ``Connection`` by the head's config)
   and ``until`` (wait for a condition while the event loop goes on).
 - The fixture ``network`` resets everything between tests (a changed sshd, a reboot, a
   full disk), and fails the test that leaves a process on a peer: stop what you start,

@@ -10,7 +10,7 @@ import pytest
 
 from backends.errors import NeedsAnswer, PeerUnreachable
 from backends.machines.ssh.config import Destination
-from backends.machines.ssh.connection import SshConnection
+from backends.machines.ssh.connection import Connection
 from backends.state import QuestionKind
 from tests.kit.waiting import PATIENCE_S, wait_until
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 
-def reach(name: str, where: str = "") -> SshConnection:
+def reach(name: str, where: str = "") -> Connection:
     """A connection not yet made, by the head's own config."""
-    return SshConnection(name, Destination.parse(where or name))
+    return Connection(name, Destination.parse(where or name))
 
 
 @contextlib.asynccontextmanager
-async def reached(name: str, where: str = "") -> AsyncIterator[SshConnection]:
+async def reached(name: str, where: str = "") -> AsyncIterator[Connection]:
     """A connection, closed at the end."""
     connection = reach(name, where)
     try:
@@ -41,14 +41,14 @@ async def until(
     await asyncio.to_thread(wait_until, condition, what, patience_s)
 
 
-async def question(connection: SshConnection, **answers: str) -> NeedsAnswer:
+async def question(connection: Connection, **answers: str) -> NeedsAnswer:
     """What a connection attempt asks; each answer by the kind of its question."""
     with pytest.raises(NeedsAnswer) as caught:
         await connection.connect({QuestionKind(k): v for k, v in answers.items()})
     return caught.value
 
 
-async def refusal(connection: SshConnection) -> str:
+async def refusal(connection: Connection) -> str:
     """Why a connection attempt fails for good."""
     with pytest.raises(PeerUnreachable) as caught:
         await connection.connect()

@@ -13,7 +13,7 @@ import pytest
 from backends.errors import HostError, PeerUnreachable
 from backends.machines.host import AgentHost, ProcessSpec
 from backends.machines.ssh.config import Destination
-from backends.machines.ssh.connection import SshConnection
+from backends.machines.ssh.connection import Connection
 from backends.paths import relay_binary
 from backends.state import ProcessRole, ProcessState
 from tests.kit.waiting import PATIENCE_S, until
@@ -61,7 +61,7 @@ async def host_on(
     peer: Machine, lease_s: float | None = None
 ) -> AsyncIterator[AgentHost]:
     """A new connection, as a controller that was just started makes it."""
-    connection = SshConnection(peer.name, Destination.parse(peer.name))
+    connection = Connection(peer.name, Destination.parse(peer.name))
     folder = f"{peer.remote_home}/{ODD}"
     host = AgentHost(
         peer.name,

@@ -13,7 +13,7 @@ import pytest
 
 from backends.machines.host import AgentHost
 from backends.machines.ssh.config import Destination
-from backends.machines.ssh.connection import SshConnection
+from backends.machines.ssh.connection import Connection
 from backends.paths import relay_binary
 from tests.unit.machines.test_host_clusters import (
     test_asking_a_program,
@@ -70,7 +70,7 @@ async def host(
     network.write_ssh_config()
     peer = network.peer("ada")
     shutil.copy(relay_binary(), peer.home / "dllm-relay")
-    connection = SshConnection("ada", Destination.parse("ada"))
+    connection = Connection("ada", Destination.parse("ada"))
     line = 'exec "$1/dllm-relay" host --run-dir "$1/run"'
     host = AgentHost("local", lambda: connection.hold(line, peer.remote_home))
     yield host

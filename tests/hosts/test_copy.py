@@ -13,7 +13,7 @@ from backends.errors import PeerUnreachable
 from backends.machines.model_files import copy_model
 from backends.machines.shell import PeerFull, WrongFile
 from backends.machines.ssh.config import Destination
-from backends.machines.ssh.connection import SshConnection
+from backends.machines.ssh.connection import Connection
 from backends.models.identity import full_sha256, identity_of
 from tests.kit.waiting import wait_until
 
@@ -47,7 +47,7 @@ def peer(network: Network) -> Machine:
 class Copier:
     """Copies to one peer and keeps what is reported."""
 
-    def __init__(self, connection: SshConnection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.works: list[PeerWork] = []
 
@@ -71,7 +71,7 @@ class Copier:
 @pytest_asyncio.fixture
 async def copy(peer: Machine) -> AsyncIterator[Copier]:
     """Copy to the peer."""
-    connection = SshConnection(peer.name, Destination.parse(peer.name))
+    connection = Connection(peer.name, Destination.parse(peer.name))
     yield Copier(connection)
     await connection.close()
 

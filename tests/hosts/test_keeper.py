@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from asyncssh.constants import MSG_IGNORE
 
-from backends.machines.ssh.supervisor import (
+from backends.machines.ssh.config import Destination
+from backends.machines.ssh.connection import (
     HEARTBEAT_S,
+    Connection,
     ConnectionPhase,
     ConnectionState,
-    ConnectionSupervisor,
 )
 from backends.state import QuestionKind
-from tests.hosts.reaching import reach, reached, until
+from tests.hosts.reaching import reached, until
 from tests.hosts.test_tunnels import echo
 
 if TYPE_CHECKING:
@@ -31,16 +32,17 @@ LOST_AFTER_S = 6.0
 
 
 class Watched:
-    """A keeper with all it ever told."""
+    """A connection with all it ever told."""
 
     def __init__(self, name: str, **times: float) -> None:
         self.told: list[ConnectionState] = []
-        times = {"heartbeat_s": 0.2, **times}
-        self.keeper = ConnectionSupervisor(reach(name), self.told.append, **times)
+        options: dict[str, Any] = {"heartbeat_s": 0.2, **times}
+        self.connection = Connection(name, Destination.parse(name), **options)
+        self.connection.on_state = self.told.append
 
     async def phase(self, phase: ConnectionPhase) -> None:
         await until(
-            lambda: self.keeper.state.phase is phase,
+            lambda: self.connection.state.phase is phase,
             f"{phase} after {[state.phase for state in self.told]}",
         )
 
@@ -48,20 +50,20 @@ class Watched:
 @contextlib.asynccontextmanager
 async def kept(name: str, **times: float) -> AsyncIterator[Watched]:
     watched = Watched(name, **times)
-    watched.keeper.start()
+    watched.connection.start()
     try:
         yield watched
     finally:
-        await watched.keeper.stop()
-        assert watched.keeper.state.phase is ConnectionPhase.STOPPED
+        await watched.connection.stop()
+        assert watched.connection.state.phase is ConnectionPhase.STOPPED
 
 
 async def test_it_connects_and_measures(network: Network) -> None:
     network.write_ssh_config()
     async with kept("ada") as ada:
         await ada.phase(ConnectionPhase.CONNECTED)
-        await until(lambda: (ada.keeper.state.rtt_ms or 0) > 0, "heartbeats")
-        assert (await ada.keeper.connection.run("echo hi")).stdout == "hi\n"
+        await until(lambda: (ada.connection.state.rtt_ms or 0) > 0, "heartbeats")
+        assert (await ada.connection.run("echo hi")).stdout == "hi\n"
 
 
 async def test_sshd_killed_and_back(network: Network) -> None:
@@ -71,9 +73,9 @@ async def test_sshd_killed_and_back(network: Network) -> None:
         await ada.phase(ConnectionPhase.CONNECTED)
         await asyncio.to_thread(peer.stop_sshd)
         await ada.phase(ConnectionPhase.WAITING)
-        since = ada.keeper.state.since
-        await until(lambda: "refuses" in ada.keeper.state.note, "a refusal")
-        assert ada.keeper.state.since == since
+        since = ada.connection.state.since
+        await until(lambda: "refuses" in ada.connection.state.note, "a refusal")
+        assert ada.connection.state.since == since
         await asyncio.to_thread(peer.start_sshd)
         await ada.phase(ConnectionPhase.CONNECTED)
 
@@ -96,9 +98,9 @@ async def test_back_off_and_poke(
         await until(lambda: len(most) == 9, "the ninth failure")
         assert most == [1, 2, 4, 8, 16, 32, 60, 60, 60]
         await ada.phase(ConnectionPhase.WAITING)
-        assert (ada.keeper.state.retry_at or 0) > time.time() + 300
+        assert (ada.connection.state.retry_at or 0) > time.time() + 300
         await asyncio.to_thread(peer.start_sshd)
-        ada.keeper.poke()
+        ada.connection.poke()
         await ada.phase(ConnectionPhase.CONNECTED)
 
 
@@ -106,15 +108,15 @@ async def test_a_question_stops_it(network: Network) -> None:
     network.write_ssh_config(known=False)
     async with kept("ada") as ada:
         await ada.phase(ConnectionPhase.ASKING)
-        question = ada.keeper.state.question
+        question = ada.connection.state.question
         assert question is not None
         ada.told.clear()
-        ada.keeper.poke()
+        ada.connection.poke()
         await until(lambda: bool(ada.told), "another attempt")
         await ada.phase(ConnectionPhase.ASKING)
-        ada.keeper.answer({QuestionKind.HOST_KEY: question.fingerprint})
+        ada.connection.answer({QuestionKind.HOST_KEY: question.fingerprint})
         await ada.phase(ConnectionPhase.CONNECTED)
-        assert ada.keeper.state.question is None
+        assert ada.connection.state.question is None
 
 
 async def test_a_question_that_is_out_of_date(network: Network) -> None:
@@ -123,7 +125,7 @@ async def test_a_question_that_is_out_of_date(network: Network) -> None:
     async with kept("ada") as ada:
         await ada.phase(ConnectionPhase.ASKING)
         network.write_ssh_config()
-        ada.keeper.poke()
+        ada.connection.poke()
         await ada.phase(ConnectionPhase.CONNECTED)
 
 
@@ -133,7 +135,7 @@ async def test_at_most_a_heartbeat_a_second(
     network.write_ssh_config()
     async with kept("ada", heartbeat_s=HEARTBEAT_S) as ada:
         await ada.phase(ConnectionPhase.CONNECTED)
-        link = ada.keeper.connection._link
+        link = ada.connection._link
         assert link is not None
         sent: list[int] = []
         send = link.send_packet
@@ -156,35 +158,22 @@ async def test_suspect_after_two_seconds_and_lost_after_a_minute(
     network.write_ssh_config()
     peer = network.peer("ada")
     async with kept("ada", heartbeat_s=HEARTBEAT_S, lost_after_s=LOST_AFTER_S) as ada:
-        await until(lambda: ada.keeper.state.rtt_ms is not None, "a heartbeat")
+        await until(lambda: ada.connection.state.rtt_ms is not None, "a heartbeat")
         peer.link_down()
         start = time.monotonic()
-        await until(lambda: ada.keeper.state.suspect, "suspicion")
+        await until(lambda: ada.connection.state.suspect, "suspicion")
         # Two seconds after the last answer, which may be a heartbeat old.
         assert 0.5 < time.monotonic() - start < LOST_AFTER_S
-        assert ada.keeper.state.rtt_ms is None
-        assert ada.keeper.state.phase is ConnectionPhase.CONNECTED
+        assert ada.connection.state.rtt_ms is None
+        assert ada.connection.state.phase is ConnectionPhase.CONNECTED
         await ada.phase(ConnectionPhase.WAITING)
         assert time.monotonic() - start > 4.5
-        assert "did not answer for a minute" in ada.keeper.state.note
+        assert "did not answer for a minute" in ada.connection.state.note
         # Away since its last answer, not since it was given up.
-        assert ada.keeper.state.since < time.time() - 4.0
+        assert ada.connection.state.since < time.time() - 4.0
         peer.link_up()
         await ada.phase(ConnectionPhase.CONNECTED)
-        await until(lambda: ada.keeper.state.rtt_ms is not None, "fresh figures")
-
-
-async def test_reboot(network: Network) -> None:
-    network.write_ssh_config()
-    async with kept("ada") as ada:
-        await ada.phase(ConnectionPhase.CONNECTED)
-        before = len(ada.told)
-        await asyncio.to_thread(network.peer("ada").kill_everything)
-        await until(
-            lambda: any(s.phase is ConnectionPhase.WAITING for s in ada.told[before:]),
-            "the end of the old connection",
-        )
-        await ada.phase(ConnectionPhase.CONNECTED)
+        await until(lambda: ada.connection.state.rtt_ms is not None, "fresh figures")
 
 
 async def test_a_pulled_cable_only_pauses(network: Network) -> None:
@@ -192,21 +181,21 @@ async def test_a_pulled_cable_only_pauses(network: Network) -> None:
     peer = network.peer("ada")
     async with kept("ada") as ada, echo(peer) as port:
         await ada.phase(ConnectionPhase.CONNECTED)
-        tunnel = await ada.keeper.connection.forward(int(port))
+        tunnel = await ada.connection.forward(int(port))
         reader, writer = await asyncio.open_connection("127.0.0.1", tunnel.port)
         writer.write(b"ping")
         assert await reader.readexactly(4) == b"pong"
         peer.link_down()
         writer.write(b"ping")
         await asyncio.sleep(OUTAGE_S)
-        silent_s = ada.keeper.state.silent_for_s
+        silent_s = ada.connection.state.silent_for_s
         assert silent_s > OUTAGE_S / 2
-        assert ada.keeper.state.phase is ConnectionPhase.CONNECTED
+        assert ada.connection.state.phase is ConnectionPhase.CONNECTED
         peer.link_up()
         async with asyncio.timeout(60):
             assert await reader.readexactly(4) == b"pong"
         writer.close()
-        await until(lambda: ada.keeper.state.silent_for_s == 0, "an answer")
+        await until(lambda: ada.connection.state.silent_for_s == 0, "an answer")
         phases = {state.phase for state in ada.told}
         assert phases == {ConnectionPhase.CONNECTING, ConnectionPhase.CONNECTED}
 

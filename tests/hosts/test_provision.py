@@ -18,7 +18,7 @@ from backends.machines.host import local_host_for_now
 from backends.machines.provisioning import InstallMethod, Provisioned, clean, provision
 from backends.machines.shell import PeerBusy, PeerFull
 from backends.machines.ssh.config import Destination
-from backends.machines.ssh.connection import SshConnection
+from backends.machines.ssh.connection import Connection
 from backends.paths import Paths, relay_binary, user_paths
 from backends.state import EngineInfo, ProvisionMode
 from tests.kit.local_peer import ssh_peer
@@ -97,7 +97,7 @@ async def install(
     peer: Machine, engine: EngineInfo, paths: Paths
 ) -> AsyncIterator[Installer]:
     """Provision the peer."""
-    connection = SshConnection(peer.name, Destination.parse(peer.name))
+    connection = Connection(peer.name, Destination.parse(peer.name))
     reached = ssh_peer(peer.name, connection, paths, "head")
     yield Installer(reached, engine, paths)
     await reached.end_agent()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import HostError
-from backends.machines.ssh import connection
+from backends.machines.ssh import sessions
 from tests.hosts.reaching import reached, until
 
 if TYPE_CHECKING:
@@ -137,7 +137,11 @@ async def test_closing_ends_the_script_and_spares_the_detached(
 _RUN = """
 import asyncio
 from tests.hosts.reaching import reach
-asyncio.run(reach("ada").run("sleep 600", timeout_s=None))
+async def main():
+    ada = reach("ada")
+    await ada.connect()
+    await ada.run("sleep 600", timeout_s=None)
+asyncio.run(main())
 """
 
 
@@ -174,7 +178,7 @@ async def test_what_a_script_leaves_running_holds_nobody_up(network: Network) ->
 async def test_output_is_bounded(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "STDOUT_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(sessions, "STDOUT_LIMIT_BYTES", 1 << 20)
     network.write_ssh_config()
     count = 0
 
@@ -190,7 +194,7 @@ async def test_output_is_bounded(
     assert count == 1_000_000
     assert len(result.stdout) <= (1 << 20) + (64 << 10)
     assert result.stderr.endswith("\nend\n")
-    assert len(result.stderr) <= connection.STDERR_LIMIT_BYTES + (64 << 10)
+    assert len(result.stderr) <= sessions.STDERR_LIMIT_BYTES + (64 << 10)
 
 
 async def test_many_at_once(network: Network) -> None:

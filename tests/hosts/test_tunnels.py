@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import HostError
+from backends.link.way import local_way
 from tests.hosts.reaching import reached, until
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ async def test_to_a_path(network: Network, tmp_path: Path) -> None:
         assert not local.exists()
         again = await ada.forward(path, local)
         await both_ways(*await asyncio.open_unix_connection(local))
-        assert again.is_open
+        assert again.open
     assert not local.exists()
 
 
@@ -129,7 +130,7 @@ async def test_from_a_port(network: Network) -> None:
         " sys.exit(b != d[::-1])"
     )
     async with server, reached("ada") as ada:
-        tunnels = [await ada.forward_back(f"127.0.0.1:{ours}") for _ in range(2)]
+        tunnels = [await ada.forward_back(local_way(ours)) for _ in range(2)]
         assert tunnels[0].port != tunnels[1].port
         for tunnel in tunnels:
             port = str(tunnel.port)
@@ -137,7 +138,7 @@ async def test_from_a_port(network: Network) -> None:
             await ada.run('python3 -c "$1" "$2"', ask, port)
             await tunnel.close()
             await until(functools.partial(_is_free, peer, port), "its end")
-        dead = await ada.forward_back("127.0.0.1:1")
+        dead = await ada.forward_back(local_way(1))
         result = await ada.run('python3 -c "$1" "$2"', ask, str(dead.port), check=False)
         assert result.code != 0
         assert "Nothing listens at our 127.0.0.1:1" in str(dead.last_error)
@@ -171,7 +172,7 @@ async def test_forwarding_forbidden(network: Network) -> None:
         writer.close()
         assert "forbids forwarding" in str(tunnel.last_error)
         with pytest.raises(HostError, match="forbids forwarding"):
-            await ada.forward_back("127.0.0.1:80")
+            await ada.forward_back(local_way(80))
 
 
 async def test_a_taken_port_and_a_bad_path(network: Network) -> None:
@@ -198,8 +199,9 @@ async def test_tunnels_end_with_the_connection(network: Network) -> None:
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
-        await until(lambda: not tunnel.is_open, "the tunnel's end")
+        await until(lambda: not tunnel.open, "the tunnel's end")
         await asyncio.to_thread(peer.start_sshd)
+        await ada.connect()
         again = await ada.forward(int(port), tunnel.port)
         await both_ways(*await asyncio.open_connection("127.0.0.1", again.port))
 

@@ -195,6 +195,7 @@ async def test_a_broken_way_is_seen_at_once_and_replaced(network: Network) -> No
         assert told == ["far", "near"]
         await asyncio.to_thread(ada.start_sshd)
         await asyncio.to_thread(bob.start_sshd)
+        await asyncio.gather(head.connection.connect(), worker.connection.connect())
         spec = replace(SPEC, worker="far")
         way = await open_way(worker, head, int(port), spec)
         await broken.close()

@@ -23,13 +23,14 @@ from backends.machines.shell import (
     greeting_of,
     script,
 )
+from backends.machines.ssh.connection import ConnectionState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from backends.machines.machine import Machine
-    from backends.machines.ssh.connection import SshConnection
+    from backends.machines.ssh.connection import Connection
     from backends.paths import Paths
 
 
@@ -197,9 +198,7 @@ class _Agent(AgentHost):
         return replace(await super().machine(), **self._peer.differs)
 
 
-def ssh_peer(
-    name: str, connection: SshConnection, paths: Paths, head_id: str
-) -> SshPeer:
+def ssh_peer(name: str, connection: Connection, paths: Paths, head_id: str) -> SshPeer:
     """One that is not run: nobody supervises the connection, nobody probes."""
 
     async def settle(_: Machine) -> None:
@@ -216,5 +215,5 @@ def ssh_peer(
         serves=lambda _: False,
     )
     made.connection = connection
-    made.peer = replace(made.peer, rtt_ms=RTT_MS)
+    connection.state = ConnectionState(rtt_ms=RTT_MS)
     return made

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from backends.demo import MODEL_PATH
 from backends.machines.ssh.config import Destination
-from backends.machines.ssh.connection import SshConnection
+from backends.machines.ssh.connection import Connection
 from tests.engine.conftest import wait_for
 from tests.hosts.network import Network, missing
 from tests.hosts.user import HeadUser
@@ -94,7 +94,7 @@ def echoing(peer: Machine) -> Iterator[None]:
 
 async def compare_trips(network: Network, peer: Machine) -> None:
     """Round trips plain and through a tunnel, in turn."""
-    connection = SshConnection(
+    connection = Connection(
         peer.name,
         Destination.parse(peer.name),
         config_file=network.config_file,

@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import asyncssh
 
-from backends.errors import HostError, NeedsAnswer
-from backends.machines.ssh.errors import connection_lost
 from backends.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from pathlib import Path
     from typing import BinaryIO
-
-    from backends.machines.ssh.login import SshRoute
 
 
 # Where systems keep it; OpenSSH itself only knows its own place.
@@ -36,20 +32,22 @@ exit 1
 }}
 """
 _NOISE_BYTES_MAX = 1 << 20
+_OPEN_TIMEOUT_S = 15.0
 
 
 async def start_sftp(link: asyncssh.SSHClientConnection) -> asyncssh.SFTPClient:
-    """An SFTP client; the caller bounds the time.
+    """An SFTP client, within 15 s.
 
     A subsystem may be started by the user's login shell, and one that prints a greeting
     (a noisy ``.bashrc``) speaks into the protocol. So the server is run from a shell of
     ours behind a mark; where it is nowhere to be found, sshd may have one built in.
     """
-    found = await _behind_mark(link)
-    if found is None:
-        return await link.start_sftp_client()
-    session = cast("Any", _Session(link, found))
-    return await asyncssh.SSHClientConnection.start_sftp_client(session)
+    async with asyncio.timeout(_OPEN_TIMEOUT_S):
+        found = await _behind_mark(link)
+        if found is None:
+            return await link.start_sftp_client()
+        session = cast("Any", _Session(link, found))
+        return await asyncssh.SSHClientConnection.start_sftp_client(session)
 
 
 class _Session:
@@ -89,92 +87,6 @@ async def _behind_mark(
             break
     process.close()
     return None
-
-
-IDLE_S = 60.0
-_OPEN_TIMEOUT_S = 15.0
-
-
-class FilesLink:
-    """A second connection to a peer, opened on demand and ended when unused.
-
-    ``name``: the peer's, for messages.
-    """
-
-    def __init__(self, name: str, route: SshRoute) -> None:
-        self._name = name
-        self._route = route
-        self._link: asyncssh.SSHClientConnection | None = None
-        self._opening = asyncio.Lock()
-        self._users = 0
-        self._idle: asyncio.TimerHandle | None = None
-
-    @contextlib.asynccontextmanager
-    async def client(
-        self, shared: asyncssh.SSHClientConnection
-    ) -> AsyncIterator[asyncssh.SFTPClient]:
-        """An SFTP client; on ``shared`` where a second login would need the user."""
-        self._users += 1
-        self._stay()
-        try:
-            link = await self._open(shared)
-            sftp = await self._start(link)
-            try:
-                yield sftp
-            finally:
-                sftp.exit()
-        finally:
-            self._users -= 1
-            self._leave_later()
-
-    async def close(self) -> None:
-        self._stay()
-        link, self._link = self._link, None
-        if link is not None:
-            link.abort()
-            await link.wait_closed()
-        self._route.close()
-
-    async def _open(
-        self, shared: asyncssh.SSHClientConnection
-    ) -> asyncssh.SSHClientConnection:
-        async with self._opening:
-            if self._link is None or self._link.is_closed():
-                try:
-                    self._link, _ = await self._route.open()
-                except NeedsAnswer:
-                    self._route.close()
-                    return shared
-            return self._link
-
-    async def _start(self, link: asyncssh.SSHClientConnection) -> asyncssh.SFTPClient:
-        try:
-            async with asyncio.timeout(_OPEN_TIMEOUT_S):
-                return await start_sftp(link)
-        except (TimeoutError, asyncssh.ChannelOpenError, asyncssh.SFTPError) as error:
-            raise HostError(
-                f"{self._name} takes and gives no files: it offers no SFTP ({error})",
-                "Set Subsystem sftp internal-sftp in its sshd_config.",
-            ) from error
-        except (OSError, asyncssh.Error) as error:
-            raise connection_lost(self._name, error) from error
-
-    def _stay(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-
-    def _leave_later(self) -> None:
-        if self._users == 0 and self._link is not None:
-            self._stay()
-            loop = asyncio.get_running_loop()
-            self._idle = loop.call_later(IDLE_S, self._leave)
-
-    def _leave(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
-        self._route.close()
 
 
 CHUNK_BYTES_MIN = 256 << 10

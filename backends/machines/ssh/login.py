@@ -249,7 +249,7 @@ _FAST_CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 _OTHER_HOST_KEYS = "+ssh-ed25519,ecdsa-sha2-*,rsa-sha2-*"
 
 
-class LoginClient(asyncssh.SSHClient):
+class _Client(asyncssh.SSHClient):
     """Answers asyncssh's questions of a login, and keeps what they tell.
 
     ``trusted``: fingerprints that may be taken for a host without known key.
@@ -300,39 +300,30 @@ class LoginClient(asyncssh.SSHClient):
         return password
 
 
-class Login:
-    """One attempt at one host.
+@dataclass(frozen=True, repr=False)
+class _Attempt:
+    """One attempt at one host; a password is for nobody but the host that asked."""
 
-    ``trusted``: fingerprints of host keys the user said to trust.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        trusted: Collection[str] = (),
-        password: str | None = None,
-        passphrase: str | None = None,
-    ) -> None:
-        self._settings = settings
-        self._trusted = trusted
-        self._password = password
-        self._passphrase = passphrase
+    settings: Settings
+    trusted: Collection[str]
+    """Fingerprints of host keys that the user said to trust."""
+    password: str | None
+    passphrase: str | None
 
     async def open(
         self, tunnel: asyncssh.SSHClientConnection | None = None
-    ) -> tuple[asyncssh.SSHClientConnection, LoginClient]:
+    ) -> asyncssh.SSHClientConnection:
         """Connect (through ``tunnel``) and log in; the caller bounds the time.
 
         Raises:
             NeedsAnswer: the host key is unknown, or only a password or passphrase
                 is left to log in with.
         """
-        settings = self._settings
+        settings = self.settings
         lines = await asyncio.to_thread(known_lines, settings)
         match = await asyncio.to_thread(matcher, settings)
-        keys = await asyncio.to_thread(Keys, settings.identities, self._passphrase)
-        client = LoginClient(lines, self._trusted, self._password)
+        keys = await asyncio.to_thread(Keys, settings.identities, self.passphrase)
+        client = _Client(lines, self.trusted, self.password)
         options = {**_options(settings, keys), "known_hosts": match}
         if lines and not settings.has_host_key_algorithms:
             options["server_host_key_algs"] = _OTHER_HOST_KEYS
@@ -344,15 +335,15 @@ class Login:
             await self._remember(client)
             raise self._refused(client, keys) from error
         await self._remember(client)
-        return connection, client
+        return connection
 
     async def _connect(
         self,
-        client: LoginClient,
+        client: _Client,
         tunnel: asyncssh.SSHClientConnection | None,
         options: dict[str, Any],
     ) -> asyncssh.SSHClientConnection:
-        settings = self._settings
+        settings = self.settings
         made: socket.socket | None = None
         if tunnel is None and settings.is_dialled:
             made = await dial(settings.host, settings.port, settings.family)
@@ -369,13 +360,13 @@ class Login:
                 made.close()
             raise
 
-    async def _remember(self, client: LoginClient) -> None:
+    async def _remember(self, client: _Client) -> None:
         # Only now: the host has proved that the key is its own.
         if client.offered is not None:
-            await asyncio.to_thread(remember, self._settings, client.offered)
+            await asyncio.to_thread(remember, self.settings, client.offered)
 
-    def _distrusts(self, client: LoginClient, error: Exception) -> HostError:
-        settings = self._settings
+    def _distrusts(self, client: _Client, error: Exception) -> HostError:
+        settings = self.settings
         if client.lines:
             return errors.host_key_changed(settings, client.lines)
         if client.offered is None:
@@ -386,12 +377,12 @@ class Login:
             )
         return NeedsAnswer(_host_key_question(settings, client.offered))
 
-    def _refused(self, client: LoginClient, keys: Keys) -> HostError:
-        settings = self._settings
+    def _refused(self, client: _Client, keys: Keys) -> HostError:
+        settings = self.settings
         if keys.locked:
             return self._locked(keys.locked[0])
         if {"password", "keyboard-interactive"} & set(client.tried):
-            refused = "" if self._password is None else "That password was refused. "
+            refused = "" if self.password is None else "That password was refused. "
             text = f"{refused}Password of {settings.user} on {settings.label}?"
             return NeedsAnswer(PeerQuestion(kind=QuestionKind.PASSWORD, text=text))
         return errors.login_refused(settings, client.tried)
@@ -403,8 +394,8 @@ class Login:
                 "unlock it",
                 "Give the key to an agent: ssh-add " + path,
             )
-        wrong = "" if self._passphrase is None else "That did not unlock it. "
-        text = f"{wrong}Passphrase of {path}, the key for {self._settings.label}?"
+        wrong = "" if self.passphrase is None else "That did not unlock it. "
+        text = f"{wrong}Passphrase of {path}, the key for {self.settings.label}?"
         return NeedsAnswer(PeerQuestion(kind=QuestionKind.PASSPHRASE, text=text))
 
 
@@ -449,13 +440,7 @@ _MAX_JUMPS = 8
 _SESSION_TIMEOUT_S = 3.0
 
 
-@dataclass(frozen=True, repr=False)
-class _Attempt:
-    answers: Mapping[QuestionKind, str]
-    bound: asyncio.Timeout
-
-
-class SshRoute:
+class Login:
     """Opens connections to a destination, and keeps the hosts in between open.
 
     Hosts that let us in stay connected while a question is open: no answer is needed
@@ -469,16 +454,20 @@ class SshRoute:
         known_hosts: Path | None = None,
     ) -> None:
         self._destination = destination
-        self._config_file = config_file
-        self._known_hosts = known_hosts
+        self._files = (config_file, known_hosts)
         self._hops: dict[tuple[str, ...], asyncssh.SSHClientConnection] = {}
         self._asker = str(destination)
         self._trusted: set[str] = set()
+        self._answers: Mapping[QuestionKind, str] = {}
+        self._bound: asyncio.Timeout
+
+    async def settings(self) -> Settings:
+        return await asyncio.to_thread(resolve, self._destination, *self._files)
 
     async def open(
         self, answers: Mapping[QuestionKind, str] | None = None
-    ) -> tuple[asyncssh.SSHClientConnection, LoginClient]:
-        """Connect and log in, within 15 s in all.
+    ) -> asyncssh.SSHClientConnection:
+        """Connect and log in, within 15 s in all; one attempt at a time.
 
         ``answers`` go to whoever asked last, and to nobody else. Trusted fingerprints
         are kept as long as this object; nothing else is.
@@ -486,18 +475,19 @@ class SshRoute:
         Raises:
             NeedsAnswer: only the user knows how to go on.
         """
-        given = dict(answers or {})
-        if fingerprint := given.get(QuestionKind.HOST_KEY):
+        self._answers = answers or {}
+        if fingerprint := self._answers.get(QuestionKind.HOST_KEY):
             self._trusted.add(fingerprint)
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S) as bound:
-                attempt = _Attempt(answers=given, bound=bound)
-                return await self._reach(self._destination, attempt)
+            async with asyncio.timeout(CONNECT_TIMEOUT_S) as self._bound:
+                return await self._reach(self._destination)
         except NeedsAnswer:
             raise
         except BaseException:
             self.close()
             raise
+        finally:
+            self._answers = {}
 
     def close(self) -> None:
         """Leave the hosts in between; at once."""
@@ -508,17 +498,21 @@ class SshRoute:
     async def _reach(
         self,
         destination: Destination,
-        attempt: _Attempt,
         tunnel: asyncssh.SSHClientConnection | None = None,
         chain: tuple[str, ...] = (),
-    ) -> tuple[asyncssh.SSHClientConnection, LoginClient]:
-        settings = await asyncio.to_thread(
-            resolve, destination, self._config_file, self._known_hosts
-        )
+    ) -> asyncssh.SSHClientConnection:
+        settings = await asyncio.to_thread(resolve, destination, *self._files)
         if tunnel is None:
-            tunnel = await self._jump(settings, attempt, chain)
+            tunnel = await self._jump(settings, chain)
+        password = self._answers.get(QuestionKind.PASSWORD)
+        attempt = _Attempt(
+            settings,
+            self._trusted,
+            password if str(destination) == self._asker else None,
+            self._answers.get(QuestionKind.PASSPHRASE),
+        )
         try:
-            return await self._log_in(settings, attempt.answers, tunnel)
+            return await attempt.open(tunnel)
         except NeedsAnswer:
             self._asker = str(destination)
             raise
@@ -526,14 +520,14 @@ class SshRoute:
             raise
         except asyncio.CancelledError as error:
             # Cancelled by the bound around all: say which host was silent.
-            if attempt.bound.expired():
+            if self._bound.expired():
                 raise explain(TimeoutError(), settings, CONNECT_TIMEOUT_S) from error
             raise
         except Exception as error:
             raise explain(error, settings, CONNECT_TIMEOUT_S) from error
 
     async def _jump(
-        self, settings: Settings, attempt: _Attempt, chain: tuple[str, ...]
+        self, settings: Settings, chain: tuple[str, ...]
     ) -> asyncssh.SSHClientConnection | None:
         if len(chain) > _MAX_JUMPS:
             raise PeerUnreachable(
@@ -545,44 +539,33 @@ class SshRoute:
             # `Host *` with a ProxyJump is not meant for that host itself.
             if jump.host != settings.destination.host:
                 chain = (*chain, str(jump))
-                tunnel = await self._hop(jump, attempt, tunnel, chain)
+                tunnel = await self._hop(jump, tunnel, chain)
         return tunnel
 
     async def _hop(
         self,
         jump: Destination,
-        attempt: _Attempt,
         tunnel: asyncssh.SSHClientConnection | None,
         chain: tuple[str, ...],
     ) -> asyncssh.SSHClientConnection:
         known = self._hops.get(chain)
         if known is not None and not known.is_closed():
             return known
-        connection, _ = await self._reach(jump, attempt, tunnel, chain)
+        connection = await self._reach(jump, tunnel, chain)
         self._hops[chain] = connection
-        await _make_prompt(connection)
+        # sshd sets TCP_NODELAY with the first session, whether or not it lets us run
+        # anything; without, what goes through that host is delayed by up to 40 ms.
+        with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
+            async with asyncio.timeout(_SESSION_TIMEOUT_S):
+                await connection.run("true", stdin=asyncssh.DEVNULL)
         return connection
 
-    async def _log_in(
-        self,
-        settings: Settings,
-        answers: Mapping[QuestionKind, str],
-        tunnel: asyncssh.SSHClientConnection | None,
-    ) -> tuple[asyncssh.SSHClientConnection, LoginClient]:
-        is_asker = str(settings.destination) == self._asker
-        login = Login(
-            settings,
-            trusted=self._trusted,
-            # A password is for nobody but the host that asked for it.
-            password=answers.get(QuestionKind.PASSWORD) if is_asker else None,
-            passphrase=answers.get(QuestionKind.PASSPHRASE),
-        )
-        return await login.open(tunnel)
 
-
-async def _make_prompt(connection: asyncssh.SSHClientConnection) -> None:
-    # sshd sets TCP_NODELAY with the first session, whether or not it lets us run
-    # anything; without, what goes through that host is delayed by up to 40 ms.
-    with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
-        async with asyncio.timeout(_SESSION_TIMEOUT_S):
-            await connection.run("true", stdin=asyncssh.DEVNULL)
+def on_lost(
+    connection: asyncssh.SSHClientConnection, told: Callable[[Exception | None], None]
+) -> None:
+    """Let be told of the end of a connection of a ``Login``, with its cause."""
+    client = connection.get_owner()
+    # One that is closed has no owner any more.
+    if isinstance(client, _Client):
+        client.on_lost = told

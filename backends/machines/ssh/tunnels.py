@@ -154,21 +154,30 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 class Tunnel:
-    """A listener whose connections come out at the other machine.
+    """Implements ``Way``: a listener whose connections come out at the other machine.
 
-    It lives as long as the connection it was opened on; :attr:`is_open` tells.
+    It lives as long as the connection it was opened on.
 
-    ``name``: the peer's; ``what``: the far end, for messages.
+    ``name``: the peer's; ``what``: the far end, for messages; ``beyond``: the way that
+    goes on where it comes out here.
     """
 
-    def __init__(self, name: str, what: str) -> None:
+    kind = WayKind.TUNNEL
+
+    def __init__(self, name: str, what: str, beyond: Way | None = None) -> None:
         self.endpoint = ""
         """Its listening end, here or (``forward_back``) there."""
+        self.incarnation = secrets.token_hex(4)
+        self.note = ""
         self.on_broken: Callable[[], None] | None = None
-        """Called once when it ends without :meth:`close`."""
         self.last_error: HostError | None = None
         """Why the newest connection through it failed; None while all goes well."""
+        self.heartbeat_ms: float | None = None
+        """The round trip of its connection now; None while that is silent."""
         self._name = name
+        self._beyond = beyond
+        if beyond is not None:
+            beyond.on_broken = self.abort
         self._what = what
         self._ends: set[LocalEnd] = set()
         self._opening: set[asyncio.Task[None]] = set()
@@ -183,16 +192,32 @@ class Tunnel:
         return port_of(self.endpoint)
 
     @property
-    def is_open(self) -> bool:
-        return not self._closed
+    def open(self) -> bool:
+        return not self._closed and (self._beyond is None or self._beyond.open)
 
     @property
     def connections(self) -> int:
         return len(self._ends)
 
+    @property
+    def rtt_ms(self) -> float | None:
+        """The round trips of its parts, added up; None while one is silent."""
+        own = self.heartbeat_ms
+        beyond = 0.0 if self._beyond is None else self._beyond.rtt_ms
+        return None if own is None or beyond is None else own + beyond
+
+    @property
+    def trouble(self) -> str:
+        """Why the newest connection through any part of it failed; usually empty."""
+        if self.last_error is not None:
+            return self.last_error.what
+        return self._beyond.trouble if self._beyond else ""
+
     async def close(self) -> None:
         """Stop listening and cut the connections through it. May be called twice."""
         self._end()
+        if self._beyond is not None:
+            await self._beyond.close()
         await asyncio.gather(*self._opening, return_exceptions=True)
         if self._listener is not None:
             with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
@@ -356,71 +381,3 @@ def _remove_socket(path: Path) -> None:
     with contextlib.suppress(OSError):
         if stat.S_ISSOCK(path.lstat().st_mode):
             path.unlink()
-
-
-class TunnelWay:
-    """A tunnel, with the way that goes on where it comes out here.
-
-    ``rtt_ms`` tells the round trip of the tunnel's connection now.
-    """
-
-    kind = WayKind.TUNNEL
-
-    def __init__(
-        self,
-        tunnel: Tunnel,
-        rtt_ms: Callable[[], float | None],
-        *,
-        beyond: Way | None = None,
-        note: str = "",
-    ) -> None:
-        self.on_broken: Callable[[], None] | None = None
-        self.incarnation = secrets.token_hex(4)
-        self.note = note
-        self._tunnel = tunnel
-        self._rtt_ms = rtt_ms
-        self._beyond = beyond
-        self._closed = False
-        tunnel.on_broken = self._break
-        if beyond is not None:
-            beyond.on_broken = self._break
-
-    @property
-    def endpoint(self) -> str:
-        return self._tunnel.endpoint
-
-    @property
-    def open(self) -> bool:
-        """True if every part of it still leads on."""
-        beyond = self._beyond is None or self._beyond.open
-        return not self._closed and self._tunnel.is_open and beyond
-
-    @property
-    def rtt_ms(self) -> float | None:
-        """The round trips of its parts, added up; None while one is silent."""
-        own = self._rtt_ms()
-        beyond = 0.0 if self._beyond is None else self._beyond.rtt_ms
-        return None if own is None or beyond is None else own + beyond
-
-    @property
-    def trouble(self) -> str:
-        """Why the newest connection through any part of it failed; usually empty."""
-        if error := self._tunnel.last_error:
-            return error.what
-        return self._beyond.trouble if self._beyond else ""
-
-    async def close(self) -> None:
-        """Close all of it."""
-        self._closed = True
-        with contextlib.suppress(HostError, OSError):
-            await self._tunnel.close()
-        if self._beyond is not None:
-            await self._beyond.close()
-
-    def _break(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._tunnel.abort()
-        if self.on_broken is not None:
-            self.on_broken()
