@@ -156,12 +156,12 @@ async def bandwidth_mb_s(shell: Connection) -> float | None:
 def judged(name: str, facts: PeerFacts, ours: str) -> tuple[PeerState, str]:
     """State and note of a peer; ``ours`` is the RPC protocol of our own engine."""
     hint = f"Provision it: dllm-tui peers setup {name}."
-    if not facts.engines:
-        return PeerState.NO_ENGINE, f"No llama.cpp with RPC there. {hint}"
     if not facts.relay_version:
         absent = "The helper dllm-relay is not there"
         why = facts.problems[0] if facts.relay_path else absent
         return PeerState.NO_ENGINE, f"{why.rstrip('.')}. {hint}"
+    if not facts.engines:
+        return PeerState.NO_ENGINE, f"No llama.cpp with RPC there. {hint}"
     spoken = [engine.rpc_protocol for engine in facts.engines]
     if not any(protocols_match(ours, theirs) for theirs in spoken):
         theirs = ", ".join(spoken)

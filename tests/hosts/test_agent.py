@@ -12,10 +12,9 @@ import pytest
 
 from backends.errors import HostError, PeerUnreachable
 from backends.machines.host import AgentHost, ProcessSpec
-from backends.machines.ssh.config import Destination
-from backends.machines.ssh.connection import Connection
 from backends.paths import relay_binary
 from backends.state import ProcessRole, ProcessState
+from tests.hosts.reaching import reached
 from tests.kit.waiting import PATIENCE_S, until
 
 if TYPE_CHECKING:
@@ -61,18 +60,17 @@ async def host_on(
     peer: Machine, lease_s: float | None = None
 ) -> AsyncIterator[AgentHost]:
     """A new connection, as a controller that was just started makes it."""
-    connection = Connection(peer.name, Destination.parse(peer.name))
     folder = f"{peer.remote_home}/{ODD}"
-    host = AgentHost(
-        peer.name,
-        lambda: connection.hold(LINE, f"{folder}/dllm-relay", f"{folder}/run"),
-        lease_s=lease_s,
-    )
-    try:
-        yield host
-    finally:
-        await host.close()
-        await connection.close()
+    async with reached(peer.name) as connection:
+        host = AgentHost(
+            peer.name,
+            lambda: connection.hold(LINE, f"{folder}/dllm-relay", f"{folder}/run"),
+            lease_s=lease_s,
+        )
+        try:
+            yield host
+        finally:
+            await host.close()
 
 
 async def follow(host: AgentHost, name: str, until: str) -> str:

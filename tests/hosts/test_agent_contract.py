@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.machines.host import AgentHost
-from backends.machines.ssh.config import Destination
-from backends.machines.ssh.connection import Connection
 from backends.paths import relay_binary
+from tests.hosts.reaching import reached
 from tests.unit.machines.test_host_clusters import (
     test_asking_a_program,
     test_bytes_in_arguments_arrive,
@@ -70,12 +69,11 @@ async def host(
     network.write_ssh_config()
     peer = network.peer("ada")
     shutil.copy(relay_binary(), peer.home / "dllm-relay")
-    connection = Connection("ada", Destination.parse("ada"))
     line = 'exec "$1/dllm-relay" host --run-dir "$1/run"'
-    host = AgentHost("local", lambda: connection.hold(line, peer.remote_home))
-    yield host
-    orphans = {orphan.name for orphan in await host.orphans()}
-    for name in {record.name for record in host.seen} | orphans:
-        await host.stop(name, grace_s=0)
-    await host.close()
-    await connection.close()
+    async with reached("ada") as ada:
+        host = AgentHost("local", lambda: ada.hold(line, peer.remote_home))
+        yield host
+        orphans = {orphan.name for orphan in await host.orphans()}
+        for name in {record.name for record in host.seen} | orphans:
+            await host.stop(name, grace_s=0)
+        await host.close()

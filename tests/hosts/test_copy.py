@@ -52,6 +52,8 @@ class Copier:
         self.works: list[PeerWork] = []
 
     async def __call__(self, model: Path, **more: str) -> tuple[str, ...]:
+        if not self.connection.connected:
+            await self.connection.connect()
         return await copy_model(
             self.connection,
             model,

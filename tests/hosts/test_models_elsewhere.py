@@ -11,7 +11,7 @@ from backends.demo import MODEL_PATH
 from backends.errors import ModelError
 from backends.machines.model_files import read_there
 from backends.models.layers import read_model
-from tests.hosts.reaching import reach
+from tests.hosts.reaching import reached
 from tests.hosts.user import answer, prepared
 from tests.kit.models import write_llama
 
@@ -82,14 +82,11 @@ async def test_only_the_header_comes(network: Network, tmp_path: Path) -> None:
     write_llama(big, n_layer=8, n_embd=1024, n_ff=4096)
     path = put(network, big)
     network.write_ssh_config()
-    connection = reach("ada")
-    try:
-        found = await read_there(connection, path, tmp_path / "cache")
-        again = await read_there(connection, path, tmp_path / "cache")
+    async with reached("ada") as ada:
+        found = await read_there(ada, path, tmp_path / "cache")
+        again = await read_there(ada, path, tmp_path / "cache")
         with pytest.raises(ModelError, match="no /nowhere on ada"):
-            await read_there(connection, "/nowhere", tmp_path / "cache")
-    finally:
-        await connection.close()
+            await read_there(ada, "/nowhere", tmp_path / "cache")
     assert found == again
     ours = read_model(big)
     assert found.layers == ours.layers

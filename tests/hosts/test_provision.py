@@ -72,6 +72,8 @@ class Installer:
         self.works: list[PeerWork] = []
 
     async def __call__(self, mode: ProvisionMode = ProvisionMode.AUTO) -> Provisioned:
+        if not self.peer.connection.connected:
+            await self.peer.connection.connect()
         async with local_host_for_now(self.paths.run_dir) as host:
             head = await host.machine()
         return await provision(

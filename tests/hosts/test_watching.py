@@ -165,16 +165,16 @@ async def test_a_helper_that_is_too_old_is_to_be_replaced(network: Network) -> N
         assert peer.state is PeerState.NO_ENGINE
         assert "does not run: unknown command 'host'" in peer.note
         assert "dllm-tui peers setup ada" in peer.note
-        assert peer.facts is not None
-        assert [e.directory for e in peer.facts.engines] == [
-            f"{network.peer('ada').remote_home}/engine"
-        ]
         await asyncio.to_thread(
             with_engine, network.peer("ada"), relay_binary().read_bytes()
         )
         await ada.known.look()
-        assert ada.known.peer.facts is not None
-        assert ada.known.peer.facts.relay_version
+        facts = ada.known.peer.facts
+        assert facts is not None
+        assert facts.relay_version
+        assert [e.directory for e in facts.engines] == [
+            f"{network.peer('ada').remote_home}/engine"
+        ]
 
 
 async def test_no_engine_is_started_where_one_serves(network: Network) -> None:

@@ -103,7 +103,7 @@ class LocalShell:
         finally:
             server.close()
 
-    async def rtt_ms(self) -> float:
+    async def ping_ms(self) -> float:
         """As the protocol says."""
         return 0.01
 

@@ -341,7 +341,6 @@ class Connection:
         return self._link
 
     def _give_up(self) -> None:
-        """Break a connection that has been silent for too long; at once."""
         link = self._link
         if link is not None:
             self._on_lost(link, asyncssh.ConnectionLost("no answer to a keepalive"))
