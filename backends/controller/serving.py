@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
 
-from backends.controller.arrival import Arrival, overall
+from backends.controller.load_progress import LoadProgress, overall
 from backends.controller.speed import SpeedMeter
 from backends.engine.logs import LoadLog
 from backends.engine.server import Counts, Health, ServerClient
@@ -31,10 +31,10 @@ from backends.state import Speed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from backends.controller.arrival import Arrived
     from backends.controller.builder import Built
     from backends.controller.context import ClusterContext
     from backends.controller.links import Links
+    from backends.controller.load_progress import WorkerLoad
     from backends.controller.snapshot_store import SnapshotStore
     from backends.controller.watch import Watch
     from backends.machines.host import AgentHost
@@ -87,7 +87,7 @@ class Load:
         return measured
 
     async def _healthy(self, port: int) -> None:
-        arrival = Arrival(
+        progress = LoadProgress(
             self._plan,
             self._built.facts.model,
             self._links.weight_bytes,
@@ -98,11 +98,11 @@ class Load:
             while True:
                 await self._watch.require()
                 await self._read()
-                self._tell(arrival.measure())
+                self._tell(progress.measure())
                 if await client.health() is Health.OK and await self._is_ours():
                     break
                 await asyncio.sleep(pause_s)
-        for worker, one in arrival.measure().items():
+        for worker, one in progress.measure().items():
             self._steps.done(f"load:{worker}", one.text if one.arrived_bytes else "")
 
     async def _is_ours(self) -> bool:
@@ -117,7 +117,7 @@ class Load:
         self._log.feed(chunk.text)
         return bool(chunk.text)
 
-    def _tell(self, arrived: Mapping[str, Arrived]) -> None:
+    def _tell(self, arrived: Mapping[str, WorkerLoad]) -> None:
         """Show how far the load is, of all workers and of each."""
         whole = overall(arrived)
         text = whole.text if whole.arrived_bytes else ""

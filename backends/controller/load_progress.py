@@ -23,7 +23,7 @@ ETA_AFTER_S = 1.0
 HEADERS_BYTES = 64 << 10
 
 
-class Arrived(NamedTuple):
+class WorkerLoad(NamedTuple):
     """Weights of one worker."""
 
     arrived_bytes: int
@@ -55,7 +55,7 @@ class Arrived(NamedTuple):
             yield f"~{format_seconds(left_bytes / self.bytes_per_s)} left"
 
 
-class Arrival:
+class LoadProgress:
     """Measures one load of a plan's weights, for any kind of worker.
 
     ``carried`` gives the bytes that each worker's relay passed on. ``home`` gives the
@@ -85,7 +85,7 @@ class Arrival:
             for worker in used_workers(plan)
         }
 
-    def measure(self) -> dict[str, Arrived]:
+    def measure(self) -> dict[str, WorkerLoad]:
         """Return the progress of each worker; its first reading is its zero point."""
         home = self._home()
         return {
@@ -94,18 +94,18 @@ class Arrival:
             if worker in self._expected
         }
 
-    def _arrived(self, worker: str, carried: int, home: int | None) -> Arrived:
+    def _arrived(self, worker: str, carried: int, home: int | None) -> WorkerLoad:
         total = self._expected[worker]
         zero = self._zero.setdefault(worker, carried)
         kept = self._kept(worker, home)
         # Requests carry headers and questions besides the weights, and before them.
         got = max(0, min(carried - zero, total))
         if got < min(HEADERS_BYTES, total):
-            return Arrived(0, total, None)
+            return WorkerLoad(0, total, None)
         now = self._clock()
         elapsed = now - self._first_at.setdefault(worker, now)
         rate = got / elapsed if elapsed > ETA_AFTER_S else None
-        return Arrived(got, total, rate, None if kept is None else min(kept, got))
+        return WorkerLoad(got, total, rate, None if kept is None else min(kept, got))
 
     def _kept(self, worker: str, home: int | None) -> int | None:
         if home is None:
@@ -113,11 +113,11 @@ class Arrival:
         return home - self._home_zero.setdefault(worker, home)
 
 
-def overall(arrived: Mapping[str, Arrived]) -> Arrived:
+def overall(arrived: Mapping[str, WorkerLoad]) -> WorkerLoad:
     """All workers together: the slowest decides what is left, so rates add up."""
     kept = [one.home_bytes for one in arrived.values() if one.home_bytes is not None]
     rates = [one.bytes_per_s for one in arrived.values() if one.bytes_per_s]
-    return Arrived(
+    return WorkerLoad(
         sum(one.arrived_bytes for one in arrived.values()),
         sum(one.total_bytes for one in arrived.values()),
         sum(rates) if rates else None,
