@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -92,6 +93,16 @@ void write_all(int fd, std::string_view data, const std::string& what) {
   }
 }
 
+std::optional<std::vector<std::string>> entries_of(const std::string& directory) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(directory.c_str()), ::closedir);
+  if (!listing) return std::nullopt;
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(listing.get())) names.emplace_back(entry->d_name);
+  std::erase_if(names, [](const std::string& name) { return name == "." || name == ".."; });
+  std::ranges::sort(names);
+  return names;
+}
+
 std::string read_all(int fd, std::size_t limit) {
   std::string data;
   char block[kReadBlock];
@@ -115,6 +126,22 @@ void write_file_atomic(int directory, const std::string& name, std::string_view 
     ::unlinkat(directory, temporary.c_str(), 0);
     throw;
   }
+}
+
+ExitStatus::ExitStatus(int status) {
+  if (WIFSIGNALED(status)) {
+    signal = WTERMSIG(status);
+  } else {
+    code = WEXITSTATUS(status);
+  }
+}
+
+void execute(const std::vector<std::string>& argv) {
+  std::vector<char*> texts;
+  for (const std::string& arg : argv) texts.push_back(const_cast<char*>(arg.c_str()));
+  texts.push_back(nullptr);
+  ::execvp(texts[0], texts.data());
+  throw_errno("cannot execute '" + argv.front() + "'");
 }
 
 void close_from(int first) noexcept {

@@ -7,12 +7,14 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <optional>
 #include <functional>
 #include <future>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace dllm {
 
@@ -81,12 +83,24 @@ UniqueFd open_at(int directory, const std::string& name, int flags, mode_t mode 
 // Writes everything or throws.
 void write_all(int fd, std::string_view data, const std::string& what);
 
+// The names in a directory, sorted; none when it cannot be read, for which errno tells the reason.
+std::optional<std::vector<std::string>> entries_of(const std::string& directory);
+
 // Reads to the end, at most limit bytes.
 std::string read_all(int fd, std::size_t limit);
 
 // Replaces a file (mode 0600) in one step: a reader sees the old or the new content, whole.
 // Leaves no temporary file when it throws.
 void write_file_atomic(int directory, const std::string& name, std::string_view data);
+
+// How a process ended, as waitpid tells it.
+struct ExitStatus {
+  explicit ExitStatus(int status);
+  std::optional<int> code, signal;
+};
+
+// Executes a program by its name. Throws std::system_error: it does not return otherwise.
+[[noreturn]] void execute(const std::vector<std::string>& argv);
 
 // Closes every descriptor from `first` on.
 void close_from(int first) noexcept;

@@ -15,7 +15,7 @@ const std::set<std::string> kMiddle = {"blk.1.weight", "blk.2.weight", "blk.3.we
 // Thin files, with these tensors in them.
 struct Thin : Files {
   explicit Thin(const std::set<std::string>& kept) : Files({}) {
-    home.add(models::opened({models::thin_gguf(model(), kept)}, &memories));
+    home.add(models::opened({models::thin_gguf(model(), kept)}, &files));
   }
 };
 

@@ -118,8 +118,8 @@ TEST(what_is_recalled_and_has_changed_comes_from_the_head_or_ends_the_session) {
     Files here(model()), there(model());
     Pair pair({}, dllm::kGoneAfter, there.home, here.home);
     Talk talk(pair);
-    std::ranges::fill(there.memories[0]->data(), 'x');
-    if (!has_here) std::ranges::fill(here.memories[0]->data(), 'x');
+    std::ranges::fill(there.files[0]->data(), 'x');
+    if (!has_here) std::ranges::fill(here.files[0]->data(), 'x');
     write_text(talk.client.get(), ask_hash(model()[0]));
     CHECK(read_text(talk.client.get(), 9) == transcript::reply("\1"));
     if (has_here) {
@@ -140,7 +140,7 @@ TEST(what_is_recalled_and_has_changed_comes_from_the_head_or_ends_the_session) {
 TEST(a_disk_that_is_slow_keeps_the_link) {
   Random random(5);
   Files there(model());
-  there.memories[0]->before_read([](models::Memory&, std::uint64_t) {
+  there.files[0]->before_read([](models::Memory&, std::uint64_t) {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
   });
   Pair pair({}, 2 * dllm::kNanosPerSecond, there.home);
@@ -153,7 +153,7 @@ TEST(a_disk_that_is_slow_keeps_the_link) {
 TEST(a_disk_that_hangs_longer_than_silence_is_borne_keeps_the_link) {
   Random random(5);
   Files there(model());
-  there.memories[0]->before_read([hung = false](models::Memory&, std::uint64_t) mutable {
+  there.files[0]->before_read([hung = false](models::Memory&, std::uint64_t) mutable {
     if (!std::exchange(hung, true)) std::this_thread::sleep_for(std::chrono::seconds(3));
   });
   Pair pair({}, dllm::kNanosPerSecond, there.home);
@@ -165,8 +165,8 @@ TEST(a_disk_that_hangs_longer_than_silence_is_borne_keeps_the_link) {
 
 TEST(a_disk_of_the_head_that_hangs_keeps_the_link) {
   Files here(model()), there(model());
-  std::ranges::fill(there.memories[0]->data(), 'x');
-  here.memories[0]->before_read([hung = false](models::Memory&, std::uint64_t) mutable {
+  std::ranges::fill(there.files[0]->data(), 'x');
+  here.files[0]->before_read([hung = false](models::Memory&, std::uint64_t) mutable {
     if (!std::exchange(hung, true)) std::this_thread::sleep_for(std::chrono::seconds(3));
   });
   Pair pair({}, dllm::kNanosPerSecond, there.home, here.home);
@@ -182,14 +182,14 @@ TEST(what_cannot_be_foreseen_ends_one_session_alone) {
   const auto odd = [](models::Memory&, std::uint64_t) { throw std::logic_error("unforeseen"); };
   Random random(5);
   Files here(model()), there(model());
-  there.memories[0]->before_read(odd);
+  there.files[0]->before_read(odd);
   Pair pair({}, dllm::kGoneAfter, there.home, here.home);
   {
     // At the worker's end a file that cannot be read is one that differs.
     Talk talk(pair);
     CHECK(talk.loads(requests_for(model()), random));
   }
-  here.memories[0]->before_read(odd);
+  here.files[0]->before_read(odd);
   {
     Talk talk(pair);
     write_text(talk.client.get(), ask_hash(model()[0]));
@@ -197,7 +197,7 @@ TEST(what_cannot_be_foreseen_ends_one_session_alone) {
     CHECK(pair.head.outcome.get() == Outcome::kWorkerLeft);
     read_to_end(talk.server.get());
   }
-  here.memories[0]->before_read({});
+  here.files[0]->before_read({});
   Talk talk(pair);
   CHECK(talk.loads(requests_for(model()), random));
   CHECK(!pair.head.was_told("the link broke"));
@@ -294,13 +294,13 @@ TEST(whatever_is_there_the_same_bytes_arrive) {
     }
     Files here(tensors), there(tensors);
     for (std::uint32_t edits = random() % 4; edits > 0; --edits) {
-      std::string& data = there.memories[0]->data();
+      std::string& data = there.files[0]->data();
       data[random() % data.size()] ^= 1;
     }
     if (random() % 3 == 0)
-      there.memories[0]->data().resize(there.memories[0]->data().size() * 3 / 4);
+      there.files[0]->data().resize(there.files[0]->data().size() * 3 / 4);
     if (random() % 4 == 0) {
-      there.memories[0]->before_read([left = random() % 9](auto& self, std::uint64_t) mutable {
+      there.files[0]->before_read([left = random() % 9](auto& self, std::uint64_t) mutable {
         if (left-- == 0) std::ranges::fill(self.data(), 'z');
       });
     }

@@ -1,34 +1,21 @@
 // What a worker holds, as its relay saw it go there.
 #include "check.h"
-#include "link/session.h"
-#include "transcript.h"
+#include "sessions.h"
 
 using namespace transcript;
-using dllm::Link;
 using dllm::Placement;
-using dllm::Session;
 
 namespace {
 
 // A connection whose worker gives every buffer the handle that a test names. Without a guard, which
 // would have every buffer's base asked for first.
-struct Bench {
-  explicit Bench(Version spoken = {7, 0, 0}) : version(spoken) {
-    session.emplace(link);
+struct Bench : sessions::Bench {
+  explicit Bench(Version spoken = {7, 0, 0}) : sessions::Bench(true, false), version(spoken) {
     up(hello(version));
     down(hello_reply(version));
   }
   const Version version;
-  // Without guard, so that a test need not say where its buffers lie.
-  Link link{"w", true, false};
-  std::optional<Session> session;
 
-  void up(std::string bytes) {
-    session->requests({reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()}, 1);
-  }
-  void down(std::string bytes) {
-    session->replies({reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()}, 1);
-  }
   void allocate(std::uint32_t device, std::uint64_t handle) {
     std::string asked;
     if (version.major >= 3) put(asked, device);

@@ -19,27 +19,9 @@ std::string complaint(const std::vector<const char*>& args) {
 }  // namespace
 
 TEST(everything_at_once) {
-  const SpawnOptions options = parse({"--dir",
-                                      "d",
-                                      "--env",
-                                      "A=1",
-                                      "--env",
-                                      "B=x=y",
-                                      "--env",
-                                      "C=",
-                                      "--unset",
-                                      "D",
-                                      "--ignore-sigpipe",
-                                      "--cwd",
-                                      "/tmp",
-                                      "--log-limit",
-                                      "10",
-                                      "--meta",
-                                      "{}",
-                                      "--",
-                                      "sleep",
-                                      "--dir",
-                                      "--"});
+  const SpawnOptions options = parse({"--dir", "d", "--env", "A=1", "--env", "B=x=y", "--env", "C=",
+                                      "--unset", "D", "--ignore-sigpipe", "--cwd", "/tmp", "--meta",
+                                      "{}", "--log-limit", "10", "--", "sleep", "--dir", "--"});
   CHECK(options.dir == "d");
   CHECK(options.env.size() == 3);
   CHECK(options.env[1] == std::pair(std::string("B"), std::string("x=y")));

@@ -9,6 +9,7 @@ using dllm::weights::kChunkBytes;
 using dllm::weights::Message;
 using dllm::weights::ResidentWeights;
 using models::gguf;
+using models::Machine;
 using models::Made;
 using models::Pair;
 using models::tensor;
@@ -32,17 +33,6 @@ const std::vector<Made>& model() {
       tensor("even", noise(3, kChunkBytes)), tensor("other", noise(4, 70'000))};
   return tensors;
 }
-
-struct Machine {
-  ResidentWeights home;
-  std::vector<models::Memory*> files;
-
-  void add(const std::vector<Made>& tensors, bool with_sums = true) {
-    auto model = models::opened({gguf(tensors)}, &files);
-    auto sums = with_sums ? models::sums_of(model) : std::vector<dllm::weights::TensorSums>();
-    home.add(std::move(model), std::move(sums));
-  }
-};
 
 // All tensors of a model, one after the other, each behind its header.
 void load(Pair& pair, const std::vector<Made>& tensors, Random& random, bool by_hash = false) {

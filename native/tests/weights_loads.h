@@ -14,18 +14,10 @@ using models::Made;
 using transcript::random_bytes;
 using Random = std::mt19937;
 
-// A file there, and its bytes.
-struct Files {
+struct Files : models::Machine {
   explicit Files(const std::vector<Made>& tensors, bool with_sums = true) {
     add(tensors, with_sums);
   }
-  void add(const std::vector<Made>& tensors, bool with_sums = true) {
-    auto model = models::opened({models::gguf(tensors)}, &memories);
-    auto sums = with_sums ? models::sums_of(model) : std::vector<dllm::weights::TensorSums>();
-    home.add(std::move(model), std::move(sums));
-  }
-  ResidentWeights home;
-  std::vector<models::Memory*> memories;
 };
 
 inline Made weight(int layer, const std::string& data) {

@@ -49,6 +49,18 @@ inline std::vector<dllm::weights::TensorSums> sums_of(const dllm::weights::Model
   return builder.so_far().whole;
 }
 
+// The files of a machine, and their bytes.
+struct Machine {
+  dllm::weights::ResidentWeights home;
+  std::vector<Memory*> files;
+
+  void add(const std::vector<Made>& tensors, bool with_sums = true) {
+    auto model = opened({gguf(tensors)}, &files);
+    auto sums = with_sums ? sums_of(model) : std::vector<dllm::weights::TensorSums>();
+    home.add(std::move(model), std::move(sums));
+  }
+};
+
 class Pair {
  public:
   // `here`: the head's files; none where it cannot recall.

@@ -1,13 +1,11 @@
 #include "files.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 #include <set>
 #include <stdexcept>
 #include <string_view>
@@ -48,13 +46,10 @@ class Walker {
     if (::stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return;
     // A link may lead back to a folder above.
     if (!seen_.emplace(status.st_dev, status.st_ino).second) return;
-    const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(folder.c_str()), ::closedir);
-    if (!listing) return;
-    while (const dirent* entry = ::readdir(listing.get())) {
+    for (const std::string& name : entries_of(folder).value_or(std::vector<std::string>())) {
       if (steady_clock::now() > deadline_) walk_.complete = false;
       if (!walk_.complete) return;
-      const std::string_view name = entry->d_name;
-      if (name != "." && name != "..") visit(folder + "/" + entry->d_name, level);
+      visit(folder + "/" + name, level);
     }
   }
 
@@ -123,13 +118,17 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> sampled(std::uint64_t size_
   return pieces;
 }
 
-std::string identity_of(const std::string& path) {
+OpenFile open_file(const std::string& path) {
   // A pipe must not keep us waiting for its writer.
-  const UniqueFd file = open_at(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
+  UniqueFd file = open_at(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
   struct stat status{};
   check(::fstat(file.get(), &status), "cannot read " + path);
   if (!S_ISREG(status.st_mode)) throw std::runtime_error(path + " is not a file");
-  const auto size = static_cast<std::uint64_t>(status.st_size);
+  return {std::move(file), static_cast<std::uint64_t>(status.st_size)};
+}
+
+std::string identity_of(const std::string& path) {
+  const auto [file, size] = open_file(path);
   Sha256 hash;
   for (const auto& [offset, length] : sampled(size)) {
     check(::lseek(file.get(), static_cast<off_t>(offset), SEEK_SET), "cannot read " + path);

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "posix.h"
+
 namespace dllm::agent {
 
 struct FoundFile {
@@ -32,6 +34,14 @@ Walk find_files(const std::vector<std::string>& folders, const std::string& suff
 
 // Offset and length, in bytes, of the pieces an identity reads, in order.
 std::vector<std::pair<std::uint64_t, std::uint64_t>> sampled(std::uint64_t size_bytes);
+
+struct OpenFile {
+  UniqueFd fd;
+  std::uint64_t size_bytes = 0;
+};
+
+// For reading. Throws when it cannot be read, or is no regular file.
+OpenFile open_file(const std::string& path);
 
 // Which bytes a file holds, as backends/models/identity.py defines it. Throws when
 // it cannot be read.

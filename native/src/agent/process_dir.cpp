@@ -1,6 +1,5 @@
 #include "process_dir.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -93,12 +92,11 @@ bool is_process_file(std::string_view name) {
 
 // A slip such as `--dir ~/Documents` must never delete anything.
 void refuse_foreign_files(const std::string& path) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(path.c_str()), ::closedir);
-  if (!listing && errno == ENOENT) return;
-  if (!listing) throw_errno("cannot read " + path);
-  while (const dirent* entry = ::readdir(listing.get())) {
-    const std::string name = entry->d_name;
-    if (name == "." || name == ".." || is_process_file(name)) continue;
+  const auto names = entries_of(path);
+  if (!names && errno == ENOENT) return;
+  if (!names) throw_errno("cannot read " + path);
+  for (const std::string& name : *names) {
+    if (is_process_file(name)) continue;
     throw Refused(path + " is not a process directory: it holds '" + name + "'");
   }
 }

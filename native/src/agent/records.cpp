@@ -1,6 +1,5 @@
 #include "records.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,7 +8,6 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <memory>
 #include <system_error>
 #include <thread>
 
@@ -53,20 +51,15 @@ bool is_same(pid_t pid, const std::string& recorded) {
 
 // Directories of a fitting name, sorted; nothing when there is no such path.
 std::vector<std::string> directories_in(const std::string& path) {
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(path.c_str()), ::closedir);
-  if (!listing && errno == ENOENT) return names;
-  if (!listing) throw std::runtime_error(path + " cannot be read (" + std::strerror(errno) + ")");
-  while (const dirent* entry = ::readdir(listing.get())) {
+  auto names = entries_of(path);
+  if (!names && errno == ENOENT) return {};
+  if (!names) throw std::runtime_error(path + " cannot be read (" + std::strerror(errno) + ")");
+  std::erase_if(*names, [&](const std::string& name) {
     struct stat status{};
-    if (is_name_part(entry->d_name) &&
-        ::fstatat(dirfd(listing.get()), entry->d_name, &status, 0) == 0 &&
-        S_ISDIR(status.st_mode)) {
-      names.emplace_back(entry->d_name);
-    }
-  }
-  std::sort(names.begin(), names.end());
-  return names;
+    const bool is_there = ::stat((path + "/" + name).c_str(), &status) == 0;
+    return !is_name_part(name) || !is_there || !S_ISDIR(status.st_mode);
+  });
+  return *names;
 }
 
 // None when there is no such file.
@@ -216,16 +209,13 @@ std::optional<Record> RunDir::read_settled(const std::string& name) const {
 }
 
 std::string to_json(const Record& record, bool with_use) {
-  const auto or_null = [](const std::optional<int>& value) {
-    return value ? std::to_string(*value) : std::string("null");
-  };
   json::Object object;
   object.text("name", record.name).number("pid", record.pid).text("start_id", record.start_id);
   object.flag("supervised", record.alive && record.supervised).flag("alive", record.alive);
   object.flag("stopping", record.stopping);
   object.time("started_at", record.started_at).raw("argv", json::array(record.argv));
   object.text("meta", record.meta);
-  object.raw("code", or_null(record.code)).raw("signal", or_null(record.signal));
+  object.number("code", record.code).number("signal", record.signal);
   object.text("log", record.directory + "/" + kLogFile);
   if (with_use && record.alive) {
     if (const auto bytes = rss_bytes(record.pid)) object.number("rss_bytes", *bytes);

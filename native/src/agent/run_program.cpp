@@ -33,11 +33,7 @@ void become(const Program& program, int out, int err) {
   replace_standard_fds(null.get(), out, err);
   check(::chdir(program.cwd.c_str()), "cannot enter " + program.cwd);
   for (const auto& [name, value] : program.env) ::setenv(name.c_str(), value.c_str(), 1);
-  std::vector<char*> argv;
-  for (const std::string& arg : program.argv) argv.push_back(const_cast<char*>(arg.c_str()));
-  argv.push_back(nullptr);
-  ::execvp(argv[0], argv.data());
-  throw_errno("cannot execute '" + program.argv.front() + "'");
+  execute(program.argv);
 }
 
 [[noreturn]] void run_child(const Program& program, int out, int err, int failure) {
@@ -124,16 +120,6 @@ bool follow(pid_t pid, Stream& out, Stream& err, const Program& program, int lif
   return true;
 }
 
-Outcome outcome_of(int status) {
-  Outcome outcome;
-  if (WIFSIGNALED(status)) {
-    outcome.signal = WTERMSIG(status);
-  } else {
-    outcome.code = WEXITSTATUS(status);
-  }
-  return outcome;
-}
-
 }  // namespace
 
 Outcome run_program(const Program& program, int lifeline) {
@@ -153,7 +139,7 @@ Outcome run_program(const Program& program, int lifeline) {
   if (!why.empty()) throw std::runtime_error(why);
   output.drain(program.limit_bytes);
   errors.drain(program.limit_bytes);
-  Outcome outcome = outcome_of(status);
+  Outcome outcome(status);
   outcome.timed_out = !in_time;
   outcome.truncated = output.truncated || errors.truncated;
   outcome.out = std::move(output.text);

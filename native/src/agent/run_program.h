@@ -3,10 +3,11 @@
 
 #include <chrono>
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "posix.h"
 
 namespace dllm::agent {
 
@@ -20,9 +21,9 @@ struct Program {
   std::vector<std::string> until;     // it is ended after a line with one of these
 };
 
-struct Outcome {
-  std::optional<int> code;
-  std::optional<int> signal;
+struct Outcome : ExitStatus {
+  using ExitStatus::ExitStatus;
+
   bool timed_out = false;
   bool truncated = false;
   std::string out;

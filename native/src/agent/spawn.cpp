@@ -132,14 +132,6 @@ void apply_environment(const SpawnOptions& options, const std::string& dir) {
   ::setenv(kMarkerVariable, dir.c_str(), 1);
 }
 
-void execute(const SpawnOptions& options) {
-  std::vector<char*> argv;
-  for (const std::string& arg : options.argv) argv.push_back(const_cast<char*>(arg.c_str()));
-  argv.push_back(nullptr);
-  ::execvp(argv[0], argv.data());
-  throw_errno("cannot execute '" + options.argv.front() + "'");
-}
-
 // Everything a process inherits is set here; descriptors beyond 2 all close on exec.
 void become_child(const SpawnOptions& options, const ProcessDir& dir, int log) {
   const UniqueFd null = open_at(AT_FDCWD, "/dev/null", O_RDONLY);
@@ -147,7 +139,7 @@ void become_child(const SpawnOptions& options, const ProcessDir& dir, int log) {
   if (options.ignore_sigpipe) ::signal(SIGPIPE, SIG_IGN);
   check(::chdir(options.cwd.c_str()), "cannot enter " + options.cwd);
   apply_environment(options, dir.path());
-  execute(options);
+  execute(options.argv);
 }
 
 [[noreturn]] void run_child(const SpawnOptions& options, const ProcessDir& dir, int log,
@@ -200,12 +192,10 @@ std::string record_json(const SpawnOptions& options, const Child& child) {
 }
 
 std::string exit_json(const Child& child, int status) {
-  const bool signalled = WIFSIGNALED(status);
+  const ExitStatus ended(status);
   json::Object record;
   record.number("pid", child.pid).text("start_id", child.start);
-  record.raw("code", signalled ? "null" : std::to_string(WEXITSTATUS(status)));
-  record.raw("signal", signalled ? std::to_string(WTERMSIG(status)) : "null");
-  record.time("at", unix_time());
+  record.number("code", ended.code).number("signal", ended.signal).time("at", unix_time());
   return record.line();
 }
 

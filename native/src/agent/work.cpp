@@ -1,6 +1,5 @@
 #include "work.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -237,19 +236,6 @@ UniqueFd lock(const UniqueFd& directory, const std::string& name) {
   return file;
 }
 
-std::string entries_of(const std::string& path) {
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(path.c_str()), ::closedir);
-  while (const dirent* entry = listing ? ::readdir(listing.get()) : nullptr) {
-    const std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 void delete_directory(const std::string& path) {
   int error = 0;
   for (int attempt = 0; attempt < kRemoveAttempts; ++attempt) {
@@ -259,7 +245,10 @@ void delete_directory(const std::string& path) {
     if (::rmdir(path.c_str()) == 0 || errno == ENOENT) return;
     error = errno;
   }
-  const std::string left = entries_of(path);
+  std::string left;
+  for (const std::string& name : entries_of(path).value_or(std::vector<std::string>())) {
+    left += (left.empty() ? "" : ", ") + name;
+  }
   const std::string why = left.empty() ? std::strerror(error) : "it holds " + left;
   throw Refusal(kFailed, path + " cannot be deleted (" + why + ")");
 }
@@ -270,12 +259,7 @@ void delete_empty_cluster(const RunDir& run, const std::string& name) {
   if (slash != std::string::npos) ::rmdir(run.directory(name.substr(0, slash)).c_str());
 }
 
-std::string number_or_null(const std::optional<int>& number) {
-  return number ? std::to_string(*number) : "null";
-}
-
-std::string absolute_path_in(const json::Value& value, std::string_view what) {
-  const std::string& path = value.text(what);
+std::string absolute_path(const std::string& path, std::string_view what) {
   if (!path.starts_with('/') || has_nul(path)) {
     throw Refusal(kBadRequest, "'" + std::string(what) + "' must be an absolute path");
   }
@@ -287,7 +271,7 @@ std::string absolute_path_in(const json::Value& value, std::string_view what) {
 std::string path_in(const json::Value& request) {
   const json::Value* const path = request.find("path");
   if (path == nullptr) throw Refusal(kBadRequest, "'path' is missing");
-  return absolute_path_in(*path, "path");
+  return absolute_path(path->text("path"), "path");
 }
 
 SpawnOptions spec_in(const RunDir& run, const json::Value& request) {
@@ -372,7 +356,7 @@ std::string run(const json::Value& request) {
   check_executable(checked);
   const Outcome outcome = run_program(program, kLifelineFd);
   json::Object result;
-  result.raw("code", number_or_null(outcome.code)).raw("signal", number_or_null(outcome.signal));
+  result.number("code", outcome.code).number("signal", outcome.signal);
   result.flag("timed_out", outcome.timed_out).flag("truncated", outcome.truncated);
   return result.text("stdout", outcome.out).text("stderr", outcome.err).str();
 }
@@ -382,7 +366,7 @@ std::string find(const json::Value& request) {
   const json::Value* const named = request.find("folders");
   if (named == nullptr) throw Refusal(kBadRequest, "'folders' is missing");
   for (const json::Value& folder : named->array("folders")) {
-    folders.push_back(absolute_path_in(folder, "folders"));
+    folders.push_back(absolute_path(folder.text("folders"), "folders"));
   }
   const std::int64_t depth = json::integer_of(request, "depth", 6);
   const std::int64_t limit = json::integer_of(request, "limit", 4096);
@@ -402,11 +386,7 @@ std::string find(const json::Value& request) {
 std::string read(const json::Value& request) {
   const std::string path = path_in(request);
   const std::int64_t limit = json::integer_of(request, "limit", kReadBytesMax);
-  // A pipe must not keep us waiting for its writer.
-  const UniqueFd file = open_at(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
-  struct stat status{};
-  check(::fstat(file.get(), &status), "cannot read " + path);
-  if (!S_ISREG(status.st_mode)) throw Refusal(kFailed, path + " is not a file");
+  const UniqueFd file = open_file(path).fd;
   const std::int64_t size = std::clamp<std::int64_t>(limit, 0, kReadBytesMax);
   const std::string data = read_all(file.get(), static_cast<std::size_t>(size));
   return json::Object().text("data", base64(data)).str();
@@ -452,10 +432,7 @@ std::string stock_directory() {
 std::string directory_in(const json::Value& request) {
   std::string directory = json::text_of(request, "directory", "");
   if (directory.empty()) directory = stock_directory();
-  if (!directory.starts_with('/') || directory.find('\0') != std::string::npos) {
-    throw Refusal(kBadRequest, "'directory' must be an absolute path");
-  }
-  return directory;
+  return absolute_path(directory, "directory");
 }
 
 bool is_cached_name(std::string_view name) {
@@ -592,17 +569,15 @@ std::string file_row(const std::string& name, const struct stat& status) {
 std::string cached(const json::Value& request) {
   const std::string directory = directory_in(request);
   std::vector<std::string> rows;
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(directory.c_str()), ::closedir);
-  if (!listing && errno != ENOENT) throw_errno("cannot read " + directory);
-  while (const dirent* entry = listing ? ::readdir(listing.get()) : nullptr) {
+  const auto names = entries_of(directory);
+  if (!names && errno != ENOENT) throw_errno("cannot read " + directory);
+  for (const std::string& name : names.value_or(std::vector<std::string>())) {
     struct stat status{};
-    const std::string name = entry->d_name;
     const bool ours = is_cached_name(name) && rows.size() < kListedMax;
     if (ours && ::lstat((directory + "/" + name).c_str(), &status) == 0) {
       if (S_ISREG(status.st_mode)) rows.push_back(file_row(name, status));
     }
   }
-  std::ranges::sort(rows);
   json::Object object;
   object.raw("directory", json::quote_bytes(directory));
   return object.number("free_bytes", disk_free_bytes(directory))

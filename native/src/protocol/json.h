@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -33,6 +34,10 @@ class Object {
   Object& text(std::string_view key, std::string_view value) { return raw(key, quote(value)); }
   Object& number(std::string_view key, std::integral auto value) {
     return raw(key, std::to_string(value));
+  }
+  // Null where there is none.
+  Object& number(std::string_view key, const std::optional<int>& value) {
+    return raw(key, value ? std::to_string(*value) : "null");
   }
   Object& flag(std::string_view key, bool value) { return raw(key, value ? "true" : "false"); }
   // Unix time with microseconds.
