@@ -250,16 +250,22 @@ class ChatFrame(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 def chat_framed(now: ChatState, last: ChatState | None) -> ChatFrame:
     """The frame of a state, for a client that has the last one."""
-    if last is None or not _only_grew(now, last):
+    if last is None or now.answering is None or not last.conversation.turns:
         return ChatFrame(whole=now)
     reply, before = _newest(now), _newest(last)
-    return ChatFrame(
+    grown = ChatFrame(
         text=reply.text[len(before.text) :],
         reasoning=reply.reasoning[len(before.reasoning) :],
         timings=reply.timings,
         answering=now.answering,
         seq=now.seq,
     )
+    # The time of the change alone is not told anew.
+    when = now.conversation.changed_at
+    told = chat_applied(grown, last)
+    conversation = msgspec.structs.replace(told.conversation, changed_at=when)
+    is_told = msgspec.structs.replace(told, conversation=conversation) == now
+    return grown if is_told else ChatFrame(whole=now)
 
 
 def chat_applied(frame: ChatFrame, last: ChatState | None) -> ChatState:
@@ -294,29 +300,3 @@ def with_newest(conversation: Conversation, reply: Reply) -> Conversation:
 def _newest(state: ChatState) -> Reply:
     turns = state.conversation.turns
     return turns[-1].replies[-1] if turns and turns[-1].replies else Reply()
-
-
-def _only_grew(now: ChatState, last: ChatState) -> bool:
-    """True if all that is new belongs at the end of the answer that comes."""
-    reply, before = _newest(now), _newest(last)
-    if reply.done or now.answering is None or not now.conversation.turns:
-        return False
-    if not reply.text.startswith(before.text):
-        return False
-    if not reply.reasoning.startswith(before.reasoning):
-        return False
-    blank = {"text": "", "reasoning": "", "timings": None}
-    emptied = msgspec.structs.replace(reply, **blank)
-    emptied_before = msgspec.structs.replace(before, **blank)
-    return (
-        emptied == emptied_before
-        and _without(now, emptied) == _without(last, emptied)
-        and now.problem == last.problem
-    )
-
-
-def _without(state: ChatState, reply: Reply) -> Conversation | None:
-    conversation = state.conversation
-    if not (conversation.turns and conversation.turns[-1].replies):
-        return None
-    return msgspec.structs.replace(with_newest(conversation, reply), changed_at=0.0)
