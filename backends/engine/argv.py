@@ -52,7 +52,6 @@ def server_argv(
     ctx_size: int,
     server: ServerSettings,
     port: int | str,
-    host: str = LOOPBACK,
     alias: str = "",
     prompt_cache_mib: int | None = None,
     extra: Sequence[str] = (),
@@ -81,7 +80,7 @@ def server_argv(
         *_prompt_cache(flags, prompt_cache_mib),
         *_verbosity(flags, verbosity),
         *(("--alias", alias) if alias else ()),
-        *("--host", host, "--port", str(port)),
+        *("--host", LOOPBACK, "--port", str(port)),
         *extra,
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Self
@@ -27,7 +26,7 @@ from backends.gateway.upstream import Absent, Upstream
 from backends.gateway.waiting import STOPPED, Lost, Queue
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from backends.gateway.stream import ResumableStream
     from backends.gateway.upstream import Answer
@@ -42,8 +41,8 @@ PEEK_TIMEOUT_S = 5.0
 class Proxy:
     """Answers every request of a gateway; an async context manager."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.queue = Queue(clock)
+    def __init__(self) -> None:
+        self.queue = Queue()
         self.counters = self.queue.counters
         self._upstream = Upstream()
 

@@ -54,7 +54,7 @@ class RetryState:
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
-        """By the queue's clock: it is refused if nothing serves by then."""
+        """Refused if nothing serves by then."""
         self.last: Target | None = None
         """The target that was tried in vain; None if it is to be tried again."""
         self.deadly: set[str] = set()
@@ -164,12 +164,11 @@ class Queue:
     Until a target is told it holds whatever comes.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self.counters = Counters()
         self.target = Target()
         self.in_flight: set[tuple[BufferedRequest, ResponseWriter]] = set()
         """Requests with llama-server, or next in turn."""
-        self._clock = clock
         self._turned = asyncio.Event()
         self._turns = Turns()
 
@@ -194,28 +193,28 @@ class Queue:
 
         ``pass_on`` passes the answer of one on, and raises ``Lost`` if there is none.
         """
-        retry = RetryState(self._clock() + self.target.hold_s)
+        retry = RetryState(time.monotonic() + self.target.hold_s)
         comforted = reply.comforted if asked.wants_stream else nullcontext
         while True:
-            target, began = self.target, self._clock()
+            target, began = self.target, time.monotonic()
             if retry.may_try(target):
                 try:
                     with self._in_flight(asked, reply), comforted():
                         async with self._turn(target, asked, retry) as is_ours:
                             # The wait for a slot has no limit.
-                            retry.deadline += self._clock() - began
+                            retry.deadline += time.monotonic() - began
                             if not is_ours:
                                 continue
                             return await pass_on(target)
                 except Lost as error:
                     if error.accepted and target.server not in retry.deadly:
                         # Nor has the answer.
-                        retry.deadline = self._clock() + self.target.hold_s
+                        retry.deadline = time.monotonic() + self.target.hold_s
                     retry.lost(target, reply, accepted=error.accepted)
-            began = self._clock()
+            began = time.monotonic()
             refusal = self._refusal(asked, retry)
             if not refusal and await self._hold(asked, reply, retry):
-                waited_s = self._clock() - began
+                waited_s = time.monotonic() - began
                 self.counters.went_on(waited_s, again=retry.held > 0)
                 again: Count = "continued" if reply.carries_answer else "replayed"
                 self.counters.add(again, int(bool(retry.deadly)))
@@ -261,16 +260,16 @@ class Queue:
             return TOO_LONG
         if len(retry.deadly) >= DEATHS_MAX:
             return DEADLY
-        return (self.target.why or LATE) if self._clock() >= retry.deadline else ""
+        return (self.target.why or LATE) if time.monotonic() >= retry.deadline else ""
 
     async def _hold(
         self, asked: BufferedRequest, reply: ResponseWriter, retry: RetryState
     ) -> bool:
         """Wait for a llama-server; False if there will be none for this request."""
-        began = comment_at = self._clock()
+        began = comment_at = time.monotonic()
         with self.counters.during("waiting"):
             while not self._refusal(asked, retry):
-                now, target, turned = self._clock(), self.target, self._turned
+                now, target, turned = time.monotonic(), self.target, self._turned
                 if await retry.may_go_on(target, now - began):
                     return True
                 if asked.wants_stream and now - comment_at >= KEEP_ALIVE_S:
