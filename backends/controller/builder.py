@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from backends.controller.deaths import failure_of
-from backends.controller.watch import Expected
 from backends.errors import HostError, NeverListened, ProcessFailed, about_worker
 from backends.gateway.target import GATEWAY
 from backends.link.relay import worker_of, worker_relay_name
@@ -47,12 +46,15 @@ class Built(Value, frozen=True, kw_only=True):
 
     blueprint: Blueprint
     facts: Facts
-    expected: tuple[Expected, ...]
-    """Every process, in the order of blame."""
-    server: str
-    """Incarnation of llama-server."""
+    incarnations: dict[str, str]
+    """Of every process, by its short name."""
     api_port: int
     """The port of the API on this machine's loopback."""
+
+    @property
+    def server(self) -> str:
+        """The incarnation of llama-server."""
+        return self.incarnations[SERVER]
 
 
 class PortTaken(HostError):
@@ -108,15 +110,7 @@ class Builder:
         return Built(
             blueprint=blueprint,
             facts=facts,
-            expected=tuple(
-                Expected(
-                    machine=node.machine,
-                    name=node.spec.name,
-                    incarnation=incarnations[node.short_name],
-                )
-                for node in blueprint.nodes
-            ),
-            server=incarnations[SERVER],
+            incarnations=incarnations,
             api_port=api_port,
         )
 

@@ -186,8 +186,6 @@ class Cluster:
 
     def _last_good(self) -> Goal | None:
         record = self._journal.record
-        if record.failure is not None:
-            return None
         return record.before if record.served_since is None else record.goal
 
     async def _kept(self, change: Callable[[Record], Record]) -> ControllerError | None:

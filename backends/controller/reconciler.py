@@ -22,11 +22,10 @@ from backends.controller.degraded_plan import DegradedPlans
 from backends.controller.discovery import Discovery
 from backends.controller.journal import Record
 from backends.controller.recovery import Recovery
-from backends.controller.serving import Load, Serving
+from backends.controller.serving import Load, Serving, Watch
 from backends.controller.site import draft_path
 from backends.controller.steps import launch_steps
 from backends.controller.stopping import ClusterProcesses
-from backends.controller.watch import Watch
 from backends.errors import (
     DllmError,
     ModelError,
@@ -269,6 +268,8 @@ class Reconciler:
         finally:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._request is not None:
+            self._error = None
         return self._request or self._task.result()
 
     async def _work(self) -> Trigger:
@@ -478,7 +479,7 @@ class Reconciler:
         plan = self._plan
         self._watch.forget()
         self._built = built = await self._builder.build(plan)
-        self._watch.expected = built.expected
+        self._watch.built = built
         engine = built.facts.engines[plan.head].info
         self._store.update(engine=engine, model=built.facts.model)
         sockets = await self.discovery.sockets(plan)

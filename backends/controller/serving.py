@@ -1,4 +1,4 @@
-"""One llama-server: its load, and its speed while it serves."""
+"""One llama-server and all it needs: its load, its speed, and the end of any part."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
 
+from backends.controller.deaths import failure_of
 from backends.controller.load_progress import LoadProgress, overall
 from backends.controller.speed import SpeedMeter
 from backends.engine.logs import LoadLog
 from backends.engine.server import Counts, Health, ServerClient
-from backends.errors import DllmError
+from backends.errors import DllmError, ProcessFailed
 from backends.machines.host import pid_of
 from backends.places import LOCAL
-from backends.planning.blueprint import process_name
+from backends.planning.blueprint import process_name, short_name
 from backends.planning.commands import SERVER
 from backends.split.flags import is_relayed
 from backends.split.layout import format_ranges
@@ -26,7 +27,7 @@ from backends.split.measured import (
     held_split,
     measured_split,
 )
-from backends.state import Speed
+from backends.state import Failure, Speed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,12 +37,16 @@ if TYPE_CHECKING:
     from backends.controller.links import Links
     from backends.controller.load_progress import WorkerLoad
     from backends.controller.snapshot_store import SnapshotStore
-    from backends.controller.watch import Watch
-    from backends.machines.host import AgentHost
+    from backends.machines.host import AgentHost, ProcessRecord
+    from backends.machines.machine import Machine
     from backends.state import MeasuredSplit, Plan
 
 log = logging.getLogger(__name__)
 
+# A dying worker takes llama-server with it; give both the time to be seen dead, so that
+# the worker is blamed.
+SETTLE_S = 0.4
+GONE = "Something else on {machine} has deleted it; launch again to make it anew."
 POLL_S = 0.1
 # Every look at another machine's log is a round trip.
 POLL_REMOTE_S = 0.5
@@ -53,6 +58,81 @@ SPEED_IDLE_S = 30.0
 LOG_READ_BYTES = 1 << 16
 # All that a question about the slots leaves behind.
 ASKED = "all slots are idle"
+
+
+class Watch:
+    """Looks after the processes and ways of one cluster, without polling.
+
+    Machines report by themselves which process ended. The order of ``built`` is that
+    of blame: workers before relays before llama-server, which dies of any of them.
+    """
+
+    def __init__(self, context: ClusterContext) -> None:
+        self._context = context
+        self._reported: DllmError | None = None
+        self.built: Built | None = None
+
+    def report(self, error: DllmError) -> None:
+        """Somebody else found what cannot go on like this."""
+        self._reported = error
+        self._context.news.set()
+
+    def forget(self) -> None:
+        """Drop what was reported: all of it is about to be built anew."""
+        self._reported = None
+
+    async def require(self) -> None:
+        """See that all is there; who caused the end of others is blamed.
+
+        Raises:
+            ProcessFailed: a process ended; it carries the evidence.
+            PeerUnreachable: the connection to a machine broke.
+            DllmError: what was reported.
+        """
+        reported, self._reported = self._reported, None
+        if reported is not None:
+            raise reported
+        if self._first_ended() is None:
+            return
+        await asyncio.sleep(SETTLE_S)
+        ended = self._first_ended()
+        if ended is None:
+            return
+        machine, name, record = ended
+        if record is None:
+            raise ProcessFailed(
+                Failure(
+                    what=f"The process directory of {short_name(name)} is gone",
+                    hint=GONE.format(machine=machine.name),
+                    process=short_name(name),
+                    at=time.time(),
+                )
+            )
+        raise ProcessFailed(await failure_of(machine.host, record))
+
+    async def until_trouble(self) -> NoReturn:
+        """Look whenever there is news; returns only by raising, as ``require`` does."""
+        while True:
+            self._context.news.clear()
+            await self.require()
+            await self._context.news.wait()
+
+    def _first_ended(self) -> tuple[Machine, str, ProcessRecord | None] | None:
+        """The first expected process that is not there, with what is known of it.
+
+        Raises:
+            PeerUnreachable: a machine of the cluster is not connected, or a way broke.
+        """
+        self._context.ways.require_open()
+        for node in self.built.blueprint.nodes if self.built else ():
+            machine = self._context.machines.get(node.machine)
+            seen = (one for one in machine.host.seen if one.name == node.spec.name)
+            record = next(seen, None)
+            assert self.built is not None
+            expected = self.built.incarnations[node.short_name]
+            if record is None or record.incarnation != expected or not record.alive:
+                return machine, node.spec.name, record
+        return None
 
 
 class Load:

@@ -17,7 +17,7 @@ from backends.errors import (
     PeerUnreachable,
 )
 from backends.link.way import PlainWay, WayKind, tcp_endpoint, unix_endpoint
-from backends.machines.host import ProcessRecord, ProcessSpec
+from backends.machines.host import Orphan, ProcessRecord, ProcessSpec
 from backends.planning.blueprint import short_name
 from backends.planning.pairing import CAN_PAIR, CAN_SEAL
 from backends.state import (
@@ -68,6 +68,10 @@ class Host:
         self.features = (*CAN_PAIR, CAN_SEAL, "worker:zstd")
         self.processes: dict[str, ProcessRecord] = {}
         self.logs: dict[str, str] = {}
+        self.needs: dict[int, set[str]] = {}
+        """Incarnations of what a process hangs on, by its pid."""
+        self.lost: list[str] = []
+        """Processes whose directories are gone."""
         self.taken: dict[int, str] = {}
         """Ports that other programs have."""
         self.listening: set[int] = set()
@@ -122,6 +126,7 @@ class Host:
             digest=spec.digest,
         )
         self.logs[name] = ""
+        self.needs[record.pid] = set(spec.after.values())
         self.put(record)
         if lines := self.world.dying.get(short):
             self.logs[name] = lines.pop(0)
@@ -153,6 +158,8 @@ class Host:
     async def stop(self, name: str, grace_s: float) -> ProcessRecord | None:
         await self._there()
         record = self.processes.get(name)
+        if name in self.lost:
+            self.lost.remove(name)
         if record is None or not record.alive:
             return record
         if short_name(name) in self.world.immortal:
@@ -173,9 +180,9 @@ class Host:
         self.processes.pop(name, None)
         self.tell()
 
-    async def orphans(self) -> list[object]:
+    async def orphans(self) -> list[Orphan]:
         await self._there()
-        return []
+        return [Orphan(name=name, pid=1) for name in self.lost]
 
     async def listens(self, pid: int, port: int) -> bool:
         await self._there()
@@ -366,12 +373,12 @@ class Cast:
         )
 
     def died(self, record: ProcessRecord) -> None:
-        """A worker or relay takes llama-server with it."""
-        if record.role in (ProcessRole.SERVER, ProcessRole.GATEWAY):
-            return
+        """A worker or relay takes the llama-server with it that hangs on it."""
         for machine in self.machines.values():
             for one in machine.processes.seen:
-                if one.role is ProcessRole.SERVER and one.alive:
+                needs = machine.processes.needs.get(one.pid, set())
+                is_server = one.role is ProcessRole.SERVER and one.alive
+                if is_server and record.incarnation in needs:
                     asyncio.get_running_loop().call_later(
                         DIES_AFTER_WORKER_S, self._aborts, machine.processes, one
                     )

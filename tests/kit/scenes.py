@@ -24,6 +24,7 @@ from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.gateway.control import GatewayLink
 from backends.speculation import auto
 from backends.state import (
+    DEFAULT_CLUSTER,
     Actor,
     ClusterState,
     ProcessRole,
@@ -71,7 +72,8 @@ class Scene:
         self._is_up = False
         self._has_bare = True
         self._link: Any = None
-        self._asked: Plan | None = None
+        self._on = DEFAULT_CLUSTER
+        self._wanted: dict[str, Plan | None] = {}
         self._later: list[asyncio.Task[Any]] = []
         self._cleaning = contextlib.ExitStack()
 
@@ -101,9 +103,21 @@ class Scene:
             if record.alive:
                 self.cast.died(record)
 
+    def on(self, cluster: str) -> None:
+        """From here on another cluster is meant."""
+        self._on = cluster
+
     @property
     def cluster(self) -> Cluster:
-        return self.clusters.get()
+        return self.clusters.get(self._on)
+
+    @property
+    def _asked(self) -> Plan | None:
+        return self._wanted.get(self._on)
+
+    @_asked.setter
+    def _asked(self, plan: Plan | None) -> None:
+        self._wanted[self._on] = plan
 
     @property
     def now(self) -> Any:
@@ -269,6 +283,18 @@ class Scene:
         """A process runs that nothing wants any more."""
         self.cast.appears(machine, name, ProcessRole.WORKER)
 
+    def orphan(self, name: str) -> None:
+        """A process of ours whose directory is lost."""
+        self.cast.machines["local"].processes.lost.append(f"default/{name}")
+
+    def orphans(self, *names: str) -> None:
+        lost = self.cast.machines["local"].processes.lost
+        assert [name.removeprefix("default/") for name in lost] == list(names)
+
+    def connected(self, name: str) -> None:
+        """A machine can be reached again, and nobody has looked at it yet."""
+        self.cast.machines[name].there = True
+
     def removed(self, machine: str) -> None:
         """A machine is taken out of the settings."""
         del self.cast.machines[machine]
@@ -288,6 +314,10 @@ class Scene:
         """These machines have no memory left."""
         for name in names:
             self.cast.machines[name].device = planned.device(name, "CPU", 1)
+
+    def roomy(self, name: str) -> None:
+        device = planned.device(name, "CPU", 64 * planned.GIB)
+        self.cast.machines[name].device = device
 
     def loads(self, seconds: str) -> None:
         self.cast.load_s = float(seconds)
@@ -329,6 +359,10 @@ class Scene:
         """The journal vanishes."""
         self.paths.journal("default").unlink()
         self._asked = None
+
+    def set_aside(self) -> None:
+        """The journal that was not understood is kept."""
+        assert self.paths.journal("default").with_suffix(".unreadable").exists()
 
     def scribble(self, text: str = "{") -> None:
         """Something writes over the journal."""

@@ -263,6 +263,53 @@ ASKED_FOR = {
         started llama-server 1
         told "the gateway was started again with another port"
         """,
+    "a port that is insisted on is taken while the gateway is started again": """
+        settings "api_port = 8095"
+        launch local
+        until serving
+        taken 8095 thief
+        kill api-gateway
+        until failed 5
+        fails "Port 8095 is in use by thief"
+        """,
+    "each cluster has its own port until it ends": """
+        launch local
+        until serving
+        address http://127.0.0.1:8090/v1
+        on second
+        launch local
+        until serving
+        address http://127.0.0.1:8091/v1
+        on default
+        stop
+        until idle
+        on third
+        launch local
+        until serving
+        address http://127.0.0.1:8090/v1
+        """,
+    "a process whose directory is lost is ended too": """
+        orphan w
+        launch local
+        until serving
+        orphans w
+        stop
+        until idle
+        orphans
+        """,
+    "a stop looks at machines that are just being reached": """
+        launch ada
+        until serving
+        away ada
+        stop
+        until idle
+        leftovers ada
+        connected ada
+        stop
+        wait 5
+        leftovers
+        runs
+        """,
     "a journal that cannot be written changes nothing": """
         launch ada
         until serving
@@ -367,6 +414,15 @@ DEATHS = {
         started llama-server 2
         told "died: ada was killed by SIGKILL" "mended: ada was started again" again
         generation 1
+        """,
+    "a worker that is seen dead after the llama-server that it took with it": """
+        launch ada
+        until serving
+        later 0.2 kill ada
+        kill llama-server
+        recovers 4
+        told "died: ada was killed"
+        untold "died: llama-server"
         """,
     "llama-server": """
         launch ada
@@ -493,6 +549,7 @@ DEATHS = {
         until failed
         fails "5 times within two minutes of serving"
         journal failure.served True
+        gateway runs
         runs
         gateway end
         stays failed 600
@@ -608,6 +665,7 @@ MACHINES = {
         back ada
         until serving
         uses ada bob
+        started ada 1
         started bob 1
         told "The connection to ada broke: waiting for it"
         """,
@@ -644,6 +702,42 @@ MACHINES = {
         recovers
         uses ada bob
         """,
+    "nor when it went again meanwhile": """
+        launch ada bob
+        until serving
+        away ada
+        wait 70
+        asks 1
+        back ada
+        wait 60
+        away ada
+        asks 0
+        stays serving 60
+        back ada
+        recovers
+        uses ada bob
+        """,
+    "one that is back after a worker was given up": """
+        launch ada bob
+        until serving
+        dies ada 4
+        kill ada
+        recovers
+        uses bob
+        small local
+        away bob
+        until failed
+        roomy local
+        back bob
+        until serving
+        uses ada bob
+        away ada
+        wait 70
+        uses bob
+        back ada
+        recovers
+        uses ada bob
+        """,
     "it is not taken back where a person wants to be asked": """
         settings "rejoin = 'ask'"
         launch ada bob
@@ -675,6 +769,12 @@ MACHINES = {
         uses bob
         recovers
         uses ada bob
+        launch other ada bob
+        recovers
+        away ada
+        wait 70
+        back ada
+        recovers 25
         """,
     "one that is gone, and the rest cannot do it": """
         launch ada
@@ -912,6 +1012,33 @@ CONTROLLERS = {
         recovers
         uses ada bob
         """,
+    "what ended while a machine was away too is told": """
+        launch ada bob
+        until serving
+        controller ends
+        kill bob
+        away ada
+        controller starts
+        wait 5
+        back ada
+        until serving
+        told "died: bob was killed"
+        """,
+    "answers that are being waited for are waited for on": """
+        launch local
+        until serving
+        asks 1 1
+        launch bob
+        wait 5
+        controller ends
+        controller starts
+        wait 5
+        runs llama-server
+        asks 0 0
+        until serving
+        journal replaces None
+        uses bob
+        """,
     "a stop that was not done yet is done": """
         stubborn llama-server
         launch ada
@@ -957,6 +1084,7 @@ CONTROLLERS = {
         stop
         until idle
         runs
+        set-aside
         """,
     "settings that are wrong when the next one starts": """
         settings "api_wait_s = 300"
@@ -1011,6 +1139,7 @@ ANSWERS = {
         launch bob
         recovers
         gateway serve
+        journal drained_since None
         """,
     "going back keeps a drain of meanwhile": """
         launch ada

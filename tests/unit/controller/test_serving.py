@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from backends.controller import serving
-from backends.controller.serving import LOOK_S, SPEED_IDLE_S, Serving
+from backends.controller.serving import LOOK_S, SPEED_IDLE_S, Serving, Watch
 from backends.engine.server import Counts, Slot
 from backends.errors import HostError
 from backends.state import LogChunk
+from tests.kit.clusters import Stage
 from tests.kit.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 IDLE = "0.01.000.000 I srv  update_slots: all slots are idle\n"
 BUSY = "0.01.000.000 I slot launch_slot_: id  0 | task 10 | processing task\n"
@@ -92,6 +94,18 @@ def follow(
 
     in_virtual_time(run)
     return server.asked
+
+
+async def test_what_was_reported_of_an_earlier_build_is_forgotten(
+    tmp_path: Path,
+) -> None:
+    watch = Watch(Stage(tmp_path).context)
+    watch.report(HostError("the gateway cannot be started"))
+    watch.forget()
+    await watch.require()
+    watch.report(HostError("nor can this one"))
+    with pytest.raises(HostError, match="nor can this one"):
+        await watch.require()
 
 
 @pytest.mark.parametrize("rows", [None, 3])
