@@ -24,7 +24,7 @@ from backends.controller.listening import Listening
 from backends.controller.lock import hold_lock
 from backends.errors import ControllerError, DllmError
 from backends.garbage import spare_modules
-from backends.machines.host import local_host
+from backends.machines.local import local_host
 from backends.machines.machine import LocalMachine
 from backends.machines.peers import Peers
 from backends.machines.readers import Readers

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from backends.controller.context import ClusterContext
     from backends.controller.discovery import Discovery
     from backends.controller.stopping import ClusterProcesses
-    from backends.machines.host import AgentHost, ProcessRecord
+    from backends.machines.agent import AgentSession, ProcessRecord
     from backends.planning.blueprint import Kept, Node
     from backends.state import Plan
 
@@ -160,14 +160,14 @@ class Builder:
             self._steps.update(node.short_name, detail=_where(node))
         return record
 
-    async def _record(self, host: AgentHost, node: Node) -> ProcessRecord:
+    async def _record(self, host: AgentSession, node: Node) -> ProcessRecord:
         record = await host.record(node.spec.name)
         if record is None:
             what = f"The process directory of {node.short_name} is gone"
             raise ProcessFailed(Failure(what=what, process=node.short_name))
         return record
 
-    async def _listening(self, host: AgentHost, record: ProcessRecord) -> None:
+    async def _listening(self, host: AgentSession, record: ProcessRecord) -> None:
         """Wait until that process listens.
 
         Raises:
@@ -188,7 +188,7 @@ class Builder:
             await asyncio.sleep(LISTEN_POLL_S)
 
     async def _silent(
-        self, host: AgentHost, record: ProcessRecord, port: int
+        self, host: AgentSession, record: ProcessRecord, port: int
     ) -> Failure:
         return replace(
             await failure_of(host, record),

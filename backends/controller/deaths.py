@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from backends.controller.journal import Journal
-    from backends.machines.host import AgentHost, ProcessRecord
+    from backends.machines.agent import AgentSession, ProcessRecord
     from backends.machines.machine import Machines
     from backends.state import Plan
 
@@ -69,7 +69,7 @@ def how_it_ended(record: ProcessRecord) -> str:
     return "is gone, its exit status unknown"
 
 
-async def log_tail(host: AgentHost, name: str) -> tuple[str, ...]:
+async def log_tail(host: AgentSession, name: str) -> tuple[str, ...]:
     """The last lines of a process log, without escapes; empty when it has none."""
     try:
         chunk = await host.read_log(name, -TAIL_BYTES, TAIL_BYTES)
@@ -89,7 +89,7 @@ def _hint(record: ProcessRecord, lines: Sequence[str]) -> str:
     )
 
 
-async def _refused_hole(host: AgentHost, server: ProcessRecord) -> str:
+async def _refused_hole(host: AgentSession, server: ProcessRecord) -> str:
     """Why a relay of the head ended a load from a sparse file; empty where none did."""
     cluster = cluster_of(server.name)
     for relay in host.seen:
@@ -101,7 +101,7 @@ async def _refused_hole(host: AgentHost, server: ProcessRecord) -> str:
     return ""
 
 
-async def failure_of(host: AgentHost, record: ProcessRecord) -> Failure:
+async def failure_of(host: AgentSession, record: ProcessRecord) -> Failure:
     """All that is known about a process that ended when it should not have."""
     lines = await log_tail(host, record.name)
     reason = explain(lines, record.exit_code, record.exit_signal)

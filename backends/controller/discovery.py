@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from backends.controller.context import ClusterContext
     from backends.gateway.access import ApiSettings
     from backends.link.way import Way
-    from backends.machines.host import ProcessRecord
+    from backends.machines.agent import ProcessRecord
     from backends.machines.machine import Machine
     from backends.planning.blueprint import Facts
     from backends.planning.pairing import Pairing

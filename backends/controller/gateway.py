@@ -22,7 +22,7 @@ from backends.gateway.target import (
     Target,
     gateway_argv,
 )
-from backends.machines.host import ProcessSpec
+from backends.machines.agent import ProcessSpec
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name
 from backends.planning.commands import model_alias
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from backends.controller.event_recorders import EventRecorder
     from backends.controller.snapshot_store import SnapshotStore
     from backends.gateway.access import ApiSettings
-    from backends.machines.host import AgentHost, ProcessRecord
+    from backends.machines.agent import AgentSession, ProcessRecord
     from backends.machines.machine import Machines
     from backends.state import Plan
     from backends.state.snapshots import RequestCounts
@@ -273,7 +273,7 @@ class Gateway:
         )
 
     @property
-    def _host(self) -> AgentHost:
+    def _host(self) -> AgentSession:
         return self._machines.get(LOCAL).host
 
     def _record(self) -> ProcessRecord | None:

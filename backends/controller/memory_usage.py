@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.controller.journal import Record
-    from backends.machines.host import ProcessRecord
+    from backends.machines.agent import ProcessRecord
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
     from backends.paths import Paths

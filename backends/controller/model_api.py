@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from backends.controller.event_log import EventLog
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
     from backends.machines.machine import Machines
     from backends.state.models import Hashing, Seeding
 
@@ -110,7 +110,7 @@ class ModelApi:
             freed_bytes = await host.uncache(asked.names, asked.directory)
         return json_response({"freed_bytes": freed_bytes})
 
-    async def _host(self, machine: str) -> AgentHost:
+    async def _host(self, machine: str) -> AgentSession:
         await self._machines.reached([machine])
         return self._machines.get(machine).host
 

@@ -14,7 +14,7 @@ from backends.state import ProcessInfo, ProcessState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from backends.machines.host import AgentHost, ProcessRecord
+    from backends.machines.agent import AgentSession, ProcessRecord
     from backends.machines.machine import Machine, Machines
 
 AGENT = "agent"
@@ -72,7 +72,7 @@ class ProcessBook:
         self._known: dict[str, tuple[ProcessRecord, ...]] = {}
         self._away: set[str] = set()
         self._usage: dict[tuple[str, str], Usage] = {}
-        self._heard: dict[str, tuple[AgentHost, Callable[[], None]]] = {}
+        self._heard: dict[str, tuple[AgentSession, Callable[[], None]]] = {}
         """The agent of each machine that tells us, and what ends that."""
         self._weighed_at = 0.0
         self.silent: frozenset[tuple[str, str]] = frozenset()
@@ -101,7 +101,7 @@ class ProcessBook:
             return False
         return True
 
-    def _listen(self, machine: str, host: AgentHost) -> None:
+    def _listen(self, machine: str, host: AgentSession) -> None:
         before, end = self._heard.get(machine, (None, None))
         if before is not host:
             if end is not None:

@@ -15,7 +15,7 @@ from backends.controller.speed import SpeedMeter
 from backends.engine.logs import LoadLog
 from backends.engine.server import Counts, Health, ServerClient
 from backends.errors import DllmError, ProcessFailed
-from backends.machines.host import pid_of
+from backends.machines.agent import pid_of
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name, short_name
 from backends.planning.commands import SERVER
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from backends.controller.links import Links
     from backends.controller.load_progress import WorkerLoad
     from backends.controller.snapshot_store import SnapshotStore
-    from backends.machines.host import AgentHost, ProcessRecord
+    from backends.machines.agent import AgentSession, ProcessRecord
     from backends.machines.machine import Machine
     from backends.state import MeasuredSplit, Plan
 
@@ -246,7 +246,7 @@ class Serving:
         self._offset = -1
         self.meter = SpeedMeter()
 
-    async def follow(self, port: int, host: AgentHost, log_name: str) -> NoReturn:
+    async def follow(self, port: int, host: AgentSession, log_name: str) -> NoReturn:
         """Read the speed until cancelled; ``host`` has the log of that name."""
         self.meter = SpeedMeter()
         self._carried, self._offset = {}, -1
@@ -284,14 +284,14 @@ class Serving:
             return speed
         return replace(speed, acceptance=counts.acceptance)
 
-    async def _quiet(self, host: AgentHost, log_name: str) -> None:
+    async def _quiet(self, host: AgentSession, log_name: str) -> None:
         # After so long something may have been missed.
         for _ in range(round(SPEED_IDLE_S / LOOK_S)):
             await asyncio.sleep(LOOK_S)
             if await self.moved(host, log_name):
                 return
 
-    async def moved(self, host: AgentHost, log_name: str) -> bool:
+    async def moved(self, host: AgentSession, log_name: str) -> bool:
         """Return true if llama-server did anything since the last call."""
         if carried := self._links.carried_bytes():
             before, self._carried = self._carried, carried

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from backends.controller.context import ClusterContext
-    from backends.machines.host import AgentHost, ProcessRecord
+    from backends.machines.agent import AgentSession, ProcessRecord
     from backends.machines.machine import Machine
     from backends.state import Plan
 
@@ -208,7 +208,7 @@ class ClusterProcesses:
         return tuple(n for n in machines_of(plan) if n not in connected) if plan else ()
 
 
-def _host_of(machine: Machine) -> AgentHost | None:
+def _host_of(machine: Machine) -> AgentSession | None:
     # None while it is out of reach, or without our helper.
     try:
         return machine.host

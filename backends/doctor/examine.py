@@ -18,7 +18,7 @@ from backends.demo import MODEL_PATH
 from backends.engine.find import all_engines, find_engine
 from backends.engine.versions import protocols_match
 from backends.errors import DllmError
-from backends.machines.host import describe_here, local_host_for_now
+from backends.machines.local import describe_here, local_host_for_now
 from backends.models.layers import read_model
 from backends.paths import make_private, relay_binary
 from backends.state import PeerState, Transport, Value
@@ -27,7 +27,7 @@ from backends.units import format_bytes, format_ms, format_offset
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-    from backends.machines.host import Orphan
+    from backends.machines.agent import Orphan
     from backends.paths import Paths
     from backends.state import EngineInfo, Peer
 

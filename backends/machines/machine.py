@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from backends.engine.ask import Engine
     from backends.link.way import Way, WaySpec
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
     from backends.machines.readers import Readers
     from backends.state import ModelCatalogue, ModelFile, ModelInfo, Peer, SparseModel
 
@@ -40,7 +40,7 @@ class Machine(Protocol):
     def transport(self) -> Transport: ...
 
     @property
-    def host(self) -> AgentHost: ...
+    def host(self) -> AgentSession: ...
 
     async def engine(self, wanted: str | None, rpc_protocol: str = "") -> Engine:
         """Pick the llama.cpp wanted, else the first that speaks ``rpc_protocol``."""
@@ -97,7 +97,7 @@ class LocalMachine:
 
     def __init__(
         self,
-        host: AgentHost,
+        host: AgentSession,
         readers: Readers,
         relay_socket: Callable[[str], Path],
         models: Callable[[], Iterable[ModelFile]],

@@ -23,8 +23,7 @@ from backends.errors import (
     NeedsAnswer,
     PeerUnreachable,
 )
-from backends.machines.agent_session import LEASE_S
-from backends.machines.host import AgentHost
+from backends.machines.agent import LEASE_S, AgentSession
 from backends.machines.machine import called_alike, stand_ins
 from backends.machines.model_files import copy_model, read_there
 from backends.machines.probing import Prober, judged
@@ -123,7 +122,9 @@ class SshPeer:
         self._relay = ""
         self._greeted: Greeting | None = None
         # The same one for every agent: others listen to what it tells.
-        self._host = AgentHost(name, self._open_agent, restarts=True, lease_s=LEASE_S)
+        self._host = AgentSession(
+            name, self._open_agent, restarts=True, lease_s=LEASE_S
+        )
         self._sockets = ""
         self._engines: tuple[Engine, ...] = ()
         self._prober = Prober(self.connection, config, paths)
@@ -433,7 +434,7 @@ class SshPeer:
 
     # --- the machine, for the cluster ------------------------------------------------
 
-    async def agent_at(self, helper: str) -> AgentHost:
+    async def agent_at(self, helper: str) -> AgentSession:
         """Start the agent with this ``dllm-relay``, unless it runs."""
         if helper != self._relay:
             await self.end_agent()
@@ -460,7 +461,7 @@ class SshPeer:
         await self._host.close()
 
     @property
-    def host(self) -> AgentHost:
+    def host(self) -> AgentSession:
         if not self.connection.connected:
             raise self._gone()
         self.relay_program()

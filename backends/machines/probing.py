@@ -17,7 +17,7 @@ from backends.engine.find import WORKER_NAMES
 from backends.engine.install import MANIFEST, SERVER
 from backends.engine.versions import protocols_match
 from backends.errors import EngineError, HostError, ModelError, PeerUnreachable
-from backends.machines.host import device_of
+from backends.machines.facts import device_of
 from backends.machines.parcels import MARKER
 from backends.machines.provisioning import tools_of
 from backends.machines.shell import AgentShell
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from backends.config import PeerConfig
     from backends.engine.ask import Engine
-    from backends.machines.host import AgentHost, MachineTold
+    from backends.machines.agent import AgentSession
+    from backends.machines.facts import MachineTold
     from backends.machines.ssh.connection import Connection
     from backends.models.search import Folder, ModelCandidate
     from backends.paths import Paths
@@ -190,7 +191,7 @@ class Prober:
         self._identities: dict[FoundFile, str] = {}
 
     async def look(
-        self, host: AgentHost, known: PeerFacts, *, light: bool
+        self, host: AgentSession, known: PeerFacts, *, light: bool
     ) -> tuple[PeerFacts, tuple[Engine, ...]]:
         """Ask the agent for each thing not known yet; the facts and the engines.
 

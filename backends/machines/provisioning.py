@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from backends.engine.install import Manifest
-    from backends.machines.host import AgentHost, MachineTold, System
+    from backends.machines.agent import AgentSession
+    from backends.machines.facts import MachineTold, System
     from backends.machines.parcels import Parcel
     from backends.machines.shell import Shell, ShellResult
     from backends.paths import Paths
@@ -440,7 +441,7 @@ class Site(Protocol):
     @property
     def connection(self) -> Shell: ...
 
-    async def agent_at(self, helper: str) -> AgentHost:
+    async def agent_at(self, helper: str) -> AgentSession:
         """Start the agent with the helper at that path, unless it runs."""
         ...
 
@@ -539,7 +540,7 @@ class _Job:
 
     # --- our helper -----------------------------------------------------------------
 
-    async def install_helper(self, helper: Path) -> AgentHost:
+    async def install_helper(self, helper: Path) -> AgentSession:
         """Bring the helper, unless it is there and runs; its agent."""
         self.say("Looking for dllm-relay")
         version = await parcels.relay_version(helper, os.environ)
@@ -591,7 +592,7 @@ class _Job:
 
     # --- the engine -----------------------------------------------------------------
 
-    async def install_engine(self, engine: EngineInfo, agent: AgentHost) -> None:
+    async def install_engine(self, engine: EngineInfo, agent: AgentSession) -> None:
         self.agent = AgentShell(agent, self.shell)
         self.told = await agent.machine()
         self.manifest = await parcels.manifest_of(engine)
@@ -624,7 +625,7 @@ class _Job:
         await self._build_engine(wanted, refused)
         self.engine_method = InstallMethod.BUILT
 
-    async def _version_there(self, agent: AgentHost, folder: str) -> str:
+    async def _version_there(self, agent: AgentSession, folder: str) -> str:
         try:
             told = await agent.run((f"{folder}/{install.SERVER}", "--version"))
         except PeerUnreachable:
@@ -633,7 +634,7 @@ class _Job:
             return ""
         return parse_version(told.text) if told.code == 0 else ""
 
-    async def _made_with(self, agent: AgentHost, folder: str) -> tuple[str, ...]:
+    async def _made_with(self, agent: AgentSession, folder: str) -> tuple[str, ...]:
         """CMake's options of an engine there that was built by us."""
         try:
             text = await agent.read(f"{folder}/{install.MANIFEST}")
@@ -746,7 +747,7 @@ _CLEAN_S = 120.0
 _BUSY = 75
 
 
-async def clean(shell: Shell, host: AgentHost | None = None) -> int:
+async def clean(shell: Shell, host: AgentSession | None = None) -> int:
     """Remove our engines, relays, builds, half uploads and dead process directories.
 
     ``host`` tells of the processes there; None where no helper is installed.
@@ -768,7 +769,7 @@ async def clean(shell: Shell, host: AgentHost | None = None) -> int:
     return sum(int(row[1]) for row in told if row[0] == "freed")
 
 
-async def _forget_ended(host: AgentHost) -> None:
+async def _forget_ended(host: AgentSession) -> None:
     """Remove the directories of our processes there, of which none may live."""
     records = await host.records()
     living = [f"{r.name} (pid {r.pid})" for r in records if r.alive]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from backends.config import Stamp
     from backends.gateway.access import ApiSettings
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
     from backends.paths import Paths
     from backends.state import Device, EngineInfo, ModelInfo
 
@@ -37,7 +37,7 @@ class Readers:
     Read below these directories; ``host`` is the machine we run on.
     """
 
-    def __init__(self, paths: Paths, host: AgentHost) -> None:
+    def __init__(self, paths: Paths, host: AgentSession) -> None:
         self._paths = paths
         self.host = host
         self.models = ModelCache()

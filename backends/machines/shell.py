@@ -13,7 +13,7 @@ import asyncssh
 
 from backends.engine import compiling
 from backends.errors import HostError, PeerUnreachable
-from backends.machines.host import System
+from backends.machines.facts import System
 from backends.state import Failure, Value
 from backends.units import format_bytes
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
 
 
 RUN_TIMEOUT_S = 15.0
@@ -70,7 +70,7 @@ class AgentShell:
     A script runs for ten minutes at most; its lines come when it has ended.
     """
 
-    def __init__(self, agent: AgentHost, shell: Shell) -> None:
+    def __init__(self, agent: AgentSession, shell: Shell) -> None:
         self._agent = agent
         self._shell = shell
 

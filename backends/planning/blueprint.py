@@ -13,7 +13,7 @@ import msgspec
 
 from backends.gateway.target import GATEWAY
 from backends.link.relay import relay_name, worker_relay_name
-from backends.machines.host import ProcessRecord, ProcessSpec
+from backends.machines.agent import ProcessRecord, ProcessSpec
 from backends.places import LOCAL
 from backends.planning.commands import (
     SERVER,

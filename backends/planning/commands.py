@@ -20,7 +20,7 @@ from backends.link.relay import (
     worker_relay_argv,
     worker_relay_name,
 )
-from backends.machines.host import PRIVATE
+from backends.machines.agent import PRIVATE
 from backends.places import LOCAL
 from backends.speculation.methods import speculation_argv
 from backends.split.flags import compile_split, is_relayed, used_workers

@@ -26,7 +26,7 @@ from backends.engine.explain import explain
 from backends.engine.logs import LoadLog, clean_lines
 from backends.engine.server import Health, ServerClient
 from backends.errors import EngineError
-from backends.machines.host import local_host_for_now
+from backends.machines.local import local_host_for_now
 from backends.paths import Paths, user_paths
 from backends.state import (
     ChatMessage,
@@ -41,7 +41,7 @@ from tests.native.stock import free_port
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
 
 pytestmark = pytest.mark.engine
 HELLO = ChatRequest(
@@ -69,7 +69,7 @@ def fresh(tmp_path: Path) -> Paths:
 
 
 @pytest.fixture
-async def host(tmp_path: Path) -> AsyncIterator[AgentHost]:
+async def host(tmp_path: Path) -> AsyncIterator[AgentSession]:
     async with local_host_for_now(tmp_path / "run") as host:
         yield host
 
@@ -88,7 +88,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 async def test_it_tells_its_version_protocol_and_flags(
-    host: AgentHost, location: EngineInfo, fresh: Paths
+    host: AgentSession, location: EngineInfo, fresh: Paths
 ) -> None:
     known = await describe(host, location, fresh)
     assert "commit" in known.info.version
@@ -99,7 +99,7 @@ async def test_it_tells_its_version_protocol_and_flags(
 
 
 async def test_asking_leaves_nothing_running(
-    host: AgentHost, location: EngineInfo, fresh: Paths
+    host: AgentSession, location: EngineInfo, fresh: Paths
 ) -> None:
     await describe(host, location, fresh)
     await host.close()
@@ -108,7 +108,7 @@ async def test_asking_leaves_nothing_running(
 
 
 async def test_a_program_that_does_not_run_is_explained(
-    host: AgentHost, location: EngineInfo, fresh: Paths, tmp_path: Path
+    host: AgentSession, location: EngineInfo, fresh: Paths, tmp_path: Path
 ) -> None:
     broken = tmp_path / "llama-server"
     broken.write_text("#!/bin/sh\necho 'libcudart.so.12: cannot open' >&2\nexit 127\n")
@@ -122,7 +122,7 @@ async def test_a_program_that_does_not_run_is_explained(
 
 
 async def test_a_program_that_hangs_is_not_waited_for(
-    host: AgentHost,
+    host: AgentSession,
     location: EngineInfo,
     fresh: Paths,
     tmp_path: Path,

@@ -13,7 +13,7 @@ from backends.controller.memory_usage import PlannedMemory, files_here
 from backends.demo import MODEL_PATH
 from backends.engine.find import find_engine
 from backends.errors import ModelError
-from backends.machines.host import local_host_for_now
+from backends.machines.local import local_host_for_now
 from backends.machines.readers import Readers
 from backends.models.layers import read_model
 from backends.paths import Paths, user_paths

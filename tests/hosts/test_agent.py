@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import HostError, PeerUnreachable
-from backends.machines.host import AgentHost, ProcessSpec
+from backends.machines.agent import AgentSession, ProcessSpec
 from backends.paths import relay_binary
 from backends.state import ProcessRole, ProcessState
 from tests.hosts.reaching import reached
@@ -58,11 +58,11 @@ def ada(network: Network) -> Machine:
 @contextlib.asynccontextmanager
 async def host_on(
     peer: Machine, lease_s: float | None = None
-) -> AsyncIterator[AgentHost]:
+) -> AsyncIterator[AgentSession]:
     """A new connection, as a controller that was just started makes it."""
     folder = f"{peer.remote_home}/{ODD}"
     async with reached(peer.name) as connection:
-        host = AgentHost(
+        host = AgentSession(
             peer.name,
             lambda: connection.hold(LINE, f"{folder}/dllm-relay", f"{folder}/run"),
             lease_s=lease_s,
@@ -73,7 +73,7 @@ async def host_on(
             await host.close()
 
 
-async def follow(host: AgentHost, name: str, until: str) -> str:
+async def follow(host: AgentSession, name: str, until: str) -> str:
     """Read a log on and on until it says something."""
     text, at, deadline = "", 0, time.monotonic() + PATIENCE_S
     while until not in text:
@@ -194,7 +194,7 @@ async def test_a_lost_directory_makes_an_orphan(ada: Machine) -> None:
     assert ada.processes() == []
 
 
-async def told_after_s(host: AgentHost, name: str) -> float:
+async def told_after_s(host: AgentSession, name: str) -> float:
     """Seconds until the end of one that kills itself is told, without a question."""
     told = asyncio.Event()
     unsubscribe = host.subscribe(told.set)

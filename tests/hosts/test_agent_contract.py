@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.machines.host import AgentHost
+from backends.machines.agent import AgentSession
 from backends.paths import relay_binary
 from tests.hosts.reaching import reached
 from tests.unit.machines.test_host_clusters import (
@@ -62,7 +62,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 async def host(
     network: Network, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[AgentHost]:
+) -> AsyncIterator[AgentSession]:
     """A peer under test; at the end nothing runs there."""
     # A peer has the Python of the system, not our environment.
     monkeypatch.setattr(sys, "executable", SYSTEM_PYTHON)
@@ -71,7 +71,7 @@ async def host(
     shutil.copy(relay_binary(), peer.home / "dllm-relay")
     line = 'exec "$1/dllm-relay" host --run-dir "$1/run"'
     async with reached("ada") as ada:
-        host = AgentHost("local", lambda: ada.hold(line, peer.remote_home))
+        host = AgentSession("local", lambda: ada.hold(line, peer.remote_home))
         yield host
         orphans = {orphan.name for orphan in await host.orphans()}
         for name in {record.name for record in host.seen} | orphans:

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from backends.engine.find import find_engine
 from backends.errors import EngineError, PeerUnreachable
-from backends.machines.host import local_host_for_now
+from backends.machines.local import local_host_for_now
 from backends.machines.provisioning import InstallMethod, Provisioned, clean, provision
 from backends.machines.shell import PeerBusy, PeerFull
 from backends.machines.ssh.config import Destination

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.config import PeerConfig
-from backends.machines.host import local_host
+from backends.machines.local import local_host
 from backends.machines.peer import SshPeer
 from backends.machines.readers import Readers
 from backends.paths import Paths, relay_binary

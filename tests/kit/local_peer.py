@@ -14,7 +14,9 @@ from msgspec.structs import replace
 
 from backends.config import PeerConfig
 from backends.errors import HostError
-from backends.machines.host import AgentHost, MachineTold, PipeStream
+from backends.machines.agent import AgentSession
+from backends.machines.facts import MachineTold
+from backends.machines.local import PipeStream
 from backends.machines.peer import SshPeer
 from backends.machines.shell import (
     RUN_TIMEOUT_S,
@@ -161,9 +163,9 @@ class LocalPeer:
         """Facts of its machine that are not those of ours."""
         self._run_dir = run_dir
         self._helper = ""
-        self._agent: AgentHost | None = None
+        self._agent: AgentSession | None = None
 
-    async def agent_at(self, helper: str) -> AgentHost:
+    async def agent_at(self, helper: str) -> AgentSession:
         if self._agent is None:
             self._helper = helper
             self._agent = _Agent(self)
@@ -187,7 +189,7 @@ class LocalPeer:
         return PipeStream(process)
 
 
-class _Agent(AgentHost):
+class _Agent(AgentSession):
     """The agent of this machine, which may tell of another."""
 
     def __init__(self, peer: LocalPeer) -> None:

@@ -17,7 +17,7 @@ from backends.errors import (
     PeerUnreachable,
 )
 from backends.link.way import PlainWay, WayKind, tcp_endpoint, unix_endpoint
-from backends.machines.host import Orphan, ProcessRecord, ProcessSpec
+from backends.machines.agent import Orphan, ProcessRecord, ProcessSpec
 from backends.planning.blueprint import short_name
 from backends.planning.pairing import CAN_PAIR, CAN_SEAL
 from backends.state import (

@@ -14,7 +14,7 @@ import gguf
 import pytest
 
 from backends.demo import MODEL_PATH
-from backends.machines.host import local_host_for_now
+from backends.machines.local import local_host_for_now
 from tests.kit.models import write_llama
 from tests.native.pairing import paired
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker

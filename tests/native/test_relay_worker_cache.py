@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backends.machines.host import local_host_for_now
+from backends.machines.local import local_host_for_now
 from tests.kit.models import write_llama
 from tests.native.relaying import running
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker

@@ -106,7 +106,7 @@ def _models(_: click.Context) -> list[str]:
 
 
 async def _model_names() -> list[str]:
-    from backends.machines.host import local_host_for_now
+    from backends.machines.local import local_host_for_now
     from backends.models.search import search, user_folders
 
     async with local_host_for_now(user_paths().run_dir) as host:

@@ -17,7 +17,7 @@ from backends.engine.build import BuildStage, build_engine
 from backends.engine.install import read_manifest
 from backends.engine.versions import DEFAULT, SOURCES
 from backends.errors import DllmError, EngineError
-from backends.machines.host import describe_here
+from backends.machines.local import describe_here
 from backends.paths import user_paths
 from backends.state import EngineSource
 from backends.units import format_bytes, format_percent, format_seconds

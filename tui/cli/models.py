@@ -92,7 +92,7 @@ async def resolve(model: str) -> Path:
     if path := _path_meant(model):
         return path
     from backends.config import load_config
-    from backends.machines.host import local_host_for_now
+    from backends.machines.local import local_host_for_now
     from backends.models.search import find_model, user_folders
     from backends.paths import user_paths
 

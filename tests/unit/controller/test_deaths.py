@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from backends.controller.deaths import failure_of
-from backends.machines.host import ProcessRecord
+from backends.machines.agent import ProcessRecord
 from backends.state import LogChunk, ProcessRole, ProcessState
 
 DATA = Path(__file__).parents[1] / "engine" / "data"

@@ -15,7 +15,7 @@ from backends.engine.ask import Engine
 from backends.errors import HostError
 from backends.link.relay import worker_relay_argv
 from backends.link.way import local_way
-from backends.machines.host import ProcessRecord
+from backends.machines.agent import ProcessRecord
 from backends.machines.machine import LocalMachine
 from backends.planning.pairing import (
     CAN_COMPRESS,

@@ -20,7 +20,7 @@ from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.snapshot_store import SnapshotStore
 from backends.gateway.access import Access
 from backends.gateway.target import PORT_TAKEN, gateway_argv
-from backends.machines.host import ProcessRecord
+from backends.machines.agent import ProcessRecord
 from backends.state import ProcessRole, ProcessState
 from backends.state.snapshots import RequestCounts
 from tests.kit.waiting import until
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from backends.errors import DllmError
     from backends.gateway.target import Target
-    from backends.machines.host import ProcessSpec
+    from backends.machines.agent import ProcessSpec
 
 PLAN = plan_for(PLAIN, ADA, peers=("ada",))
 

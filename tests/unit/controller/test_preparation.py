@@ -19,7 +19,7 @@ from backends.controller.preparation import LASTS_S, Preparations
 from backends.demo import MODEL_PATH
 from backends.engine.ask import Engine
 from backends.errors import ControllerError, ModelError, PlanError
-from backends.machines.host import local_host_for_now
+from backends.machines.local import local_host_for_now
 from backends.machines.machine import LocalMachine
 from backends.machines.readers import Readers
 from backends.models import layers

@@ -13,7 +13,7 @@ from backends.controller import processes as module
 from backends.controller.clusters import Clusters
 from backends.controller.processes import ProcessBook
 from backends.errors import HostError
-from backends.machines.host import ProcessRecord
+from backends.machines.agent import ProcessRecord
 from backends.state import ProcessRole, ProcessState
 
 if TYPE_CHECKING:

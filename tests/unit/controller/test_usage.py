@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backends.controller.processes import Usage, usage_of
-from backends.machines.host import ProcessRecord
+from backends.machines.agent import ProcessRecord
 from backends.state import ProcessRole, ProcessState
 
 MIB = 1 << 20

@@ -20,7 +20,7 @@ from backends.engine import build, build_errors, children, compiling, fetch
 from backends.engine.ask import list_devices, parse_devices, parse_version
 from backends.engine.versions import SOURCES, Source
 from backends.errors import EngineError
-from backends.machines.host import local_host_for_now
+from backends.machines.local import local_host_for_now
 from backends.state import DeviceKind, EngineInfo, EngineSource
 
 LOG = Path("/c/build.log")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.machines.host import local_host
+from backends.machines.local import local_host
 from backends.state import EngineInfo, EngineSource
 from tests.kit.local_peer import LocalPeer, LocalShell, write_program
 from tests.unit.machines.processes import kill_family_of
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
     from backends.state import PeerWork
 
 
@@ -28,11 +28,11 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-async def open_host() -> AsyncIterator[Callable[..., AgentHost]]:
+async def open_host() -> AsyncIterator[Callable[..., AgentSession]]:
     """Makes hosts over run directories; their agents end with the test."""
-    hosts: list[AgentHost] = []
+    hosts: list[AgentSession] = []
 
-    def make(directory: Path, **options: Path) -> AgentHost:
+    def make(directory: Path, **options: Path) -> AgentSession:
         hosts.append(local_host(directory, **options))  # type: ignore[arg-type]
         return hosts[-1]
 
@@ -42,7 +42,7 @@ async def open_host() -> AsyncIterator[Callable[..., AgentHost]]:
 
 
 @pytest.fixture
-def host(open_host: Callable[..., AgentHost], run_dir: Path) -> AgentHost:
+def host(open_host: Callable[..., AgentSession], run_dir: Path) -> AgentSession:
     """The machine under test."""
     return open_host(run_dir)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from backends.machines.host import ProcessSpec
+from backends.machines.agent import ProcessSpec
 from backends.state import ProcessRole
 from tests.kit.processes import kill_all
 from tests.kit.waiting import PATIENCE_S
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
 
 POLL_S = 0.005
 
@@ -94,7 +94,7 @@ def stray_in_a_lost_session() -> tuple[int, int]:
     return stray, leader.pid
 
 
-async def first_line(host: AgentHost, name: str = "p") -> str:
+async def first_line(host: AgentSession, name: str = "p") -> str:
     """The first line a process prints."""
     deadline = time.monotonic() + PATIENCE_S
     while "\n" not in (text := (await host.read_log(name, 0, 4096)).text):
@@ -103,7 +103,7 @@ async def first_line(host: AgentHost, name: str = "p") -> str:
     return text.splitlines()[0]
 
 
-async def wait_ended(host: AgentHost, name: str = "p") -> None:
+async def wait_ended(host: AgentSession, name: str = "p") -> None:
     """Wait until a process has ended."""
     deadline = time.monotonic() + PATIENCE_S
     while (record := await host.record(name)) is not None and record.alive:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backends.errors import HostError, PeerUnreachable
-from backends.machines import agent_session
-from backends.machines.agent_session import ANSWER_BYTES_MAX, BANNER_BYTES_MAX, Lines
-from backends.machines.host import AgentHost
+from backends.machines import agent, agent_channel
+from backends.machines.agent import AgentSession
+from backends.machines.agent_channel import ANSWER_BYTES_MAX, BANNER_BYTES_MAX, Lines
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ class Scripted:
         return "its last words"
 
 
-def host_of(stream: Scripted) -> AgentHost:
+def host_of(stream: Scripted) -> AgentSession:
     async def open_stream() -> Scripted:
         return stream
 
-    return AgentHost("ada", open_stream)
+    return AgentSession("ada", open_stream)
 
 
 def ok(request: dict[str, Any], **result: object) -> bytes:
@@ -81,7 +81,7 @@ async def test_a_banner_is_passed_over() -> None:
 
 
 async def test_an_endless_banner_is_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_session, "HELLO_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(agent_channel, "HELLO_TIMEOUT_S", 0.3)
     stream = Scripted(lambda r: b"")
     stream.coming = asyncio.Queue()
     for _ in range(3):
@@ -223,7 +223,7 @@ async def test_a_stream_that_broke_is_opened_again_by_the_next_request() -> None
     async def open_stream() -> Scripted:
         return next(opened)
 
-    host = AgentHost("ada", open_stream)
+    host = AgentSession("ada", open_stream)
     await host.connect()
     streams[0].coming.put_nowait(b"")
     await asyncio.sleep(0.01)
@@ -242,7 +242,7 @@ async def test_closing_ends_an_agent_that_is_being_started() -> None:
         opened.set()
         return next(streams)
 
-    host = AgentHost("ada", open_stream, restarts=True)
+    host = AgentSession("ada", open_stream, restarts=True)
     asked = [asyncio.create_task(host.free_port()) for _ in range(2)]
     await opened.wait()
     await host.close()
@@ -271,9 +271,7 @@ def test_lines_hold_no_more_than_one() -> None:
 
 
 def test_restarts_become_rarer() -> None:
-    assert list(agent_session.RESTART_PAUSES_S) == sorted(
-        agent_session.RESTART_PAUSES_S
-    )
+    assert list(agent.RESTART_PAUSES_S) == sorted(agent.RESTART_PAUSES_S)
 
 
 class Dying(Scripted):
@@ -289,8 +287,8 @@ async def test_one_that_greets_and_dies_is_restarted_ever_more_rarely(
     monkeypatch: pytest.MonkeyPatch, stayed_s: float, *, is_patient: bool
 ) -> None:
     """One that stayed for a while begins anew."""
-    monkeypatch.setattr(agent_session, "RESTART_PAUSES_S", (0.001, 0.001, 60.0))
-    monkeypatch.setattr(agent_session, "STAYED_S", stayed_s)
+    monkeypatch.setattr(agent, "RESTART_PAUSES_S", (0.001, 0.001, 60.0))
+    monkeypatch.setattr(agent, "STAYED_S", stayed_s)
     opened = 0
 
     async def open_stream() -> Scripted:
@@ -298,7 +296,7 @@ async def test_one_that_greets_and_dies_is_restarted_ever_more_rarely(
         opened += 1
         return Dying(lambda r: b"")
 
-    host = AgentHost("ada", open_stream, restarts=True)
+    host = AgentSession("ada", open_stream, restarts=True)
     await host.connect()
     await until(lambda: opened >= 3)
     await asyncio.sleep(0.1)

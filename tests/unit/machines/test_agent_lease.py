@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backends.machines import agent_session
-from backends.machines.host import AgentHost
+from backends.machines import agent as agents
+from backends.machines.agent import AgentSession
 from backends.paths import relay_binary
 from tests.unit.machines.processes import SLEEPER, exists
 from tests.unit.machines.test_agent_channel import Scripted, line, ok
@@ -88,17 +88,17 @@ async def test_a_lease_that_makes_no_sense_is_refused(
         assert "ok" in await agent.ask("relay_version")
 
 
-def leased(stream: Scripted, lease_s: float) -> AgentHost:
+def leased(stream: Scripted, lease_s: float) -> AgentSession:
     async def open_stream() -> Scripted:
         return stream
 
-    return AgentHost("ada", open_stream, lease_s=lease_s)
+    return AgentSession("ada", open_stream, lease_s=lease_s)
 
 
 async def test_a_client_renews_its_lease_in_time_even_after_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(agent_session, "ASK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(agents, "ASK_TIMEOUT_S", 0.05)
     leases: list[float] = []
     fourth = asyncio.Event()
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from backends.machines import provisioning
-from backends.machines.host import LimitTold, MachineTold, MemoryTold, System
+from backends.machines.facts import LimitTold, MachineTold, MemoryTold, System
 from backends.machines.provisioning import Build, Tool, build, tools_of
 from backends.machines.shell import CannotBuild
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.machines.host import ProcessSpec, local_host, local_host_for_now
+from backends.machines.agent import ProcessSpec
+from backends.machines.local import local_host, local_host_for_now
 from backends.machines.provisioning import clean
 from backends.machines.shell import PeerBusy, lock
 from backends.paths import relay_binary

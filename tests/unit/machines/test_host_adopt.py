@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import HostError
-from backends.machines.host import ProcessSpec
+from backends.machines.agent import ProcessSpec
 from backends.state import ProcessRole, ProcessState
 from tests.unit.machines.processes import (
     SLEEPER,
@@ -28,17 +28,17 @@ from tests.unit.machines.processes import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
 
-    OpenHost = Callable[..., AgentHost]
+    OpenHost = Callable[..., AgentSession]
 
 ROOT = Path(__file__).resolve().parents[3]
 
 CONTROLLER = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from backends.machines.host import ProcessSpec
-from backends.machines.host import local_host
+from backends.machines.agent import ProcessSpec
+from backends.machines.local import local_host
 from backends.state import ProcessRole
 
 async def main():
@@ -55,7 +55,7 @@ asyncio.run(main())
 
 
 async def test_a_second_host_adopts(
-    host: AgentHost, run_dir: Path, open_host: OpenHost
+    host: AgentSession, run_dir: Path, open_host: OpenHost
 ) -> None:
     first = await host.start(
         ProcessSpec(name="w", role=ProcessRole.WORKER, argv=SLEEPER, port=50052)
@@ -91,7 +91,7 @@ async def test_a_killed_controller_leaves_everything_running(
 
 
 async def test_killing_everything_is_survived(
-    host: AgentHost, run_dir: Path, open_host: OpenHost
+    host: AgentSession, run_dir: Path, open_host: OpenHost
 ) -> None:
     started = await host.start(spec())
     process = json.loads((run_dir / "p/process.json").read_text())
@@ -104,7 +104,9 @@ async def test_killing_everything_is_survived(
     assert (await host.start(spec())).alive
 
 
-async def test_a_lost_directory_makes_an_orphan(host: AgentHost, run_dir: Path) -> None:
+async def test_a_lost_directory_makes_an_orphan(
+    host: AgentSession, run_dir: Path
+) -> None:
     started = await host.start(spec())
     assert await host.orphans() == []
     shutil.rmtree(run_dir / "p")
@@ -116,7 +118,7 @@ async def test_a_lost_directory_makes_an_orphan(host: AgentHost, run_dir: Path) 
     assert await host.orphans() == []
 
 
-async def test_relatives_of_an_ended_process_are_orphans(host: AgentHost) -> None:
+async def test_relatives_of_an_ended_process_are_orphans(host: AgentSession) -> None:
     await host.start(spec(argv=shell("sleep 600 & echo $!")))
     stray = int(await first_line(host))
     await wait_ended(host)
@@ -153,7 +155,7 @@ DAMAGE = [
 
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_a_damaged_record_hides_nothing_else(
-    host: AgentHost, run_dir: Path, damage: bytes
+    host: AgentSession, run_dir: Path, damage: bytes
 ) -> None:
     await host.start(spec("good"))
     broken = await host.start(spec("bad"))
@@ -170,7 +172,7 @@ async def test_a_damaged_record_hides_nothing_else(
 
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_a_damaged_exit_status_is_an_unknown_one(
-    host: AgentHost, run_dir: Path, damage: bytes
+    host: AgentSession, run_dir: Path, damage: bytes
 ) -> None:
     await host.start(spec(argv=shell("exit 3")))
     await wait_ended(host)
@@ -182,7 +184,7 @@ async def test_a_damaged_exit_status_is_an_unknown_one(
 
 
 async def test_an_exit_status_of_another_process_does_not_count(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     await host.start(spec(argv=shell("exit 3")))
     await wait_ended(host)
@@ -195,7 +197,7 @@ async def test_an_exit_status_of_another_process_does_not_count(
 
 
 async def test_what_another_version_wrote_is_read(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     await host.start(spec())
     path = run_dir / "p/process.json"
@@ -207,7 +209,7 @@ async def test_what_another_version_wrote_is_read(
 
 
 async def test_other_things_in_the_run_directory_are_passed_over(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     await host.start(spec())
     (run_dir / "a file").write_text("")
@@ -226,7 +228,7 @@ async def test_a_run_directory_that_is_a_file(
         await open_host(tmp_path / "run").records()
 
 
-async def test_arguments_that_are_no_text_can_be_shown(host: AgentHost) -> None:
+async def test_arguments_that_are_no_text_can_be_shown(host: AgentSession) -> None:
     await host.start(spec(argv=("sh", "-c", "sleep 600", "a\udcffb")))
     record = await host.record("p")
     assert record is not None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
     from backends.state.models import Seeding
 
 MIB = 1 << 20
@@ -64,7 +64,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def seeded(
-    host: AgentHost, model: Path, directory: Path | str = "", *, dry: bool = False
+    host: AgentSession, model: Path, directory: Path | str = "", *, dry: bool = False
 ) -> Seeding:
     told = [told async for told in host.seeding(str(model), str(directory), dry=dry)]
     return told[-1]
@@ -84,7 +84,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 async def test_a_dry_run_tells_the_size_and_writes_nothing(
-    host: AgentHost, model: Path, cache: Path
+    host: AgentSession, model: Path, cache: Path
 ) -> None:
     told = await seeded(host, model, dry=True)
     assert (told.size_bytes, told.seeded_bytes) == (ASKED_BYTES, 0)
@@ -94,7 +94,7 @@ async def test_a_dry_run_tells_the_size_and_writes_nothing(
 
 
 async def test_every_tensor_that_is_asked_for_is_there_under_its_hash(
-    host: AgentHost, model: Path, cache: Path
+    host: AgentSession, model: Path, cache: Path
 ) -> None:
     told = await seeded(host, model)
     assert told.seeded_bytes == told.size_bytes == ASKED_BYTES
@@ -112,7 +112,7 @@ async def test_every_tensor_that_is_asked_for_is_there_under_its_hash(
 
 
 async def test_it_goes_on_in_a_file_that_was_begun(
-    host: AgentHost, model: Path, tmp_path: Path, cache: Path
+    host: AgentSession, model: Path, tmp_path: Path, cache: Path
 ) -> None:
     whole = tmp_path / "whole"
     names = (await seeded(host, model, whole)).names
@@ -133,7 +133,7 @@ def write(file: Path, data: bytes) -> None:
 
 
 async def test_another_directory_may_be_meant(
-    host: AgentHost, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: AgentSession, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "llama"))
     assert (await seeded(host, model, dry=True)).directory == f"{tmp_path}/llama/rpc"
@@ -144,7 +144,7 @@ async def test_another_directory_may_be_meant(
 
 
 async def test_a_disk_too_small_is_told_before_anything_is_written(
-    host: AgentHost, model: Path, small_disk: Path
+    host: AgentSession, model: Path, small_disk: Path
 ) -> None:
     with pytest.raises(HostError, match=r"the disk of \S+ is too full: 34 MiB are"):
         await seeded(host, model, small_disk / "rpc")
@@ -152,7 +152,7 @@ async def test_a_disk_too_small_is_told_before_anything_is_written(
 
 
 async def test_the_cache_is_listed_and_emptied(
-    host: AgentHost, model: Path, cache: Path
+    host: AgentSession, model: Path, cache: Path
 ) -> None:
     empty = await host.worker_cache()
     assert (empty.directory, empty.files, empty.size_bytes) == (str(cache), (), 0)
@@ -172,7 +172,9 @@ async def test_the_cache_is_listed_and_emptied(
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "../0123456789abcdef", "0123", ""])
-async def test_nothing_else_is_deleted(host: AgentHost, cache: Path, name: str) -> None:
+async def test_nothing_else_is_deleted(
+    host: AgentSession, cache: Path, name: str
+) -> None:
     os.makedirs(cache)
     write(cache / "notes.txt", b"mine")
     with pytest.raises(HostError, match="is no file of a cache"):
@@ -181,7 +183,7 @@ async def test_nothing_else_is_deleted(host: AgentHost, cache: Path, name: str) 
 
 
 async def test_a_file_that_changed_without_a_trace_fills_no_cache(
-    host: AgentHost, model: Path, tmp_path: Path, cache: Path
+    host: AgentSession, model: Path, tmp_path: Path, cache: Path
 ) -> None:
     copy = tmp_path / "copy.gguf"
     shutil.copy(model, copy)

@@ -20,10 +20,10 @@ from tests.unit.machines.processes import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
 
 
-async def test_names_are_those_of_a_cluster(host: AgentHost, run_dir: Path) -> None:
+async def test_names_are_those_of_a_cluster(host: AgentSession, run_dir: Path) -> None:
     one = await host.start(spec("one/w"))
     two = await host.start(spec("two/w"))
     assert one.log_path == str(run_dir / "one/w/log")
@@ -35,7 +35,7 @@ async def test_names_are_those_of_a_cluster(host: AgentHost, run_dir: Path) -> N
     assert os.listdir(run_dir) == ["two"]
 
 
-async def test_what_an_earlier_version_started_is_not_lost(host: AgentHost) -> None:
+async def test_what_an_earlier_version_started_is_not_lost(host: AgentSession) -> None:
     """Straight below the run directory, without a cluster."""
     old = await host.start(spec("worker-a"))
     new = await host.start(spec("default/worker-a"))
@@ -49,7 +49,7 @@ async def test_what_an_earlier_version_started_is_not_lost(host: AgentHost) -> N
     assert exists(new.pid)
 
 
-async def test_a_process_is_no_cluster(host: AgentHost) -> None:
+async def test_a_process_is_no_cluster(host: AgentSession) -> None:
     await host.start(spec("a"))
     await host.start(spec("b/c"))
     with pytest.raises(HostError, match="a is a process, not a cluster"):
@@ -61,7 +61,7 @@ async def test_a_process_is_no_cluster(host: AgentHost) -> None:
     assert [r.name for r in await host.records()] == ["a", "b/c"]
 
 
-async def test_foreign_files_stay(host: AgentHost, run_dir: Path) -> None:
+async def test_foreign_files_stay(host: AgentSession, run_dir: Path) -> None:
     """A slip must never delete what is not ours."""
     await host.start(spec("default/w", argv=("true",)))
     await wait_ended(host, "default/w")
@@ -74,7 +74,7 @@ async def test_foreign_files_stay(host: AgentHost, run_dir: Path) -> None:
 
 
 async def test_a_link_is_not_followed_to_be_deleted(
-    host: AgentHost, run_dir: Path, tmp_path: Path
+    host: AgentSession, run_dir: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "log").write_text("not ours")
     os.makedirs(run_dir / "p")
@@ -84,7 +84,7 @@ async def test_a_link_is_not_followed_to_be_deleted(
 
 
 async def test_orphans_have_the_name_of_their_cluster(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     started = await host.start(spec("default/w"))
     os.rename(run_dir / "default", run_dir / "renamed")
@@ -94,7 +94,7 @@ async def test_orphans_have_the_name_of_their_cluster(
     assert not exists(started.pid)
 
 
-async def test_bytes_in_arguments_arrive(host: AgentHost) -> None:
+async def test_bytes_in_arguments_arrive(host: AgentSession) -> None:
     """A file name need not be text."""
     code = "import os, sys; print(os.fsencode(sys.argv[1]).hex())"
     await host.start(spec(argv=python(code, "a\udcff\udc80é")))
@@ -102,7 +102,7 @@ async def test_bytes_in_arguments_arrive(host: AgentHost) -> None:
     assert (await host.read_log("p", 0, 100)).text == "61ff80c3a9\n"
 
 
-async def test_asking_a_program(host: AgentHost) -> None:
+async def test_asking_a_program(host: AgentSession) -> None:
     outcome = await host.run(shell('echo "$A"; exit 3'), env={"A": "b c"})
     assert (outcome.code, outcome.stdout, outcome.timed_out) == (3, "b c\n", False)
     late = await host.run(("sleep", "600"), timeout_s=0.1)
@@ -112,7 +112,7 @@ async def test_asking_a_program(host: AgentHost) -> None:
 
 
 async def test_finding_models_and_telling_them_apart(
-    host: AgentHost, tmp_path: Path
+    host: AgentSession, tmp_path: Path
 ) -> None:
     folder = tmp_path / "models"
     (folder / "deep/deeper").mkdir(parents=True)
@@ -136,7 +136,7 @@ async def test_finding_models_and_telling_them_apart(
         await host.identity("gone")
 
 
-async def test_memory_of_processes(host: AgentHost) -> None:
+async def test_memory_of_processes(host: AgentSession) -> None:
     started = await host.start(spec())
     found = await host.rss_bytes([started.pid, 1 << 22])
     assert list(found) == [started.pid]

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import HostError
-from backends.machines.host import _continuation_bytes, _decode
+from backends.machines.agent import _continuation_bytes, _decode
 from tests.unit.machines.processes import python, shell, spec, wait_ended
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
     from backends.state import LogChunk
 
 
@@ -32,7 +32,7 @@ def parts(chunk: LogChunk) -> tuple[str, int, int, bool]:
     return chunk.text, chunk.offset, chunk.next_offset, chunk.restarted
 
 
-async def test_a_log_is_read_on_from_where_one_was(host: AgentHost) -> None:
+async def test_a_log_is_read_on_from_where_one_was(host: AgentSession) -> None:
     await host.start(spec(argv=shell("echo one; echo two")))
     await wait_ended(host)
     assert parts(await host.read_log("p", 0, 4)) == ("one\n", 0, 4, False)
@@ -40,12 +40,12 @@ async def test_a_log_is_read_on_from_where_one_was(host: AgentHost) -> None:
     assert parts(await host.read_log("p", 8, 100)) == ("", 8, 8, False)
 
 
-async def test_no_such_process(host: AgentHost) -> None:
+async def test_no_such_process(host: AgentSession) -> None:
     with pytest.raises(HostError, match="no process called p"):
         await host.read_log("p", 0, 100)
 
 
-async def test_a_new_process_restarts_the_log(host: AgentHost) -> None:
+async def test_a_new_process_restarts_the_log(host: AgentSession) -> None:
     await host.start(spec(argv=shell("echo a long first line")))
     await wait_ended(host)
     end = (await host.read_log("p", 0, 100)).next_offset
@@ -55,7 +55,7 @@ async def test_a_new_process_restarts_the_log(host: AgentHost) -> None:
 
 
 async def test_an_unfinished_character_waits_for_its_rest(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     await host.start(spec())
     log = run_dir / "p/log"
@@ -77,7 +77,7 @@ async def test_an_unfinished_character_waits_for_its_rest(
     ],
 )
 async def test_offsets(
-    host: AgentHost,
+    host: AgentSession,
     run_dir: Path,
     offset: int,
     expected: tuple[str, int, int, bool],
@@ -87,7 +87,7 @@ async def test_offsets(
 
 
 async def test_from_the_end_a_cut_character_is_passed_over(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     written(run_dir, "€€".encode())
     assert parts(await host.read_log("p", -4, 100)) == ("€", 3, 6, False)
@@ -96,7 +96,7 @@ async def test_from_the_end_a_cut_character_is_passed_over(
 
 
 async def test_bytes_that_are_no_text_are_replaced(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     written(run_dir, b"a\xffb\x80\x80\x80\x80\x80c")
     text, _, end, _ = parts(await host.read_log("p", 0, 100))
@@ -104,21 +104,21 @@ async def test_bytes_that_are_no_text_are_replaced(
 
 
 async def test_a_log_that_ends_in_half_a_character_is_read_to_its_end(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     written(run_dir, b"a\xe2\x82")
     assert parts(await host.read_log("p", 0, 100)) == ("a", 0, 1, False)
     assert parts(await host.read_log("p", 1, 100)) == ("�", 1, 3, False)
 
 
-async def test_a_directory_without_a_log(host: AgentHost, run_dir: Path) -> None:
+async def test_a_directory_without_a_log(host: AgentSession, run_dir: Path) -> None:
     directory = written(run_dir, b"")
     (directory / "log").unlink()
     assert parts(await host.read_log("p", 0, 100)) == ("", 0, 0, False)
     assert parts(await host.read_log("p", 7, 100)) == ("", 0, 0, True)
 
 
-async def test_a_log_that_cannot_be_read(host: AgentHost, run_dir: Path) -> None:
+async def test_a_log_that_cannot_be_read(host: AgentSession, run_dir: Path) -> None:
     (run_dir / "p/log").mkdir(parents=True)
     with pytest.raises(HostError, match="cannot be read"):
         await host.read_log("p", 0, 100)
@@ -126,7 +126,7 @@ async def test_a_log_that_cannot_be_read(host: AgentHost, run_dir: Path) -> None
 
 @pytest.mark.parametrize("limit", [-1, 0, 1, 3])
 async def test_a_limit_is_never_too_small_for_a_character(
-    host: AgentHost, run_dir: Path, limit: int
+    host: AgentSession, run_dir: Path, limit: int
 ) -> None:
     written(run_dir, "😀😀".encode())
     assert parts(await host.read_log("p", 0, limit)) == ("😀", 0, 4, False)
@@ -151,7 +151,7 @@ def test_any_cut_is_mended(text: str, data: st.DataObject) -> None:
     assert "�" not in rest[_continuation_bytes(rest) :].decode() or "�" in text
 
 
-async def test_reading_while_it_grows(host: AgentHost) -> None:
+async def test_reading_while_it_grows(host: AgentSession) -> None:
     code = "for i in range(20000): print(f'línea {i} ✓')"
     await host.start(spec(argv=python(code)))
     text, at, ended = "", 0, False

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from backends.machines.host import LimitTold, MemoryTold, device_of
+from backends.machines.facts import LimitTold, MemoryTold, device_of
 from backends.state import DeviceKind
 
 if TYPE_CHECKING:
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
 
 GIB = 1 << 30
 
 
-async def test_this_machine(host: AgentHost) -> None:
+async def test_this_machine(host: AgentSession) -> None:
     device = await host.memory()
     assert (device.id, device.name, device.kind) == ("local/CPU", "CPU", DeviceKind.CPU)
     assert device.memory_pool == "local"

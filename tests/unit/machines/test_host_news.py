@@ -30,9 +30,9 @@ from tests.unit.machines.processes import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
 
-    OpenHost = Callable[..., AgentHost]
+    OpenHost = Callable[..., AgentSession]
 
 IDLE_S = 3.0
 GRACE_S = 3.0
@@ -46,11 +46,11 @@ def agent_of(run_dir: Path) -> int:
     raise AssertionError("there is no agent")
 
 
-def names(host: AgentHost) -> list[str]:
+def names(host: AgentSession) -> list[str]:
     return [record.name for record in host.seen]
 
 
-async def told_after_s(host: AgentHost, name: str) -> float:
+async def told_after_s(host: AgentSession, name: str) -> float:
     """Seconds until the kill of a new process is told, without a question."""
     started = await host.start(spec(name))
     told = asyncio.Event()
@@ -67,13 +67,13 @@ async def told_after_s(host: AgentHost, name: str) -> float:
     return took_s
 
 
-async def test_a_killed_process_is_told_of_within_a_second(host: AgentHost) -> None:
+async def test_a_killed_process_is_told_of_within_a_second(host: AgentSession) -> None:
     """At least one of three: a machine that is shared may stand still for longer."""
     names = ("default/w1", "default/w2", "default/w3")
     assert min([await told_after_s(host, name) for name in names]) < 1.0
 
 
-async def test_an_end_is_told_with_its_exit_status(host: AgentHost) -> None:
+async def test_an_end_is_told_with_its_exit_status(host: AgentSession) -> None:
     told: list[int | None] = []
     host.subscribe(lambda: told.extend(r.exit_code for r in host.seen if not r.alive))
     await host.start(spec(argv=shell("exit 3")))
@@ -82,7 +82,7 @@ async def test_an_end_is_told_with_its_exit_status(host: AgentHost) -> None:
 
 
 async def test_what_another_one_does_is_told(
-    host: AgentHost, run_dir: Path, open_host: OpenHost
+    host: AgentSession, run_dir: Path, open_host: OpenHost
 ) -> None:
     """A second head, or a person, at the same directories."""
     await host.connect()
@@ -100,7 +100,9 @@ async def test_what_another_one_does_is_told(
     await other.stop("default/w")
 
 
-async def test_a_killed_supervisor_hides_no_end(host: AgentHost, run_dir: Path) -> None:
+async def test_a_killed_supervisor_hides_no_end(
+    host: AgentSession, run_dir: Path
+) -> None:
     started = await host.start(spec())
     record = json.loads((run_dir / "p/process.json").read_text())
     os.kill(record["supervisor_pid"], signal.SIGKILL)
@@ -109,7 +111,7 @@ async def test_a_killed_supervisor_hides_no_end(host: AgentHost, run_dir: Path) 
     assert (host.seen[0].exit_code, host.seen[0].exit_signal) == (None, None)
 
 
-async def test_stopping_is_seen(host: AgentHost) -> None:
+async def test_stopping_is_seen(host: AgentSession) -> None:
     await host.start(spec(argv=python(IGNORES_TERM)))
     await first_line(host)
     states: set[ProcessState] = set()
@@ -121,7 +123,7 @@ async def test_stopping_is_seen(host: AgentHost) -> None:
 
 
 async def test_what_is_being_stopped_is_known_to_everybody_until_it_is_gone(
-    host: AgentHost, run_dir: Path, open_host: OpenHost
+    host: AgentSession, run_dir: Path, open_host: OpenHost
 ) -> None:
     """Also when who asked waits no longer: nobody may count on that process."""
     await host.start(spec(argv=python(IGNORES_TERM)))
@@ -140,7 +142,7 @@ async def test_what_is_being_stopped_is_known_to_everybody_until_it_is_gone(
     assert started.state is ProcessState.RUNNING
 
 
-async def test_a_subscription_ends(host: AgentHost) -> None:
+async def test_a_subscription_ends(host: AgentSession) -> None:
     told: list[str] = []
     ends = [host.subscribe(lambda: told.append("x")) for _ in range(2)]
     for end in (*ends, *ends):
@@ -150,7 +152,7 @@ async def test_a_subscription_ends(host: AgentHost) -> None:
 
 
 async def test_an_agent_that_dies_is_started_again(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     """By itself, and it tells what happened meanwhile; what it started lives on."""
     started = await host.start(spec("default/w"))
@@ -166,7 +168,7 @@ async def test_an_agent_that_dies_is_started_again(
     assert agent_of(run_dir) != agent
 
 
-async def test_the_agent_ends_with_us(host: AgentHost, run_dir: Path) -> None:
+async def test_the_agent_ends_with_us(host: AgentSession, run_dir: Path) -> None:
     started = await host.start(spec())
     agent = agent_of(run_dir)
     await host.close()
@@ -201,7 +203,7 @@ async def is_still(agent: int) -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 async def test_nothing_happens_where_nothing_happens(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     """No message, no write, no child, and the agent is not even woken: it waits."""
     await host.start(spec("default/w"))
@@ -219,7 +221,7 @@ async def test_nothing_happens_where_nothing_happens(
     assert told == []
 
 
-async def test_messages_are_not_held_up_by_a_slow_stop(host: AgentHost) -> None:
+async def test_messages_are_not_held_up_by_a_slow_stop(host: AgentSession) -> None:
     for name in ("default/a", "default/b"):
         await host.start(spec(name, argv=python(IGNORES_TERM)))
         await first_line(host, name)

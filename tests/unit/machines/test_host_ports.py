@@ -14,7 +14,7 @@ from tests.unit.machines.processes import first_line, python, spec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
 
 LISTENER = """
 import socket, sys, time
@@ -33,7 +33,7 @@ def port_of(server: socket.socket) -> int:
     return int(server.getsockname()[1])
 
 
-async def test_free_ports_are_free_and_not_given_twice(host: AgentHost) -> None:
+async def test_free_ports_are_free_and_not_given_twice(host: AgentSession) -> None:
     found = [await host.free_port() for _ in range(50)]
     assert len(set(found)) == 50
     for port in found:
@@ -41,7 +41,7 @@ async def test_free_ports_are_free_and_not_given_twice(host: AgentHost) -> None:
             pass
 
 
-async def test_who_listens(host: AgentHost, listening: socket.socket) -> None:
+async def test_who_listens(host: AgentSession, listening: socket.socket) -> None:
     port = port_of(listening)
     assert await host.listens(os.getpid(), port)
     assert not await host.listens(os.getppid(), port)
@@ -51,7 +51,7 @@ async def test_who_listens(host: AgentHost, listening: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
-async def test_a_started_listener(host: AgentHost, address: str) -> None:
+async def test_a_started_listener(host: AgentSession, address: str) -> None:
     record = await host.start(spec(argv=python(LISTENER, address)))
     port = int(await first_line(host))
     assert await host.listens(record.pid, port)
@@ -64,19 +64,19 @@ async def test_a_started_listener(host: AgentHost, address: str) -> None:
 
 
 async def test_a_connection_is_not_a_listener(
-    host: AgentHost, listening: socket.socket
+    host: AgentSession, listening: socket.socket
 ) -> None:
     with socket.create_connection(listening.getsockname()) as client:
         assert not await host.listens(os.getpid(), client.getsockname()[1])
 
 
-async def test_a_port_bound_but_not_listening_is_no_server(host: AgentHost) -> None:
+async def test_a_port_bound_but_not_listening_is_no_server(host: AgentSession) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         assert not await host.listens(os.getpid(), bound.getsockname()[1])
 
 
-async def test_lingering_connections_leave_a_port_free(host: AgentHost) -> None:
+async def test_lingering_connections_leave_a_port_free(host: AgentSession) -> None:
     server = socket.create_server(("127.0.0.1", 0))
     address = server.getsockname()
     client = socket.create_connection(address)
@@ -89,5 +89,5 @@ async def test_lingering_connections_leave_a_port_free(host: AgentHost) -> None:
 
 
 @pytest.mark.parametrize("pid", [-1, 0, 1 << 22, 1 << 40])
-async def test_no_process_listens_nowhere(host: AgentHost, pid: int) -> None:
+async def test_no_process_listens_nowhere(host: AgentSession, pid: int) -> None:
     assert not await host.listens(pid, 80)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backends.machines.host import PRIVATE, ProcessSpec
+from backends.machines.agent import PRIVATE, ProcessSpec
 from backends.state import ProcessRole
 from tests.unit.machines.processes import SLEEPER, shell, wait_ended
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
 
 SECRET = "5a" * 32
 
@@ -20,7 +20,7 @@ def spec(argv: tuple[str, ...] = SLEEPER, private: str = SECRET) -> ProcessSpec:
     return ProcessSpec(name="p", role=ProcessRole.RELAY, argv=argv, private=private)
 
 
-async def test_a_process_finds_it_when_it_starts(host: AgentHost) -> None:
+async def test_a_process_finds_it_when_it_starts(host: AgentSession) -> None:
     script = f'stat -c %a "$DLLM_PROCESS_DIR/{PRIVATE}"; cat "$DLLM_PROCESS_DIR"/p*e'
     await host.start(spec(shell(script)))
     await wait_ended(host, "p")
@@ -29,7 +29,7 @@ async def test_a_process_finds_it_when_it_starts(host: AgentHost) -> None:
 
 
 async def test_it_is_in_no_other_file_and_gone_with_the_process(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     await host.start(spec())
     files = {file.name: file.read_text() for file in (run_dir / "p").iterdir()}
@@ -41,7 +41,7 @@ async def test_it_is_in_no_other_file_and_gone_with_the_process(
 
 
 async def test_a_later_process_does_not_find_that_of_an_earlier_one(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     await host.start(spec())
     await host.stop("p")
@@ -50,7 +50,7 @@ async def test_a_later_process_does_not_find_that_of_an_earlier_one(
     assert not (run_dir / "p" / PRIVATE).exists()
 
 
-async def test_an_agent_says_what_it_can_do(host: AgentHost) -> None:
+async def test_an_agent_says_what_it_can_do(host: AgentSession) -> None:
     await host.connect()
     assert {"start:private", "worker"} <= set(host.features)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import DllmError, HostError
-from backends.machines import agent_session
-from backends.machines.host import AgentHost, ProcessSpec
+from backends.machines import agent_channel
+from backends.machines.agent import AgentSession, ProcessSpec
 from backends.state import ProcessRole, ProcessState
 from tests.unit.machines.processes import (
     SLEEPER,
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
 
-    OpenHost = Callable[..., AgentHost]
+    OpenHost = Callable[..., AgentSession]
 
 
-async def test_a_started_process_is_known(host: AgentHost, run_dir: Path) -> None:
+async def test_a_started_process_is_known(host: AgentSession, run_dir: Path) -> None:
     before = time.time()
     record = await host.start(
         ProcessSpec(name="w", role=ProcessRole.WORKER, argv=SLEEPER, port=50052)
@@ -51,7 +51,7 @@ async def test_a_started_process_is_known(host: AgentHost, run_dir: Path) -> Non
     assert exists(record.pid)
 
 
-async def test_nothing_is_known_of_nothing(host: AgentHost, run_dir: Path) -> None:
+async def test_nothing_is_known_of_nothing(host: AgentSession, run_dir: Path) -> None:
     assert await host.records() == []
     assert await host.record("p") is None
     assert await host.stop("p") is None
@@ -60,12 +60,12 @@ async def test_nothing_is_known_of_nothing(host: AgentHost, run_dir: Path) -> No
     assert "run" not in os.listdir(run_dir.parent)
 
 
-async def test_the_run_directory_is_private(host: AgentHost, run_dir: Path) -> None:
+async def test_the_run_directory_is_private(host: AgentSession, run_dir: Path) -> None:
     await host.start(spec())
     assert os.stat(run_dir).st_mode & 0o777 == 0o700
 
 
-async def test_environment_and_working_directory(host: AgentHost) -> None:
+async def test_environment_and_working_directory(host: AgentSession) -> None:
     code = (
         "import json, os; e = os.environ; print(json.dumps(["
         "e['GGML_NO_BACKTRACE'], e['MINE'], "
@@ -85,7 +85,7 @@ async def test_environment_and_working_directory(host: AgentHost) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("ignored", [True, False])
-async def test_sigpipe(host: AgentHost, ignored: bool) -> None:
+async def test_sigpipe(host: AgentSession, ignored: bool) -> None:
     await host.start(
         ProcessSpec(
             name="p",
@@ -98,14 +98,14 @@ async def test_sigpipe(host: AgentHost, ignored: bool) -> None:
     assert bool(mask >> (signal.SIGPIPE - 1) & 1) == ignored
 
 
-async def test_the_user_may_want_backtraces(host: AgentHost) -> None:
+async def test_the_user_may_want_backtraces(host: AgentSession) -> None:
     env = {"GGML_NO_BACKTRACE": ""}
     argv = shell('echo "<$GGML_NO_BACKTRACE>"')
     await host.start(ProcessSpec(name="p", role=ProcessRole.SERVER, argv=argv, env=env))
     assert await first_line(host) == "<>"
 
 
-async def test_what_it_uses_of_the_machine_is_told(host: AgentHost) -> None:
+async def test_what_it_uses_of_the_machine_is_told(host: AgentSession) -> None:
     """A name may hold what looks like fields of its own: here it does."""
     burning = "open('/proc/self/comm', 'w').write('a) 9 (b'); \nwhile True: pass"
     await host.start(spec(argv=(sys.executable, "-c", burning)))
@@ -124,7 +124,7 @@ async def test_what_it_uses_of_the_machine_is_told(host: AgentHost) -> None:
     assert used + 50 <= newer < 60_000
 
 
-async def test_one_that_a_signal_holds_does_not_respond(host: AgentHost) -> None:
+async def test_one_that_a_signal_holds_does_not_respond(host: AgentSession) -> None:
     started = await host.start(spec(argv=shell("while :; do sleep 1; done")))
     states = []
     for number in (signal.SIGSTOP, signal.SIGCONT):
@@ -141,7 +141,7 @@ async def test_one_that_a_signal_holds_does_not_respond(host: AgentHost) -> None
     [("exit 0", 0, None), ("exit 3", 3, None), ("kill -SEGV $$", None, 11)],
 )
 async def test_how_it_ended_is_known(
-    host: AgentHost, code: str, exit_code: int | None, exit_signal: int | None
+    host: AgentSession, code: str, exit_code: int | None, exit_signal: int | None
 ) -> None:
     await host.start(spec(argv=shell(code)))
     await wait_ended(host)
@@ -152,7 +152,7 @@ async def test_how_it_ended_is_known(
     assert record.rss_bytes is None
 
 
-async def test_the_exit_status_is_there_with_the_end(host: AgentHost) -> None:
+async def test_the_exit_status_is_there_with_the_end(host: AgentSession) -> None:
     """The first look that finds it ended already knows how."""
     for _ in range(20):
         started = await host.start(spec(argv=("sleep", "600")))
@@ -163,7 +163,7 @@ async def test_the_exit_status_is_there_with_the_end(host: AgentHost) -> None:
         assert record.exit_signal == signal.SIGKILL
 
 
-async def test_a_living_name_is_refused(host: AgentHost) -> None:
+async def test_a_living_name_is_refused(host: AgentSession) -> None:
     first = await host.start(spec())
     with pytest.raises(HostError, match=rf"still runs.*\(pid {first.pid}\)"):
         await host.start(spec())
@@ -172,7 +172,7 @@ async def test_a_living_name_is_refused(host: AgentHost) -> None:
     assert (record.pid, record.alive) == (first.pid, True)
 
 
-async def test_a_name_is_free_again_after_the_end(host: AgentHost) -> None:
+async def test_a_name_is_free_again_after_the_end(host: AgentSession) -> None:
     first = await host.start(spec(argv=shell("exit 1")))
     await wait_ended(host)
     second = await host.start(spec())
@@ -180,7 +180,7 @@ async def test_a_name_is_free_again_after_the_end(host: AgentHost) -> None:
     assert second.exit_code is None
 
 
-async def test_leftovers_of_an_earlier_process_are_refused(host: AgentHost) -> None:
+async def test_leftovers_of_an_earlier_process_are_refused(host: AgentSession) -> None:
     await host.start(spec(argv=shell("sleep 600 & echo $!")))
     stray = int(await first_line(host))
     await wait_ended(host)
@@ -201,7 +201,7 @@ async def test_leftovers_of_an_earlier_process_are_refused(host: AgentHost) -> N
     ],
 )
 async def test_what_cannot_start_leaves_nothing(
-    host: AgentHost, run_dir: Path, argv: tuple[str, ...], part: str
+    host: AgentSession, run_dir: Path, argv: tuple[str, ...], part: str
 ) -> None:
     with pytest.raises(HostError) as caught:
         await host.start(spec(argv=argv))
@@ -221,7 +221,7 @@ async def test_a_helper_that_hangs_is_an_error(
     run_dir: Path, tmp_path: Path, open_host: OpenHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     helper = executable(tmp_path / "helper", "#!/bin/sh\nexec sleep 600\n")
-    monkeypatch.setattr(agent_session, "HELLO_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(agent_channel, "HELLO_TIMEOUT_S", 0.2)
     with pytest.raises(HostError, match=r"on local said nothing within 0\.2 s"):
         await open_host(run_dir, relay=helper).start(spec())
 
@@ -247,14 +247,14 @@ async def test_a_run_directory_of_somebody_else(
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../x", "a/../b", "a/b/c", "/a", "a/", ".hidden", "a" * 65]
 )
-async def test_names_cannot_lead_elsewhere(host: AgentHost, name: str) -> None:
+async def test_names_cannot_lead_elsewhere(host: AgentSession, name: str) -> None:
     with pytest.raises(HostError, match="cannot be the name"):
         await host.start(spec(name))
     with pytest.raises(HostError, match="cannot be the name"):
         await host.remove(name)
 
 
-async def test_many_start_at_once(host: AgentHost) -> None:
+async def test_many_start_at_once(host: AgentSession) -> None:
     specs = [spec(f"p{number:02}") for number in range(40)]
     started = await asyncio.gather(*(host.start(one) for one in specs))
     records = await host.records()
@@ -264,7 +264,7 @@ async def test_many_start_at_once(host: AgentHost) -> None:
     assert not any(record.alive for record in await host.records())
 
 
-async def test_one_of_many_starts_of_one_name_wins(host: AgentHost) -> None:
+async def test_one_of_many_starts_of_one_name_wins(host: AgentSession) -> None:
     results = await asyncio.gather(
         *(host.start(spec()) for _ in range(10)), return_exceptions=True
     )
@@ -274,7 +274,7 @@ async def test_one_of_many_starts_of_one_name_wins(host: AgentHost) -> None:
 
 
 async def test_a_start_that_is_cancelled_is_whole_or_not_at_all(
-    host: AgentHost,
+    host: AgentSession,
 ) -> None:
     for milliseconds in range(0, 20, 2):
         task = asyncio.create_task(host.start(spec()))
@@ -301,7 +301,7 @@ async def test_a_process_started_from_a_process_is_not_its_family(
     assert ended.exit_signal == signal.SIGKILL
 
 
-async def test_an_ended_directory_is_removed(host: AgentHost, run_dir: Path) -> None:
+async def test_an_ended_directory_is_removed(host: AgentSession, run_dir: Path) -> None:
     await host.start(spec())
     with pytest.raises(HostError, match="still runs"):
         await host.remove("p")

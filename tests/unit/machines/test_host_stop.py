@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from backends.machines import host as agent_host
+from backends.machines import agent as agent_host
 from backends.state import ProcessState
 from tests.unit.machines.processes import (
     IGNORES_TERM,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
 
 
 def supervisor_of(run_dir: Path) -> int:
@@ -62,7 +62,9 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-async def test_stop_ends_process_and_supervisor(host: AgentHost, run_dir: Path) -> None:
+async def test_stop_ends_process_and_supervisor(
+    host: AgentSession, run_dir: Path
+) -> None:
     started = await host.start(spec())
     supervisor = supervisor_of(run_dir)
     began = time.monotonic()
@@ -75,7 +77,7 @@ async def test_stop_ends_process_and_supervisor(host: AgentHost, run_dir: Path) 
     assert not exists(supervisor)
 
 
-async def test_a_process_may_end_in_its_own_way(host: AgentHost) -> None:
+async def test_a_process_may_end_in_its_own_way(host: AgentSession) -> None:
     await host.start(spec(argv=python(SAYS_GOODBYE)))
     await first_line(host)
     record = await host.stop("p")
@@ -84,7 +86,7 @@ async def test_a_process_may_end_in_its_own_way(host: AgentHost) -> None:
     assert (await host.read_log("p", 0, 100)).text == "ready\nbye\n"
 
 
-async def test_who_ignores_term_is_killed_after_the_grace(host: AgentHost) -> None:
+async def test_who_ignores_term_is_killed_after_the_grace(host: AgentSession) -> None:
     await host.start(spec(argv=python(IGNORES_TERM)))
     await first_line(host)
     began = time.monotonic()
@@ -94,7 +96,7 @@ async def test_who_ignores_term_is_killed_after_the_grace(host: AgentHost) -> No
     assert record.exit_signal == signal.SIGKILL
 
 
-async def test_a_grace_beyond_all_clocks_is_a_long_one(host: AgentHost) -> None:
+async def test_a_grace_beyond_all_clocks_is_a_long_one(host: AgentSession) -> None:
     """Not one that is over at once."""
     await host.start(spec(argv=python(SAYS_GOODBYE)))
     await first_line(host)
@@ -103,7 +105,7 @@ async def test_a_grace_beyond_all_clocks_is_a_long_one(host: AgentHost) -> None:
     assert record.exit_code == 4
 
 
-async def test_it_is_seen_stopping_meanwhile(host: AgentHost) -> None:
+async def test_it_is_seen_stopping_meanwhile(host: AgentSession) -> None:
     await host.start(spec(argv=python(IGNORES_TERM)))
     await first_line(host)
     stop = asyncio.create_task(host.stop("p", grace_s=0.5))
@@ -116,7 +118,7 @@ async def test_it_is_seen_stopping_meanwhile(host: AgentHost) -> None:
     assert (await stop) is not None
 
 
-async def test_a_stopped_process_hears_term(host: AgentHost) -> None:
+async def test_a_stopped_process_hears_term(host: AgentSession) -> None:
     started = await host.start(spec())
     os.kill(started.pid, signal.SIGSTOP)
     record = await host.stop("p")
@@ -128,7 +130,7 @@ async def test_a_stopped_process_hears_term(host: AgentHost) -> None:
     "options", [(), ("session",), ("unmarked",), ("leave",), ("leave", "session")]
 )
 async def test_everything_it_started_goes_too(
-    host: AgentHost, options: tuple[str, ...]
+    host: AgentSession, options: tuple[str, ...]
 ) -> None:
     await host.start(spec(argv=python(LEAVES_A_STRAY, *options)))
     stray = int(await first_line(host))
@@ -139,7 +141,7 @@ async def test_everything_it_started_goes_too(
     assert not exists(stray)
 
 
-async def test_stopping_what_has_ended_is_fine(host: AgentHost) -> None:
+async def test_stopping_what_has_ended_is_fine(host: AgentSession) -> None:
     await host.start(spec(argv=shell("exit 3")))
     await wait_ended(host)
     for _ in range(2):
@@ -148,14 +150,14 @@ async def test_stopping_what_has_ended_is_fine(host: AgentHost) -> None:
         assert record.exit_code == 3
 
 
-async def test_two_stops_at_once_are_fine(host: AgentHost) -> None:
+async def test_two_stops_at_once_are_fine(host: AgentSession) -> None:
     await host.start(spec(argv=python(IGNORES_TERM)))
     await first_line(host)
     records = await asyncio.gather(*(host.stop("p", grace_s=0.2) for _ in range(5)))
     assert {r.exit_signal for r in records if r is not None} == {signal.SIGKILL}
 
 
-async def test_a_cancelled_stop_can_be_repeated(host: AgentHost) -> None:
+async def test_a_cancelled_stop_can_be_repeated(host: AgentSession) -> None:
     await host.start(spec(argv=python(IGNORES_TERM)))
     await first_line(host)
     with pytest.raises(TimeoutError):
@@ -167,7 +169,7 @@ async def test_a_cancelled_stop_can_be_repeated(host: AgentHost) -> None:
 
 
 async def test_another_process_with_its_number_is_left_alone(
-    host: AgentHost, run_dir: Path, stranger: subprocess.Popen[bytes]
+    host: AgentSession, run_dir: Path, stranger: subprocess.Popen[bytes]
 ) -> None:
     next_tick()
     await host.start(spec(argv=("true",)))
@@ -180,7 +182,7 @@ async def test_another_process_with_its_number_is_left_alone(
 
 
 async def test_a_session_without_its_leader_is_not_ours_by_its_number(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     """Daemons live in the session of a process long gone; numbers come round again."""
     stray, leader = stray_in_a_lost_session()
@@ -196,7 +198,7 @@ async def test_a_session_without_its_leader_is_not_ours_by_its_number(
 
 
 async def test_an_unmarked_relative_that_ignores_term_is_remembered(
-    host: AgentHost,
+    host: AgentSession,
 ) -> None:
     """The leader that told they are related is gone when its turn comes."""
     code = "import subprocess, sys; subprocess.run(sys.argv[1:], env={})"
@@ -208,7 +210,7 @@ async def test_an_unmarked_relative_that_ignores_term_is_remembered(
 
 
 async def test_another_supervisor_number_is_left_alone(
-    host: AgentHost, run_dir: Path, stranger: subprocess.Popen[bytes]
+    host: AgentSession, run_dir: Path, stranger: subprocess.Popen[bytes]
 ) -> None:
     next_tick()
     await host.start(spec(argv=("true",)))
@@ -219,7 +221,7 @@ async def test_another_supervisor_number_is_left_alone(
 
 
 async def test_a_start_time_that_differs_means_ended(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     await host.start(spec())
     edit(run_dir, start_id="another-boot:1")
@@ -229,7 +231,7 @@ async def test_a_start_time_that_differs_means_ended(
 
 
 async def test_a_supervisor_that_hangs_is_ended(
-    host: AgentHost, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+    host: AgentSession, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_host, "SUPERVISOR_PATIENCE_S", 0.2)
     await host.start(spec())
@@ -242,7 +244,7 @@ async def test_a_supervisor_that_hangs_is_ended(
 
 
 async def test_a_killed_supervisor_makes_no_difference_but_the_exit_status(
-    host: AgentHost, run_dir: Path
+    host: AgentSession, run_dir: Path
 ) -> None:
     started = await host.start(spec())
     os.kill(supervisor_of(run_dir), signal.SIGKILL)
@@ -255,7 +257,7 @@ async def test_a_killed_supervisor_makes_no_difference_but_the_exit_status(
     assert not exists(started.pid)
 
 
-async def test_the_loop_goes_on_during_a_stop(host: AgentHost) -> None:
+async def test_the_loop_goes_on_during_a_stop(host: AgentSession) -> None:
     await host.start(spec(argv=python(IGNORES_TERM)))
     await first_line(host)
     stop = asyncio.create_task(host.stop("p", grace_s=0.3))
@@ -266,7 +268,7 @@ async def test_the_loop_goes_on_during_a_stop(host: AgentHost) -> None:
     assert longest < 1
 
 
-async def test_removing_right_after_a_kill(host: AgentHost, run_dir: Path) -> None:
+async def test_removing_right_after_a_kill(host: AgentSession, run_dir: Path) -> None:
     for _ in range(20):
         started = await host.start(spec())
         os.kill(started.pid, signal.SIGKILL)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from backends.machines.host import AgentHost
+    from backends.machines.agent import AgentSession
     from backends.state.models import Hashing, TensorSums
 
 LONG_AGO_S = 1_000_000_000
@@ -106,11 +106,11 @@ def fnv1a(data: bytes) -> str:
     return f"{value:016x}"
 
 
-async def hashed(host: AgentHost, file: Path | str) -> tuple[TensorSums, ...]:
+async def hashed(host: AgentSession, file: Path | str) -> tuple[TensorSums, ...]:
     return (await all_told(host, file))[-1].tensors
 
 
-async def all_told(host: AgentHost, file: Path | str) -> list[Hashing]:
+async def all_told(host: AgentSession, file: Path | str) -> list[Hashing]:
     return [told async for told in host.hashing(str(file))]
 
 
@@ -118,7 +118,9 @@ def by_name(found: tuple[TensorSums, ...]) -> dict[str, TensorSums]:
     return {tensor.name: tensor for tensor in found}
 
 
-async def test_they_are_those_of_the_packages(host: AgentHost, tmp_path: Path) -> None:
+async def test_they_are_those_of_the_packages(
+    host: AgentSession, tmp_path: Path
+) -> None:
     """XXH64 of ``xxhash``, names, types, shapes and places of ``gguf``."""
     file = tmp_path / "types.gguf"
     write_types(file)
@@ -136,7 +138,7 @@ async def test_they_are_those_of_the_packages(host: AgentHost, tmp_path: Path) -
             assert told.fnv1a == fnv1a(data), tensor.name
 
 
-async def test_all_parts_of_a_split_model(host: AgentHost, tmp_path: Path) -> None:
+async def test_all_parts_of_a_split_model(host: AgentSession, tmp_path: Path) -> None:
     one, two = (tmp_path / f"m-{number:05d}-of-00002.gguf" for number in (1, 2))
     write_part(one, 1, 2)
     write_part(two, 2, 2)
@@ -148,7 +150,7 @@ async def test_all_parts_of_a_split_model(host: AgentHost, tmp_path: Path) -> No
 
 
 async def test_a_change_is_seen_though_hashes_were_kept(
-    host: AgentHost, model: Path, cache: Path
+    host: AgentSession, model: Path, cache: Path
 ) -> None:
     first = await hashed(host, model)
     assert os.stat(kept_in(cache)).st_mode & 0o777 == 0o600
@@ -160,7 +162,7 @@ async def test_a_change_is_seen_though_hashes_were_kept(
     ]
 
 
-async def test_what_is_kept_is_not_read_again(host: AgentHost, model: Path) -> None:
+async def test_what_is_kept_is_not_read_again(host: AgentSession, model: Path) -> None:
     """Only shown by a change that leaves no trace: size, time and inode as before."""
     first = await hashed(host, model)
     with model.open("r+b") as file:
@@ -172,7 +174,7 @@ async def test_what_is_kept_is_not_read_again(host: AgentHost, model: Path) -> N
 
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_damaged_sidecars_are_made_anew(
-    host: AgentHost, model: Path, cache: Path, damage: str
+    host: AgentSession, model: Path, cache: Path, damage: str
 ) -> None:
     first = await hashed(host, model)
     DAMAGES[damage](kept_in(cache))
@@ -180,7 +182,7 @@ async def test_damaged_sidecars_are_made_anew(
 
 
 async def test_of_a_fresh_file_nothing_is_kept(
-    host: AgentHost, model: Path, cache: Path
+    host: AgentSession, model: Path, cache: Path
 ) -> None:
     os.utime(model)
     assert await hashed(host, model)
@@ -188,7 +190,7 @@ async def test_of_a_fresh_file_nothing_is_kept(
 
 
 async def test_hashing_goes_on_where_it_was_cut_off(
-    open_host: Callable[..., AgentHost],
+    open_host: Callable[..., AgentSession],
     run_dir: Path,
     tmp_path: Path,
     cache: Path,
@@ -198,7 +200,7 @@ async def test_hashing_goes_on_where_it_was_cut_off(
     write_llama(file, n_layer=2, n_embd=1024, n_ff=4096)
     aged(file)
     with monkeypatch.context() as patched:
-        patched.setattr("backends.machines.host.WORK_S", 0.01)
+        patched.setattr("backends.machines.agent.WORK_S", 0.01)
         told = await all_told(open_host(run_dir), file)
     assert len(told) > 2
     assert all(a.done_bytes < b.done_bytes for a, b in pairwise(told))
@@ -211,9 +213,9 @@ async def test_hashing_goes_on_where_it_was_cut_off(
 
 
 async def test_where_nothing_can_be_kept_it_takes_one_go(
-    host: AgentHost, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    host: AgentSession, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backends.machines.host.WORK_S", 0.01)
+    monkeypatch.setattr("backends.machines.agent.WORK_S", 0.01)
     os.makedirs(cache.parent)
     os.symlink("nowhere", cache)
     file = tmp_path / "big.gguf"
@@ -221,7 +223,7 @@ async def test_where_nothing_can_be_kept_it_takes_one_go(
     assert len(await hashed(host, aged(file))) == 21
 
 
-async def test_what_is_no_model_is_refused(host: AgentHost, tmp_path: Path) -> None:
+async def test_what_is_no_model_is_refused(host: AgentSession, tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"py is not a GGUF file"):
         await hashed(host, __file__)
     with pytest.raises(HostError, match="absolute"):

@@ -105,7 +105,7 @@ async def test_who_listens_hears_of_the_next_agent_too(machine: SshPeer) -> None
     host.subscribe(lambda: heard.append(len(host.seen)))
     await machine.end_agent()
     assert await machine.agent_at("/newer") is host
-    stream = cast("Any", host)._agent._channel._stream
+    stream = cast("Any", host)._channel._stream
     record = {"name": "default/w", "pid": 7, "alive": True}
     stream.coming.put_nowait(json.dumps({"push": "record", "record": record}).encode())
     stream.coming.put_nowait(b"\n")

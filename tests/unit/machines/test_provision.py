@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from backends.machines.host import MachineTold, local_host_for_now
+from backends.machines.facts import MachineTold
+from backends.machines.local import local_host_for_now
 from backends.machines.provisioning import InstallMethod, Provisioned, clean, provision
 from backends.machines.shell import (
     CannotBuild,

@@ -12,7 +12,7 @@ from backends.config import Config
 from backends.engine.ask import Engine
 from backends.errors import DllmError
 from backends.machines import readers as module
-from backends.machines.host import local_host
+from backends.machines.local import local_host
 from backends.machines.readers import DEVICES_LAST_S, Readers
 from backends.paths import Paths
 from backends.state import Device, EngineInfo, EngineSource

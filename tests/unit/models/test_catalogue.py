@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from backends.errors import ModelError
-from backends.machines.host import AgentHost, local_host_for_now
+from backends.machines.agent import AgentSession
+from backends.machines.local import local_host_for_now
 from backends.models.catalogue import Catalogue
 from backends.models.layers import read_model
 from backends.models.search import (
@@ -51,21 +52,23 @@ def folder(path: Path, source: str = "models") -> Folder:
 
 
 @pytest.fixture
-async def host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentHost]:
+async def host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentSession]:
     """This machine."""
     async with local_host_for_now(tmp_path_factory.mktemp("run")) as host:
         yield host
 
 
-async def listing(host: AgentHost, *folders: Folder) -> ModelCatalogue:
+async def listing(host: AgentSession, *folders: Folder) -> ModelCatalogue:
     return await Catalogue(host, folders, clock=lambda: NOW).refresh()
 
 
-async def models(host: AgentHost, *folders: Folder) -> dict[str, ModelFile]:
+async def models(host: AgentSession, *folders: Folder) -> dict[str, ModelFile]:
     return {model.name: model for model in (await listing(host, *folders)).models}
 
 
-async def test_models_are_named_by_their_place(host: AgentHost, tmp_path: Path) -> None:
+async def test_models_are_named_by_their_place(
+    host: AgentSession, tmp_path: Path
+) -> None:
     root = folder(tmp_path / "models")
     (root.path / "sub").mkdir()
     write_gguf(root.path / "sub" / "small.gguf", metadata={"general.file_type": 15})
@@ -82,7 +85,7 @@ async def test_models_are_named_by_their_place(host: AgentHost, tmp_path: Path) 
     assert not found.scanning
 
 
-async def test_parts_are_one_model(host: AgentHost, tmp_path: Path) -> None:
+async def test_parts_are_one_model(host: AgentSession, tmp_path: Path) -> None:
     root = folder(tmp_path)
     parts = write_split(root.path, "big", 3)
     found = await models(host, root)
@@ -96,7 +99,7 @@ async def test_parts_are_one_model(host: AgentHost, tmp_path: Path) -> None:
 
 
 async def test_broken_files_and_projectors_say_why(
-    host: AgentHost, tmp_path: Path
+    host: AgentSession, tmp_path: Path
 ) -> None:
     root = folder(tmp_path)
     (tmp_path / "bad.gguf").write_bytes(b"not a model")
@@ -108,7 +111,7 @@ async def test_broken_files_and_projectors_say_why(
     assert "a projector, not a language model" in found["mmproj"].problem
 
 
-async def test_the_hugging_face_cache(host: AgentHost, tmp_path: Path) -> None:
+async def test_the_hugging_face_cache(host: AgentSession, tmp_path: Path) -> None:
     hub = folder(tmp_path / "hub", "huggingface")
     repo = hub.path / "models--org--repo--x"
     (repo / "blobs").mkdir(parents=True)
@@ -151,7 +154,7 @@ def ollama_store(root: Path, digest: str = "a" * 64) -> Path:
     return blobs / f"sha256-{digest}"
 
 
-async def test_ollama_by_manifest_name(host: AgentHost, tmp_path: Path) -> None:
+async def test_ollama_by_manifest_name(host: AgentSession, tmp_path: Path) -> None:
     store = folder(tmp_path / "ollama", "ollama")
     blob = write_gguf(ollama_store(store.path))
     found = await models(host, store)
@@ -165,7 +168,7 @@ async def test_ollama_by_manifest_name(host: AgentHost, tmp_path: Path) -> None:
 
 
 async def test_one_file_linked_twice_is_listed_once(
-    host: AgentHost, tmp_path: Path
+    host: AgentSession, tmp_path: Path
 ) -> None:
     first, second = folder(tmp_path / "a"), folder(tmp_path / "b")
     (second.path / "link.gguf").symlink_to(write_gguf(first.path / "m.gguf"))
@@ -173,7 +176,7 @@ async def test_one_file_linked_twice_is_listed_once(
 
 
 async def test_loops_and_unreadable_folders_are_passed_over(
-    host: AgentHost, tmp_path: Path
+    host: AgentSession, tmp_path: Path
 ) -> None:
     root = folder(tmp_path / "root")
     (root.path / "loop").symlink_to(root.path)
@@ -189,7 +192,7 @@ async def test_loops_and_unreadable_folders_are_passed_over(
         closed.chmod(0o700)
 
 
-async def test_depth_is_bounded(host: AgentHost, tmp_path: Path) -> None:
+async def test_depth_is_bounded(host: AgentSession, tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["d"] * (DEPTH_MAX + 1))
     deep.mkdir(parents=True)
     (deep / "far.gguf").touch()
@@ -199,7 +202,7 @@ async def test_depth_is_bounded(host: AgentHost, tmp_path: Path) -> None:
 
 
 async def test_a_name_that_is_not_utf8_is_reported(
-    host: AgentHost, tmp_path: Path
+    host: AgentSession, tmp_path: Path
 ) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.gguf"))
     try:
@@ -211,7 +214,7 @@ async def test_a_name_that_is_not_utf8_is_reported(
 
 
 async def test_an_unchanged_file_is_not_read_again(
-    host: AgentHost, tmp_path: Path
+    host: AgentSession, tmp_path: Path
 ) -> None:
     reads = Reads()
     catalogue = Catalogue(host, [folder(tmp_path)], read=reads)
@@ -229,7 +232,7 @@ async def test_an_unchanged_file_is_not_read_again(
 
 
 async def test_the_listing_fills_while_the_search_goes_on(
-    host: AgentHost, tmp_path: Path
+    host: AgentSession, tmp_path: Path
 ) -> None:
     for name in "abc":
         write_gguf(tmp_path / f"{name}.gguf")
@@ -255,7 +258,7 @@ async def test_the_listing_fills_while_the_search_goes_on(
 
 
 async def test_a_cancelled_search_ends_its_thread(
-    host: AgentHost, tmp_path: Path
+    host: AgentSession, tmp_path: Path
 ) -> None:
     for name in "ab":
         write_gguf(tmp_path / f"{name}.gguf")
@@ -279,7 +282,7 @@ async def test_a_cancelled_search_ends_its_thread(
     assert catalogue.listing.models == ()
 
 
-async def test_names_find_files(host: AgentHost, tmp_path: Path) -> None:
+async def test_names_find_files(host: AgentSession, tmp_path: Path) -> None:
     root = folder(tmp_path)
     for name in ("one/llama-8b-q4", "two/llama-8b-q8", "two/glm"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -325,7 +328,7 @@ def test_configured_folders_come_first() -> None:
     assert folders[2:] == default_folders(home, {})
 
 
-async def test_a_copy_is_another_model(host: AgentHost, tmp_path: Path) -> None:
+async def test_a_copy_is_another_model(host: AgentSession, tmp_path: Path) -> None:
     write_gguf(tmp_path / "a.gguf")
     shutil.copy(tmp_path / "a.gguf", tmp_path / "b.gguf")
     assert len(await models(host, folder(tmp_path))) == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backends.errors import ModelError
-from backends.machines.host import local_host_for_now
+from backends.machines.local import local_host_for_now
 from backends.models.identity import (
     BLOCK_BYTES,
     WHOLE_BLOCKS_MAX,

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from backends.controller.site import check_whole
 from backends.errors import HostError, ModelError, PlanError
-from backends.machines.host import local_host_for_now
+from backends.machines.local import local_host_for_now
 from backends.machines.readers import Readers
 from backends.models import sparse_copy
 from backends.models.catalogue import Catalogue

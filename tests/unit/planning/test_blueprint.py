@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backends.machines.host import ProcessRecord, ProcessSpec
+from backends.machines.agent import ProcessRecord, ProcessSpec
 from backends.planning.blueprint import Blueprint, Node, compare
 from backends.split.flags import Placement
 from backends.state import ProcessRole, ProcessState

@@ -1,20 +1,19 @@
-"""A session with ``dllm-relay host``: requests, answers and news over one stream."""
+"""The stream to ``dllm-relay host``: requests, answers and news, line by line."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from backends.errors import DllmError, HostError, PeerUnreachable
+from backends.errors import HostError, PeerUnreachable
 from backends.state import NOT_JSON, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
 
 T = TypeVar("T")
@@ -297,183 +296,6 @@ class Channel:
             + (f": {said}" if said else ""),
             "What it started lives on.",
         )
-
-
-ASK_TIMEOUT_S = 15.0
-RESTART_PAUSES_S = (0.02, 0.2, 1.0, 5.0)
-"""Between attempts to start an agent that died again; the last one is repeated."""
-STAYED_S = 5.0
-"""An agent that ran for so long is started again after the shortest pause."""
-LEASE_S = 240.0
-"""An agent that hears nothing for so long ends: we may have lost power, which its sshd
-may not notice for hours. Well beyond a minute, for which a cable may be out."""
-RENEWALS = 4
-"""In the time of one lease."""
-
-
-class AgentSession:
-    """One agent at a time, and what it tells.
-
-    ``restarts``: by itself; else by the next request.
-
-    ``lease_s`` is how long it lives without a word of ours; None: while the stream
-    stands.
-
-    ``all_told`` gets every process directory once an agent runs; then ``came`` and
-    ``went`` what changes.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        open_stream: Callable[[], Awaitable[Stream]],
-        *,
-        restarts: bool,
-        lease_s: float | None,
-        came: Callable[[AgentProcess], None],
-        went: Callable[[str], None],
-        all_told: Callable[[tuple[AgentProcess, ...]], None],
-    ) -> None:
-        self._name = name
-        self._open_stream = open_stream
-        self._restarts = restarts
-        self._lease_s = lease_s
-        self._came = came
-        self._went = went
-        self._all_told = all_told
-        self._channel: Channel | None = None
-        self._lock = asyncio.Lock()
-        self._opening: asyncio.Task[Channel] | None = None
-        self._closes = 0
-        self._keeping: asyncio.Task[None] | None = None
-        self._renewing: asyncio.Task[None] | None = None
-
-    @property
-    def hello(self) -> Hello:
-        """Its first line; empty before the first request."""
-        return self._channel.hello if self._channel else Hello(hello="", protocol=0)
-
-    async def connect(self) -> None:
-        await self._connected()
-
-    async def ask(
-        self, verb: str, members: dict[str, Any], within_s: float = ASK_TIMEOUT_S
-    ) -> dict[str, Any]:
-        """Send a request and wait for the answer.
-
-        Raises:
-            Refused: it did not do it.
-        """
-        channel = await self._connected()
-        return await channel.ask(verb, members, within_s)
-
-    async def close(self) -> None:
-        """End the agent; what it started lives on. A later request starts another."""
-        self._closes += 1
-        await _ended(self._keeping, self._renewing, self._opening)
-        self._keeping = self._renewing = None
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close()
-
-    async def _connected(self) -> Channel:
-        closes = self._closes
-        async with self._lock:
-            if closes != self._closes:
-                raise self._closed()
-            if self._channel is None or self._channel.ended.is_set():
-                self._opening = asyncio.create_task(self._open(self._channel))
-                try:
-                    self._channel = await self._opening
-                except asyncio.CancelledError:
-                    task = asyncio.current_task()
-                    if closes == self._closes or (task and task.cancelling()):
-                        raise
-                    raise self._closed() from None
-                if self._restarts and self._keeping is None:
-                    self._keeping = asyncio.create_task(self._keep())
-            return self._channel
-
-    def _closed(self) -> PeerUnreachable:
-        return PeerUnreachable(f"The helper on {self._name} was ended meanwhile")
-
-    async def _open(self, before: Channel | None) -> Channel:
-        if before is not None:
-            await before.close()
-        # News may be read in one go with the answer they are newer than.
-        early: list[dict[str, Any]] = []
-        listed = False
-
-        def told(message: dict[str, Any]) -> None:
-            if listed:
-                self._pushed(message)
-            else:
-                early.append(message)
-
-        channel = Channel(self._name, await self._open_stream(), told)
-        await channel.open()
-        try:
-            answer = await channel.ask("watch", {}, ASK_TIMEOUT_S)
-        except BaseException as error:
-            await channel.close()
-            if isinstance(error, Refused):
-                raise HostError(f"{error} on {self._name}") from error
-            raise
-        self._all_told(converted(answer.get("records"), tuple[AgentProcess, ...]) or ())
-        listed = True
-        for message in early:
-            self._pushed(message)
-        await _ended(self._renewing)
-        if self._lease_s is not None:
-            renewed = _renewed(channel, self._lease_s)
-            self._renewing = asyncio.create_task(renewed)
-        return channel
-
-    async def _keep(self) -> None:
-        """Start it again whenever it ended: what changes is to be told of."""
-        now_s = asyncio.get_running_loop().time
-        attempt = 0
-        while True:
-            begun_s = now_s()
-            if self._channel is not None:
-                await self._channel.ended.wait()
-            if now_s() - begun_s >= STAYED_S:
-                attempt = 0
-            await asyncio.sleep(
-                RESTART_PAUSES_S[min(attempt, len(RESTART_PAUSES_S) - 1)]
-            )
-            attempt += 1
-            with contextlib.suppress(DllmError, OSError):
-                await self._connected()
-
-    def _pushed(self, message: dict[str, Any]) -> None:
-        if message.get("push") == "record":
-            told = converted(message.get("record"), AgentProcess)
-            if told is not None:
-                self._came(told)
-        elif message.get("push") == "removed":
-            self._went(str(message.get("name")))
-
-
-async def _renewed(channel: Channel, lease_s: float) -> None:
-    """Let an agent know in time, again and again, that we are there."""
-    while not channel.ended.is_set():
-        try:
-            await channel.ask("lease", {"seconds": lease_s}, ASK_TIMEOUT_S)
-        except Refused:
-            # One of an earlier release lives as long as its connection.
-            return
-        except HostError:
-            # Silence, or the end of the channel; the way may come back in time.
-            pass
-        await asyncio.sleep(lease_s / RENEWALS)
-
-
-async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
-    there = [task for task in tasks if task is not None]
-    for task in there:
-        task.cancel()
-    await asyncio.gather(*there, return_exceptions=True)
 
 
 def error_of(complaint: Complaint, name: str, host: str) -> HostError:

@@ -10,41 +10,36 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from backends.engine.ask import describe
-from backends.errors import HostError
-from backends.machines.agent_session import (
-    ASK_TIMEOUT_S,
+from backends.errors import DllmError, HostError, PeerUnreachable
+from backends.machines.agent_channel import (
     AgentProcess,
-    AgentSession,
+    Channel,
+    Hello,
     Refused,
     converted,
     error_of,
 )
-from backends.paths import relay_binary
+from backends.machines.facts import VARIABLES, MachineTold, MemoryTold, device_of
 from backends.questions import FoundFile, Outcome
 from backends.state import (
     NOT_JSON,
     Device,
-    DeviceKind,
     LogChunk,
     ProcessRole,
     ProcessState,
     Value,
 )
 from backends.state.models import Hashing, Seeding, WorkerCache
-from backends.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
-        AsyncIterator,
         Awaitable,
         Callable,
         Coroutine,
@@ -53,11 +48,8 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
-    from pathlib import Path
 
-    from backends.machines.agent_session import Stream
-    from backends.paths import Paths
-    from backends.state import EngineInfo
+    from backends.machines.agent_channel import Stream
 
 
 log = logging.getLogger(__name__)
@@ -216,76 +208,6 @@ def _meta(text: str) -> Meta:
         return Meta()
 
 
-class LimitTold(Value, frozen=True, kw_only=True):
-    """A limit that a control group sets."""
-
-    limit_bytes: int
-    available_bytes: int
-
-
-class MemoryTold(Value, frozen=True, kw_only=True):
-    """Main memory, as the kernel tells."""
-
-    total_bytes: int
-    available_bytes: int
-    limits: tuple[LimitTold, ...] = ()
-    cpu: str = ""
-    cores: int = 1
-
-
-class System(Value, frozen=True, kw_only=True):
-    """The kind of a machine: programs for one run on those of the same kind."""
-
-    os: str = ""
-    """``Linux`` or ``Darwin``."""
-    arch: str = ""
-    libc: str = ""
-    """``glibc 2.36``, ``musl``; empty where there is but one."""
-
-
-VARIABLES = (
-    *("HOME", "PATH", "SSH_CONNECTION", "HF_HOME", "HF_HUB_CACHE"),
-    *("HUGGINGFACE_HUB_CACHE", "OLLAMA_MODELS", "LLAMA_CACHE", "XDG_CACHE_HOME"),
-)
-"""They tell the folders of programs and models, and the address we came in by."""
-
-
-class MachineTold(System, frozen=True, kw_only=True):
-    """The facts of a machine, as its agent tells them."""
-
-    memory: MemoryTold
-    hostname: str = ""
-    system: str = ""
-    """The distribution or release in its own words."""
-    instructions: str = ""
-    """The instruction sets of its processor."""
-    usable: int = 1
-    """Logical processors that this user's processes may use."""
-    performance: int = 1
-    """Physical cores of the fastest kind among them."""
-    cache: str = ""
-    """The folder of our engines and helpers there: ``…/dllm-tui``."""
-    disk_free_bytes: int = 0
-    variables: dict[str, str] = {}
-    time: float = 0.0
-
-
-def device_of(memory: MemoryTold, host: str) -> Device:
-    """Main memory as the device the engine calls CPU; the narrowest limit counts."""
-    limits = [limit.limit_bytes for limit in memory.limits]
-    available = [limit.available_bytes for limit in memory.limits]
-    cores = format_count(memory.cores, "core")
-    return Device(
-        id=f"{host}/CPU",
-        name="CPU",
-        kind=DeviceKind.CPU,
-        description=f"{' '.join(memory.cpu.split())}, {cores}",
-        total_bytes=min([memory.total_bytes, *limits]),
-        free_bytes=min([memory.available_bytes, *available]),
-        memory_pool=host,
-    )
-
-
 # The rest of a character is shorter than the longest UTF-8 sequence.
 _REST_MAX_BYTES = 3
 
@@ -329,13 +251,27 @@ def _decode(data: bytes) -> tuple[str, int]:
     return text, len(decoder.getstate()[0])
 
 
-class AgentHost:
-    """Starts, finds and stops processes of this user on one machine.
+ASK_TIMEOUT_S = 15.0
+RESTART_PAUSES_S = (0.02, 0.2, 1.0, 5.0)
+"""Between attempts to start an agent that died again; the last one is repeated."""
+STAYED_S = 5.0
+"""An agent that ran for so long is started again after the shortest pause."""
+LEASE_S = 240.0
+"""An agent that hears nothing for so long ends: we may have lost power, which its sshd
+may not notice for hours. Well beyond a minute, for which a cable may be out."""
+RENEWALS = 4
+"""In the time of one lease."""
+
+
+class AgentSession:
+    """Starts, finds and stops processes of this user on one machine, by its agent.
 
     It remembers nothing that matters: all state is in the directories there, so another
-    one adopts what this one started. The agent is started by the first call.
+    one adopts what this one started. The agent is started by the first call, and again
+    by the next one after its end, or by itself where it ``restarts``.
 
-    ``open_stream`` starts an agent; the others are those of ``AgentSession``.
+    ``open_stream`` starts an agent, and ``lease_s`` is how long that lives without a
+    word of ours; None: while the stream stands.
     """
 
     def __init__(
@@ -347,16 +283,16 @@ class AgentHost:
         lease_s: float | None = None,
         log_limit_bytes: int = LOG_LIMIT_BYTES,
     ) -> None:
-        self._name = name
-        self._agent = AgentSession(
-            name,
-            open_stream,
-            restarts=restarts,
-            lease_s=lease_s,
-            came=self._came,
-            went=self._went,
-            all_told=self._all_told,
-        )
+        self.name = name
+        self._open_stream = open_stream
+        self._restarts = restarts
+        self._lease_s = lease_s
+        self._channel: Channel | None = None
+        self._lock = asyncio.Lock()
+        self._opening: asyncio.Task[Channel] | None = None
+        self._closes = 0
+        self._keeping: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self._errands = asyncio.Semaphore(ERRANDS_AT_ONCE)
         self._log_limit_bytes = log_limit_bytes
         self._seen: dict[str, ProcessRecord] = {}
@@ -365,28 +301,106 @@ class AgentHost:
         self._subscribers: dict[object, Callable[[], None]] = {}
 
     @property
-    def name(self) -> str:
-        return self._name
+    def _hello(self) -> Hello:
+        return self._channel.hello if self._channel else Hello(hello="", protocol=0)
 
     @property
     def run_dir(self) -> str:
         """The folder of its process directories; empty before the first call."""
-        return self._agent.hello.run_dir
+        return self._hello.run_dir
 
     @property
     def features(self) -> tuple[str, ...]:
         """The abilities of the helper there; empty before the first call."""
-        return self._agent.hello.features
+        return self._hello.features
 
     @property
     def version(self) -> str:
-        return self._agent.hello.version
+        return self._hello.version
+
+    # --- the agent ------------------------------------------------------------------
 
     async def connect(self) -> None:
-        await self._agent.connect()
+        await self._connected()
 
     async def close(self) -> None:
-        await self._agent.close()
+        """End the agent; what it started lives on. A later request starts another."""
+        self._closes += 1
+        await _ended(self._keeping, self._renewing, self._opening)
+        self._keeping = self._renewing = None
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    async def _connected(self) -> Channel:
+        closes = self._closes
+        async with self._lock:
+            if closes != self._closes:
+                raise self._closed()
+            if self._channel is None or self._channel.ended.is_set():
+                self._opening = asyncio.create_task(self._open(self._channel))
+                try:
+                    self._channel = await self._opening
+                except asyncio.CancelledError:
+                    task = asyncio.current_task()
+                    if closes == self._closes or (task and task.cancelling()):
+                        raise
+                    raise self._closed() from None
+                if self._restarts and self._keeping is None:
+                    self._keeping = asyncio.create_task(self._keep())
+            return self._channel
+
+    def _closed(self) -> PeerUnreachable:
+        return PeerUnreachable(f"The helper on {self.name} was ended meanwhile")
+
+    async def _open(self, before: Channel | None) -> Channel:
+        if before is not None:
+            await before.close()
+        # News may be read in one go with the answer they are newer than.
+        early: list[dict[str, Any]] = []
+        listed = False
+
+        def told(message: dict[str, Any]) -> None:
+            if listed:
+                self._pushed(message)
+            else:
+                early.append(message)
+
+        channel = Channel(self.name, await self._open_stream(), told)
+        await channel.open()
+        try:
+            answer = await channel.ask("watch", {}, ASK_TIMEOUT_S)
+        except BaseException as error:
+            await channel.close()
+            if isinstance(error, Refused):
+                raise HostError(f"{error} on {self.name}") from error
+            raise
+        self._all_told(converted(answer.get("records"), tuple[AgentProcess, ...]) or ())
+        listed = True
+        for message in early:
+            self._pushed(message)
+        await _ended(self._renewing)
+        if self._lease_s is not None:
+            renewed = _renewed(channel, self._lease_s)
+            self._renewing = asyncio.create_task(renewed)
+        return channel
+
+    async def _keep(self) -> None:
+        """Start it again whenever it ended: what changes is to be told of."""
+        now_s = asyncio.get_running_loop().time
+        attempt = 0
+        while True:
+            begun_s = now_s()
+            if self._channel is not None:
+                await self._channel.ended.wait()
+            if now_s() - begun_s >= STAYED_S:
+                attempt = 0
+            await asyncio.sleep(
+                RESTART_PAUSES_S[min(attempt, len(RESTART_PAUSES_S) - 1)]
+            )
+            attempt += 1
+            with contextlib.suppress(DllmError, OSError):
+                await self._connected()
 
     # --- processes ----------------------------------------------------------------
 
@@ -409,7 +423,7 @@ class AgentHost:
         )
         record = self._one(await _finished(work))
         if record is None:
-            raise HostError(f"{spec.name} did not start on {self._name}: it is gone")
+            raise HostError(f"{spec.name} did not start on {self.name}: it is gone")
         return record
 
     async def record(self, name: str) -> ProcessRecord | None:
@@ -440,7 +454,7 @@ class AgentHost:
         self._endings.discard(ending)
         if not ending.cancelled() and (error := ending.exception()):
             # Nobody need be waiting any more.
-            log.info("an ending on %s: %s", self._name, error)
+            log.info("an ending on %s: %s", self.name, error)
 
     async def _end(self, name: str, grace_s: float) -> ProcessRecord | None:
         patience_s = grace_s + KILL_PATIENCE_S + 2 * SUPERVISOR_PATIENCE_S
@@ -497,12 +511,14 @@ class AgentHost:
 
         return end
 
-    def _came(self, told: AgentProcess) -> None:
-        self._seen[told.name] = record_of(told)
-        self._tell()
-
-    def _went(self, name: str) -> None:
-        if self._seen.pop(name, None) is not None:
+    def _pushed(self, message: dict[str, Any]) -> None:
+        if message.get("push") == "record":
+            told = converted(message.get("record"), AgentProcess)
+            if told is not None:
+                self._seen[told.name] = record_of(told)
+                self._tell()
+        elif message.get("push") == "removed":
+            self._seen.pop(str(message.get("name")), None)
             self._tell()
 
     def _all_told(self, told: tuple[AgentProcess, ...]) -> None:
@@ -517,7 +533,7 @@ class AgentHost:
                 told()
             except Exception:
                 # One that fails must not take the connection, and the others, with it.
-                log.exception("news of %s were not taken", self._name)
+                log.exception("news of %s were not taken", self.name)
 
     @contextlib.contextmanager
     def _shown_stopping(self, name: str) -> Iterator[None]:
@@ -567,7 +583,7 @@ class AgentHost:
     async def memory(self) -> Device:
         """The machine's main memory as a CPU device; limits of containers count."""
         told = self._part(await self._ask("memory"), MemoryTold)
-        return device_of(told, self._name)
+        return device_of(told, self.name)
 
     async def machine(self) -> MachineTold:
         """Tell its kind, and how much of it is free."""
@@ -700,32 +716,33 @@ class AgentHost:
 
     async def _require(self, feature: str) -> None:
         """See that the helper there can do something."""
-        await self._agent.connect()
+        await self.connect()
         if feature not in self.features:
             raise HostError(
-                f"The helper on {self._name} is too old for that",
-                f"Install it anew: dllm-tui peers setup {self._name}.",
+                f"The helper on {self.name} is too old for that",
+                f"Install it anew: dllm-tui peers setup {self.name}.",
             )
 
     async def _ask(
         self, verb: str, within_s: float = ASK_TIMEOUT_S, **members: Any
     ) -> dict[str, Any]:
         try:
-            return await self._agent.ask(verb, members, within_s)
+            channel = await self._connected()
+            return await channel.ask(verb, members, within_s)
         except Refused as error:
             name = str(members.get("name", ""))
-            raise error_of(error.complaint, name, self._name) from error
+            raise error_of(error.complaint, name, self.name) from error
 
     def _bytes(self, answer: dict[str, Any]) -> bytes:
         try:
             return base64.b64decode(self._part(answer.get("data"), str), validate=True)
         except (binascii.Error, ValueError) as error:
-            raise HostError(f"{self._name} gave an answer without sense") from error
+            raise HostError(f"{self.name} gave an answer without sense") from error
 
     def _part(self, value: object, kind: type[T]) -> T:
         found = converted(value, kind)
         if found is None:
-            raise HostError(f"{self._name} gave an answer without sense")
+            raise HostError(f"{self.name} gave an answer without sense")
         return found
 
     async def _sliced(
@@ -761,101 +778,22 @@ async def _finished(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-_MARKER = "DLLM_PROCESS_DIR"
-_END_TIMEOUT_S = 2.0
-_WORDS_BYTES_MAX = 4096
-
-
-class PipeStream:
-    """A program we started, by its standard input and output."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._words = b""
-        self._listening = asyncio.create_task(self._listen())
-
-    async def read(self, most_bytes: int) -> bytes:
-        assert self._process.stdout is not None
-        data = await self._process.stdout.read(most_bytes)
-        if not data:
-            # So that its last words are there when they are asked for.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._listening), _END_TIMEOUT_S)
-        return data
-
-    async def write(self, data: bytes) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(data)
-        await self._process.stdin.drain()
-
-    async def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+async def _renewed(channel: Channel, lease_s: float) -> None:
+    """Let an agent know in time, again and again, that we are there."""
+    while not channel.ended.is_set():
         try:
-            async with asyncio.timeout(_END_TIMEOUT_S):
-                await self._process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
-        self._listening.cancel()
-        await asyncio.gather(self._listening, return_exceptions=True)
-
-    def last_words(self) -> str:
-        text = self._words.decode(errors="replace").strip()
-        return text.rpartition("\n")[2].removeprefix("dllm-relay: ")
-
-    async def _listen(self) -> None:
-        assert self._process.stderr is not None
-        while data := await self._process.stderr.read(_WORDS_BYTES_MAX):
-            self._words = (self._words + data)[-_WORDS_BYTES_MAX:]
+            await channel.ask("lease", {"seconds": lease_s}, ASK_TIMEOUT_S)
+        except Refused:
+            # One of an earlier release lives as long as its connection.
+            return
+        except HostError:
+            # Silence, or the end of the channel; the way may come back in time.
+            pass
+        await asyncio.sleep(lease_s / RENEWALS)
 
 
-def local_host(
-    run_dir: Path,
-    *,
-    name: str = "local",
-    relay: Path | None = None,
-    log_limit_bytes: int = LOG_LIMIT_BYTES,
-) -> AgentHost:
-    """The machine we run on, over the processes in ``run_dir``.
-
-    The first call starts its agent; the caller closes it at the end.
-    """
-
-    directory = os.path.abspath(run_dir)
-
-    async def start() -> PipeStream:
-        # What it starts must not look like part of whatever started us.
-        env = {key: value for key, value in os.environ.items() if key != _MARKER}
-        program = str(relay or relay_binary())
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *(program, "host", "--run-dir", directory),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=env,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise HostError(f"{program} cannot be run ({error})") from error
-        return PipeStream(process)
-
-    return AgentHost(name, start, restarts=True, log_limit_bytes=log_limit_bytes)
-
-
-async def describe_here(found: EngineInfo, paths: Paths) -> EngineInfo:
-    """Describe an engine of this machine, by an agent for this one question."""
-    async with local_host_for_now(paths.run_dir) as host:
-        return (await describe(host, found, paths)).info
-
-
-@contextlib.asynccontextmanager
-async def local_host_for_now(run_dir: Path) -> AsyncIterator[AgentHost]:
-    """The machine we run on, for a question or two."""
-    host = local_host(run_dir)
-    try:
-        yield host
-    finally:
-        await host.close()
+async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
+    there = [task for task in tasks if task is not None]
+    for task in there:
+        task.cancel()
+    await asyncio.gather(*there, return_exceptions=True)
