@@ -13,8 +13,9 @@ from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
-from tui.dialogs.peer import PeerDialog, peer_rows
+from tui.dialogs.peer import PeerDialog
 from tui.dialogs.question import HostKeyDialog, QuestionDialog, SecretDialog
+from tui.model.peer_facts import peer_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -12,23 +13,18 @@ import click
 from backends.errors import DllmError, HostError
 from backends.places import suggested_name
 from backends.state import PeerAnswer, PeerState, ProvisionMode, QuestionKind
-from backends.units import (
-    format_bytes,
-    format_mb_s,
-    format_ms,
-    format_offset,
-    format_seconds,
-)
+from backends.units import format_bytes, format_ms
 from tui.cli.command import Group, completing, prompting, refuse_with
 from tui.cli.output import Column, Table, say
 from tui.cli.progress import ProgressLine, ticking
-from tui.widgets.safe_text import safe
+from tui.model.peer_facts import peer_rows
+from tui.widgets.safe_text import safe, safe_line
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from backends.client.client import ControllerClient
-    from backends.state import Device, Peer, PeerFacts, PeerQuestion
+    from backends.state import Peer, PeerQuestion
 
 T = TypeVar("T")
 
@@ -92,7 +88,11 @@ async def list_peers(client: ControllerClient) -> tuple[Peer, ...]:
     return await client.settled_peers()
 
 
-@peers.command("show", shows=lambda found: _all_lines(found), watches=True)
+@peers.command(
+    "show",
+    shows=lambda found: (line for peer in found for line in _lines(peer)),
+    watches=True,
+)
 @click.argument(
     "names", nargs=-1, metavar="[NAME]…", shell_complete=completing("peers")
 )
@@ -117,55 +117,16 @@ async def show_peers(
     return tuple(peer for peer in await client.peers() if peer.name in chosen)
 
 
-def _all_lines(found: tuple[Peer, ...]) -> Iterator[str]:
-    for peer in found:
-        yield from _lines(peer)
-
-
 def _lines(peer: Peer) -> Iterator[str]:
-    head = f"{peer.name:16} {peer.state.value:12} {peer.transport:5}"
-    free = f"{memory} free" if (memory := _memory_text(peer)) else ""
-    yield f"{head} {_rtt_text(peer):>8}  {free:14}  {peer.note}".rstrip()
-    if peer.facts is not None:
-        yield from (f"  {text}" for text in _facts(peer.facts))
-
-
-def _facts(facts: PeerFacts) -> Iterator[str]:
-    system = f"{facts.system or facts.os} {facts.arch} {facts.libc}"
-    if not facts.cores:
-        # No helper is there to tell more.
-        yield system.rstrip()
-        yield from facts.problems
-        return
-    cores = f"{facts.performance_cores or facts.cores} of {facts.cores} cores"
-    yield f"{system} · {cores}"
-    yield from (f"device {_device(device)}" for device in facts.devices)
-    for e in facts.engines:
-        speaks = f"RPC {e.rpc_protocol or '?'}"
-        yield f"engine {e.version or 'llama.cpp'} ({speaks}) in {e.directory}"
-    if not facts.engines:
-        yield "engine none"
-    yield from facts.problems
-    tools = " · ".join(filter(None, (facts.compiler, facts.cmake)))
-    yield f"relay  {facts.relay_version or 'none'} · tools {tools or 'none'}"
-    rate = f" · {format_mb_s(facts.bandwidth_mb_s)}" if facts.bandwidth_mb_s else ""
-    yield (
-        f"disk   {format_bytes(facts.disk_free_bytes)} free · "
-        f"{len(facts.models)} models · "
-        f"clock {format_offset(facts.clock_offset_s)}{rate}"
-    )
-    yield f"probed in {format_seconds(facts.seconds)}"
-
-
-def _device(device: Device) -> str:
-    free, total = format_bytes(device.free_bytes), format_bytes(device.total_bytes)
-    return f"{device.name} {device.description}: {free} of {total} free"
+    yield safe_line(peer.name)
+    for label, text in peer_rows(peer, time.time(), hints=False):
+        yield f"  {label:10}{text}"
 
 
 # --- add -----------------------------------------------------------------------------
 
 
-@peers.command("add", shows=_lines, stays=True)
+@peers.command("add", shows=lambda peer: _lines(peer), stays=True)
 @click.argument("destination", shell_complete=completing("hosts"))
 @click.option("--name", help="Name of the peer; its host name by default.")
 @click.option(
@@ -264,7 +225,7 @@ def _unattended(question: PeerQuestion) -> str:
 # --- work at a peer ------------------------------------------------------------------
 
 
-@peers.command("setup", shows=_lines, quiet=True)
+@peers.command("setup", shows=lambda peer: _lines(peer), quiet=True)
 @name_argument
 @click.option(
     "--mode",
