@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from backends.state import (
@@ -16,17 +17,14 @@ from tests.tui.scripted import ScriptedCluster
 from tui.screens.cluster.peers_pane import PeerList
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator
 
     from textual.pilot import Pilot
 
     from backends.errors import DllmError
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
-    MakeApp = Callable[..., DllmApp]
-
-
-SIZE = (120, 36)
 
 HOME = (people.ADA, people.BOB, people.BOX, people.EVE, people.NUC)
 
@@ -69,11 +67,26 @@ async def on_peer(pilot: Pilot[None], name: str) -> DllmApp:
     return app  # type: ignore[no-any-return]
 
 
+@asynccontextmanager
+async def at_peer(
+    started: Started,
+    name: str,
+    cluster: Patient | None = None,
+    *,
+    model: str = scenes.GLM.path,
+) -> AsyncIterator[tuple[Pilot[None], DllmApp, Patient]]:
+    """A console with a peer selected, and a model on its desk unless it is empty."""
+    cluster = cluster or cluster_of()
+    async with started(cluster, wait=False, initial_model=model or None) as (
+        pilot,
+        app,
+        _,
+    ):
+        await on_peer(pilot, name)
+        yield pilot, app, cluster
+
+
 def machines(app: DllmApp) -> list[str]:
     """Who works in the plan on the desk."""
     assert app.editor.plan is not None
     return list(dict.fromkeys(worker.peer for worker in app.editor.plan.workers))
-
-
-def made(make_app: MakeApp, cluster: ScriptedCluster) -> DllmApp:
-    return make_app(cluster, initial_model=scenes.GLM.path)

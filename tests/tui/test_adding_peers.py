@@ -11,24 +11,19 @@ from backends.errors import ControllerError, UsageError
 from backends.state import Peer, PeerState
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, toasts, until, wheel_down
+from tests.tui.helpers import screen_text, toasts, until, wheel_down
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.add_peer import AddPeerDialog, outcome_of
 from tui.widgets.row_list import ChoiceList
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from tests.kit.console import Started
 
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
-from tests.tui.peering import SIZE, adding, on_peers, question
+from tests.tui.peering import adding, on_peers, question
 
 
-async def test_adding_by_name(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(people.here(people.ADA))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_adding_by_name(started: Started) -> None:
+    async with started(people.here(people.ADA), wait=False) as (pilot, app, cluster):
         dialog = await adding(pilot)
         await pilot.press(*"ada@mini.lan")
         assert dialog._called.value == "mini"
@@ -44,10 +39,8 @@ async def test_adding_by_name(make_app: MakeApp) -> None:
         await until(pilot, lambda: not isinstance(app.screen, AddPeerDialog))
 
 
-async def test_a_name_is_picked_from_the_ssh_configuration(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_a_name_is_picked_from_the_ssh_configuration(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, _, cluster):
         dialog = await adding(pilot)
         assert list(dialog._names.rows) == ["studio", "mini", "nuc"]
         await pilot.press("u")
@@ -57,10 +50,8 @@ async def test_a_name_is_picked_from_the_ssh_configuration(make_app: MakeApp) ->
         assert cluster.called("add_peer") == [("nuc", "nuc", None)]
 
 
-async def test_a_name_is_picked_with_the_mouse(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_a_name_is_picked_with_the_mouse(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
         dialog = await adding(pilot)
         await until(pilot, lambda: dialog._names.size.height == 3)
         await pilot.click(dialog._names, offset=(3, 1))
@@ -72,20 +63,16 @@ async def test_a_name_is_picked_with_the_mouse(make_app: MakeApp) -> None:
         assert cluster.called("add_peer") == [("nuc", "nuc", None)]
 
 
-async def test_a_name_of_ones_own_stays(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_a_name_of_ones_own_stays(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, _, cluster):
         await adding(pilot)
         await pilot.press(*"mini", "tab", "2", "shift+tab", "end", "x", "enter")
         await until(pilot, lambda: cluster.called("add_peer"))
         assert cluster.called("add_peer") == [("2", "minix", None)]
 
 
-async def test_adding_a_bare_rpc_server(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_adding_a_bare_rpc_server(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
         dialog = await adding(pilot)
         await pilot.press("tab", "tab", "space")
         assert "10.0.0.7:50052" in screen_text(app)
@@ -95,20 +82,16 @@ async def test_adding_a_bare_rpc_server(make_app: MakeApp) -> None:
         assert cluster.called("add_peer") == [("10.0.0.9", None, "10.0.0.9:50052")]
 
 
-async def test_enter_adds_from_the_switch_too(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_enter_adds_from_the_switch_too(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, _, cluster):
         await adding(pilot)
         await pilot.press(*"10.0.0.9:50052", "tab", "tab", "space", "enter")
         await until(pilot, lambda: cluster.called("add_peer"))
         assert cluster.called("add_peer") == [("10.0.0.9", None, "10.0.0.9:50052")]
 
 
-async def test_what_is_wrong_is_said_in_place(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_what_is_wrong_is_said_in_place(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
         dialog = await adding(pilot)
         await pilot.press("enter")
         await until(pilot, lambda: "Type an address" in screen_text(app))
@@ -123,10 +106,8 @@ async def test_what_is_wrong_is_said_in_place(make_app: MakeApp) -> None:
         assert toasts(app) == []
 
 
-async def test_a_peer_that_cannot_be_reached_says_why(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_a_peer_that_cannot_be_reached_says_why(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
         dialog = await adding(pilot)
         await pilot.press(*"nuc", "enter")
         await until(pilot, lambda: dialog.follows)
@@ -140,11 +121,9 @@ async def test_a_peer_that_cannot_be_reached_says_why(make_app: MakeApp) -> None
 
 
 async def test_the_question_of_a_new_peer_comes_over_its_dialog(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
         dialog = await adding(pilot)
         await pilot.press(*"mini", "enter")
         await until(pilot, lambda: dialog.follows)
@@ -161,12 +140,10 @@ async def test_the_question_of_a_new_peer_comes_over_its_dialog(
         await until(pilot, lambda: cluster.called("provision_peer"))
 
 
-async def test_a_new_peer_joins_the_split_once(make_app: MakeApp) -> None:
+async def test_a_new_peer_joins_the_split_once(started: Started) -> None:
     plans = {scenes.GLM.path: people.SPREAD_PLAN}
     cluster = ScriptedCluster(people.here(people.BOB, people.BOX), plans=plans)
-    app = make_app(cluster, initial_model=scenes.GLM.path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster, initial_model=scenes.GLM.path) as (pilot, app, _):
         dialog = await adding(pilot)
         await pilot.press(*"ada", "enter")
         await until(pilot, lambda: dialog.follows)
@@ -177,10 +154,8 @@ async def test_a_new_peer_joins_the_split_once(make_app: MakeApp) -> None:
         assert toasts(app) == ["ada is already in the split"]
 
 
-async def test_escape_leaves_the_new_peer_to_itself(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_escape_leaves_the_new_peer_to_itself(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
         dialog = await adding(pilot)
         await pilot.press(*"mini", "enter")
         await until(pilot, lambda: dialog.follows)
@@ -189,11 +164,10 @@ async def test_escape_leaves_the_new_peer_to_itself(make_app: MakeApp) -> None:
         assert cluster.called("remove_peer") == []
 
 
-async def test_names_that_cannot_be_read_are_no_hindrance(make_app: MakeApp) -> None:
+async def test_names_that_cannot_be_read_are_no_hindrance(started: Started) -> None:
     cluster = ScriptedCluster(scenes.idle())
     cluster.errors["peers_to_pick"] = ControllerError("No permission")
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(cluster, wait=False) as (pilot, app, _):
         await on_peers(pilot)
         await pilot.press("a")
         await until(pilot, lambda: "No permission" in screen_text(app))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
@@ -49,11 +50,10 @@ async def test_a_question_is_answered_and_kept(
         assert "Why?" in screen_text(again)
 
 
-async def test_escape_stops_the_generation(make_app: MakeApp) -> None:
+async def test_escape_stops_the_generation(started: Started) -> None:
     cluster = ScriptedCluster(scenes.homelab_serving())
     cluster.gate.clear()
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with started(cluster, wait=False) as (pilot, app, _):
         await ask(app, pilot, "Why?")
         await until(pilot, lambda: "waiting for the first token" in screen_text(app))
         await pilot.press("escape")
@@ -61,10 +61,8 @@ async def test_escape_stops_the_generation(make_app: MakeApp) -> None:
         assert not app._home.chat.answering
 
 
-async def test_a_picked_model_is_proposed(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
+async def test_a_picked_model_is_proposed(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
         await until(pilot, lambda: app.is_running and app._home.is_mounted)
         await pilot.press("m")
         await until(pilot, lambda: isinstance(app.screen, ModelPicker))
@@ -74,12 +72,8 @@ async def test_a_picked_model_is_proposed(make_app: MakeApp) -> None:
         await until(pilot, lambda: cluster.called("propose") == [scenes.GLM.path])
 
 
-async def test_a_model_chosen_on_its_screen_goes_to_the_split(
-    make_app: MakeApp,
-) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
+async def test_a_model_chosen_on_its_screen_goes_to_the_split(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
         await until(pilot, lambda: app.is_running and app._home.is_mounted)
         await pilot.press("f6")
         await until(pilot, lambda: "3 models" in screen_text(app))

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pytest
     from textual.pilot import Pilot
 
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
@@ -106,9 +107,8 @@ async def test_an_answer_goes_on_when_its_console_is_gone(make_app: MakeApp) -> 
         assert cluster.called("chat ask") == ["Why?"]
 
 
-async def test_chats_are_named_left_and_opened_again(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
+async def test_chats_are_named_left_and_opened_again(started: Started) -> None:
+    async with started(wait=False) as (pilot, app, _):
         await ask(app, pilot, "Why?")
         await pilot.press("R")
         await dialog(pilot, LineDialog)
@@ -140,15 +140,14 @@ async def test_chats_are_named_left_and_opened_again(make_app: MakeApp) -> None:
 
 
 async def test_a_deleted_chat_is_gone_and_can_be_brought_back(
-    make_app: MakeApp, tmp_path: Path
+    started: Started, tmp_path: Path
 ) -> None:
     cluster = ScriptedCluster(scenes.homelab_serving(), chats_folder=tmp_path / "chats")
-    app = make_app(cluster)
 
     def files() -> int:
         return len(list((tmp_path / "chats").iterdir()))
 
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(cluster, wait=False) as (pilot, app, _):
         await ask(app, pilot, "Why?")
         await until(pilot, lambda: files() == 1)
         await pilot.press("delete")
@@ -168,11 +167,10 @@ async def test_a_deleted_chat_is_gone_and_can_be_brought_back(
 
 
 async def test_export_writes_markdown_and_json_and_never_over_a_file(
-    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(wait=False) as (pilot, app, _):
         await ask(app, pilot, "Why?")
         await pilot.press("x")
         await dialog(pilot, LineDialog)
@@ -199,12 +197,10 @@ async def test_export_writes_markdown_and_json_and_never_over_a_file(
 
 
 async def test_the_same_question_on_another_split_stands_beside(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
     """What each was answered with is told, so that two splits can be compared."""
-    cluster = ScriptedCluster(scenes.demo_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(scenes.demo_serving(), wait=False) as (pilot, app, cluster):
         await ask(app, pilot, "Why?")
         await until(pilot, lambda: "worker1 6 | worker2 7" in screen_text(app))
         assert cluster.now is not None
@@ -228,13 +224,11 @@ async def test_the_same_question_on_another_split_stands_beside(
         assert len(app.query(ChatAnswer)) == 1
 
 
-async def test_who_waits_is_told_how_many_are_ahead(make_app: MakeApp) -> None:
+async def test_who_waits_is_told_how_many_are_ahead(started: Started) -> None:
     cluster = ScriptedCluster(scenes.homelab_serving())
     cluster.answer = [ChatDelta(ahead=2), *cluster.answer]
     cluster.pieces_given = 1
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster) as (pilot, app, _):
         await until(pilot, lambda: app._home.chat.conversation)
         app._home.go_to("chat")
         cluster.gate.clear()
@@ -244,12 +238,10 @@ async def test_who_waits_is_told_how_many_are_ahead(make_app: MakeApp) -> None:
         await until(pilot, lambda: "21 tokens" in screen_text(app))
 
 
-async def test_a_refused_question_comes_back_into_the_field(make_app: MakeApp) -> None:
+async def test_a_refused_question_comes_back_into_the_field(started: Started) -> None:
     cluster = ScriptedCluster(scenes.homelab_serving())
     cluster.errors["chat ask"] = ControllerError("The connection broke")
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster) as (pilot, app, _):
         await until(pilot, lambda: app._home.chat.conversation)
         app._home.go_to("chat")
         await pilot.press(*"Why?", "enter")
@@ -258,10 +250,8 @@ async def test_a_refused_question_comes_back_into_the_field(make_app: MakeApp) -
         assert not app._home.chat.answering
 
 
-async def test_each_model_has_a_chat_of_its_own(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_each_model_has_a_chat_of_its_own(started: Started) -> None:
+    async with started(scenes.homelab_serving(), wait=False) as (pilot, app, cluster):
         await ask(app, pilot, "Why?")
         first = cluster.now
         assert first is not None
@@ -272,10 +262,8 @@ async def test_each_model_has_a_chat_of_its_own(make_app: MakeApp) -> None:
         await until(pilot, lambda: questions(app) == ["Why?"])
 
 
-async def test_a_chat_that_is_idle_is_still_there_to_read(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_a_chat_that_is_idle_is_still_there_to_read(started: Started) -> None:
+    async with started(scenes.homelab_serving(), wait=False) as (pilot, app, cluster):
         await ask(app, pilot, "Why?")
         assert cluster.now is not None
         idle = msgspec.structs.replace(

@@ -9,8 +9,7 @@ import pytest
 
 from backends.state import ClusterState
 from tests.tui import scenes
-from tests.tui.helpers import burst, screen_text, settled, toasts, until
-from tests.tui.scripted import ScriptedCluster
+from tests.tui.helpers import burst, screen_text, toasts, until
 from tui.actions import keymap
 from tui.actions.table import ACTIONS
 from tui.dialogs.add_peer import AddPeerDialog
@@ -21,12 +20,11 @@ from tui.screens.cluster.split_bar import SplitBar
 from tui.widgets.inputs import LineInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
-    MakeApp = Callable[..., DllmApp]
 
 PANES = ("Peers", "Split", "Live", "Chat")
 
@@ -56,20 +54,16 @@ def shown(app: DllmApp) -> list[str]:
     ],
 )
 async def test_panes_give_way_to_small_terminals(
-    make_app: MakeApp, size: tuple[int, int], panes: list[str], note: str
+    started: Started, size: tuple[int, int], panes: list[str], note: str
 ) -> None:
-    app = make_app()
-    async with app.run_test(size=size) as pilot:
-        await settled(pilot)
+    async with started(size=size) as (_, app, _):
         assert shown(app) == panes
         assert app._home.key_bar.note == note
         assert (note or "quit") in screen_text(app)
 
 
-async def test_tab_reaches_every_pane_also_hidden_ones(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(60, 18)) as pilot:
-        await settled(pilot)
+async def test_tab_reaches_every_pane_also_hidden_ones(started: Started) -> None:
+    async with started(size=(60, 18)) as (pilot, app, _):
         seen = []
         for _ in range(4):
             await pilot.press("tab")
@@ -84,12 +78,8 @@ async def test_tab_reaches_every_pane_also_hidden_ones(make_app: MakeApp) -> Non
         assert app._home._focused_pane() == seen[-2]
 
 
-async def test_resizing_brings_panes_back_and_keeps_the_focus(
-    make_app: MakeApp,
-) -> None:
-    app = make_app()
-    async with app.run_test(size=(60, 18)) as pilot:
-        await settled(pilot)
+async def test_resizing_brings_panes_back_and_keeps_the_focus(started: Started) -> None:
+    async with started(size=(60, 18)) as (pilot, app, _):
         await pilot.resize_terminal(120, 36)
         await until(pilot, lambda: len(shown(app)) == 4)
         assert isinstance(app.focused, SplitBar)
@@ -97,10 +87,9 @@ async def test_resizing_brings_panes_back_and_keeps_the_focus(
 
 @pytest.mark.parametrize("size", [(59, 30), (100, 17), (20, 5)])
 async def test_too_small_says_what_it_needs_and_what_it_has(
-    make_app: MakeApp, size: tuple[int, int]
+    started: Started, size: tuple[int, int]
 ) -> None:
-    app = make_app()
-    async with app.run_test(size=size) as pilot:
+    async with started(size=size, wait=False) as (pilot, app, _):
         await until(pilot, lambda: "60×18" in screen_text(app))
         text = screen_text(app)
         assert f"{size[0]}×{size[1]}" in text
@@ -113,12 +102,8 @@ async def test_too_small_says_what_it_needs_and_what_it_has(
 # --- zoom -------------------------------------------------------------------
 
 
-async def test_zoom_gives_a_pane_the_screen_and_takes_it_back(
-    make_app: MakeApp,
-) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_zoom_gives_a_pane_the_screen_and_takes_it_back(started: Started) -> None:
+    async with started() as (pilot, app, _):
         await pilot.press("z")
         await until(pilot, lambda: shown(app) == ["Split"])
         assert app._home.split.region.height == 34
@@ -131,12 +116,8 @@ async def test_zoom_gives_a_pane_the_screen_and_takes_it_back(
 # --- screens ----------------------------------------------------------------
 
 
-async def test_numbers_change_screens_and_escape_comes_back(
-    make_app: MakeApp,
-) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_numbers_change_screens_and_escape_comes_back(started: Started) -> None:
+    async with started() as (pilot, app, _):
         assert isinstance(app.focused, SplitBar)
         assert "5 Logs" in screen_text(app)
         await pilot.press("5")
@@ -149,11 +130,9 @@ async def test_numbers_change_screens_and_escape_comes_back(
 
 
 async def test_where_digits_are_typed_function_keys_change_screens(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started() as (pilot, app, _):
         await pilot.press("equals_sign")
         await until(pilot, lambda: "F5 Logs" in screen_text(app))
         await pilot.press("5")
@@ -164,13 +143,10 @@ async def test_where_digits_are_typed_function_keys_change_screens(
         await until(pilot, lambda: app.current_mode == "cluster")
 
 
-async def test_a_model_chosen_on_its_screen_lands_on_the_desk(
-    make_app: MakeApp,
-) -> None:
+async def test_a_model_chosen_on_its_screen_lands_on_the_desk(started: Started) -> None:
     from tui.screens.models.screen import ModelsScreen
 
-    app = make_app(ScriptedCluster(scenes.idle()))
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with started(scenes.idle(), wait=False) as (pilot, app, _):
         await until(pilot, lambda: app.editor.snapshot)
         await app.action_show_mode("models")
         app.screen.post_message(ModelsScreen.Chosen(scenes.DEMO.path))
@@ -185,10 +161,10 @@ async def settled_on(app: DllmApp, pilot: object) -> None:
 # --- keys -------------------------------------------------------------------
 
 
-async def test_keys_of_the_configuration_replace_ours(make_app: MakeApp) -> None:
-    app = make_app(keys={"split.more": "d", "split.nonsense": "x"})
-    async with app.run_test(size=(140, 36)) as pilot:
-        await settled(pilot)
+async def test_keys_of_the_configuration_replace_ours(started: Started) -> None:
+    async with started(
+        keys={"split.more": "d", "split.nonsense": "x"}, size=(140, 36)
+    ) as (pilot, app, _):
         assert any("split.nonsense" in toast for toast in toasts(app))
         await pilot.press("right")
         assert app.query_one(SplitBar).edit.counts == (26, 8, 14)  # type: ignore[union-attr]
@@ -197,10 +173,8 @@ async def test_keys_of_the_configuration_replace_ours(make_app: MakeApp) -> None
         assert "d move" in screen_text(app)
 
 
-async def test_clashing_keys_are_said(make_app: MakeApp) -> None:
-    app = make_app(keys={"split.undo": "right"})
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_clashing_keys_are_said(started: Started) -> None:
+    async with started(keys={"split.undo": "right"}) as (pilot, app, _):
         await until(pilot, lambda: toasts(app))
         assert toasts(app) == [
             "The configuration gives right to split.undo: split.more lost it"
@@ -242,20 +216,16 @@ def test_no_default_key_is_one_a_multiplexer_takes() -> None:
         assert not any(key.startswith("alt+") for key in keys), action.id
 
 
-async def test_a_click_on_a_key_does_what_the_key_does(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_a_click_on_a_key_does_what_the_key_does(started: Started) -> None:
+    async with started() as (pilot, app, _):
         bar = app._home.key_bar
         x = bar.lines()[0].text.index("s stop") + 1
         await pilot.click(bar, offset=(x + 1, 0))
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
 
 
-async def test_only_keys_that_do_something_are_offered(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_only_keys_that_do_something_are_offered(started: Started) -> None:
+    async with started() as (pilot, app, _):
         text = screen_text(app)
         assert "l launch" not in text
         assert "u undo" not in text
@@ -266,11 +236,9 @@ async def test_only_keys_that_do_something_are_offered(make_app: MakeApp) -> Non
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 async def test_launch_is_offered_while_a_changed_plan_waits(
-    make_app: MakeApp, width: int
+    started: Started, width: int
 ) -> None:
-    app = make_app()
-    async with app.run_test(size=(width, 36)) as pilot:
-        await settled(pilot)
+    async with started(size=(width, 36)) as (pilot, app, _):
         assert "l launch" not in screen_text(app)
         await pilot.press("left")
         await until(pilot, lambda: "l launch" in screen_text(app).splitlines()[-1])
@@ -282,10 +250,8 @@ async def test_launch_is_offered_while_a_changed_plan_waits(
 # --- dialogs ----------------------------------------------------------------
 
 
-async def test_help_is_about_the_focused_pane(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settled(pilot)
+async def test_help_is_about_the_focused_pane(started: Started) -> None:
+    async with started(size=(120, 40)) as (pilot, app, _):
         await pilot.press("question_mark")
         await until(pilot, lambda: "Help · Split" in screen_text(app))
         text = screen_text(app)
@@ -295,12 +261,8 @@ async def test_help_is_about_the_focused_pane(make_app: MakeApp) -> None:
         await until(pilot, lambda: "Help · Live" in screen_text(app))
 
 
-async def test_a_theme_shows_at_once_and_escape_takes_it_back(
-    make_app: MakeApp,
-) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_a_theme_shows_at_once_and_escape_takes_it_back(started: Started) -> None:
+    async with started() as (pilot, app, _):
         await pilot.press("t")
         await until(pilot, lambda: isinstance(app.screen, ThemeDialog))
         await pilot.press("down")
@@ -313,10 +275,8 @@ async def test_a_theme_shows_at_once_and_escape_takes_it_back(
         assert app.theme == "dllm-light"
 
 
-async def test_every_theme_can_draw_every_pane(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_every_theme_can_draw_every_pane(started: Started) -> None:
+    async with started() as (pilot, app, _):
         app._load_all_themes()
         for name in app.available_themes:
             app.theme = name
@@ -325,7 +285,7 @@ async def test_every_theme_can_draw_every_pane(make_app: MakeApp) -> None:
 
 
 async def test_a_bad_theme_of_the_user_is_said_by_file_and_key(
-    make_app: MakeApp, tmp_path: Path
+    started: Started, tmp_path: Path
 ) -> None:
     from tui.model.theme_folders import BUILTIN_FOLDER
 
@@ -333,9 +293,11 @@ async def test_a_bad_theme_of_the_user_is_said_by_file_and_key(
     folder.mkdir()
     text = (BUILTIN_FOLDER / "dllm-dark.toml").read_text()
     (folder / "mine.toml").write_text(text.replace('"#7fc98f"', '"grren"', 1))
-    app = make_app(theme_folders=[BUILTIN_FOLDER, folder], theme="mine")
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started(theme_folders=[BUILTIN_FOLDER, folder], theme="mine") as (
+        _,
+        app,
+        _,
+    ):
         assert app.theme == "dllm-dark"
         (toast,) = toasts(app)
         assert "mine.toml has a bad colour: success = 'grren'" in toast
@@ -353,11 +315,9 @@ async def test_a_bad_theme_of_the_user_is_said_by_file_and_key(
     ],
 )
 async def test_y_copies_what_the_pane_offers(
-    make_app: MakeApp, tabs: int, text: str
+    started: Started, tabs: int, text: str
 ) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started() as (pilot, app, _):
         order = ["split", "live", "chat", "peers"]
         app._home.go_to(order[tabs])
         await pilot.pause()
@@ -367,13 +327,9 @@ async def test_y_copies_what_the_pane_offers(
         assert toasts(app)[0].startswith("Copied")
 
 
-async def test_function_keys_change_screens_from_a_text_field(
-    make_app: MakeApp,
-) -> None:
+async def test_function_keys_change_screens_from_a_text_field(started: Started) -> None:
     """Textual's TextArea has a use of its own for F6."""
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started() as (pilot, app, _):
         app._home.go_to("chat")
         await until(pilot, lambda: isinstance(app.focused, Composer))
         await until(pilot, lambda: "F6 Models" in screen_text(app))
@@ -382,10 +338,8 @@ async def test_function_keys_change_screens_from_a_text_field(
         await until(pilot, lambda: app.current_mode == "models")
 
 
-async def test_letters_typed_to_the_model_do_nothing_else(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_letters_typed_to_the_model_do_nothing_else(started: Started) -> None:
+    async with started() as (pilot, app, _):
         app._home.go_to("chat")
         await until(pilot, lambda: isinstance(app.focused, Composer))
         await pilot.press(*"slq5")
@@ -404,13 +358,10 @@ async def test_letters_typed_to_the_model_do_nothing_else(make_app: MakeApp) -> 
     ],
 )
 async def test_a_restart_leaves_the_focus_in_an_empty_composer(
-    make_app: MakeApp, state: ClusterState
+    started: Started, state: ClusterState
 ) -> None:
     serving = scenes.homelab_serving()
-    cluster = ScriptedCluster(serving)
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started(serving) as (pilot, app, cluster):
         app._home.go_to("chat")
         await until(pilot, lambda: isinstance(app.focused, Composer))
         composer = app.query_one(Composer)
@@ -433,22 +384,18 @@ async def test_a_restart_leaves_the_focus_in_an_empty_composer(
 
 @pytest.mark.parametrize("tabs", [1, 2, 3, 4, 5, 8])
 async def test_tabs_in_a_burst_go_as_far_as_tabs_one_by_one(
-    make_app: MakeApp, tabs: int
+    started: Started, tabs: int
 ) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started() as (pilot, app, _):
         await burst(pilot, *["tab"] * tabs)
         order = ("split", "live", "chat", "peers")
         assert app._home._focused_pane() == order[tabs % 4]
 
 
 async def test_what_is_typed_after_a_key_that_opens_a_dialog_is_typed_into_it(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started() as (pilot, app, _):
         app._home.go_to("peers")
         await pilot.pause()
         await burst(pilot, *"atom")
@@ -457,21 +404,17 @@ async def test_what_is_typed_after_a_key_that_opens_a_dialog_is_typed_into_it(
         assert app.screen.query(LineInput).first().value == "tom"
 
 
-async def test_keys_that_open_dialogs_do_not_stack_them(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_keys_that_open_dialogs_do_not_stack_them(started: Started) -> None:
+    async with started() as (pilot, app, _):
         await burst(pilot, *"qTm")
         assert len(app.screen_stack) == 2
         assert isinstance(app.screen, ChoiceDialog)
 
 
 async def test_letters_after_tabs_in_a_burst_are_text_for_the_model(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started() as (pilot, app, _):
         await burst(pilot, "tab", "tab", *"question", "enter", *"sq")
         composer = app.query_one(Composer)
         assert composer.text == "sq"

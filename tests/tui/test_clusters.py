@@ -16,15 +16,13 @@ from tui.dialogs.ask import ChoiceDialog
 from tui.model.state_file import Remembered, remember
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     import pytest
 
     from backends.state import ModelInfo
-    from tui.app.app import DllmApp
+    from tests.kit.console import Started
 
-    MakeApp = Callable[..., DllmApp]
 
 SIZE = (120, 36)
 BRIEFS = (
@@ -37,12 +35,9 @@ def at(name: str, snapshot: ClusterSnapshot) -> ClusterSnapshot:
     return msgspec.structs.replace(snapshot, cluster=name, clusters=BRIEFS)
 
 
-async def test_another_cluster_is_chosen_by_name(make_app: MakeApp) -> None:
+async def test_another_cluster_is_chosen_by_name(started: Started) -> None:
     first = at("default", scenes.demo_serving(scenes.DEMO_PLAN))
-    cluster = ScriptedCluster(first)
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(first) as (pilot, app, cluster):
         assert "second" not in screen_text(app)
         await pilot.press("N")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
@@ -63,13 +58,14 @@ async def test_another_cluster_is_chosen_by_name(make_app: MakeApp) -> None:
 
 
 async def test_another_cluster_takes_up_its_remembered_plan(
-    make_app: MakeApp, memory_file: Path
+    started: Started, memory_file: Path
 ) -> None:
     remember(memory_file, Remembered(plans={"second": scenes.HOMELAB_PLAN}), "second")
-    cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(at("default", scenes.demo_serving(scenes.DEMO_PLAN))) as (
+        pilot,
+        app,
+        cluster,
+    ):
         await pilot.press("N")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.press("down", "enter")
@@ -81,11 +77,12 @@ async def test_another_cluster_takes_up_its_remembered_plan(
         await until(pilot, lambda: app.editor.plan == scenes.HOMELAB_PLAN)
 
 
-async def test_staying_changes_nothing(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_staying_changes_nothing(started: Started) -> None:
+    async with started(at("default", scenes.demo_serving(scenes.DEMO_PLAN))) as (
+        pilot,
+        app,
+        cluster,
+    ):
         plan = app.editor.plan
         for keys in (("enter",), ("escape",), ("1",)):
             await pilot.press("N")
@@ -97,25 +94,23 @@ async def test_staying_changes_nothing(make_app: MakeApp) -> None:
         assert cluster.streams == 1
 
 
-async def test_a_launch_says_what_it_replaces(make_app: MakeApp) -> None:
+async def test_a_launch_says_what_it_replaces(started: Started) -> None:
     """Somebody else's newer goal is not cut off unseen."""
     running = msgspec.structs.replace(
         scenes.homelab_serving(), generation=7, speed=Speed()
     )
-    cluster = ScriptedCluster(running)
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(running) as (pilot, _, cluster):
         await pilot.press("left", "l")
         await until(pilot, lambda: cluster.called("replaces"))
         assert cluster.called("replaces") == [7]
 
 
-async def test_quitting_ends_this_cluster_alone(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_quitting_ends_this_cluster_alone(started: Started) -> None:
+    async with started(at("default", scenes.demo_serving(scenes.DEMO_PLAN))) as (
+        pilot,
+        app,
+        cluster,
+    ):
         await pilot.press("q")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.press("s")
@@ -124,12 +119,13 @@ async def test_quitting_ends_this_cluster_alone(make_app: MakeApp) -> None:
 
 
 async def test_another_cluster_is_shown_though_the_panes_were_frozen(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(at("default", scenes.demo_serving(scenes.DEMO_PLAN))) as (
+        pilot,
+        app,
+        cluster,
+    ):
         await pilot.press("space")
         await until(pilot, lambda: "frozen" in screen_text(app))
         await pilot.press("N")
@@ -142,12 +138,13 @@ async def test_another_cluster_is_shown_though_the_panes_were_frozen(
 
 
 async def test_another_cluster_is_not_shown_as_lost_for_the_one_before(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(at("default", scenes.demo_serving(scenes.DEMO_PLAN))) as (
+        pilot,
+        app,
+        cluster,
+    ):
         cluster.lose(DllmError("It is gone"))
         await until(pilot, lambda: not app._home.status_line.connected)
         await pilot.press("N")
@@ -160,18 +157,16 @@ async def test_another_cluster_is_not_shown_as_lost_for_the_one_before(
 
 
 async def test_a_model_chosen_for_one_cluster_is_not_put_on_the_desk_of_another(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
-    app = make_app(cluster)
     read, inspect = asyncio.Event(), cluster.inspect
 
     async def slow(path: str) -> ModelInfo:
         await read.wait()
         return await inspect(path)
 
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster) as (pilot, app, _):
         monkeypatch.setattr(cluster, "inspect", slow)
         app.use_model(scenes.GLM.path)
         await pilot.pause()
@@ -182,9 +177,10 @@ async def test_a_model_chosen_for_one_cluster_is_not_put_on_the_desk_of_another(
         assert app.editor.plan is None
 
 
-async def test_the_usual_cluster_is_named_beside_another(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_the_usual_cluster_is_named_beside_another(started: Started) -> None:
+    async with started(at("default", scenes.demo_serving(scenes.DEMO_PLAN))) as (
+        _,
+        app,
+        _,
+    ):
         assert "default ▸ " in screen_text(app)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.state import ClusterSnapshot
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
@@ -81,12 +82,9 @@ def test_lists_are_moved_in_by_letters_too(way: str) -> None:
 
 
 async def test_space_freezes_every_pane_while_data_keeps_coming(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    cluster = ScriptedCluster(serving(1, 20.0))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(serving(1, 20.0)) as (pilot, app, cluster):
         await pilot.press("space")
         await until(pilot, lambda: "‖ frozen · 0 s old" in screen_text(app))
         before = text_of(app._home.live._figures)
@@ -104,10 +102,8 @@ async def test_space_freezes_every_pane_while_data_keeps_coming(
         assert len(app.editor.trends.rates.columns) == columns + 1
 
 
-async def test_frozen_figures_say_how_old_they_are(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_frozen_figures_say_how_old_they_are(started: Started) -> None:
+    async with started() as (pilot, app, _):
         line, now = app._home.status_line, [50.0]
         line._clock = lambda: now[0]
         await pilot.press("space")
@@ -115,11 +111,8 @@ async def test_frozen_figures_say_how_old_they_are(make_app: MakeApp) -> None:
         await until(pilot, lambda: "frozen · 7 s old" in text_of(line))
 
 
-async def test_a_frozen_log_is_not_read(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.demo_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_a_frozen_log_is_not_read(started: Started) -> None:
+    async with started(scenes.demo_serving()) as (pilot, app, _):
         await pilot.press("5")
         await until(pilot, lambda: log_lines(app))
         await pilot.press("space")
@@ -139,10 +132,8 @@ async def test_a_frozen_log_is_not_read(make_app: MakeApp) -> None:
 
 
 @pytest.mark.parametrize("mode", ["traffic", "lab", "models"])
-async def test_zoom_on_every_screen(make_app: MakeApp, mode: str) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_zoom_on_every_screen(started: Started, mode: str) -> None:
+    async with started() as (pilot, app, _):
         await app.action_show_mode(mode)
         await until(pilot, lambda: app.screen.focused)
         await pilot.press("z")
@@ -156,10 +147,8 @@ async def test_zoom_on_every_screen(make_app: MakeApp, mode: str) -> None:
         assert app.current_mode == mode
 
 
-async def test_peers_are_filtered_by_words(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_peers_are_filtered_by_words(started: Started) -> None:
+    async with started() as (pilot, app, _):
         app._home.go_to("peers")
         names = [peer.name for peer in app._home.peers.peer_list.peers]
         await pilot.press("slash", *"ssh", "space", *"work", "enter")
@@ -171,20 +160,17 @@ async def test_peers_are_filtered_by_words(make_app: MakeApp) -> None:
         await until(pilot, lambda: [p.name for p in shown.peers] == names)
 
 
-async def test_a_filter_that_no_peer_passes_says_so(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_a_filter_that_no_peer_passes_says_so(started: Started) -> None:
+    async with started() as (pilot, app, _):
         app._home.go_to("peers")
         await pilot.press("slash", *"zebra")
         await until(pilot, lambda: "no peer has these words" in screen_text(app))
 
 
-async def test_the_selection_stays_when_the_filter_goes(make_app: MakeApp) -> None:
+async def test_the_selection_stays_when_the_filter_goes(started: Started) -> None:
     """One more peer after a filter is no new machine to go to."""
     peers = peer_scenes.here(peer_scenes.ADA, peer_scenes.BOB)
-    app = make_app(ScriptedCluster(peers))
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(peers, wait=False) as (pilot, app, _):
         await until(pilot, lambda: app._home.peers.peer_list.peers)
         app._home.go_to("peers")
         n_peers = len(app._home.peers.peer_list.peers)
@@ -200,28 +186,27 @@ async def test_the_selection_stays_when_the_filter_goes(make_app: MakeApp) -> No
 # --- copying, saving, paging ---------------------------------------------------------
 
 
-async def test_the_launch_command_is_copied_from_anywhere(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_the_launch_command_is_copied_from_anywhere(started: Started) -> None:
+    async with started() as (pilot, app, _):
         await pilot.press("3", "Y")
         await until(pilot, lambda: toasts(app) == ["Copied the launch command"])
         assert app.clipboard.startswith("llama-server -m /")
 
 
-async def test_without_a_server_there_is_no_command(make_app: MakeApp) -> None:
-    app = make_app(ScriptedCluster(scenes.idle()))
-    async with app.run_test(size=SIZE) as pilot:
+async def test_without_a_server_there_is_no_command(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, _):
         await until(pilot, lambda: app.editor.snapshot)
         await pilot.press("Y")
         await until(pilot, lambda: "no command to copy" in "".join(toasts(app)))
 
 
-async def test_a_copy_is_kept_and_the_toast_says_where(make_app: MakeApp) -> None:
+async def test_a_copy_is_kept_and_the_toast_says_where(started: Started) -> None:
     kept: list[str] = []
-    app = make_app(keep_copy=kept.append, kept_where="/tmp/copied.txt")
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(keep_copy=kept.append, kept_where="/tmp/copied.txt") as (
+        pilot,
+        app,
+        _,
+    ):
         await pilot.press("Y")
         await until(pilot, lambda: kept)
         assert kept == [app.clipboard]
@@ -251,11 +236,8 @@ async def test_a_log_opens_in_the_users_pager(
         assert "\x1b" not in text
 
 
-async def test_without_a_terminal_there_is_no_pager(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.demo_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_without_a_terminal_there_is_no_pager(started: Started) -> None:
+    async with started(scenes.demo_serving()) as (pilot, app, _):
         await pilot.press("5")
         await until(pilot, lambda: log_lines(app))
         await pilot.press("P")
@@ -263,12 +245,10 @@ async def test_without_a_terminal_there_is_no_pager(make_app: MakeApp) -> None:
 
 
 async def test_a_picture_of_the_screen_is_saved(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("platformdirs.user_downloads_dir", lambda: str(tmp_path))
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started() as (pilot, app, _):
         await pilot.press("f12")
         await until(pilot, lambda: toasts(app))
         assert toasts(app)[0].startswith(f"Saved the screen to {tmp_path}")
@@ -279,10 +259,8 @@ async def test_a_picture_of_the_screen_is_saved(
 # --- drawing -----------------------------------------------------------------------
 
 
-async def test_ascii_alone_where_it_is_wanted(make_app: MakeApp) -> None:
-    app = make_app(ascii_only=True)
-    async with app.run_test(size=(160, 48)) as pilot:
-        await settled(pilot)
+async def test_ascii_alone_where_it_is_wanted(started: Started) -> None:
+    async with started(ascii_only=True, size=(160, 48)) as (_, app, _):
         strips = app.screen._compositor.render_strips()
         assert all(strip.text.isascii() for strip in strips)
         lines = [strip.text for strip in strips]
@@ -307,11 +285,9 @@ def test_a_sign_keeps_its_width(sign: str, plain: str) -> None:
 
 
 async def test_a_terminal_without_focus_is_painted_more_rarely(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started() as (pilot, app, _):
         bridge = app._bridge
         assert bridge is not None
         app.post_message(events.AppBlur())
@@ -321,16 +297,18 @@ async def test_a_terminal_without_focus_is_painted_more_rarely(
 
 
 async def test_a_theme_is_found_by_its_name_though_its_file_has_another(
-    make_app: MakeApp, tmp_path: Path
+    started: Started, tmp_path: Path
 ) -> None:
     text = (BUILTIN_FOLDER / "dllm-light.toml").read_text()
     text = text.replace('name = "dllm-light"', 'name = "my-paper"')
     folder = tmp_path / "themes"
     folder.mkdir()
     (folder / "another-name.toml").write_text(text)
-    app = make_app(theme_folders=[BUILTIN_FOLDER, folder], theme="my-paper")
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(theme_folders=[BUILTIN_FOLDER, folder], theme="my-paper") as (
+        _,
+        app,
+        _,
+    ):
         assert app.theme == "my-paper"
         assert not toasts(app)
 
@@ -348,10 +326,8 @@ def test_figures_have_fixed_places_whatever_they_are() -> None:
     assert places[0] == places[1]
 
 
-async def test_every_peer_has_a_letter_beside_its_colour(make_app: MakeApp) -> None:
-    app = make_app(ScriptedCluster(scenes.homelab_serving()))
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_every_peer_has_a_letter_beside_its_colour(started: Started) -> None:
+    async with started(scenes.homelab_serving()) as (_, app, _):
         text = screen_text(app)
         for mark, name in zip("ABC", ("studio", "mini", "box"), strict=True):
             assert f"{mark} {name}" in text

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from backends.config import Setting
+    from tests.kit.console import Started
 
-    MakeApp = Callable[..., DllmApp]
 
 SIZE = (120, 40)
 HAPPENING = Happening(scenes.NOW, EventTone.INFORMATION, "It happened")
@@ -121,10 +121,8 @@ async def opened(pilot: Pilot[None], name: str) -> Dialog[Any]:
     return dialog
 
 
-async def test_help_tells_the_dialogs_own_keys(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_help_tells_the_dialogs_own_keys(started: Started) -> None:
+    async with started(size=SIZE) as (pilot, app, _):
         base = app.screen
         for name in DIALOGS.keys() - {"help"}:
             await helps(pilot, await opened(pilot, name), name)
@@ -153,10 +151,8 @@ async def helps(pilot: Pilot[None], dialog: Dialog[Any], name: str) -> None:
     assert hint in screen_text(app), name
 
 
-async def test_no_key_reaches_what_is_behind(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_no_key_reaches_what_is_behind(started: Started) -> None:
+    async with started(size=SIZE) as (pilot, app, _):
         base = app.screen
         focused, before = base.focused, app.editor.plan
         for name in DIALOGS:
@@ -189,11 +185,9 @@ def foreign_keys(dialog: Dialog[Any], name: str) -> set[str]:
     return keys - own - answers - TEXT_KEYS
 
 
-async def test_the_reported_way_out_of_a_quit_dialog(make_app: MakeApp) -> None:
+async def test_the_reported_way_out_of_a_quit_dialog(started: Started) -> None:
     """``q``, F5, ``q``, Esc, F1 once left a dialog whose answer did nothing."""
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(size=SIZE) as (pilot, app, _):
         await pilot.press("q")
         await until(pilot, lambda: "Leave it running" in screen_text(app))
         await pilot.press("f5", "q", "f3")
@@ -202,10 +196,8 @@ async def test_the_reported_way_out_of_a_quit_dialog(make_app: MakeApp) -> None:
         await until(pilot, lambda: app.cluster.called("shutdown"))  # type: ignore[attr-defined]
 
 
-async def test_the_keys_behind_a_dialog_stay_as_they_were(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_the_keys_behind_a_dialog_stay_as_they_were(started: Started) -> None:
+    async with started(size=SIZE) as (pilot, app, _):
         behind = app.screen
         before = text_of(behind.query_one(KeyBar))
         assert "quit" in before
@@ -234,11 +226,9 @@ def test_what_a_dialog_lets_through_is_little() -> None:
     }
 
 
-async def test_a_click_on_a_key_in_the_frame_presses_it(make_app: MakeApp) -> None:
+async def test_a_click_on_a_key_in_the_frame_presses_it(started: Started) -> None:
     """With the mouse alone every dialog can be left, and asked for help."""
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started() as (pilot, app, _):
         await pilot.press("e")
         await until(pilot, lambda: isinstance(app.screen, EventsDialog))
         await pilot.click(offset=_shown_at(app, "? help"))
@@ -256,12 +246,10 @@ def _shown_at(app: DllmApp, text: str) -> tuple[int, int]:
 
 
 async def test_a_screen_asked_for_does_not_take_ones_place_behind_a_dialog(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
     """Keys typed fast ask for both; what closes the dialog then closed the screen."""
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(size=SIZE) as (pilot, app, _):
         app.action_theme()
         app.post_message(LogWanted("llama-server"))
         await until(pilot, lambda: isinstance(app.focused, OptionList))
@@ -280,10 +268,8 @@ async def _asked(app: DllmApp, pilot: Pilot[None]) -> tuple[Dialog[Any], list[ob
     return dialog, said
 
 
-async def test_a_dialog_closes_once(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_a_dialog_closes_once(started: Started) -> None:
+    async with started(size=SIZE) as (pilot, app, _):
         dialog, said = await _asked(app, pilot)
         dialog.dismiss("yes")
         dialog.dismiss("no")
@@ -292,12 +278,10 @@ async def test_a_dialog_closes_once(make_app: MakeApp) -> None:
 
 
 async def test_a_dialog_that_is_answered_late_takes_its_help_with_it(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
     """Help may be opened while a path is looked at; only help closed then."""
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(size=SIZE) as (pilot, app, _):
         dialog, said = await _asked(app, pilot)
         app.action_help()
         await until(pilot, lambda: isinstance(app.screen, HelpDialog))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from textual._compositor import Compositor
 
 from backends.units import format_rate
-from tests.tui.helpers import settled, text_of, until
-from tests.tui.scripted import ScriptedCluster
+from tests.tui.helpers import text_of, until
 from tests.unit.state.scene import busy_scene
 from tui.screens.cluster.live_figures import LiveFigures
 from tui.screens.cluster.screen import TokenPane
@@ -22,9 +21,10 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
     from textual.strip import Strip
 
+    from tests.kit.console import Started
+    from tests.tui.scripted import ScriptedCluster
     from tui.app.app import DllmApp
 
-    MakeApp = Callable[..., DllmApp]
 
 SNAPSHOTS = 10
 
@@ -39,7 +39,7 @@ async def push(
 
 
 async def test_tokens_are_drawn_once_for_many_snapshots(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[Callable[[], None]] = []
     drawn: list[Waterfall] = []
@@ -55,10 +55,7 @@ async def test_tokens_are_drawn_once_for_many_snapshots(
 
     monkeypatch.setattr(TokenPane, "set_timer", wait)
     monkeypatch.setattr(Waterfall, "draw", counted)
-    cluster = ScriptedCluster(busy_scene(0))
-    app = make_app(cluster)
-    async with app.run_test(size=(160, 50)) as pilot:
-        await settled(pilot)
+    async with started(busy_scene(0), size=(160, 50)) as (pilot, app, cluster):
         waterfall = app.screen.query_one(Waterfall)
         await until(pilot, lambda: "latest token" in text_of(waterfall))
         drawn.clear()
@@ -75,7 +72,7 @@ async def test_tokens_are_drawn_once_for_many_snapshots(
 
 
 async def test_hidden_panes_do_not_have_the_screen_arranged(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arranged: list[Compositor] = []
     arrange = Compositor._arrange_root
@@ -84,10 +81,7 @@ async def test_hidden_panes_do_not_have_the_screen_arranged(
         arranged.append(compositor)
         return arrange(compositor, *args, **kwargs)
 
-    cluster = ScriptedCluster(busy_scene(0))
-    app = make_app(cluster)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settled(pilot)
+    async with started(busy_scene(0), size=(80, 24)) as (pilot, app, cluster):
         await push(cluster, app, pilot, 1)
         monkeypatch.setattr(Compositor, "_arrange_root", counted)
         for tick in range(2, SNAPSHOTS):

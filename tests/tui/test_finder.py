@@ -10,7 +10,7 @@ from backends.config import SettingsFile
 from backends.paths import Paths
 from backends.state import ModelCatalogue, ModelFile
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, toasts, until, wheel_down
+from tests.tui.helpers import screen_text, toasts, until, wheel_down
 from tests.tui.scripted import ScriptedCluster
 from tui.actions import keymap
 from tui.actions.table import ACTIONS, Action
@@ -21,14 +21,13 @@ from tui.model.finding import Entry, found, near
 from tui.screens.logs.screen import LogsScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from textual.pilot import Pilot
 
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
-    MakeApp = Callable[..., DllmApp]
 
 SIZE = (120, 36)
 
@@ -99,20 +98,16 @@ def test_every_action_has_a_place_or_belongs_to_a_dialog(action: object) -> None
     assert (action.area in keymap.PLACES) != (action.area in dialogs)
 
 
-async def test_an_action_of_this_pane_runs(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_an_action_of_this_pane_runs(started: Started) -> None:
+    async with started() as (pilot, app, _):
         await find(pilot, "balance")
         await pilot.press("enter")
         bar = app._home.split.bar
         await until(pilot, lambda: bar.edit and bar.edit.counts == (34, 7, 7))
 
 
-async def test_an_action_of_another_screen_takes_one_there(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_an_action_of_another_screen_takes_one_there(started: Started) -> None:
+    async with started() as (pilot, app, _):
         await find(pilot, "models: reverse")
         await pilot.press("enter")
         await until(pilot, lambda: app.current_mode == "models")
@@ -123,20 +118,16 @@ async def test_an_action_of_another_screen_takes_one_there(make_app: MakeApp) ->
         assert app.current_mode == "cluster"
 
 
-async def test_what_cannot_be_done_now_is_said(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_what_cannot_be_done_now_is_said(started: Started) -> None:
+    async with started() as (pilot, app, _):
         await find(pilot, "chat: stop")
         await pilot.press("enter")
         await until(pilot, lambda: toasts(app))
         assert "Chat: stop cannot be done now" in toasts(app)[0]
 
 
-async def test_the_wheel_goes_through_what_was_found(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_the_wheel_goes_through_what_was_found(started: Started) -> None:
+    async with started() as (pilot, app, _):
         dialog = await find(pilot, "")
         await until(pilot, lambda: dialog._entries[-1].kind == "model")
         listed = app.screen.query_one(FoundList)
@@ -149,10 +140,12 @@ async def test_the_wheel_goes_through_what_was_found(make_app: MakeApp) -> None:
         assert listed.chosen is meant
 
 
-async def test_keys_are_those_of_the_user(make_app: MakeApp) -> None:
-    app = make_app(keys={"cluster.launch": "f9", "app.palette": "semicolon"})
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_keys_are_those_of_the_user(started: Started) -> None:
+    async with started(keys={"cluster.launch": "f9", "app.palette": "semicolon"}) as (
+        pilot,
+        app,
+        _,
+    ):
         await pilot.press("semicolon")
         await until(pilot, lambda: isinstance(app.screen, FinderDialog))
         await pilot.press(*"launch")
@@ -170,7 +163,7 @@ def selected(app: DllmApp) -> str:
 
 
 async def test_a_peer_a_log_a_theme_and_a_setting(
-    make_app: MakeApp, tmp_path: Path
+    started: Started, tmp_path: Path
 ) -> None:
     paths = Paths(
         config_dir=tmp_path,
@@ -178,9 +171,7 @@ async def test_a_peer_a_log_a_theme_and_a_setting(
         cache_dir=tmp_path,
         runtime_dir=tmp_path,
     )
-    app = make_app(settings=SettingsFile(paths))
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(settings=SettingsFile(paths)) as (pilot, app, _):
         await find(pilot, "peer mini")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, PeerDialog))
@@ -198,10 +189,8 @@ async def test_a_peer_a_log_a_theme_and_a_setting(
         await until(pilot, lambda: isinstance(app.screen, LogsScreen))
 
 
-async def test_a_model_goes_to_the_split(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_a_model_goes_to_the_split(started: Started) -> None:
+    async with started() as (pilot, app, _):
         await pilot.press("6")
         await until(pilot, lambda: app.current_mode == "models")
         dialog = await find(pilot, "")
@@ -213,7 +202,7 @@ async def test_a_model_goes_to_the_split(make_app: MakeApp) -> None:
         assert app.current_mode == "cluster"
 
 
-async def test_five_thousand_models_and_a_near_miss(make_app: MakeApp) -> None:
+async def test_five_thousand_models_and_a_near_miss(started: Started) -> None:
     cluster = ScriptedCluster(scenes.homelab_serving())
     files = tuple(
         ModelFile(
@@ -229,9 +218,7 @@ async def test_five_thousand_models_and_a_near_miss(make_app: MakeApp) -> None:
         return ModelCatalogue(models=files, folders=("/m",), scanned_at=scenes.NOW)
 
     cluster.catalogue = catalogue  # type: ignore[method-assign]
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster) as (pilot, app, _):
         dialog = await find(pilot, "")
         await until(pilot, lambda: len(dialog._entries) > 5000)
         await pilot.press(*"04999")
@@ -245,10 +232,8 @@ async def test_five_thousand_models_and_a_near_miss(make_app: MakeApp) -> None:
         assert app.screen is dialog, "there is nothing to go to"
 
 
-async def test_foreign_names_are_text(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_foreign_names_are_text(started: Started) -> None:
+    async with started() as (pilot, app, _):
         dialog = await find(pilot, "")
         dialog.add([entry("[bold]\x1b]0;x\x07[/nope]")])
         await pilot.press(*"bold")

@@ -21,17 +21,19 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
 from tests.tui.flowing import SIZE, layers
 
 
-async def test_it_attaches_to_what_runs(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster, initial_model=scenes.GLM.path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_it_attaches_to_what_runs(started: Started) -> None:
+    async with started(scenes.homelab_serving(), initial_model=scenes.GLM.path) as (
+        _,
+        app,
+        cluster,
+    ):
         assert layers(app) == (26, 8, 14)
         text = screen_text(app)
         assert "● serving" in text
@@ -39,31 +41,23 @@ async def test_it_attaches_to_what_runs(make_app: MakeApp) -> None:
         assert cluster.called("propose") == []
 
 
-async def test_it_reads_the_header_of_a_running_model(make_app: MakeApp) -> None:
+async def test_it_reads_the_header_of_a_running_model(started: Started) -> None:
     bare = msgspec.structs.replace(scenes.homelab_serving(), model=None)
-    cluster = ScriptedCluster(bare)
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(bare) as (_, _, cluster):
         assert cluster.called("inspect") == [scenes.GLM.path]
 
 
-async def test_it_begins_with_the_model_of_the_command_line(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster, initial_model=scenes.DEMO.path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_it_begins_with_the_model_of_the_command_line(started: Started) -> None:
+    async with started(scenes.idle(), initial_model=scenes.DEMO.path) as (_, app, _):
         assert layers(app) == (0, 6, 7)
         assert "not running yet: l launches" in screen_text(app)
         assert "starts with the launch" in screen_text(app)
 
 
 async def test_another_model_of_the_command_line_is_drawn_beside_what_runs(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    app = make_app(initial_model=scenes.DEMO.path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(initial_model=scenes.DEMO.path) as (pilot, app, _):
         await until(pilot, lambda: layers(app) == (0, 6, 7))
         said = "another model runs now: l launches this one"
         await until(pilot, lambda: said in screen_text(app))
@@ -76,43 +70,38 @@ async def test_another_model_of_the_command_line_is_drawn_beside_what_runs(
 
 
 async def test_it_takes_up_the_plan_of_last_time(
-    make_app: MakeApp, memory_file: Path
+    started: Started, memory_file: Path
 ) -> None:
     split = msgspec.structs.replace(scenes.DEMO_PLAN.split)
     plan = msgspec.structs.replace(scenes.DEMO_PLAN, split=split, ctx_size=512)
     remember(memory_file, Remembered(plans={"default": plan}))
-    app = make_app(ScriptedCluster(scenes.idle()))
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(scenes.idle()) as (_, app, _):
         assert app.editor.plan == plan
 
 
 async def test_a_model_that_is_gone_is_said_and_nothing_more(
-    make_app: MakeApp, memory_file: Path
+    started: Started, memory_file: Path
 ) -> None:
     plan = msgspec.structs.replace(scenes.DEMO_PLAN, model="/gone.gguf")
     remember(memory_file, Remembered(plans={"default": plan}))
-    app = make_app(ScriptedCluster(scenes.idle()))
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(scenes.idle(), wait=False) as (pilot, app, _):
         await until(pilot, lambda: toasts(app))
         assert "/gone.gguf is not a GGUF file" in toasts(app)[0]
         assert "No model yet: m picks one" in screen_text(app)
 
 
-async def test_a_plan_launched_elsewhere_is_taken_over(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster, initial_model=scenes.DEMO.path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_a_plan_launched_elsewhere_is_taken_over(started: Started) -> None:
+    async with started(scenes.idle(), initial_model=scenes.DEMO.path) as (
+        pilot,
+        app,
+        cluster,
+    ):
         cluster.push(scenes.homelab_serving())
         await until(pilot, lambda: layers(app) == (26, 8, 14))
 
 
-async def test_an_edit_outlives_snapshots_of_what_runs(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_an_edit_outlives_snapshots_of_what_runs(started: Started) -> None:
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         await pilot.press("left")
         later = msgspec.structs.replace(scenes.homelab_serving(), seq=8)
         cluster.push(later)
@@ -123,13 +112,8 @@ async def test_an_edit_outlives_snapshots_of_what_runs(make_app: MakeApp) -> Non
         )
 
 
-async def test_a_lost_controller_is_said_once_and_found_again(
-    make_app: MakeApp,
-) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_a_lost_controller_is_said_once_and_found_again(started: Started) -> None:
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         cluster.errors["snapshots"] = ControllerError("No answer on the socket")
         cluster.lose(ControllerError("The connection broke (EOF)", "Run it again."))
         await until(pilot, lambda: "◌ reconnecting" in screen_text(app))
@@ -143,11 +127,8 @@ async def test_a_lost_controller_is_said_once_and_found_again(
         await until(pilot, lambda: "Reconnected to the controller" in toasts(app))
 
 
-async def test_the_layout_is_there_before_the_first_snapshot(
-    make_app: MakeApp,
-) -> None:
-    app = make_app(ScriptedCluster(None))
-    async with app.run_test(size=SIZE) as pilot:
+async def test_the_layout_is_there_before_the_first_snapshot(started: Started) -> None:
+    async with started(ScriptedCluster(None), wait=False) as (pilot, app, _):
         await pilot.pause()
         text = screen_text(app)
         assert "◌ connecting" in text
@@ -166,22 +147,18 @@ def last_reply(app: DllmApp) -> Reply:
     return now.turns[-1].reply if now and now.turns else Reply()
 
 
-async def test_an_answer_reaches_the_chat(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_an_answer_reaches_the_chat(started: Started) -> None:
+    async with started() as (pilot, app, _):
         await ask(app, pilot)
         await until(pilot, lambda: last_reply(app).done)
         assert last_reply(app).text.strip() == ANSWER
         assert last_reply(app).model == scenes.GLM.path
 
 
-async def test_stopping_an_answer_keeps_what_came(make_app: MakeApp) -> None:
+async def test_stopping_an_answer_keeps_what_came(started: Started) -> None:
     cluster = ScriptedCluster(scenes.homelab_serving())
     cluster.gate.clear()
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster) as (pilot, app, _):
         chat = app._home.chat
         await ask(app, pilot)
         await until(pilot, lambda: cluster.called("chat"))
@@ -189,12 +166,10 @@ async def test_stopping_an_answer_keeps_what_came(make_app: MakeApp) -> None:
         await until(pilot, lambda: last_reply(app).finish_reason == "stopped")
 
 
-async def test_a_failed_answer_is_told_in_the_chat(make_app: MakeApp) -> None:
+async def test_a_failed_answer_is_told_in_the_chat(started: Started) -> None:
     cluster = ScriptedCluster(scenes.homelab_serving())
     cluster.errors["chat"] = DllmError("The server said no")
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster) as (pilot, app, _):
         await ask(app, pilot)
         await until(pilot, lambda: last_reply(app).failure)
         failure = last_reply(app).failure
@@ -257,34 +232,28 @@ def spoil(path: Path) -> None:
 
 
 async def test_a_broken_memory_is_said_and_forgotten(
-    make_app: MakeApp, memory_file: Path
+    started: Started, memory_file: Path
 ) -> None:
     spoil(memory_file)
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(wait=False) as (pilot, app, _):
         await until(pilot, lambda: toasts(app))
         assert "cannot be read" in toasts(app)[0]
     assert recall(memory_file).theme == "dllm-dark"
 
 
 async def test_a_theme_for_one_start_is_not_kept(
-    make_app: MakeApp, memory_file: Path
+    started: Started, memory_file: Path
 ) -> None:
     remember(memory_file, Remembered(theme="nord"))
-    app = make_app(theme="dllm-light")
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(theme="dllm-light") as (pilot, app, _):
         await pilot.press("left")
         assert app.theme == "dllm-light"
     assert recall(memory_file).theme == "nord"
 
 
-async def test_a_relaunch_keeps_the_rows_of_live(make_app: MakeApp) -> None:
+async def test_a_relaunch_keeps_the_rows_of_live(started: Started) -> None:
     serving = scenes.demo_serving()
-    cluster = ScriptedCluster(serving)
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(serving) as (pilot, app, cluster):
         live, chat = app._home.live, app._home.chat
         before = live.region, chat.region
         starting = msgspec.structs.replace(scenes.demo_starting(), seq=serving.seq + 1)

@@ -15,7 +15,7 @@ from backends.state import ChatDelta, ClusterBrief, Failure, Leftover
 from tests.kit.hostile import HOSTILE, MARKUP, filled, hostile, troubles
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, until
+from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import LOG, ScriptedCluster
 from tui.app.messages import Trouble
 from tui.dialogs.ask import ChoiceDialog
@@ -26,8 +26,6 @@ from tui.screens.cluster.answer import ChatReasoning
 from tui.screens.models.picker import ModelPicker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from textual.pilot import Pilot
 
     from backends.state import (
@@ -37,9 +35,9 @@ if TYPE_CHECKING:
         ModelInfo,
         PeerQuestion,
     )
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
-    MakeApp = Callable[..., DllmApp]
 
 SIZE = (160, 50)
 NARROW = (60, 18)
@@ -116,10 +114,12 @@ async def told(pilot: Pilot[None], snapshot: ClusterSnapshot, seq: int) -> str:
     return look(app)
 
 
-async def test_on_every_screen(make_app: MakeApp) -> None:
-    app = make_app(HostileCluster(scenes.homelab_serving()))
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_on_every_screen(started: Started) -> None:
+    async with started(HostileCluster(scenes.homelab_serving()), size=SIZE) as (
+        pilot,
+        app,
+        _,
+    ):
         for key in ("f1", "f3", "f4", "f5", "f6"):
             await pilot.press(key)
             await until(pilot, lambda: MARKUP[:5] in screen_text(app))
@@ -137,10 +137,12 @@ async def test_on_every_screen(make_app: MakeApp) -> None:
             assert MARKUP[:5] in await told(pilot, snapshot, seq)
 
 
-async def test_where_room_is_short(make_app: MakeApp) -> None:
-    app = make_app(HostileCluster(scenes.homelab_serving()))
-    async with app.run_test(size=NARROW) as pilot:
-        await settled(pilot)
+async def test_where_room_is_short(started: Started) -> None:
+    async with started(HostileCluster(scenes.homelab_serving()), size=NARROW) as (
+        pilot,
+        app,
+        _,
+    ):
         for key in ("f1", "f3", "f5", "f6"):
             await pilot.press(key)
             await pilot.pause(0.05)
@@ -151,10 +153,12 @@ def _in_front(app: DllmApp, kind: type[object]) -> bool:
     return isinstance(app.screen, kind)
 
 
-async def test_in_every_dialog(make_app: MakeApp) -> None:
-    app = make_app(HostileCluster(scenes.homelab_serving()))
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_in_every_dialog(started: Started) -> None:
+    async with started(HostileCluster(scenes.homelab_serving()), size=SIZE) as (
+        pilot,
+        app,
+        _,
+    ):
         app.tell(HOSTILE, "warning")
         app.post_message(Trouble(filled(Failure(what="It broke", hint="Mend it"))))
         await pilot.pause()
@@ -174,10 +178,13 @@ async def test_in_every_dialog(make_app: MakeApp) -> None:
 
 
 @pytest.mark.parametrize("question", [people.HOST_KEY, people.PASSWORD])
-async def test_when_a_machine_asks(make_app: MakeApp, question: PeerQuestion) -> None:
+async def test_when_a_machine_asks(started: Started, question: PeerQuestion) -> None:
     peer = msgspec.structs.replace(people.MINI, question=question)
-    app = make_app(HostileCluster(people.here(peer)))
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(HostileCluster(people.here(peer)), size=SIZE, wait=False) as (
+        pilot,
+        app,
+        _,
+    ):
         await until(pilot, lambda: isinstance(app.screen, QuestionDialog))
         assert MARKUP[:5] in look(app)
         await pilot.press("escape")
@@ -190,7 +197,7 @@ async def test_when_a_machine_asks(make_app: MakeApp, question: PeerQuestion) ->
 
 
 async def test_what_a_model_says_a_character_at_a_time(
-    make_app: MakeApp, written: list[str]
+    started: Started, written: list[str]
 ) -> None:
     """Sequences cut anywhere, entities that stand for characters, links."""
     said = f"so {HOSTILE} &#x1b;[9J &#x202e; [link](http://x/%1b%5d0;OWNE%07) done"
@@ -200,9 +207,7 @@ async def test_what_a_model_says_a_character_at_a_time(
         *(ChatDelta(text=letter) for letter in said),
         ChatDelta(done=True, finish_reason=HOSTILE),
     ]
-    app = make_app(cluster, serving_pane="chat")
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster, serving_pane="chat", size=SIZE) as (pilot, app, _):
         app._home.chat.focus_default()
         await pilot.press("h", "i", "enter")
         await until(pilot, lambda: "done" in screen_text(app))

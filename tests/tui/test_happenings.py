@@ -11,19 +11,16 @@ import msgspec
 from backends.errors import ControllerError
 from backends.state import Actor, Event, EventKind, EventTone
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.events import EventsDialog, EvidenceDialog
 from tui.screens.logs.screen import LogsScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from textual.pilot import Pilot
 
-    from tui.app.app import DllmApp
+    from tests.kit.console import Started
 
-    MakeApp = Callable[..., DllmApp]
 
 SIZE = (120, 36)
 ANNA = Actor(program="console", user="anna", host="studio", pid=1, tty="pts/3")
@@ -70,12 +67,10 @@ async def opened(pilot: Pilot[None]) -> EventsDialog:
     return dialog
 
 
-async def test_what_another_console_did_is_told(make_app: MakeApp) -> None:
+async def test_what_another_console_did_is_told(started: Started) -> None:
     cluster = Storied()
     cluster.happens("cleared the lab on mini", by=ANNA, shown=False)
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster) as (pilot, app, _):
         cluster.happens("set the lab on mini: +20 ms each way", by=OURS)
         cluster.happens("set the lab on mini: +5 ms each way", by=ANNA)
         await until(pilot, lambda: toasts(app))
@@ -88,11 +83,9 @@ async def test_what_another_console_did_is_told(make_app: MakeApp) -> None:
         assert toasts(app)[1] == "mini is gone"
 
 
-async def test_a_toast_of_the_story_is_listed_once(make_app: MakeApp) -> None:
+async def test_a_toast_of_the_story_is_listed_once(started: Started) -> None:
     cluster = Storied()
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster) as (pilot, app, _):
         cluster.happens("stopped it", by=ANNA, kind=EventKind.STOP)
         await until(pilot, lambda: toasts(app))
         app.tell("Copied the split")
@@ -106,13 +99,11 @@ async def test_a_toast_of_the_story_is_listed_once(make_app: MakeApp) -> None:
         ]
 
 
-async def test_the_evidence_and_the_way_to_the_log(make_app: MakeApp) -> None:
+async def test_the_evidence_and_the_way_to_the_log(started: Started) -> None:
     cluster = Storied()
     cluster.happens("launched GLM", by=ANNA, shown=False)
     cluster.happens("llama-server was killed by SIGKILL", shown=False, **DEATH)
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster) as (pilot, app, _):
         await opened(pilot)
         await until(pilot, lambda: "SIGKILL" in screen_text(app))
         await pilot.press("enter")
@@ -128,13 +119,11 @@ async def test_the_evidence_and_the_way_to_the_log(make_app: MakeApp) -> None:
         assert len(app.screen_stack) == 1
 
 
-async def test_a_filter_and_a_copy_of_what_it_leaves(make_app: MakeApp) -> None:
+async def test_a_filter_and_a_copy_of_what_it_leaves(started: Started) -> None:
     cluster = Storied()
     for n in range(30):
         cluster.happens(f"mini is {'gone' if n % 2 else 'back'}, {n}", shown=False)
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster) as (pilot, app, _):
         dialog = await opened(pilot)
         await until(pilot, lambda: "mini is gone, 29" in screen_text(app))
         await pilot.press("slash", *"gone")
@@ -152,12 +141,10 @@ async def test_a_filter_and_a_copy_of_what_it_leaves(make_app: MakeApp) -> None:
         await until(pilot, lambda: app.screen is not dialog)
 
 
-async def test_without_a_controller_the_toasts_are_there(make_app: MakeApp) -> None:
+async def test_without_a_controller_the_toasts_are_there(started: Started) -> None:
     cluster = Storied()
     cluster.errors["events"] = ControllerError("It is gone")
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster) as (pilot, app, _):
         app.tell("Copied the split")
         await opened(pilot)
         await until(pilot, lambda: "Copied the split" in screen_text(app))

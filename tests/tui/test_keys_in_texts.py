@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from backends.state import ClusterSnapshot
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
@@ -116,9 +117,12 @@ SCENES: dict[str, Callable[[], ClusterSnapshot]] = {
 
 
 @pytest.mark.parametrize("scene", SCENES)
-async def test_no_screen_names_an_old_key(make_app: MakeApp, scene: str) -> None:
-    app = make_app(ScriptedCluster(SCENES[scene]()), keys=REMAPPED)
-    async with app.run_test(size=(160, 40)) as pilot:
+async def test_no_screen_names_an_old_key(started: Started, scene: str) -> None:
+    async with started(SCENES[scene](), keys=REMAPPED, size=(160, 40), wait=False) as (
+        pilot,
+        app,
+        _,
+    ):
         await until(pilot, lambda: app.editor.snapshot is not None)
         await pilot.pause()
         seen = [screen_text(app)]
@@ -141,9 +145,12 @@ async def test_no_screen_names_an_old_key(make_app: MakeApp, scene: str) -> None
             assert "Y copies all this" in seen[0]
 
 
-async def test_toasts_and_help_name_the_users_keys(make_app: MakeApp) -> None:
-    app = make_app(ScriptedCluster(scenes.idle()), keys=REMAPPED)
-    async with app.run_test(size=(120, 40)) as pilot:
+async def test_toasts_and_help_name_the_users_keys(started: Started) -> None:
+    async with started(scenes.idle(), keys=REMAPPED, size=(120, 40), wait=False) as (
+        pilot,
+        app,
+        _,
+    ):
         await until(pilot, lambda: app.editor.snapshot is not None)
         await pilot.press("f7")
         await until(pilot, lambda: "Pick a model first: F8" in toasts(app))
@@ -184,12 +191,13 @@ def test_no_text_names_a_key_itself() -> None:
 
 @pytest.mark.parametrize("scene", ["serving", "idle", "peers"])
 async def test_screens_and_dialogs_name_the_users_keys(
-    make_app: MakeApp, scene: str
+    started: Started, scene: str
 ) -> None:
     """Every action has another key: no screen, dialog or help names a default one."""
     cluster, settings = ScriptedCluster(SCENES[scene]()), SettingsFile(user_paths())
-    app = make_app(cluster, keys=ALL_ELSEWHERE, settings=settings)
-    async with app.run_test(size=(160, 50)) as pilot:
+    async with started(
+        cluster, keys=ALL_ELSEWHERE, settings=settings, size=(160, 50), wait=False
+    ) as (pilot, app, _):
         await until(pilot, lambda: app.editor.snapshot is not None)
         seen = {}
         for name in PLACES[scene]:

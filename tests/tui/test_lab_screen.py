@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
@@ -203,12 +204,10 @@ async def test_a_seed_of_the_command_line_is_kept(make_app: MakeApp) -> None:
 
 
 async def test_a_drag_is_told_ten_times_a_second_and_its_end_always(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
     now = [100.0]
-    cluster = ScriptedCluster(serving())
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with started(serving(), wait=False) as (pilot, app, cluster):
         screen = LabScreen(cluster, clock=lambda: now[0])
         told: list[tuple[Lab | None, float]] = []
         await app.push_screen(screen)
@@ -355,10 +354,8 @@ def test_lab_without_relays(make_app: MakeApp, snap_compare: Compare) -> None:
     assert snap_compare(app, terminal_size=(80, 24), run_before=run)
 
 
-async def test_news_that_come_while_leaving_are_not_shown(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(serving())
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
+async def test_news_that_come_while_leaving_are_not_shown(started: Started) -> None:
+    async with started(serving(), wait=False) as (pilot, app, cluster):
         await opened(pilot, cluster)
     shown = app.editor.snapshot
     assert shown

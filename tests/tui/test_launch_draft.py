@@ -16,7 +16,6 @@ from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.test_launch_settings import (
     PLAN,
-    SIZE,
     closed,
     complaint,
     demo,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     import pytest
 
     from backends.state import Ask, Plan
-    from tests.tui.test_launch_settings import MakeApp
+    from tests.kit.console import Started
 
 MIB = 1 << 20
 GUESS = Speculation(
@@ -58,11 +57,14 @@ def settling() -> Settling:
 
 
 async def test_a_draft_is_settled_named_and_undone(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch_dialog, "ASK_AFTER_S", 0.02)
-    app = make_app(settling(), initial_model=PLAN.model)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(settling(), initial_model=PLAN.model, wait=False) as (
+        pilot,
+        app,
+        _,
+    ):
         await opened(pilot)
         await typed(pilot, "draft", "/m/small.gguf")
         await typed(pilot, "draft_max", "4")
@@ -79,12 +81,15 @@ async def test_a_draft_is_settled_named_and_undone(
 
 
 async def test_one_that_does_not_fit_is_said_in_the_dialog(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch_dialog, "ASK_AFTER_S", 0.02)
     cluster = settling()
-    app = make_app(cluster, initial_model=PLAN.model)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(cluster, initial_model=PLAN.model, wait=False) as (
+        pilot,
+        app,
+        _,
+    ):
         dialog = await opened(pilot)
         cluster.errors["propose"] = PlanError("other.gguf cannot draft for m.gguf")
         await typed(pilot, "draft", "other.gguf")

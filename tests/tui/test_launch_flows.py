@@ -12,26 +12,24 @@ from backends.errors import EngineError
 from backends.split.layout import counts, with_counts
 from backends.state import ProcessInfo, ProcessRole, ProcessState
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.ask import ChoiceDialog
 from tui.screens.logs.screen import LogsScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from backends.state import ClusterSnapshot, Peer, Plan
-    from tui.app.app import DllmApp
+    from tests.kit.console import Started
 
-    MakeApp = Callable[..., DllmApp]
-from tests.tui.flowing import SIZE, dialog, layers
+from tests.tui.flowing import dialog, layers
 
 
-async def test_launch_runs_the_split_as_shown(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster, initial_model=scenes.DEMO.path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_launch_runs_the_split_as_shown(started: Started) -> None:
+    async with started(scenes.idle(), initial_model=scenes.DEMO.path) as (
+        pilot,
+        app,
+        cluster,
+    ):
         await pilot.press("left", "l")
         await until(pilot, lambda: cluster.called("launch"))
         (plan,) = cluster.called("launch")
@@ -44,11 +42,12 @@ async def test_launch_runs_the_split_as_shown(make_app: MakeApp) -> None:
         assert layers(app) == (0, 5, 8)
 
 
-async def test_an_edit_right_after_the_launch_is_kept(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster, initial_model=scenes.DEMO.path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_an_edit_right_after_the_launch_is_kept(started: Started) -> None:
+    async with started(scenes.idle(), initial_model=scenes.DEMO.path) as (
+        pilot,
+        app,
+        cluster,
+    ):
         await pilot.press("l")
         await until(pilot, lambda: cluster.called("launch"))
         await pilot.press("left")
@@ -57,22 +56,16 @@ async def test_an_edit_right_after_the_launch_is_kept(make_app: MakeApp) -> None
         assert layers(app) == (0, 5, 8)
 
 
-async def test_launching_what_runs_already_does_nothing(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_launching_what_runs_already_does_nothing(started: Started) -> None:
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         await pilot.press("l")
         await until(pilot, lambda: toasts(app))
         assert toasts(app) == ["This split is already running"]
         assert cluster.called("launch") == []
 
 
-async def test_cutting_off_an_answer_is_asked_first(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_cutting_off_an_answer_is_asked_first(started: Started) -> None:
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         await pilot.press("left", "l")
         await dialog(pilot)
         assert "1 request is being answered" in screen_text(app)
@@ -85,15 +78,12 @@ async def test_cutting_off_an_answer_is_asked_first(make_app: MakeApp) -> None:
         await until(pilot, lambda: cluster.called("launch"))
 
 
-async def test_too_much_for_a_device_is_asked_first(make_app: MakeApp) -> None:
+async def test_too_much_for_a_device_is_asked_first(started: Started) -> None:
     small = msgspec.structs.replace(scenes.BOX, free_bytes=scenes.GIB)
     peers = scenes.homelab_peers()
     box = msgspec.structs.replace(peers[2], devices=(small,))
     idle = msgspec.structs.replace(scenes.idle(), peers=(*peers[:2], box))
-    cluster = ScriptedCluster(idle)
-    app = make_app(cluster, initial_model=scenes.GLM.path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(idle, initial_model=scenes.GLM.path) as (pilot, app, cluster):
         assert "does not fit: box/CUDA0" in screen_text(app)
         await pilot.press("l")
         await dialog(pilot)
@@ -102,11 +92,12 @@ async def test_too_much_for_a_device_is_asked_first(make_app: MakeApp) -> None:
         assert cluster.called("launch") == []
 
 
-async def test_a_launch_that_fails_shows_what_and_why(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster, initial_model=scenes.DEMO.path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_a_launch_that_fails_shows_what_and_why(started: Started) -> None:
+    async with started(scenes.idle(), initial_model=scenes.DEMO.path) as (
+        pilot,
+        app,
+        cluster,
+    ):
         cluster.push(scenes.demo_failed())
         await until(pilot, lambda: "exit code 1" in screen_text(app))
         text = screen_text(app)
@@ -120,16 +111,14 @@ async def test_a_launch_that_fails_shows_what_and_why(make_app: MakeApp) -> None
 
 
 async def test_a_cluster_that_broke_is_not_called_a_failed_launch(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
     failed = scenes.demo_failed()
     assert failed.failure is not None
     broke = msgspec.structs.replace(
         failed, failure=msgspec.structs.replace(failed.failure, served=True)
     )
-    cluster = ScriptedCluster(failed)
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(failed, wait=False) as (pilot, app, cluster):
         await until(pilot, lambda: "the launch failed" in screen_text(app))
         cluster.push(broke)
         await until(
@@ -137,12 +126,10 @@ async def test_a_cluster_that_broke_is_not_called_a_failed_launch(
         )
 
 
-async def test_a_refused_launch_becomes_a_toast(make_app: MakeApp) -> None:
+async def test_a_refused_launch_becomes_a_toast(started: Started) -> None:
     cluster = ScriptedCluster(scenes.idle())
     cluster.errors["launch"] = EngineError("No [llama.cpp] found", "Build one.")
-    app = make_app(cluster, initial_model=scenes.DEMO.path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster, initial_model=scenes.DEMO.path) as (pilot, app, _):
         await pilot.press("l")
         await until(pilot, lambda: toasts(app))
         assert toasts(app) == ["No [llama.cpp] found. Build one."]
@@ -151,10 +138,8 @@ async def test_a_refused_launch_becomes_a_toast(make_app: MakeApp) -> None:
         assert "No [llama.cpp] found. Build one." in screen_text(app)
 
 
-async def test_a_mistake_of_ours_ends_nothing(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_a_mistake_of_ours_ends_nothing(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, _):
 
         async def broken() -> None:
             raise ValueError("oops")
@@ -166,12 +151,9 @@ async def test_a_mistake_of_ours_ends_nothing(make_app: MakeApp) -> None:
 
 @pytest.mark.parametrize(("key", "stops"), [("enter", 0), ("escape", 0), ("y", 1)])
 async def test_stop_asks_and_cancel_comes_first(
-    make_app: MakeApp, key: str, stops: int
+    started: Started, key: str, stops: int
 ) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         await pilot.press("s")
         await dialog(pilot)
         assert "GLM-4.7-Flash-Q4_K_M is serving" in screen_text(app)
@@ -181,18 +163,15 @@ async def test_stop_asks_and_cancel_comes_first(
         assert len(cluster.called("stop")) == stops
 
 
-async def test_stop_with_nothing_running_says_so(make_app: MakeApp) -> None:
-    app = make_app(ScriptedCluster(scenes.idle()))
-    async with app.run_test(size=SIZE) as pilot:
+async def test_stop_with_nothing_running_says_so(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, _):
         await until(pilot, lambda: app.editor.snapshot)
         await pilot.press("s")
         await until(pilot, lambda: toasts(app) == ["Nothing runs"])
 
 
-async def test_balance_deals_by_memory_and_can_be_undone(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_balance_deals_by_memory_and_can_be_undone(started: Started) -> None:
+    async with started() as (pilot, app, _):
         await pilot.press("b")
         await pilot.pause()
         assert layers(app) == (34, 7, 7)
@@ -202,7 +181,7 @@ async def test_balance_deals_by_memory_and_can_be_undone(make_app: MakeApp) -> N
         assert app.editor.unchanged
 
 
-async def test_balance_counts_what_runs_as_free(make_app: MakeApp) -> None:
+async def test_balance_counts_what_runs_as_free(started: Started) -> None:
     """A launch gives it back first: where all have as much, all get as much."""
     lopsided = with_counts(scenes.DEMO_PLAN.split, (0, 12, 1))
     plan = msgspec.structs.replace(scenes.DEMO_PLAN, split=lopsided)
@@ -222,21 +201,22 @@ async def test_balance_counts_what_runs_as_free(make_app: MakeApp) -> None:
         return msgspec.structs.replace(peer, devices=tuple(devices))
 
     peers = tuple(map(left_to, serving.peers))
-    app = make_app(ScriptedCluster(msgspec.structs.replace(serving, peers=peers)))
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(msgspec.structs.replace(serving, peers=peers)) as (
+        pilot,
+        app,
+        _,
+    ):
         assert layers(app) == (0, 12, 1)
         await pilot.press("b")
         await until(pilot, lambda: layers(app) == (0, 6, 7))
 
 
 async def test_a_stop_during_a_launch_leaves_the_plan_to_be_met_again(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serving = scenes.homelab_serving()
     speed = msgspec.structs.replace(serving.speed, requests_active=0)
     cluster = ScriptedCluster(msgspec.structs.replace(serving, speed=speed))
-    app = make_app(cluster, initial_model=scenes.DEMO.path)
     asked = asyncio.Event()
 
     async def launch(plan: Plan, *, replaces: int | None = None) -> ClusterSnapshot:
@@ -245,8 +225,7 @@ async def test_a_stop_during_a_launch_leaves_the_plan_to_be_met_again(
         raise AssertionError
 
     monkeypatch.setattr(cluster, "launch", launch)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster, initial_model=scenes.DEMO.path) as (pilot, app, _):
         await until(pilot, lambda: app.editor.plan == scenes.DEMO_PLAN)
         app.action_launch()
         await until(pilot, asked.is_set)
@@ -257,7 +236,7 @@ async def test_a_stop_during_a_launch_leaves_the_plan_to_be_met_again(
 
 @pytest.mark.parametrize("pane", ["split", "peers", "live"])
 async def test_the_keys_of_a_failure_work_wherever_it_is_seen(
-    make_app: MakeApp, pane: str
+    started: Started, pane: str
 ) -> None:
     failed = scenes.demo_failed()
     assert failed.failure
@@ -267,9 +246,7 @@ async def test_the_keys_of_a_failure_work_wherever_it_is_seen(
         state=ProcessState.EXITED,
     )
     failed = msgspec.structs.replace(failed, processes=(ended,))
-    app = make_app(ScriptedCluster(failed))
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(failed) as (pilot, app, _):
         app._home.go_to(pane)
         await pilot.pause()
         assert "O opens the log" in screen_text(app)

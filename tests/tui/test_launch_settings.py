@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from backends.split.loads import DeviceLoad
     from backends.state import Plan
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
@@ -87,10 +88,13 @@ def complaint(dialog: LaunchDialog, name: str) -> str:
     )
 
 
-async def test_settings_by_key_are_one_step_and_are_launched(make_app: MakeApp) -> None:
+async def test_settings_by_key_are_one_step_and_are_launched(started: Started) -> None:
     cluster = demo()
-    app = make_app(cluster, initial_model=PLAN.model)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(cluster, initial_model=PLAN.model, wait=False) as (
+        pilot,
+        app,
+        _,
+    ):
         await opened(pilot)
         # Fast: keys that come while others are worked on keep their places.
         await pilot.press(*"2048", "down", "down", "right", "right", "down", "right")
@@ -115,11 +119,8 @@ async def test_settings_by_key_are_one_step_and_are_launched(make_app: MakeApp) 
         assert cluster.called("launch")[-1].asked.worker_threads == 3
 
 
-async def test_undo_takes_them_back_and_redo_makes_them_again(
-    make_app: MakeApp,
-) -> None:
-    app = make_app(demo(), initial_model=PLAN.model)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_undo_takes_them_back_and_redo_makes_them_again(started: Started) -> None:
+    async with started(demo(), initial_model=PLAN.model, wait=False) as (pilot, app, _):
         await opened(pilot)
         await typed(pilot, "slots", "2")
         await typed(pilot, "extra_args", "--temp 0.2")
@@ -135,10 +136,9 @@ async def test_undo_takes_them_back_and_redo_makes_them_again(
 
 
 async def test_escape_changes_nothing_and_applying_the_same_is_no_step(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    app = make_app(demo(), initial_model=PLAN.model)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(demo(), initial_model=PLAN.model, wait=False) as (pilot, app, _):
         await opened(pilot)
         await typed(pilot, "slots", "7")
         await pilot.press("escape")
@@ -151,9 +151,8 @@ async def test_escape_changes_nothing_and_applying_the_same_is_no_step(
         assert not app.editor.can_undo
 
 
-async def test_the_mouse_does_it_too(make_app: MakeApp) -> None:
-    app = make_app(demo(), initial_model=PLAN.model)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_the_mouse_does_it_too(started: Started) -> None:
+    async with started(demo(), initial_model=PLAN.model, wait=False) as (pilot, app, _):
         dialog = await opened(pilot)
         strip = dialog.query_one("#cache_type_v", OptionStrip)
         column = text_of(strip).index("q8_0") + 1
@@ -188,9 +187,8 @@ WRONG = (
 )
 
 
-async def test_what_cannot_be_meant_is_said_under_its_field(make_app: MakeApp) -> None:
-    app = make_app(demo(), initial_model=PLAN.model)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_what_cannot_be_meant_is_said_under_its_field(started: Started) -> None:
+    async with started(demo(), initial_model=PLAN.model, wait=False) as (pilot, app, _):
         dialog = await opened(pilot)
         texts = {row.key: row.text for row in dialog._rows}
         for name, text, sentence in WRONG:
@@ -208,11 +206,9 @@ async def test_what_cannot_be_meant_is_said_under_its_field(make_app: MakeApp) -
 
 
 async def test_figures_of_other_settings_carry_no_tick_beside_an_error(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started() as (pilot, app, _):
         await pilot.press("p")
         await until(pilot, lambda: isinstance(app.screen, LaunchDialog))
         table = app.screen.query_one(LoadTable)
@@ -225,9 +221,8 @@ async def test_figures_of_other_settings_carry_no_tick_beside_an_error(
         await until(pilot, lambda: text_of(table).endswith(("✓", "~")))
 
 
-async def test_v_needs_flash_attention_where_it_is_quantised(make_app: MakeApp) -> None:
-    app = make_app(demo(), initial_model=PLAN.model)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_v_needs_flash_attention_where_it_is_quantised(started: Started) -> None:
+    async with started(demo(), initial_model=PLAN.model, wait=False) as (pilot, _, _):
         dialog = await opened(pilot)
         dialog.query_one("#cache_type_v", OptionStrip).focus()
         await pilot.press("right", "right")
@@ -238,13 +233,16 @@ async def test_v_needs_flash_attention_where_it_is_quantised(make_app: MakeApp) 
 
 
 async def test_memory_follows_each_change_and_then_the_engine_is_asked(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch_dialog, "ASK_AFTER_S", 0.02)
     cluster = demo()
     cluster.memories = _engine_says
-    app = make_app(cluster, initial_model=PLAN.model)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(cluster, initial_model=PLAN.model, wait=False) as (
+        pilot,
+        app,
+        _,
+    ):
         dialog = await opened(pilot)
         table = dialog.query_one(LoadTable)
         assert table.edit is not None
@@ -279,12 +277,15 @@ def _engine_says(plan: Plan) -> PlanMemory:
 
 
 async def test_other_workers_are_the_controllers_to_deal_out(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch_dialog, "ASK_AFTER_S", 0.02)
     cluster = demo()
-    app = make_app(cluster, initial_model=PLAN.model)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(cluster, initial_model=PLAN.model, wait=False) as (
+        pilot,
+        app,
+        _,
+    ):
         await opened(pilot)
         await typed(pilot, "slots", "2")
         await typed(pilot, "workers", "3")
@@ -308,10 +309,9 @@ async def test_other_workers_are_the_controllers_to_deal_out(
         assert plan_of(app) == plan
 
 
-async def test_what_runs_otherwise_than_it_is_set_is_said(make_app: MakeApp) -> None:
+async def test_what_runs_otherwise_than_it_is_set_is_said(started: Started) -> None:
     cluster = demo(serving=True)
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(cluster, wait=False) as (pilot, app, _):
         await opened(pilot)
         await typed(pilot, "slots", "2")
         await typed(pilot, "extra_args", "--temp 0.2")
@@ -342,9 +342,8 @@ async def test_they_are_kept_for_the_next_start(
         assert dialog.query_one("#slots", Input).value == "2"
 
 
-async def test_help_is_there_within_the_dialog(make_app: MakeApp) -> None:
-    app = make_app(demo(), initial_model=PLAN.model)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_help_is_there_within_the_dialog(started: Started) -> None:
+    async with started(demo(), initial_model=PLAN.model, wait=False) as (pilot, app, _):
         dialog = await opened(pilot)
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpDialog))
@@ -355,9 +354,12 @@ async def test_help_is_there_within_the_dialog(make_app: MakeApp) -> None:
         await closed(pilot)
 
 
-async def test_the_dialog_scrolls_where_there_is_little_room(make_app: MakeApp) -> None:
-    app = make_app(demo(), initial_model=PLAN.model)
-    async with app.run_test(size=(60, 18)) as pilot:
+async def test_the_dialog_scrolls_where_there_is_little_room(started: Started) -> None:
+    async with started(demo(), initial_model=PLAN.model, size=(60, 18), wait=False) as (
+        pilot,
+        app,
+        _,
+    ):
         dialog = await opened(pilot)
         assert "Apply" in screen_text(app)
         await typed(pilot, "extra_args", "--port 9")

@@ -8,25 +8,20 @@ import pytest
 
 from backends.errors import ControllerError
 from tests.tui import scenes
-from tests.tui.helpers import settled, toasts, until
+from tests.tui.helpers import toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.ask import ChoiceDialog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from tests.kit.console import Started
 
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
-from tests.tui.flowing import SIZE, dialog
+from tests.tui.flowing import dialog
 
 
 async def test_with_nothing_running_q_leaves_and_lets_the_controller_go(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
         await until(pilot, lambda: app.editor.snapshot)
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running)
@@ -45,12 +40,9 @@ async def test_with_nothing_running_q_leaves_and_lets_the_controller_go(
     ],
 )
 async def test_leaving_a_running_cluster_asks(
-    make_app: MakeApp, keys: list[str], left: bool, shutdowns: list[bool]
+    started: Started, keys: list[str], left: bool, shutdowns: list[bool]
 ) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         await pilot.press("q")
         await dialog(pilot)
         await pilot.press(*keys)
@@ -61,20 +53,17 @@ async def test_leaving_a_running_cluster_asks(
     assert cluster.called("shutdown") == shutdowns
 
 
-async def test_a_controller_that_is_gone_keeps_nobody(make_app: MakeApp) -> None:
+async def test_a_controller_that_is_gone_keeps_nobody(started: Started) -> None:
     cluster = ScriptedCluster(scenes.idle())
     cluster.errors["shutdown"] = ControllerError("It is gone")
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(cluster, wait=False) as (pilot, app, _):
         await until(pilot, lambda: app.editor.snapshot)
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running)
 
 
-async def test_ctrl_c_ends_nothing(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_ctrl_c_ends_nothing(started: Started) -> None:
+    async with started() as (pilot, app, _):
         await pilot.press("ctrl+c")
         await pilot.pause()
         assert app.is_running

@@ -19,9 +19,8 @@ from backends.state import (
     WorkerSpec,
 )
 from tests.tui import scenes
-from tests.tui.helpers import settled, text_of, until
+from tests.tui.helpers import text_of, until
 from tests.tui.links import BOX, MINI, PLAIN, link
-from tests.tui.scripted import ScriptedCluster
 from tui.model.facts import LiveFacts
 from tui.model.quantities import (
     rate_text,
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from textual.geometry import Region
 
     from backends.state import ClusterSnapshot
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
@@ -201,18 +201,16 @@ def test_a_worker_without_an_answer_is_shown_as_silent() -> None:
 # --- on the screen ----------------------------------------------------------------
 
 
-async def strip(make_app: MakeApp, snapshot: ClusterSnapshot, width: int) -> list[str]:
+async def strip(started: Started, snapshot: ClusterSnapshot, width: int) -> list[str]:
     """Figures row by row, then the token bar."""
-    app = make_app(ScriptedCluster(snapshot))
-    async with app.run_test(size=(width, 36)) as pilot:
-        await settled(pilot)
+    async with started(snapshot, size=(width, 36)) as (pilot, app, _):
         await until(pilot, lambda: app.query_one(TokenBar).size.width)
         figures = text_of(app.query_one(LiveFigures)).splitlines()
         return [*figures, text_of(app.query_one(TokenBar))]
 
 
-async def test_the_strip_says_what_a_token_costs(make_app: MakeApp) -> None:
-    speed, prompt, context, token = await strip(make_app, serving(MINI, BOX), 120)
+async def test_the_strip_says_what_a_token_costs(started: Started) -> None:
+    speed, prompt, context, token = await strip(started, serving(MINI, BOX), 120)
     wanted = "generate 21.3 tok/s trips/tok 2.0 mini RTT 3.10 ms 0.44 MB/s in flight 1"
     assert " ".join(speed.split()) == wanted
     assert prompt.split()[3:9] == ["up/tok", "23.8", "KiB", "box", "RTT", "420"]
@@ -224,26 +222,25 @@ FOUR = Generation(tokens_per_pass=4.0, trips_per_pass=1.1)
 """Of four slots."""
 
 
-async def test_where_slots_share_passes_it_says_so(make_app: MakeApp) -> None:
+async def test_where_slots_share_passes_it_says_so(started: Started) -> None:
     links = (msgspec.structs.replace(link, generation=FOUR) for link in (MINI, BOX))
-    token = (await strip(make_app, serving(*links), 120))[-1]
+    token = (await strip(started, serving(*links), 120))[-1]
     assert token.endswith("4.0 tok/pass   p50   46.0 ms   p99   61.2 ms")
 
 
-async def test_the_acceptance_is_on_the_frame(make_app: MakeApp) -> None:
+async def test_the_acceptance_is_on_the_frame(started: Started) -> None:
     speed = Speed(
         tok_per_s=40.0, acceptance=Acceptance(drafted=8, accepted=6, passes=1)
     )
-    app = make_app(ScriptedCluster(serving(MINI, BOX, speed=speed)))
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with started(serving(MINI, BOX, speed=speed), wait=False) as (pilot, app, _):
         pane = app.query_one(LivePane)
         await until(
             pilot, lambda: "75 % of the draft accepted" in f"{pane.border_subtitle}"
         )
 
 
-async def test_the_bar_is_the_head_then_each_worker(make_app: MakeApp) -> None:
-    bar = (await strip(make_app, serving(MINI, BOX), 160))[-1]
+async def test_the_bar_is_the_head_then_each_worker(started: Started) -> None:
+    bar = (await strip(started, serving(MINI, BOX), 160))[-1]
     order = [bar.index(text) for text in ("A head 26.5", "B mini 9.80", "C box 5.20")]
     assert order == sorted(order)
     assert bar.index("A head") < bar.index("░") < bar.index("B mini") < bar.index("▒")
@@ -251,22 +248,22 @@ async def test_the_bar_is_the_head_then_each_worker(make_app: MakeApp) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
-async def test_the_bar_fills_its_line(make_app: MakeApp, width: int) -> None:
-    bar = (await strip(make_app, serving_many(), width))[-1]
+async def test_the_bar_fills_its_line(started: Started, width: int) -> None:
+    bar = (await strip(started, serving_many(), width))[-1]
     assert len(bar) == width - 4
     assert bar.index("A") < bar.index("B") < bar.index("H") < bar.index("p99")
 
 
 async def test_time_of_a_worker_nobody_reads_is_not_given_to_the_head_alone(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
     assert (
-        "A head + attic 32.6" in (await strip(make_app, serving(MINI, PLAIN), 120))[-1]
+        "A head + attic 32.6" in (await strip(started, serving(MINI, PLAIN), 120))[-1]
     )
 
 
-async def test_nothing_is_cut_at_the_least_width(make_app: MakeApp) -> None:
-    assert "…" not in "".join(await strip(make_app, serving(MINI, BOX), 60))
+async def test_nothing_is_cut_at_the_least_width(started: Started) -> None:
+    assert "…" not in "".join(await strip(started, serving(MINI, BOX), 60))
 
 
 @pytest.mark.parametrize(
@@ -282,35 +279,29 @@ async def test_nothing_is_cut_at_the_least_width(make_app: MakeApp) -> None:
     ],
 )
 async def test_it_says_why_there_is_no_bar(
-    make_app: MakeApp, snapshot: ClusterSnapshot, said: str
+    started: Started, snapshot: ClusterSnapshot, said: str
 ) -> None:
-    lines = await strip(make_app, snapshot, 80)
+    lines = await strip(started, snapshot, 80)
     assert said in lines[-1]
     assert snapshot.links or "trips/tok" not in lines[0]
 
 
-async def test_without_links_the_graph_takes_their_room(make_app: MakeApp) -> None:
-    app = make_app(ScriptedCluster(serving()))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settled(pilot)
+async def test_without_links_the_graph_takes_their_room(started: Started) -> None:
+    async with started(serving(), size=(80, 24)) as (pilot, app, _):
         app._home.go_to("live")
         await until(pilot, lambda: app._home.live.graph.size.width > 30)
 
 
-async def test_the_bars_colours_follow_the_split(make_app: MakeApp) -> None:
-    app = make_app(ScriptedCluster(serving(MINI, BOX)))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_the_bars_colours_follow_the_split(started: Started) -> None:
+    async with started(serving(MINI, BOX)) as (pilot, app, _):
         app._home.go_to("split")
         await pilot.press("greater_than_sign")
         await pilot.pause()
         assert "B mini" in text_of(app.query_one(TokenBar))
 
 
-async def test_everything_shows_at_the_least_usual_size(make_app: MakeApp) -> None:
-    app = make_app(ScriptedCluster(serving(MINI, BOX)))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settled(pilot)
+async def test_everything_shows_at_the_least_usual_size(started: Started) -> None:
+    async with started(serving(MINI, BOX), size=(80, 24)) as (pilot, app, _):
         bar, live = app.query_one(TokenBar), app._home.live
         app._home.go_to("live")
         await until(pilot, lambda: live.has_focus and bar.size.height)
@@ -334,10 +325,8 @@ def test_a_span_is_where_lines_differ() -> None:
 
 
 async def test_only_changed_cells_are_painted(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = ScriptedCluster(serving(MINI, BOX))
-    app = make_app(cluster)
     painted: list[tuple[str, tuple[Region, ...]]] = []
     refresh = StripWidget.refresh
 
@@ -345,8 +334,7 @@ async def test_only_changed_cells_are_painted(
         painted.append((type(self).__name__, regions))
         return refresh(self, *regions, **options)
 
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started(serving(MINI, BOX)) as (pilot, app, cluster):
         monkeypatch.setattr(StripWidget, "refresh", spy)
         slower = msgspec.structs.replace(MINI, rtt_ms=3.4)
         cluster.push(serving(slower, BOX, seq=9))
@@ -377,13 +365,11 @@ def test_trips_of_a_token_and_of_a_pass_where_they_differ(
     assert dict(line_figures(facts))["trips/tok"].strip() == said
 
 
-async def test_what_pairs_left_at_home_is_on_the_frame(make_app: MakeApp) -> None:
+async def test_what_pairs_left_at_home_is_on_the_frame(started: Started) -> None:
     paired = msgspec.structs.replace(
         MINI, mode="pair", wire_bytes_up=1 << 20, wire_bytes_down=1 << 20
     )
-    app = make_app(ScriptedCluster(serving(paired, BOX)))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started(serving(paired, BOX)) as (pilot, app, _):
         pane = app.screen.query_one(LivePane)
         await until(pilot, lambda: "1 pair · crossed" in str(pane.border_subtitle))
 

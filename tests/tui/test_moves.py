@@ -21,15 +21,15 @@ from tui.dialogs.ask import ChoiceDialog
 from tui.screens.cluster.split_bar import SplitBar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import pytest
     from textual.pilot import Pilot
 
     from backends.state import ClusterSnapshot
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
-    MakeApp = Callable[..., DllmApp]
 
 SIZE = (120, 36)
 KEY_GAP_S = 0.001
@@ -64,7 +64,7 @@ async def quiet(pilot: Pilot[None], app: DllmApp) -> None:
 
 
 async def test_a_burst_of_keys_loses_none_and_is_undone_one_by_one(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
     """240 keys at 1 ms, as a slow line over SSH delivers them."""
     chosen = random.Random(7).choices(("left", "right"), k=240)
@@ -72,9 +72,7 @@ async def test_a_burst_of_keys_loses_none_and_is_undone_one_by_one(
     for key in chosen:
         place = expected[-1] + (1 if key == "right" else -1)
         expected.append(min(max(place, 0), 34))
-    app = make_app(ScriptedCluster(scenes.homelab_serving()))
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(scenes.homelab_serving()) as (pilot, app, _):
         await burst(app, chosen)
         await quiet(pilot, app)
         assert layers(app)[0] == expected[-1]
@@ -87,21 +85,16 @@ async def test_a_burst_of_keys_loses_none_and_is_undone_one_by_one(
         assert counts(app.editor.plan.split) == (26, 8, 14)
 
 
-async def test_undo_and_redo_in_a_burst_are_exact(make_app: MakeApp) -> None:
-    app = make_app(ScriptedCluster(scenes.homelab_serving()))
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_undo_and_redo_in_a_burst_are_exact(started: Started) -> None:
+    async with started(scenes.homelab_serving()) as (pilot, app, _):
         await burst(app, ["right"] * 4 + ["u"] * 3 + ["U"] * 2 + ["left"] + ["u"] * 4)
         await quiet(pilot, app)
         assert layers(app) == (26, 8, 14)
         assert not app.query_one(SplitBar).can_undo
 
 
-async def test_snapshots_in_a_burst_take_nothing_back(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_snapshots_in_a_burst_take_nothing_back(started: Started) -> None:
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         for seq in range(8, 16):
             await burst(app, ["left"] * 3)
             cluster.push(numbered(scenes.homelab_serving(), seq))
@@ -113,14 +106,11 @@ async def test_snapshots_in_a_burst_take_nothing_back(make_app: MakeApp) -> None
 
 
 async def test_a_late_snapshot_takes_nothing_back_after_a_launch(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller's answer to the launch is newer than what comes after it."""
     before = scenes.demo_serving()
-    cluster = ScriptedCluster(before)
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(before) as (pilot, app, cluster):
 
         async def launch(plan: object, *, replaces: int | None = None) -> object:
             cluster.calls.append(("launch", plan))
@@ -142,12 +132,13 @@ async def test_a_late_snapshot_takes_nothing_back_after_a_launch(
 
 
 async def test_what_another_console_launches_is_shown_and_can_be_undone(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster, initial_model=scenes.DEMO.path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(scenes.idle(), initial_model=scenes.DEMO.path) as (
+        pilot,
+        app,
+        cluster,
+    ):
         await pilot.press("left", "left")
         cluster.push(scenes.homelab_serving())
         await until(pilot, lambda: layers(app) == (26, 8, 14))
@@ -161,13 +152,10 @@ async def test_what_another_console_launches_is_shown_and_can_be_undone(
 
 
 async def test_another_models_header_is_never_taken_for_this_ones(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
     """While another client's launch begins, the snapshot has the old header still."""
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         mixed = msgspec.structs.replace(
             scenes.demo_starting(), model=scenes.GLM, seq=9, speed=Speed()
         )
@@ -179,7 +167,7 @@ async def test_another_models_header_is_never_taken_for_this_ones(
 
 
 async def test_a_slow_header_is_read_once_though_snapshots_come(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = msgspec.structs.replace(scenes.homelab_serving(), model=None)
     cluster = ScriptedCluster(bare)
@@ -192,8 +180,7 @@ async def test_a_slow_header_is_read_once_though_snapshots_come(
         return scenes.GLM
 
     monkeypatch.setattr(cluster, "inspect", inspect)
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(cluster, wait=False) as (pilot, app, _):
         await until(pilot, lambda: asked)
         cluster.push(numbered(bare, 8))
         await until(pilot, lambda: app.editor.snapshot.seq == 8)  # type: ignore[union-attr]
@@ -203,14 +190,11 @@ async def test_a_slow_header_is_read_once_though_snapshots_come(
         assert app.editor.model == scenes.GLM
 
 
-async def test_a_header_that_cannot_be_read_is_said_once(
-    make_app: MakeApp,
-) -> None:
+async def test_a_header_that_cannot_be_read_is_said_once(started: Started) -> None:
     bare = msgspec.structs.replace(scenes.homelab_serving(), model=None)
     cluster = ScriptedCluster(bare)
     cluster.errors["inspect"] = ModelError("It cannot be read")
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(cluster, wait=False) as (pilot, app, _):
         await until(pilot, lambda: toasts(app))
         cluster.push(numbered(bare, 8))
         await until(pilot, lambda: app.editor.snapshot.seq == 8)  # type: ignore[union-attr]
@@ -222,13 +206,11 @@ async def test_a_header_that_cannot_be_read_is_said_once(
 
 
 async def test_a_question_nobody_asked_for_does_not_end_a_drag(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
     plans = {scenes.GLM.path: people.SPREAD_PLAN}
     cluster = ScriptedCluster(people.here(people.ADA, people.BOB), plans=plans)
-    app = make_app(cluster, initial_model=scenes.GLM.path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(cluster, initial_model=scenes.GLM.path) as (pilot, app, _):
         bar = app.query_one(SplitBar)
         assert await pilot.mouse_down(bar, offset=(bar.handle_x, 1))
         await pilot.hover(bar, offset=(bar.handle_x + 8, 1))
@@ -245,12 +227,9 @@ async def test_a_question_nobody_asked_for_does_not_end_a_drag(
 
 
 async def test_a_plan_from_elsewhere_ends_a_drag_of_what_is_gone(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         bar = app.query_one(SplitBar)
         assert await pilot.mouse_down(bar, offset=(bar.handle_x, 1))
         await pilot.hover(bar, offset=(bar.handle_x - 9, 1))
@@ -265,12 +244,9 @@ async def test_a_plan_from_elsewhere_ends_a_drag_of_what_is_gone(
 
 
 async def test_the_plan_launched_is_the_one_that_was_shown_when_it_was_asked(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         await pilot.press("left", "l")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         split = with_counts(scenes.HOMELAB_PLAN.split, (20, 14, 14))

@@ -18,7 +18,6 @@ from backends.state import (
 )
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
-from tests.tui.scripted import ScriptedCluster
 from tui.model.edit import marks_for
 from tui.model.editor import PlanEditor
 from tui.model.facts import LiveFacts
@@ -37,12 +36,9 @@ from tui.widgets.rate_graph import axis_top
 from tui.widgets.strips import StripWidget, bar_cells, clip, fitting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from backends.state import ClusterSnapshot
-    from tui.app.app import DllmApp
+    from tests.kit.console import Started
 
-    MakeApp = Callable[..., DllmApp]
 
 GIB, MIB = scenes.GIB, scenes.MIB
 
@@ -204,11 +200,8 @@ def test_one_column_per_second_and_one_gap_per_pause() -> None:
     assert list(history.columns) == [6.0, 7.0, None, 8.0]
 
 
-async def test_an_answer_too_short_to_sample_still_shows(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.demo_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_an_answer_too_short_to_sample_still_shows(started: Started) -> None:
+    async with started(scenes.demo_serving()) as (pilot, app, cluster):
         graph = app._home.live.graph
         assert not graph.history.columns
         speed = Speed(last_tok_per_s=345.0)
@@ -254,12 +247,11 @@ def test_a_failure_is_copied_whole() -> None:
 
 
 async def test_what_the_controller_says_shows_while_nothing_runs(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
     text = "No llama.cpp found. dllm-tui engine build makes one."
     snapshot = msgspec.structs.replace(scenes.idle(), message=text)
-    app = make_app(ScriptedCluster(snapshot))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with started(snapshot, size=(80, 24), wait=False) as (pilot, app, _):
         await until(pilot, lambda: text in screen_text(app))
 
 
@@ -267,10 +259,8 @@ async def test_what_the_controller_says_shows_while_nothing_runs(
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 200])
-async def test_no_line_is_wider_than_its_pane(make_app: MakeApp, width: int) -> None:
-    app = make_app()
-    async with app.run_test(size=(width, 36)) as pilot:
-        await settled(pilot)
+async def test_no_line_is_wider_than_its_pane(started: Started, width: int) -> None:
+    async with started(size=(width, 36)) as (_, app, _):
         for widget in app.screen.query("LoadTable, PeerList, StatusLine, KeyBar"):
             if not widget.display or not widget.content_size.width:
                 continue
@@ -278,10 +268,8 @@ async def test_no_line_is_wider_than_its_pane(make_app: MakeApp, width: int) -> 
                 assert strip.cell_length == widget.content_size.width, widget
 
 
-async def test_the_table_names_weights_kv_and_compute(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_the_table_names_weights_kv_and_compute(started: Started) -> None:
+    async with started() as (pilot, app, _):
         rows = text_of(app.query_one(LoadTable)).splitlines()
         assert rows[0].split() == [
             *("device", "layers", "weights", "KV", "buffers", "total"),
@@ -295,10 +283,8 @@ async def test_the_table_names_weights_kv_and_compute(make_app: MakeApp) -> None
         await until(pilot, lambda: "0.5 KV" in text_of(app.query_one(LoadTable)))
 
 
-async def test_peers_say_state_path_and_memory(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_peers_say_state_path_and_memory(started: Started) -> None:
+    async with started() as (_, app, _):
         text = text_of(app.query_one(PeerList))
         assert "● studio" in text
         assert "ssh 3.10 ms" in text
@@ -308,16 +294,14 @@ async def test_peers_say_state_path_and_memory(make_app: MakeApp) -> None:
         assert "no answer for 2 m" in text
 
 
-async def test_the_selected_peer_scrolls_into_view(make_app: MakeApp) -> None:
+async def test_the_selected_peer_scrolls_into_view(started: Started) -> None:
     peers = tuple(
         msgspec.structs.replace(peer, name=f"{peer.name}{n}")
         for n in range(5)
         for peer in scenes.homelab_peers(PeerState.SERVING)
     )
     snapshot = msgspec.structs.replace(scenes.homelab_serving(), peers=peers)
-    app = make_app(ScriptedCluster(snapshot))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started(snapshot) as (pilot, app, _):
         app._home.go_to("peers")
         await pilot.press("G")
         await until(pilot, lambda: app._home.peers.scroll_y > 0)
@@ -326,9 +310,8 @@ async def test_the_selected_peer_scrolls_into_view(make_app: MakeApp) -> None:
         await until(pilot, lambda: app._home.peers.scroll_y == 0)
 
 
-async def test_a_failure_can_be_selected_with_the_mouse(make_app: MakeApp) -> None:
-    app = make_app(ScriptedCluster(scenes.demo_failed()))
-    async with app.run_test(size=(120, 36)) as pilot:
+async def test_a_failure_can_be_selected_with_the_mouse(started: Started) -> None:
+    async with started(scenes.demo_failed(), wait=False) as (pilot, app, _):
         panel = app._home.live._failure
         await until(pilot, lambda: panel.size.height > 1)
         first, second = text_of(panel).splitlines()[:2]
@@ -357,11 +340,9 @@ async def test_a_failure_can_be_selected_with_the_mouse(make_app: MakeApp) -> No
     ],
 )
 async def test_text_to_read_can_be_selected(
-    make_app: MakeApp, snapshot: ClusterSnapshot, mode: str, widget: type[StripWidget]
+    started: Started, snapshot: ClusterSnapshot, mode: str, widget: type[StripWidget]
 ) -> None:
-    app = make_app(ScriptedCluster(snapshot))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started(snapshot) as (pilot, app, _):
         await app.action_show_mode(mode)
         await settled(pilot)
         shown = app.screen.query(widget).first()
@@ -380,15 +361,14 @@ async def test_text_to_read_can_be_selected(
         assert len(selected) >= 5
 
 
-async def test_foreign_text_is_shown_as_it_is(make_app: MakeApp) -> None:
+async def test_foreign_text_is_shown_as_it_is(started: Started) -> None:
     """Names and logs may hold brackets; they are text, not markup."""
     tail = ("[red]no[/red]", "tab\there", "\x1b[2J")
     failure = Failure(what="[bold]it[/] broke", log_tail=tail)
     snapshot = msgspec.structs.replace(
         scenes.idle(), state=ClusterState.FAILED, failure=failure
     )
-    app = make_app(ScriptedCluster(snapshot))
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with started(snapshot, wait=False) as (pilot, app, _):
         await until(pilot, lambda: app.editor.snapshot)
         await pilot.pause()
         text = text_of(app._home.live._failure)
@@ -398,10 +378,8 @@ async def test_foreign_text_is_shown_as_it_is(make_app: MakeApp) -> None:
         assert "\x1b" not in text
 
 
-async def test_running_steps_count_on_and_pending_ones_wait(make_app: MakeApp) -> None:
-    app = make_app(ScriptedCluster(scenes.demo_starting()))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_running_steps_count_on_and_pending_ones_wait(started: Started) -> None:
+    async with started(scenes.demo_starting()) as (_, app, _):
         rows = text_of(app.query_one(StepList)).splitlines()
         assert rows[0].startswith("✓ engine b6500 found")
         assert "8.20 s" in rows[4]
@@ -409,22 +387,17 @@ async def test_running_steps_count_on_and_pending_ones_wait(make_app: MakeApp) -
         assert rows[5].startswith("· split checked")
 
 
-async def test_a_failed_step_is_marked(make_app: MakeApp) -> None:
+async def test_a_failed_step_is_marked(started: Started) -> None:
     steps = (Step(id="a", title="worker1 listens", state=StepState.FAILED, seconds=3),)
     snapshot = msgspec.structs.replace(scenes.demo_starting(), steps=steps)
-    app = make_app(ScriptedCluster(snapshot))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settled(pilot)
+    async with started(snapshot, size=(80, 24)) as (_, app, _):
         assert text_of(app.query_one(StepList)).startswith("✗ worker1 listens")
 
 
 async def test_nothing_is_drawn_for_a_snapshot_that_changes_nothing(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    cluster = ScriptedCluster(scenes.demo_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started(scenes.demo_serving()) as (pilot, app, cluster):
         home = app._home
         drawn = (
             home.split.bar,

@@ -11,25 +11,20 @@ from textual import events
 from backends.state import Peer, PeerAnswer, PeerState, QuestionKind, Transport
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.question import HostKeyDialog, QuestionDialog, SecretDialog
 from tui.model.peer_facts import peer_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from tests.kit.console import Started
 
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
-from tests.tui.peering import SIZE, asks, on_peers, question
+from tests.tui.peering import asks, on_peers, question
 
 
-async def test_a_host_key_is_shown_and_trusted(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(people.here(people.MINI))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_a_host_key_is_shown_and_trusted(started: Started) -> None:
+    async with started(people.here(people.MINI), wait=False) as (pilot, app, cluster):
         dialog = await question(pilot)
         assert isinstance(dialog, HostKeyDialog)
         text = screen_text(app)
@@ -42,10 +37,8 @@ async def test_a_host_key_is_shown_and_trusted(make_app: MakeApp) -> None:
 
 
 @pytest.mark.parametrize("key", ["enter", "escape", "n", "y", "t"])
-async def test_nothing_but_a_decision_trusts_a_key(make_app: MakeApp, key: str) -> None:
-    cluster = ScriptedCluster(people.here(people.MINI))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_nothing_but_a_decision_trusts_a_key(started: Started, key: str) -> None:
+    async with started(people.here(people.MINI), wait=False) as (pilot, _, cluster):
         await question(pilot)
         await pilot.press(key)
         await pilot.pause()
@@ -53,10 +46,8 @@ async def test_nothing_but_a_decision_trusts_a_key(make_app: MakeApp, key: str) 
 
 
 @pytest.mark.parametrize("kind", [QuestionKind.PASSWORD, QuestionKind.PASSPHRASE])
-async def test_a_secret_is_not_shown(make_app: MakeApp, kind: QuestionKind) -> None:
-    cluster = ScriptedCluster(people.here(asks(kind)))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_a_secret_is_not_shown(started: Started, kind: QuestionKind) -> None:
+    async with started(people.here(asks(kind)), wait=False) as (pilot, app, cluster):
         assert isinstance(await question(pilot), SecretDialog)
         assert "never stored" in screen_text(app)
         await pilot.press("enter")
@@ -71,10 +62,8 @@ async def test_a_secret_is_not_shown(make_app: MakeApp, kind: QuestionKind) -> N
         assert all("s3q!" not in event.text for event in app.event_log)
 
 
-async def test_a_question_is_put_once_and_again_by_enter(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(people.here(people.MINI))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_a_question_is_put_once_and_again_by_enter(started: Started) -> None:
+    async with started(people.here(people.MINI), wait=False) as (pilot, app, cluster):
         await question(pilot)
         await pilot.press("escape")
         later = msgspec.structs.replace(people.here(people.MINI), seq=9)
@@ -86,10 +75,12 @@ async def test_a_question_is_put_once_and_again_by_enter(make_app: MakeApp) -> N
         await question(pilot)
 
 
-async def test_a_question_asked_anew_is_put_anew(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(people.here(asks(QuestionKind.PASSWORD)))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_a_question_asked_anew_is_put_anew(started: Started) -> None:
+    async with started(people.here(asks(QuestionKind.PASSWORD)), wait=False) as (
+        pilot,
+        _,
+        cluster,
+    ):
         await question(pilot)
         await pilot.press("x", "enter")
         again = msgspec.structs.replace(asks(QuestionKind.PASSWORD), since=scenes.NOW)
@@ -98,22 +89,18 @@ async def test_a_question_asked_anew_is_put_anew(make_app: MakeApp) -> None:
         await question(pilot)
 
 
-async def test_several_questions_come_one_after_the_other(make_app: MakeApp) -> None:
+async def test_several_questions_come_one_after_the_other(started: Started) -> None:
     cluster = ScriptedCluster(
         people.here(people.MINI, asks(QuestionKind.PASSWORD, "bob"))
     )
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(cluster, wait=False) as (pilot, app, _):
         assert isinstance(await question(pilot), HostKeyDialog)
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, SecretDialog))
 
 
-async def test_who_types_is_not_interrupted(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_who_types_is_not_interrupted(started: Started) -> None:
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         app._home.go_to("chat")
         await pilot.press("i", "h", "e")
         peers = (*scenes.homelab_peers(PeerState.SERVING), people.MINI)
@@ -123,10 +110,8 @@ async def test_who_types_is_not_interrupted(make_app: MakeApp) -> None:
         assert not isinstance(app.screen, QuestionDialog)
 
 
-async def test_a_question_on_another_screen_is_a_toast(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_a_question_on_another_screen_is_a_toast(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
         await until(pilot, lambda: app.editor.snapshot)
         await app.action_show_mode("logs")
         cluster.push(people.here(people.MINI))
@@ -134,30 +119,29 @@ async def test_a_question_on_another_screen_is_a_toast(make_app: MakeApp) -> Non
         assert not isinstance(app.screen, QuestionDialog)
 
 
-async def test_a_question_answered_elsewhere_goes_away(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(people.here(people.MINI))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_a_question_answered_elsewhere_goes_away(started: Started) -> None:
+    async with started(people.here(people.MINI), wait=False) as (pilot, app, cluster):
         await question(pilot)
         cluster.push(people.here(people.ADA))
         await until(pilot, lambda: not isinstance(app.screen, QuestionDialog))
         assert cluster.called("answer_peer") == []
 
 
-async def test_text_of_a_machine_is_no_markup(make_app: MakeApp) -> None:
+async def test_text_of_a_machine_is_no_markup(started: Started) -> None:
     asked = msgspec.structs.replace(people.PASSWORD, text="[red]Word[/] \x1b[2J?")
     peer = msgspec.structs.replace(people.MINI, question=asked, note=asked.text)
-    app = make_app(ScriptedCluster(people.here(peer)))
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(people.here(peer), wait=False) as (pilot, app, _):
         await question(pilot)
         await until(pilot, lambda: "[red]Word[/]" in screen_text(app))
         assert "\x1b" not in screen_text(app)
 
 
-async def test_enter_shows_all_that_is_known(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(people.here(people.ADA))
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 40)) as pilot:
+async def test_enter_shows_all_that_is_known(started: Started) -> None:
+    async with started(people.here(people.ADA), size=(120, 40), wait=False) as (
+        pilot,
+        app,
+        cluster,
+    ):
         await on_peers(pilot)
         await pilot.press("j", "enter")
         await until(pilot, lambda: isinstance(app.screen, PeerDialog))
@@ -202,11 +186,9 @@ def test_a_clock_that_is_off_is_told() -> None:
     assert ("clock", "1 m 30 s behind ours") in peer_rows(peer, scenes.NOW)
 
 
-async def test_no_dialog_opens_while_one_is_away(make_app: MakeApp) -> None:
+async def test_no_dialog_opens_while_one_is_away(started: Started) -> None:
     """A terminal without the focus takes it from the text field, too."""
-    cluster = ScriptedCluster(people.here(people.ADA))
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(people.here(people.ADA), wait=False) as (pilot, app, cluster):
         await on_peers(pilot)
         await pilot.press("escape")
         app.post_message(events.AppBlur())

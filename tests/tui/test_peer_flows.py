@@ -15,23 +15,16 @@ from backends.state import (
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
-from tests.tui.scripted import ScriptedCluster
 from tui.screens.cluster.split_bar import SplitBar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from tests.kit.console import Started
 
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
-from tests.tui.lineups import SIZE, cluster_of, machines, made, on_peer
+from tests.tui.lineups import at_peer, cluster_of, machines, on_peer
 
 
-async def test_w_leaves_a_peer_out_and_takes_it_in_again(make_app: MakeApp) -> None:
-    cluster = cluster_of()
-    app = made(make_app, cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "ada")
+async def test_w_leaves_a_peer_out_and_takes_it_in_again(started: Started) -> None:
+    async with at_peer(started, "ada") as (pilot, app, cluster):
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["bob", "box"])
         assert app.editor.plan is not None
@@ -44,10 +37,8 @@ async def test_w_leaves_a_peer_out_and_takes_it_in_again(make_app: MakeApp) -> N
         ]
 
 
-async def test_u_brings_the_plan_before_back(make_app: MakeApp) -> None:
-    app = made(make_app, cluster_of())
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "ada")
+async def test_u_brings_the_plan_before_back(started: Started) -> None:
+    async with at_peer(started, "ada") as (pilot, app, _):
         before = app.editor.plan
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["bob", "box"])
@@ -61,10 +52,8 @@ async def test_u_brings_the_plan_before_back(make_app: MakeApp) -> None:
         await until(pilot, lambda: app.editor.plan == before)
 
 
-async def test_w_on_this_machine_is_about_its_own_workers(make_app: MakeApp) -> None:
-    app = made(make_app, cluster_of())
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "local")
+async def test_w_on_this_machine_is_about_its_own_workers(started: Started) -> None:
+    async with at_peer(started, "local") as (pilot, app, _):
         await pilot.press("w")
         await until(pilot, lambda: "local" in machines(app))
         assert machines(app) == ["ada", "bob", "box", "local"]
@@ -72,12 +61,10 @@ async def test_w_on_this_machine_is_about_its_own_workers(make_app: MakeApp) -> 
         await until(pilot, lambda: machines(app) == ["ada", "bob", "box"])
 
 
-async def test_w_on_one_of_two_workers_here_leaves_the_other(
-    make_app: MakeApp,
-) -> None:
-    cluster = ScriptedCluster(scenes.demo_serving())
-    app = make_app(cluster, initial_model=scenes.DEMO.path)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_w_on_one_of_two_workers_here_leaves_the_other(started: Started) -> None:
+    async with started(
+        scenes.demo_serving(), initial_model=scenes.DEMO.path, wait=False
+    ) as (pilot, app, _):
         await on_peer(pilot, "worker1")
         await pilot.press("w")
         await until(
@@ -89,16 +76,14 @@ async def test_w_on_one_of_two_workers_here_leaves_the_other(
         assert toasts(app)[-1].startswith("worker1 is the only worker")
 
 
-async def test_what_the_user_set_survives_a_change_of_parts(make_app: MakeApp) -> None:
+async def test_what_the_user_set_survives_a_change_of_parts(started: Started) -> None:
     three = ServerSettings(slots=3, cache_type_k="q8_0")
     plan = msgspec.structs.replace(
         people.SPREAD_PLAN, server=three, extra_args=("--no-mmap",), relay=False
     )
     cluster = cluster_of()
     cluster.plans = {scenes.GLM.path: plan}
-    app = made(make_app, cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "ada")
+    async with at_peer(started, "ada", cluster) as (pilot, app, _):
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["bob", "box"])
         now = app.editor.plan
@@ -106,12 +91,8 @@ async def test_what_the_user_set_survives_a_change_of_parts(make_app: MakeApp) -
         assert (now.server, now.extra_args, now.relay) == (three, ("--no-mmap",), False)
 
 
-async def test_h_makes_a_peer_the_head_and_this_machine_again(
-    make_app: MakeApp,
-) -> None:
-    app = made(make_app, cluster_of())
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "ada")
+async def test_h_makes_a_peer_the_head_and_this_machine_again(started: Started) -> None:
+    async with at_peer(started, "ada") as (pilot, app, _):
         await pilot.press("h")
         await until(pilot, lambda: app.editor.plan and app.editor.plan.head == "ada")
         assert machines(app) == ["bob", "box"]
@@ -121,10 +102,8 @@ async def test_h_makes_a_peer_the_head_and_this_machine_again(
         await until(pilot, lambda: app.editor.plan and app.editor.plan.head == "local")
 
 
-async def test_two_quick_changes_are_both_made(make_app: MakeApp) -> None:
-    app = made(make_app, cluster_of())
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "ada")
+async def test_two_quick_changes_are_both_made(started: Started) -> None:
+    async with at_peer(started, "ada") as (pilot, app, _):
         await pilot.press("w", "j", "w")
         await until(pilot, lambda: machines(app) == ["box"])
 
@@ -147,12 +126,9 @@ async def test_two_quick_changes_are_both_made(make_app: MakeApp) -> None:
     ],
 )
 async def test_what_cannot_be_says_why(
-    make_app: MakeApp, name: str, key: str, part: str
+    started: Started, name: str, key: str, part: str
 ) -> None:
-    cluster = cluster_of()
-    app = made(make_app, cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, name)
+    async with at_peer(started, name) as (pilot, app, cluster):
         await pilot.press(key)
         await until(pilot, lambda: toasts(app))
         assert part in toasts(app)[0]
@@ -161,60 +137,50 @@ async def test_what_cannot_be_says_why(
 
 @pytest.mark.parametrize("key", ["w", "h", "c"])
 async def test_without_a_model_there_is_nothing_to_take_part_in(
-    make_app: MakeApp, key: str
+    started: Started, key: str
 ) -> None:
-    app = make_app(cluster_of())
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "ada")
+    async with at_peer(started, "ada", model="") as (pilot, app, _):
         await pilot.press(key)
         await until(pilot, lambda: toasts(app) == ["Pick a model first: m"])
 
 
-async def test_the_only_worker_stays(make_app: MakeApp) -> None:
+async def test_the_only_worker_stays(started: Started) -> None:
     cluster = cluster_of()
     lone = msgspec.structs.replace(
         people.SPREAD_PLAN, workers=people.SPREAD_PLAN.workers[:1]
     )
     cluster.plans = {scenes.GLM.path: lone}
-    app = made(make_app, cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "ada")
+    async with at_peer(started, "ada", cluster) as (pilot, app, _):
         await pilot.press("w")
         await until(pilot, lambda: toasts(app))
         assert "ada is the only worker" in toasts(app)[0]
 
 
 async def test_peers_that_went_away_do_not_keep_others_from_changing(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
     gone = msgspec.structs.replace(people.BOB, state=PeerState.UNREACHABLE)
-    app = made(make_app, cluster_of(people.ADA, gone, people.BOX))
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "box")
+    async with at_peer(started, "box", cluster_of(people.ADA, gone, people.BOX)) as (
+        pilot,
+        app,
+        _,
+    ):
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["ada"])
         await until(pilot, lambda: toasts(app))
         assert toasts(app) == ["Skipped (unavailable): bob"]
 
 
-async def test_a_refused_proposal_is_said_and_changes_nothing(
-    make_app: MakeApp,
-) -> None:
-    cluster = cluster_of()
-    app = made(make_app, cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "ada")
+async def test_a_refused_proposal_is_said_and_changes_nothing(started: Started) -> None:
+    async with at_peer(started, "ada") as (pilot, app, cluster):
         cluster.errors["propose"] = PlanError("It does not fit", "Add a machine.")
         await pilot.press("w")
         await until(pilot, lambda: toasts(app) == ["It does not fit. Add a machine."])
         assert app.editor.plan == people.SPREAD_PLAN
 
 
-async def test_the_plan_for_peers_launches(make_app: MakeApp) -> None:
-    cluster = cluster_of()
-    app = made(make_app, cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "bob")
+async def test_the_plan_for_peers_launches(started: Started) -> None:
+    async with at_peer(started, "bob") as (pilot, app, cluster):
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["ada", "box"])
         await pilot.press("l")

@@ -20,19 +20,13 @@ from tests.tui.helpers import screen_text, toasts, until
 from tui.dialogs.ask import ChoiceDialog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from tests.kit.console import Started
 
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
-from tests.tui.lineups import HOME, SIZE, Patient, cluster_of, made, on_peer
+from tests.tui.lineups import HOME, Patient, at_peer, cluster_of, on_peer
 
 
-async def test_provisioning_ends_with_a_toast(make_app: MakeApp) -> None:
-    cluster = cluster_of()
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "eve")
+async def test_provisioning_ends_with_a_toast(started: Started) -> None:
+    async with at_peer(started, "eve", model="") as (pilot, app, cluster):
         await pilot.press("p")
         await until(pilot, lambda: cluster.called("provision_peer"))
         assert toasts(app) == []
@@ -40,24 +34,23 @@ async def test_provisioning_ends_with_a_toast(make_app: MakeApp) -> None:
         await until(pilot, lambda: toasts(app) == ["eve has our engine now"])
 
 
-async def test_work_that_fails_says_why(make_app: MakeApp) -> None:
+async def test_work_that_fails_says_why(started: Started) -> None:
     cluster = cluster_of()
-    app = make_app(cluster)
     cluster.ending = ControllerError("The disk of eve is full", "Free 2.1 GiB.")
     cluster.done.set()
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "eve")
+    async with at_peer(started, "eve", cluster, model="") as (pilot, app, _):
         await pilot.press("p")
         await until(
             pilot, lambda: toasts(app) == ["The disk of eve is full. Free 2.1 GiB."]
         )
 
 
-async def test_x_ends_the_work_and_that_is_no_failure(make_app: MakeApp) -> None:
-    cluster = cluster_of(people.EVE)
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "eve")
+async def test_x_ends_the_work_and_that_is_no_failure(started: Started) -> None:
+    async with at_peer(started, "eve", cluster_of(people.EVE), model="") as (
+        pilot,
+        app,
+        cluster,
+    ):
         await pilot.press("p")
         await until(pilot, lambda: cluster.called("provision_peer"))
         busy = msgspec.structs.replace(
@@ -76,11 +69,8 @@ async def test_x_ends_the_work_and_that_is_no_failure(make_app: MakeApp) -> None
         assert toasts(app)[1].startswith("Cancelled on eve")
 
 
-async def test_leaving_the_console_ends_no_work(make_app: MakeApp) -> None:
-    cluster = cluster_of()
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "eve")
+async def test_leaving_the_console_ends_no_work(started: Started) -> None:
+    async with at_peer(started, "eve", model="") as (pilot, app, cluster):
         await pilot.press("p")
         await until(pilot, lambda: cluster.called("provision_peer"))
         await pilot.press("q")
@@ -88,25 +78,21 @@ async def test_leaving_the_console_ends_no_work(make_app: MakeApp) -> None:
     assert cluster.called("cancel_work") == []
 
 
-async def test_the_desks_model_is_copied(make_app: MakeApp) -> None:
-    cluster = cluster_of()
-    app = made(make_app, cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "bob")
+async def test_the_desks_model_is_copied(started: Started) -> None:
+    async with at_peer(started, "bob") as (pilot, app, cluster):
         await pilot.press("c")
         await until(pilot, lambda: toasts(app))
         assert cluster.called("copy_model") == [("bob", scenes.GLM.path)]
         assert toasts(app) == ["bob has GLM-4.7-Flash-Q4_K_M now"]
 
 
-async def test_a_model_of_a_peer_is_used_where_it_is(make_app: MakeApp) -> None:
+async def test_a_model_of_a_peer_is_used_where_it_is(started: Started) -> None:
     """``ada:/path`` names a file on ada: it is no path here, and copied by nobody."""
     path = "ada:/home/ada/models/big.gguf"
     cluster = cluster_of()
     cluster.models[path] = msgspec.structs.replace(scenes.GLM, path=path)
     cluster.plans[path] = msgspec.structs.replace(people.SPREAD_PLAN, model=path)
-    app = make_app(cluster, initial_model=path)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(cluster, initial_model=path, wait=False) as (pilot, app, _):
         await on_peer(pilot, "bob")
         assert cluster.called("inspect") == [path]
         await pilot.press("c")
@@ -115,20 +101,14 @@ async def test_a_model_of_a_peer_is_used_where_it_is(make_app: MakeApp) -> None:
         assert cluster.called("copy_model") == []
 
 
-async def test_probing_says_what_was_found(make_app: MakeApp) -> None:
-    cluster = cluster_of()
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "ada")
+async def test_probing_says_what_was_found(started: Started) -> None:
+    async with at_peer(started, "ada", model="") as (pilot, app, _):
         await pilot.press("r")
         await until(pilot, lambda: toasts(app) == ["Probed ada: ready"])
 
 
-async def test_removing_asks_first(make_app: MakeApp) -> None:
-    cluster = cluster_of()
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "ada")
+async def test_removing_asks_first(started: Started) -> None:
+    async with at_peer(started, "ada", model="") as (pilot, app, cluster):
         await pilot.press("backspace")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         await pilot.press("enter")
@@ -138,7 +118,7 @@ async def test_removing_asks_first(make_app: MakeApp) -> None:
         await until(pilot, lambda: cluster.called("remove_peer") == ["ada"])
 
 
-async def test_o_opens_the_log_of_a_peers_worker(make_app: MakeApp) -> None:
+async def test_o_opens_the_log_of_a_peers_worker(started: Started) -> None:
     def process(name: str, role: ProcessRole) -> ProcessInfo:
         return ProcessInfo(name=name, role=role, peer="bob", state=ProcessState.RUNNING)
 
@@ -152,19 +132,14 @@ async def test_o_opens_the_log_of_a_peers_worker(make_app: MakeApp) -> None:
         ),
     )
     cluster.now = snapshot
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await on_peer(pilot, "bob")
+    async with at_peer(started, "bob", cluster, model="") as (pilot, app, _):
         await pilot.press("o")
         await until(pilot, lambda: "hello from bob" in screen_text(app))
 
 
-async def test_a_refused_launch_offers_the_key_that_mends_it(
-    make_app: MakeApp,
-) -> None:
+async def test_a_refused_launch_offers_the_key_that_mends_it(started: Started) -> None:
     cluster = Patient(people.refused())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(cluster, wait=False) as (pilot, app, _):
         await until(pilot, lambda: "P provisions oldbox" in screen_text(app))
         app._home.go_to("live")
         await pilot.press("P")
@@ -172,9 +147,8 @@ async def test_a_refused_launch_offers_the_key_that_mends_it(
         assert cluster.called("provision_peer") == [("oldbox", ProvisionMode.AUTO)]
 
 
-async def test_other_failures_offer_no_such_key(make_app: MakeApp) -> None:
-    app = make_app(Patient(scenes.demo_failed()))
-    async with app.run_test(size=SIZE) as pilot:
+async def test_other_failures_offer_no_such_key(started: Started) -> None:
+    async with started(Patient(scenes.demo_failed()), wait=False) as (pilot, app, _):
         await until(pilot, lambda: "ended while it was starting" in screen_text(app))
         app._home.go_to("live")
         await pilot.pause()

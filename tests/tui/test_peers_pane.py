@@ -21,7 +21,7 @@ from backends.state import (
 )
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, text_of, until
+from tests.tui.helpers import screen_text, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tui.app.messages import PeerWanted
 from tui.model.edit import Lineup
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
@@ -147,9 +148,8 @@ async def test_a_block_has_as_many_rows_as_it_says(
 # --- on the screen ------------------------------------------------------------------
 
 
-async def test_every_state_is_told_in_words(make_app: MakeApp) -> None:
-    app = make_app(ScriptedCluster(people.here()))
-    async with app.run_test(size=(120, 36)) as pilot:
+async def test_every_state_is_told_in_words(started: Started) -> None:
+    async with started(people.here(), wait=False) as (pilot, _, _):
         await pilot.press("escape")
         found = await shown(pilot)
         text = text_of(found)
@@ -178,12 +178,12 @@ async def test_every_state_is_told_in_words(make_app: MakeApp) -> None:
             assert words in text
 
 
-async def test_the_selected_peer_says_what_goes_on_without_it(
-    make_app: MakeApp,
-) -> None:
-    cluster = ScriptedCluster(people.here(people.ADA, people.BOB))
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
+async def test_the_selected_peer_says_what_goes_on_without_it(started: Started) -> None:
+    async with started(people.here(people.ADA, people.BOB), wait=False) as (
+        pilot,
+        app,
+        cluster,
+    ):
         found = await shown(pilot)
         app._home.go_to("peers")
         await pilot.press("G")
@@ -197,9 +197,12 @@ async def test_the_selected_peer_says_what_goes_on_without_it(
         assert "nothing goes on" not in text_of(found)
 
 
-async def test_the_selected_peer_shows_its_whole_note(make_app: MakeApp) -> None:
-    app = make_app(ScriptedCluster(people.here(people.NUC, people.EVE)))
-    async with app.run_test(size=(120, 36)) as pilot:
+async def test_the_selected_peer_shows_its_whole_note(started: Started) -> None:
+    async with started(people.here(people.NUC, people.EVE), wait=False) as (
+        pilot,
+        app,
+        _,
+    ):
         found = await shown(pilot)
         assert "firewall?" not in text_of(found)
         app._home.go_to("peers")
@@ -222,11 +225,10 @@ def test_how_data_go_to_a_peer_in_words(data: PeerData | None, text: str) -> Non
     assert data_text(msgspec.structs.replace(people.ADA, data=data)) == text
 
 
-async def test_the_selected_peer_shows_how_data_go(make_app: MakeApp) -> None:
+async def test_the_selected_peer_shows_how_data_go(started: Started) -> None:
     data = PeerData(ways=("tunnel",), why="nobody answers at 10.0.0.7:41231", now=True)
     bob = msgspec.structs.replace(people.BOB, data=data)
-    app = make_app(ScriptedCluster(people.here(people.ADA, bob)))
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with started(people.here(people.ADA, bob), wait=False) as (pilot, app, _):
         found = await shown(pilot)
         assert "tunnel now" not in text_of(found)
         app._home.go_to("peers")
@@ -234,11 +236,11 @@ async def test_the_selected_peer_shows_how_data_go(make_app: MakeApp) -> None:
         await until(pilot, lambda: "data: tunnel now (nobody" in text_of(found))
 
 
-async def test_how_long_a_peer_is_away_is_told_anew(make_app: MakeApp) -> None:
+async def test_how_long_a_peer_is_away_is_told_anew(started: Started) -> None:
     now = [scenes.NOW]
-    cluster = ScriptedCluster(people.here(people.NUC, people.ADA))
-    app = make_app(cluster, clock=lambda: now[0])
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with started(
+        people.here(people.NUC, people.ADA), clock=lambda: now[0], wait=False
+    ) as (pilot, _, _):
         found = await shown(pilot)
         before = found.lines()
         found._show_news()
@@ -250,10 +252,8 @@ async def test_how_long_a_peer_is_away_is_told_anew(make_app: MakeApp) -> None:
 
 
 async def test_a_round_trip_paints_one_peer(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = ScriptedCluster(people.here(*crowd(50)))
-    app = make_app(cluster)
     drawn: list[str] = []
     draw = PeerBlock.strips
 
@@ -262,7 +262,7 @@ async def test_a_round_trip_paints_one_peer(
         return draw(block, palette)  # type: ignore[arg-type]
 
     monkeypatch.setattr(PeerBlock, "strips", noted)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with started(people.here(*crowd(50)), wait=False) as (pilot, app, cluster):
         await shown(pilot)
         await pilot.pause()
         assert len(set(drawn)) < 10, "only what is visible is drawn"
@@ -274,13 +274,15 @@ async def test_a_round_trip_paints_one_peer(
 
 
 async def test_what_is_said_of_the_selected_peer_comes_into_view(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
     """Progress, say, where a peer has stood at the lower edge without any."""
     others = (people.ADA, people.BOB, people.BOX)
-    cluster = ScriptedCluster(people.here(*others, people.EVE))
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with started(people.here(*others, people.EVE), wait=False) as (
+        pilot,
+        app,
+        cluster,
+    ):
         found = await shown(pilot)
         app._home.go_to("peers")
         await pilot.press("G")
@@ -290,10 +292,12 @@ async def test_what_is_said_of_the_selected_peer_comes_into_view(
         await until(pilot, lambda: "x ends it" in screen_text(app))
 
 
-async def test_the_selection_stays_with_its_peer(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(people.here(people.ADA, people.BOB))
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
+async def test_the_selection_stays_with_its_peer(started: Started) -> None:
+    async with started(people.here(people.ADA, people.BOB), wait=False) as (
+        pilot,
+        app,
+        cluster,
+    ):
         found = await shown(pilot)
         app._home.go_to("peers")
         await pilot.press("G")
@@ -306,10 +310,8 @@ async def test_the_selection_stays_with_its_peer(make_app: MakeApp) -> None:
         assert chosen(found)
 
 
-async def test_a_peer_that_anyone_added_leaves_the_selection(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(people.here(people.ADA))
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
+async def test_a_peer_that_anyone_added_leaves_the_selection(started: Started) -> None:
+    async with started(people.here(people.ADA), wait=False) as (pilot, _, cluster):
         found = await shown(pilot)
         before = chosen(found)
         cluster.push(people.here(people.ADA, people.BOB))
@@ -318,19 +320,20 @@ async def test_a_peer_that_anyone_added_leaves_the_selection(make_app: MakeApp) 
         assert chosen(found) == before
 
 
-async def test_a_peer_that_one_added_is_selected(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(people.here(people.ADA))
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
+async def test_a_peer_that_one_added_is_selected(started: Started) -> None:
+    async with started(people.here(people.ADA), wait=False) as (pilot, app, cluster):
         found = await shown(pilot)
         app.post_message(PeerWanted("select", people.BOB.name))
         cluster.push(people.here(people.ADA, people.BOB))
         await until(pilot, lambda: chosen(found) == people.BOB.name)
 
 
-async def test_a_click_selects_and_a_second_one_opens(make_app: MakeApp) -> None:
-    app = make_app(ScriptedCluster(people.here(people.ADA, people.BOB)))
-    async with app.run_test(size=(120, 36)) as pilot:
+async def test_a_click_selects_and_a_second_one_opens(started: Started) -> None:
+    async with started(people.here(people.ADA, people.BOB), wait=False) as (
+        pilot,
+        app,
+        _,
+    ):
         found = await shown(pilot)
         await pilot.click(found, offset=(4, 4))
         assert chosen(found) == "ada"
@@ -339,9 +342,12 @@ async def test_a_click_selects_and_a_second_one_opens(make_app: MakeApp) -> None
 
 
 @pytest.mark.parametrize("size", [(60, 18), (80, 24), (120, 36)])
-async def test_fifty_peers_scroll(make_app: MakeApp, size: tuple[int, int]) -> None:
-    app = make_app(ScriptedCluster(people.here(*crowd(50))))
-    async with app.run_test(size=size) as pilot:
+async def test_fifty_peers_scroll(started: Started, size: tuple[int, int]) -> None:
+    async with started(people.here(*crowd(50)), size=size, wait=False) as (
+        pilot,
+        app,
+        _,
+    ):
         app._home.go_to("peers")
         found = await shown(pilot)
         await pilot.press("G")
@@ -434,12 +440,10 @@ def test_scenes_have_every_state_and_question() -> None:
     assert {peer.transport for peer in people.EVERY} == set(Transport)
 
 
-async def test_letters_reach_the_devices_of_peers(make_app: MakeApp) -> None:
+async def test_letters_reach_the_devices_of_peers(started: Started) -> None:
     plans = {scenes.GLM.path: people.SPREAD_PLAN}
     cluster = ScriptedCluster(people.here(people.ADA, people.BOB), plans=plans)
-    app = make_app(cluster, initial_model=scenes.GLM.path)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started(cluster, initial_model=scenes.GLM.path) as (_, app, _):
         text = text_of(app.query_one(PeerList))
         assert "B CUDA0" in text
         assert "D CUDA1" in text

@@ -11,7 +11,7 @@ from backends.client.http import ASKING, ClientFacts
 from backends.controller.lock import lock_holder
 from backends.paths import user_paths
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.helpers import screen_text, toasts, until
 from tui.actions.keymap import ACTING, action_of, split_keys
 from tui.app.console import REFUSED
 from tui.dialogs.pick import FinderDialog
@@ -19,12 +19,11 @@ from tui.model.state_file import Remembered, remember
 from tui.screens.lab.screen import LabScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
-    MakeApp = Callable[..., DllmApp]
 
 SIZE = (120, 36)
 
@@ -38,10 +37,8 @@ def acted(app: DllmApp) -> list[str]:
     return [name for name, _ in app.cluster.calls if name not in harmless]  # type: ignore[attr-defined]
 
 
-async def test_it_says_so_and_offers_nothing_that_acts(make_app: MakeApp) -> None:
-    app = make_app(readonly=True)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_it_says_so_and_offers_nothing_that_acts(started: Started) -> None:
+    async with started(readonly=True) as (pilot, app, _):
         assert "read-only" in screen_text(app).splitlines()[0]
         await pilot.press("left")
         await until(pilot, lambda: "u undo" in screen_text(app))
@@ -53,21 +50,17 @@ async def test_it_says_so_and_offers_nothing_that_acts(make_app: MakeApp) -> Non
 
 @pytest.mark.parametrize("keys", ["l", "s"])
 async def test_keys_that_act_are_refused_in_one_sentence(
-    make_app: MakeApp, keys: str
+    started: Started, keys: str
 ) -> None:
-    app = make_app(readonly=True)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(readonly=True) as (pilot, app, _):
         await pilot.press("left", keys)
         await until(pilot, lambda: REFUSED in toasts(app))
         assert len(app.screen_stack) == 1, "nothing is asked first"
         assert acted(app) == []
 
 
-async def test_peers_and_links_stay_as_they_are(make_app: MakeApp) -> None:
-    app = make_app(readonly=True)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_peers_and_links_stay_as_they_are(started: Started) -> None:
+    async with started(readonly=True) as (pilot, app, _):
         app._home.go_to("peers")
         await pilot.pause()
         for id_ in sorted(ACTING):
@@ -82,19 +75,15 @@ async def test_peers_and_links_stay_as_they_are(make_app: MakeApp) -> None:
         assert set(toasts(app)) == {REFUSED}
 
 
-async def test_leaving_asks_nothing_and_ends_nothing(make_app: MakeApp) -> None:
-    app = make_app(readonly=True)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_leaving_asks_nothing_and_ends_nothing(started: Started) -> None:
+    async with started(readonly=True) as (pilot, app, _):
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running or app._exit)
         assert acted(app) == []
 
 
-async def test_what_is_found_says_that_it_is_refused(make_app: MakeApp) -> None:
-    app = make_app(readonly=True)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_what_is_found_says_that_it_is_refused(started: Started) -> None:
+    async with started(readonly=True) as (pilot, app, _):
         await pilot.press("colon")
         await until(pilot, lambda: isinstance(app.screen, FinderDialog))
         await pilot.press(*"launch")
@@ -104,28 +93,26 @@ async def test_what_is_found_says_that_it_is_refused(make_app: MakeApp) -> None:
         assert acted(app) == []
 
 
-async def test_others_act_as_before(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_others_act_as_before(started: Started) -> None:
+    async with started() as (pilot, app, _):
         assert "read-only" not in screen_text(app)
         await pilot.press("left", "l")
         await until(pilot, lambda: "launch" in acted(app) or len(app.screen_stack) > 1)
 
 
 async def test_where_nothing_runs_it_says_so_and_starts_nothing(
-    make_app: MakeApp,
-    memory_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    started: Started, memory_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real client: what it starts without ``--readonly`` is a controller."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     remember(memory_file, Remembered(plans={"default": scenes.HOMELAB_PLAN}))
     paths = user_paths()
     token = ASKING.set(ClientFacts(program="console", readonly=True))
-    app = make_app(ControllerClient(paths), readonly=True)
-    async with app.run_test(size=SIZE) as pilot:
+    async with started(ControllerClient(paths), readonly=True, wait=False) as (
+        pilot,
+        app,
+        _,
+    ):
         await until(pilot, lambda: toasts(app))
         said = "Nothing is running here, and read-only starts nothing."
         assert toasts(app)[0].startswith(said)

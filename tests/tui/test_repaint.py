@@ -10,22 +10,17 @@ from textual.geometry import Region
 from textual.widget import Widget
 
 from tests.tui import scenes
-from tests.tui.helpers import settled, until
-from tests.tui.scripted import ScriptedCluster
+from tests.tui.helpers import until
 from tui.widgets.strips import StripWidget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from backends.state import ClusterSnapshot
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
+    from tests.kit.console import Started
 
 
 @pytest.mark.parametrize(("less", "most"), [(1, 0), (scenes.GIB, 100)])
 async def test_a_little_less_memory_paints_a_few_cells(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, less: int, most: int
+    started: Started, monkeypatch: pytest.MonkeyPatch, less: int, most: int
 ) -> None:
     """Free memory changes all the time; over a slow link whole panes cost seconds."""
     painted: list[tuple[Widget, Region]] = []
@@ -35,10 +30,7 @@ async def test_a_little_less_memory_paints_a_few_cells(
         painted.extend((self, one) for one in regions or [Region(0, 0, *self.size)])
         return refresh(self, *regions, **options)
 
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         for widget in app.screen.query(StripWidget):
             widget.lines()
         monkeypatch.setattr(StripWidget, "refresh", refreshed)

@@ -10,19 +10,15 @@ import pytest
 from backends.split.layout import make_split, ranges
 from backends.state import WorkerSpec
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, text_of, until
-from tests.tui.scripted import ScriptedCluster
+from tests.tui.helpers import screen_text, text_of, until
 from tui.screens.cluster.live_figures import LiveLine, WorkerGraphs
 from tui.screens.cluster.transcript import ChatTranscript
 from tui.widgets.waterfall import Waterfall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from backends.state import ClusterSnapshot
-    from tui.app.app import DllmApp
+    from tests.kit.console import Started
 
-    MakeApp = Callable[..., DllmApp]
 
 ROOMY = (160, 48)
 
@@ -50,19 +46,15 @@ def split_over(n_workers: int) -> ClusterSnapshot:
 @pytest.mark.parametrize("size", [(80, 24), (100, 24), (120, 30)])
 @pytest.mark.parametrize("n_workers", [1, 3, 7])
 async def test_six_lines_of_conversation(
-    make_app: MakeApp, size: tuple[int, int], n_workers: int
+    started: Started, size: tuple[int, int], n_workers: int
 ) -> None:
-    app = make_app(ScriptedCluster(split_over(n_workers)))
-    async with app.run_test(size=size) as pilot:
-        await settled(pilot)
+    async with started(split_over(n_workers), size=size) as (_, app, _):
         assert app.screen.query_one(ChatTranscript).size.height >= 6
         assert app._home.split.bar.size.height >= 3
 
 
-async def test_live_is_one_line_until_it_has_the_focus(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settled(pilot)
+async def test_live_is_one_line_until_it_has_the_focus(started: Started) -> None:
+    async with started(size=(80, 24)) as (pilot, app, _):
         live, line = app._home.live, app.screen.query_one(LiveLine)
         assert live.size.height == 1
         assert "generate  21.3 tok/s" in text_of(line)
@@ -73,26 +65,20 @@ async def test_live_is_one_line_until_it_has_the_focus(make_app: MakeApp) -> Non
         await until(pilot, lambda: live.size.height == 1)
 
 
-async def test_a_click_on_the_line_opens_live(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settled(pilot)
+async def test_a_click_on_the_line_opens_live(started: Started) -> None:
+    async with started(size=(80, 24)) as (pilot, app, _):
         await pilot.click(app._home.live, offset=(10, 0))
         await until(pilot, lambda: app._home.live.size.height >= 4)
 
 
-async def test_a_launch_shows_its_steps_on_few_rows(make_app: MakeApp) -> None:
-    app = make_app(ScriptedCluster(scenes.demo_starting()))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settled(pilot)
+async def test_a_launch_shows_its_steps_on_few_rows(started: Started) -> None:
+    async with started(scenes.demo_starting(), size=(80, 24)) as (_, app, _):
         assert app._home.live.size.height >= 4
         assert "model loads" in screen_text(app)
 
 
-async def test_roomy_screens_show_histories_and_tokens(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=ROOMY) as pilot:
-        await settled(pilot)
+async def test_roomy_screens_show_histories_and_tokens(started: Started) -> None:
+    async with started(size=ROOMY) as (pilot, app, _):
         graphs = text_of(app.screen.query_one(WorkerGraphs))
         for said in ("studio (head)", "mini", "box", "CPU cores", "0–10 GiB"):
             assert said in graphs
@@ -102,16 +88,18 @@ async def test_roomy_screens_show_histories_and_tokens(make_app: MakeApp) -> Non
         assert not app.screen.query_one(WorkerGraphs).display
 
 
-async def test_a_graph_is_of_what_was_measured(make_app: MakeApp) -> None:
+async def test_a_graph_is_of_what_was_measured(started: Started) -> None:
     """Cores of one process, nothing of the other: a figure and a dash."""
     scene = scenes.homelab_serving()
     busy = tuple(
         msgspec.structs.replace(p, cpu_cores=3.5) if p.name == "mini" else p
         for p in scene.processes
     )
-    app = make_app(ScriptedCluster(msgspec.structs.replace(scene, processes=busy)))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settled(pilot)
+    async with started(msgspec.structs.replace(scene, processes=busy), size=ROOMY) as (
+        _,
+        app,
+        _,
+    ):
         rows = text_of(app.screen.query_one(WorkerGraphs)).splitlines()
         mini, box = (
             next(row for row in rows if name in row) for name in ("mini", "bo")
@@ -120,10 +108,8 @@ async def test_a_graph_is_of_what_was_measured(make_app: MakeApp) -> None:
         assert "—" in box
 
 
-async def test_the_pane_of_tokens_takes_keys(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=ROOMY) as pilot:
-        await settled(pilot)
+async def test_the_pane_of_tokens_takes_keys(started: Started) -> None:
+    async with started(size=ROOMY) as (pilot, app, _):
         app._home.go_to("chat")
         await until(pilot, lambda: app._home._focused_pane() == "chat")
         app._home.action_next_pane()
@@ -135,10 +121,8 @@ async def test_the_pane_of_tokens_takes_keys(make_app: MakeApp) -> None:
         assert app._home.token.border_subtitle == "mini"
 
 
-async def test_without_room_no_pane_of_tokens_is_counted(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+async def test_without_room_no_pane_of_tokens_is_counted(started: Started) -> None:
+    async with started() as (pilot, app, _):
         assert app._home.key_bar.note == ""
         app._home.go_to("chat")
         await until(pilot, lambda: app._home._focused_pane() == "chat")
@@ -147,13 +131,10 @@ async def test_without_room_no_pane_of_tokens_is_counted(make_app: MakeApp) -> N
 
 
 async def test_the_speed_is_kept_while_another_screen_is_in_front(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
     """Fails where the pane itself keeps the history: it hears nothing then."""
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await settled(pilot)
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         await pilot.press("3")
         rates = app.editor.trends.rates.columns
         before = len(rates)

@@ -9,8 +9,7 @@ import pytest
 
 from backends.state import MemorySource
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, text_of, until
-from tests.tui.scripted import ScriptedCluster
+from tests.tui.helpers import screen_text, text_of, until
 from tui.dialogs.help import HelpDialog
 from tui.screens.cluster.peers_pane import PeerList
 from tui.screens.cluster.split_pane import LoadTable
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.state import ClusterSnapshot
+    from tests.kit.console import Started
     from tui.app.app import DllmApp
 
     MakeApp = Callable[..., DllmApp]
@@ -53,12 +53,10 @@ async def test_each_source_has_a_look_of_its_own(make_app: MakeApp) -> None:
     [(unmeasured, PREDICTED, "dim"), (scenes.homelab_serving, CHECKED, "strong")],
 )
 async def test_memory_of_the_split_shown(
-    make_app: MakeApp, snapshot: Callable[[], ClusterSnapshot], sign: str, style: str
+    started: Started, snapshot: Callable[[], ClusterSnapshot], sign: str, style: str
 ) -> None:
     """In the pane's title, its table and its bar, and beside each peer."""
-    app = make_app(ScriptedCluster(snapshot()))
-    async with app.run_test(size=(160, 40)) as pilot:
-        await settled(pilot)
+    async with started(snapshot(), size=(160, 40)) as (_, app, _):
         table = text_of(app.query_one(LoadTable))
         assert all(row.endswith(f" {sign}") for row in table.splitlines()[1:])
         under = text_of(app._home.split.bar).splitlines()[-1]
@@ -76,10 +74,8 @@ async def test_memory_of_the_split_shown(
         ]
 
 
-async def test_the_lab_tells_predicted_from_measured(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(160, 40)) as pilot:
-        await settled(pilot)
+async def test_the_lab_tells_predicted_from_measured(started: Started) -> None:
+    async with started(size=(160, 40)) as (pilot, app, _):
         await pilot.press("f4")
         line = app.screen.query_one(SpeedLine)
         line.speeds = Speeds(predicted=11.5, measured=8.8, plain=135.0, added_ms=40.0)
@@ -95,12 +91,10 @@ async def test_the_lab_tells_predicted_from_measured(make_app: MakeApp) -> None:
     ("key", "has"), [("f1", 1), ("f3", 1), ("f4", 1), ("f5", 0), ("f6", 1)]
 )
 async def test_help_says_what_the_looks_mean(
-    make_app: MakeApp, key: str, has: int
+    started: Started, key: str, has: int
 ) -> None:
     """On every screen with such figures, whatever pane has the focus."""
-    app = make_app()
-    async with app.run_test(size=(120, 60)) as pilot:
-        await settled(pilot)
+    async with started(size=(120, 60)) as (pilot, app, _):
         await pilot.press(key)
         panes = ("peers", "split", "live", "chat") if key == "f1" else ("",)
         for pane in panes:

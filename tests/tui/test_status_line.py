@@ -11,17 +11,14 @@ from backends.errors import ControllerError
 from backends.state import ClusterState, Lab
 from backends.state.snapshots import RequestCounts
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, text_of, until
+from tests.tui.helpers import screen_text, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tui.model.facts import warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from backends.state import ClusterSnapshot
-    from tui.app.app import DllmApp
+    from tests.kit.console import Started
 
-    MakeApp = Callable[..., DllmApp]
 
 SIZE = (120, 36)
 SLOW = Lab(latency_ms=10)
@@ -79,33 +76,33 @@ def test_a_cluster_that_ended_has_no_lab() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_every_screen_says_that_a_lab_is_on(make_app: MakeApp, mode: str) -> None:
-    app = make_app(ScriptedCluster(with_links(lab=(SLOW, None))))
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_every_screen_says_that_a_lab_is_on(started: Started, mode: str) -> None:
+    async with started(ScriptedCluster(with_links(lab=(SLOW, None)))) as (
+        pilot,
+        app,
+        _,
+    ):
         await app.action_show_mode(mode)
         await until(pilot, lambda: "lab on mini" in screen_text(app).splitlines()[0])
 
 
 @pytest.mark.parametrize("size", [(60, 18), (80, 24), (100, 30)])
 async def test_the_lines_parts_have_room_in_any_terminal(
-    make_app: MakeApp, size: tuple[int, int]
+    started: Started, size: tuple[int, int]
 ) -> None:
     snapshot = with_links(lab=(SLOW, SLOW), unanswered_ms=(None, 61_000.0))
-    app = make_app(ScriptedCluster(snapshot))
-    async with app.run_test(size=size) as pilot:
-        await settled(pilot)
+    async with started(snapshot, size=size) as (_, app, _):
         text = text_of(app._home.status_line)
         for part in ("lab", "silent 61 s", "● serving", "21.3 tok/s"):
             assert part in text
 
 
-async def test_the_model_on_the_desk_is_named_on_every_screen(
-    make_app: MakeApp,
-) -> None:
-    app = make_app(ScriptedCluster(scenes.idle()), initial_model=scenes.DEMO.path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+async def test_the_model_on_the_desk_is_named_on_every_screen(started: Started) -> None:
+    async with started(scenes.idle(), initial_model=scenes.DEMO.path) as (
+        pilot,
+        app,
+        _,
+    ):
         for mode in MODES:
             await app.action_show_mode(mode)
             await until(
@@ -114,12 +111,9 @@ async def test_the_model_on_the_desk_is_named_on_every_screen(
 
 
 async def test_what_is_shown_grows_old_while_the_controller_is_silent(
-    make_app: MakeApp,
+    started: Started,
 ) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    app = make_app(cluster)
-    async with app.run_test(size=SIZE) as pilot:
-        await settled(pilot)
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         line, now = app._home.status_line, [100.0]
         line._clock = lambda: now[0]
         cluster.errors["snapshots"] = ControllerError("No answer on the socket")
