@@ -41,15 +41,11 @@ from tui.screens.cluster.live_pane import LivePane
 from tui.widgets.strips import StripWidget, changed_span, line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from textual.geometry import Region
 
     from backends.state import ClusterSnapshot
     from tests.kit.console import Started
-    from tui.app.app import DllmApp
 
-    MakeApp = Callable[..., DllmApp]
 
 MANY = tuple(link(f"node{n}", 2.0 + n / 3, n / 3) for n in range(1, 8))
 

@@ -230,3 +230,17 @@ def test_unknown_commands_of_a_group_are_met_halfway() -> None:
     assert isinstance(cli, click.Group)
     result = CliRunner().invoke(cli, ["models", "cache", "prnue"])
     assert "Did you mean 'prune'" in result.output
+
+
+@pytest.mark.parametrize(
+    "line", ["peers setup nobody", f"models copy {MODEL_PATH} nobody"]
+)
+def test_work_at_a_peer_that_is_unknown_is_refused(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def peers(self: ControllerClient) -> tuple[Peer, ...]:
+        return PEERS
+
+    monkeypatch.setattr(ControllerClient, "peers", peers)
+    said = str(CliRunner().invoke(cli, line.split()).exception)
+    assert said.startswith("There is no peer nobody. Known: mini,")

@@ -13,6 +13,7 @@ import msgspec
 from backends.errors import ProcessFailed
 from backends.state import ClusterState, Leftover
 from backends.state.snapshots import RequestCounts
+from backends.units import format_count
 from tui.cli.command import (
     SECONDS,
     Command,
@@ -169,13 +170,13 @@ async def drain(client: ControllerClient, limit: str) -> ClusterSnapshot:
     """Finish running requests and hold new ones."""
     last = await _drained(client, quantity(limit, SECONDS, "30s"))
     counts = _counts(last)
-    waiting = f"{counts.waiting} wait for dllm-tui resume"
+    waiting = f"{counts.waiting} held until dllm-tui resume"
     if last.drained_since is None:
         say("Resumed meanwhile: requests are answered.")
     elif counts.in_flight:
-        say(f"Still being answered: {counts.in_flight}; {waiting}.")
+        say(f"{format_count(counts.in_flight, 'request')} still running; {waiting}.")
     else:
-        say(f"Drained: nothing is being answered; {waiting}.")
+        say(f"Drained: no request is running; {waiting}.")
     return last
 
 

@@ -134,6 +134,8 @@ async def _applied(
     client: ControllerClient, link: str, wanted: Lab | None
 ) -> dict[str, Any]:
     await client.set_lab(None if link == ALL else link, wanted)
+    what = format_lab(wanted) if wanted else "no limits"
+    say(f"{'All links' if link == ALL else link}: {what}.")
     return {"link": link, "lab": wanted}
 
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from msgspec.structs import asdict
 
-from backends.errors import DllmError, HostError, ModelError
+from backends.errors import DllmError, ModelError
 from backends.places import LOCAL, at_peer, beside_a_peer
-from backends.units import format_bytes, format_percent, format_ranges
+from backends.units import format_bytes, format_count, format_percent, format_ranges
 from tui.cli.command import Group, completing
 from tui.cli.drafts import drafts
 from tui.cli.output import Column, Table, aligned, say, warn
-from tui.cli.peers import copied
+from tui.cli.peers import copied, settled_peer
 from tui.cli.progress import ProgressLine, ticking
 from tui.widgets.safe_text import safe_line
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from backends.client.client import ControllerClient
     from backends.models.sparse_copy import SparseFile, SparsePlan
     from backends.models.verify import Comparison, VerifiedFile, VerifiedModel
-    from backends.state import Layer, ModelCatalogue, ModelFile, ModelInfo, Peer
+    from backends.state import Layer, ModelCatalogue, ModelFile, ModelInfo
     from backends.state.models import CachedFile, Seeding, TensorSums, WorkerCache
 
 EXAMPLES = """
@@ -401,7 +401,7 @@ async def _place_at(
 
     first = files_of(model)[0]
     identity = await asyncio.to_thread(identity_of, first)
-    peer = await _peer(client, place)
+    peer = await settled_peer(client, place)
     if path := path_at(peer, identity, first.name):
         return place, path
     folders = named_folders(peer.facts.model_dirs if peer.facts else ())
@@ -409,18 +409,6 @@ async def _place_at(
         f"{place} has no copy of {first.name}{folders}",
         f"Copy it there (dllm-tui models copy {model} {place}), or say where it is: "
         f"--peer {place}:/path/to/{first.name}.",
-    )
-
-
-async def _peer(client: ControllerClient, name: str) -> Peer:
-    known = await client.settled_peers()
-    for peer in known:
-        if peer.name == name:
-            return peer
-    names = ", ".join(peer.name for peer in known) or "none yet"
-    raise HostError(
-        f"There is no peer {name}",
-        f"Known: {names}. Add it: dllm-tui peers add {name}.",
     )
 
 
@@ -590,11 +578,14 @@ CACHED = Table(
     name=lambda file: file.name,
     rows=lambda found: found.files,
     none=lambda found: f"Nothing is cached in {found.directory}.",
-    footer=lambda found: [
-        f"{len(found.files)} files, {format_bytes(found.size_bytes)} in "
-        f"{found.directory}; {format_bytes(found.free_bytes)} free."
-    ],
+    footer=lambda found: [_cached_text(found)],
 )
+
+
+def _cached_text(found: WorkerCache) -> str:
+    files, size = format_count(len(found.files), "file"), found.size_bytes
+    free = f"{format_bytes(found.free_bytes)} free"
+    return f"{files}, {format_bytes(size)} in {found.directory}; {free}."
 
 
 def _minute(at_s: float) -> str:
@@ -668,16 +659,15 @@ async def _last(
 PRUNED = CACHED._replace(
     rows=lambda pruned: pruned["files"],
     none=lambda _: "Nothing to delete.",
-    footer=lambda pruned: [_pruned_text(pruned)],
+    footer=lambda pruned: _pruned_lines(pruned),
 )
 
 
-def _pruned_text(pruned: dict[str, Any]) -> str:
-    count = len(pruned["files"])
-    files = "1 file" if count == 1 else f"{count} files"
-    what = f"{files}, {format_bytes(pruned['size_bytes'])}"
-    done = pruned["deleted"]
-    return f"{what} deleted." if done else f"{what} would be deleted (--delete)."
+def _pruned_lines(pruned: dict[str, Any]) -> Iterator[str]:
+    if files := pruned["files"]:
+        size = format_bytes(pruned["size_bytes"])
+        done = "deleted" if pruned["deleted"] else "would be deleted (--delete)"
+        yield f"{format_count(len(files), 'file')}, {size} {done}."
 
 
 @cache.command("prune", shows=PRUNED)

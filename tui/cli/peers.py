@@ -180,7 +180,7 @@ async def _waits(client: ControllerClient, name: str, ssh: str | None) -> bool:
 async def _answered(client: ControllerClient, name: str, trusted: str | None) -> Peer:
     """Answer all questions of a peer's connection, and return the peer."""
     while True:
-        peer = await _settled(client, name)
+        peer = await settled_peer(client, name)
         if peer.question is None:
             return peer
         answer = _answer(peer.question, trusted)
@@ -188,11 +188,22 @@ async def _answered(client: ControllerClient, name: str, trusted: str | None) ->
             await client.answer_peer(name, answer)
 
 
-async def _settled(client: ControllerClient, name: str) -> Peer:
+async def settled_peer(client: ControllerClient, name: str) -> Peer:
+    """A peer once it is probed.
+
+    Raises:
+        HostError: there is no such peer.
+    """
     while True:
-        for peer in await client.peers():
-            if peer.name == name and peer.state is not PeerState.PROBING:
-                return peer
+        known = {peer.name: peer for peer in await client.peers()}
+        if name not in known:
+            raise HostError(
+                f"There is no peer {name}",
+                f"Known: {', '.join(known) or 'none yet'}. Add it: dllm-tui peers add "
+                f"{name}.",
+            )
+        if known[name].state is not PeerState.PROBING:
+            return known[name]
         await asyncio.sleep(POLL_S)
 
 
@@ -275,7 +286,7 @@ async def _watched(
     client: ControllerClient, name: str, work: Callable[[], Awaitable[T]]
 ) -> T:
     """Wait for long work at a peer and show it; Ctrl-C ends the work too."""
-    await _settled(client, name)
+    await settled_peer(client, name)
     showing = asyncio.create_task(_show_work(client, name))
     try:
         return await work()
