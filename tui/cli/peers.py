@@ -120,7 +120,7 @@ async def show_peers(
 def _lines(peer: Peer) -> Iterator[str]:
     yield safe_line(peer.name)
     for label, text in peer_rows(peer, time.time(), hints=False):
-        yield f"  {label:10}{text}"
+        yield f"  {label:10}{safe_line(text)}"
 
 
 # --- add -----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tui.app.messages import Copyable
 from tui.dialogs.dialog import Dialog
 from tui.model.peer_facts import peer_rows
 from tui.widgets.palette import palette_from
+from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import retitle
 
 if TYPE_CHECKING:
@@ -68,16 +69,19 @@ All that is known of one machine; it follows the machine while it is open.
 
     def copyable(self) -> Copyable | None:
         """All rows as text."""
-        rows = peer_rows(self._peer, self._clock())
-        lines = [f"{label:{LABEL_WIDTH}}  {text}".rstrip() for label, text in rows]
+        lines = [f"{label:{LABEL_WIDTH}}  {t}".rstrip() for label, t in self._rows()]
         return Copyable(f"what is known of {self._peer.name}", "\n".join(lines))
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = peer_rows(self._peer, self._clock())
+        return [(label, safe_line(text)) for label, text in rows]
 
     def _table(self) -> Table:
         palette = palette_from(self.app.theme_variables)
         table = Table.grid(padding=(0, 2), expand=True)
         table.add_column(style=palette.dim, width=LABEL_WIDTH)
         table.add_column(style=palette.text, ratio=1, overflow="fold")
-        for label, text in peer_rows(self._peer, self._clock()):
+        for label, text in self._rows():
             # A string could hold markup; a Text holds only itself.
             table.add_row(label, Text(text))
         return table

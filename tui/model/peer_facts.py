@@ -22,7 +22,6 @@ from tui.model.peer_words import (
     since_text,
     state_words,
 )
-from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,10 +42,8 @@ def peer_rows(peer: Peer, now: float, *, hints: bool = True) -> list[Row]:
         now: Seconds of the same clock as its times.
         hints: Whether to name the console's keys that help.
     """
-    rows = [*_state(peer, now, hints=hints), *_devices(peer)]
-    if peer.facts is not None:
-        rows += _facts(peer.facts, now)
-    return [(label, safe_line(text)) for label, text in rows]
+    facts = () if peer.facts is None else _facts(peer.facts, now)
+    return [*_state(peer, now, hints=hints), *_devices(peer), *facts]
 
 
 def _state(peer: Peer, now: float, *, hints: bool) -> Iterator[Row]:
