@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import cast
 
 import pytest
@@ -227,8 +228,8 @@ class Busy:
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
 
-    async def snapshot(self) -> ClusterSnapshot:
-        return replace(busy_scene(0), cluster=self._cluster)
+    async def snapshots(self, *, holder: str) -> AsyncGenerator[ClusterSnapshot, None]:
+        yield replace(busy_scene(0), cluster=self._cluster)
 
 
 @pytest.mark.parametrize(

@@ -387,23 +387,18 @@ async def launched(
             meanwhile.
         ProcessFailed: the launch failed.
     """
-    now = await client.snapshot()
-    replaced = now.wanted_generation
-    if now.state in BUSY and not replace:
-        named = "" if now.cluster == DEFAULT_CLUSTER else f" --cluster {now.cluster}"
-        raise ControllerError(
-            f"A cluster is already running {now.plan.model if now.plan else 'a model'}",
-            f"Stop it with dllm-tui down{named}, or use up --replace.",
-        )
     holder = "" if keep else secrets.token_hex(8)
     async with aclosing(client.snapshots(holder=holder)) as snapshots:
         # From the first on the stream is there, and we with it.
-        first = await anext(snapshots, now)
+        now = await anext(snapshots, None) or await client.snapshot()
+        replaced = now.wanted_generation
+        if now.state in BUSY and not replace:
+            raise _runs_already(now)
         ours = await _launch(client, what, replaced, holder)
         if ours.generation == replaced:
             say("This plan is already running: nothing to change.")
         try:
-            serving = await _until_serving(ours, first, snapshots)
+            serving = await _until_serving(ours, now, snapshots)
         except asyncio.CancelledError:
             # What was not wanted to the end is not to go on behind the user's back.
             with contextlib.suppress(DllmError):
@@ -418,6 +413,14 @@ async def launched(
         finally:
             if not keep:
                 await _end_ours(client, ours.generation)
+
+
+def _runs_already(now: ClusterSnapshot) -> ControllerError:
+    named = "" if now.cluster == DEFAULT_CLUSTER else f" --cluster {now.cluster}"
+    return ControllerError(
+        f"A cluster is already running {now.plan.model if now.plan else 'a model'}",
+        f"Stop it with dllm-tui down{named}, or use up --replace.",
+    )
 
 
 async def _launch(
