@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backends.controller.gateway import Gateway
-from backends.controller.links import Links, Ways
+from backends.controller.links import Links, Transports
 from backends.controller.steps import Steps
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class ClusterContext:
         self.news = asyncio.Event()
         """Set when a process or a machine came or went, or a way broke."""
         self.steps = Steps(self.store)
-        self.ways = Ways(self.news.set)
+        self.ways = Transports(self.news.set)
         self.links = Links(self.store, self.ways)
         self.gateway = Gateway(
             self.name,

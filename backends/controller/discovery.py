@@ -13,7 +13,7 @@ from backends.errors import HostError, about_worker
 from backends.gateway.access import require_address, require_safe
 from backends.gateway.target import GATEWAY
 from backends.link.relay import worker_relay_name
-from backends.link.way import WaySpec, direct_way, path_of, port_of
+from backends.link.transport import TransportSpec, direct_transport, path_of, port_of
 from backends.machines.bare import connects
 from backends.machines.machine import open_way
 from backends.places import LOCAL
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from backends.controller.context import ClusterContext
     from backends.gateway.access import ApiSettings
-    from backends.link.way import Way
+    from backends.link.transport import LinkTransport
     from backends.machines.agent import ProcessRecord
     from backends.machines.machine import Machine
     from backends.planning.blueprint import Facts
@@ -221,14 +221,16 @@ class Discovery:
         )
         return {w.name: way.endpoint for w, way in zip(workers, found, strict=True)}
 
-    async def _way(self, plan: Plan, worker: WorkerSpec, port: int) -> Way:
+    async def _way(self, plan: Plan, worker: WorkerSpec, port: int) -> LinkTransport:
         if worker.endpoint:
             # A relay knows no names.
             with about_worker(worker.name):
                 endpoint, _ = await connects(worker.endpoint)
             end = End(worker.peer, endpoint)
             return await self._ways.lead(worker.name, end, lambda: _direct(endpoint))
-        spec = WaySpec(cluster=self._cluster, worker=worker.name, tcp=not plan.relay)
+        spec = TransportSpec(
+            cluster=self._cluster, worker=worker.name, tcp=not plan.relay
+        )
         machine, head = self._machines.get(worker.peer), self._machines.get(plan.head)
         return await self._ways.lead(
             worker.name,
@@ -246,7 +248,7 @@ class Discovery:
         paths = (path_of(way.endpoint) for way in ways)
         return {n: path for n, path in zip(names, paths, strict=True) if path}
 
-    async def _stats_way(self, head: Machine, worker: str) -> Way:
+    async def _stats_way(self, head: Machine, worker: str) -> LinkTransport:
         key = relay_key(self._cluster, worker)
         end = End(head.name, key)
         return await self._ways.lead(
@@ -266,5 +268,5 @@ def stats_way(worker: str) -> str:
     return f"stats:{worker}"
 
 
-async def _direct(endpoint: str) -> Way:
-    return direct_way(endpoint)
+async def _direct(endpoint: str) -> LinkTransport:
+    return direct_transport(endpoint)

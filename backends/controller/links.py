@@ -10,7 +10,7 @@ from backends.errors import PeerUnreachable, UsageError, did_you_mean
 from backends.link.figures import why_no_link
 from backends.link.relay import RelayReader, worker_relay_name, worker_weights
 from backends.link.tokens import Outcomes, ServerCount
-from backends.link.way import LinkRoute, WayKind
+from backends.link.transport import LinkRoute, TransportKind
 from backends.link.wire import require_possible
 from backends.tasks import gather_or_cancel
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from backends.controller.snapshot_store import SnapshotStore
     from backends.data_place import DataPlace
-    from backends.link.way import Way
+    from backends.link.transport import LinkTransport
     from backends.planning.blueprint import Facts
     from backends.state import Lab, Pass, Plan, Speed
     from backends.state.links import WorkerWeights
@@ -36,7 +36,7 @@ class End(NamedTuple):
     what: str
 
 
-class Ways:
+class Transports:
     """Keeps ways by name: a worker's own, and further ones that others name.
 
     ``broken`` is called when one breaks.
@@ -44,11 +44,11 @@ class Ways:
 
     def __init__(self, broken: Callable[[], None]) -> None:
         self._broken = broken
-        self._ways: dict[str, tuple[End, Way]] = {}
+        self._ways: dict[str, tuple[End, LinkTransport]] = {}
 
     async def lead(
-        self, name: str, end: End, opened: Callable[[], Awaitable[Way]]
-    ) -> Way:
+        self, name: str, end: End, opened: Callable[[], Awaitable[LinkTransport]]
+    ) -> LinkTransport:
         """The open way of that name if it leads there, else a new one in its place.
 
         Raises:
@@ -81,7 +81,7 @@ class Ways:
     def rtt_ms(self, worker: str) -> float | None:
         """Round trip of the tunnel to a worker; None without a tunnel."""
         known = self._ways.get(worker)
-        if known is None or known[1].kind is not WayKind.TUNNEL:
+        if known is None or known[1].kind is not TransportKind.TUNNEL:
             return None
         return known[1].rtt_ms
 
@@ -112,7 +112,7 @@ class Ways:
 class Links:
     """Follows one relay per worker while a cluster loads and serves."""
 
-    def __init__(self, store: SnapshotStore, ways: Ways) -> None:
+    def __init__(self, store: SnapshotStore, ways: Transports) -> None:
         self._store = store
         self._ways = ways
         self._readers: dict[str, RelayReader] = {}

@@ -16,7 +16,7 @@ from backends.link.tokens import (
     ServerCount,
     TokensPerPass,
 )
-from backends.link.way import LinkRoute, WayKind
+from backends.link.transport import LinkRoute, TransportKind
 from backends.link.wire import (
     NS_PER_MS,
     NS_PER_S,
@@ -271,12 +271,12 @@ def _reason(line: Line, trouble: str) -> str:
 def _way(pair: PairLine | None, route: LinkRoute) -> tuple[str, str]:
     """The transport of a link, and the reason for a tunnel."""
     kind = "" if route.kind is None else route.kind.value
-    if route.kind is not WayKind.TUNNEL or pair is None:
+    if route.kind is not TransportKind.TUNNEL or pair is None:
         return kind, ""
     if not pair.up:
         return "", ""
     if route.direct and pair.place == route.direct:
-        return WayKind.DIRECT.value, ""
+        return TransportKind.DIRECT.value, ""
     return kind, pair.detour or route.why
 
 

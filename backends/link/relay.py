@@ -11,7 +11,7 @@ import msgspec
 
 from backends.errors import HostError
 from backends.link.meter import LinkMeter
-from backends.link.way import LinkRoute
+from backends.link.transport import LinkRoute
 from backends.link.wire import LINE_BYTES_MAX, parse
 from backends.state.links import WorkerWeights
 

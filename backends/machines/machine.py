@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from backends.data_place import DataPlace
 from backends.errors import ModelError
-from backends.link.way import PlainWay, local_way, unix_endpoint
+from backends.link.transport import PlainTransport, local_transport, unix_endpoint
 from backends.models.search import named_folders, user_folders
 from backends.paths import relay_binary
 from backends.places import LOCAL, at_peer
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.engine.ask import Engine
-    from backends.link.way import Way, WaySpec
+    from backends.link.transport import LinkTransport, TransportSpec
     from backends.machines.agent import AgentSession
     from backends.machines.readers import Readers
     from backends.state import ModelCatalogue, ModelFile, ModelInfo, Peer, SparseModel
@@ -71,19 +71,19 @@ class Machine(Protocol):
         """Path there of the socket at which a worker's relay gives out its counters."""
         ...
 
-    async def stats_way(self, worker: str) -> Way:
+    async def stats_way(self, worker: str) -> LinkTransport:
         """A way from a Unix socket of ours to ``relay_stats``."""
         ...
 
-    async def api_way(self, port: int) -> Way:
+    async def api_way(self, port: int) -> LinkTransport:
         """A way from a loopback port of ours to one there."""
         ...
 
-    async def way_to(self, port: int, spec: WaySpec) -> Way:
+    async def way_to(self, port: int, spec: TransportSpec) -> LinkTransport:
         """A way from here to a loopback port there."""
         ...
 
-    async def way_from(self, way: Way, spec: WaySpec) -> Way:
+    async def way_from(self, way: LinkTransport, spec: TransportSpec) -> LinkTransport:
         """A way from there that goes on with one from here."""
         ...
 
@@ -147,16 +147,16 @@ class LocalMachine:
     def relay_stats(self, worker: str) -> str:
         return str(self._relay_socket(worker))
 
-    async def stats_way(self, worker: str) -> Way:
-        return PlainWay(unix_endpoint(self.relay_stats(worker)))
+    async def stats_way(self, worker: str) -> LinkTransport:
+        return PlainTransport(unix_endpoint(self.relay_stats(worker)))
 
-    async def api_way(self, port: int) -> Way:
-        return local_way(port)
+    async def api_way(self, port: int) -> LinkTransport:
+        return local_transport(port)
 
-    async def way_to(self, port: int, spec: WaySpec) -> Way:
-        return local_way(port)
+    async def way_to(self, port: int, spec: TransportSpec) -> LinkTransport:
+        return local_transport(port)
 
-    async def way_from(self, way: Way, spec: WaySpec) -> Way:
+    async def way_from(self, way: LinkTransport, spec: TransportSpec) -> LinkTransport:
         return way
 
 
@@ -218,13 +218,15 @@ def called_alike(model: ModelInfo, found: Iterable[ModelFile]) -> tuple[str, ...
     )
 
 
-async def open_way(worker: Machine, head: Machine, port: int, spec: WaySpec) -> Way:
+async def open_way(
+    worker: Machine, head: Machine, port: int, spec: TransportSpec
+) -> LinkTransport:
     """The way from the head to a loopback port of a worker's machine.
 
     Between two peers the bytes pass through this machine.
     """
     if worker is head:
-        return local_way(port)
+        return local_transport(port)
     # Where the head is a peer, nobody but us uses the end here.
     here = spec if head.transport is Transport.LOCAL else replace(spec, tcp=False)
     way = await worker.way_to(port, here)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from backends.config import PeerConfig
     from backends.data_place import DataPlace
     from backends.engine.ask import Engine
-    from backends.link.way import Way, WaySpec
+    from backends.link.transport import LinkTransport, TransportSpec
     from backends.machines.machine import Machine
     from backends.machines.readers import Readers
     from backends.machines.shell import Greeting
@@ -564,7 +564,7 @@ class SshPeer:
     async def api_way(self, port: int) -> Tunnel:
         return await self.connection.forward(port)
 
-    async def way_to(self, port: int, spec: WaySpec) -> Tunnel:
+    async def way_to(self, port: int, spec: TransportSpec) -> Tunnel:
         if spec.tcp:
             tunnel = await self.connection.forward(port)
             tunnel.note = ANY_USER.format(machine="this machine")
@@ -573,7 +573,7 @@ class SshPeer:
         make_private(near.parent)
         return await self.connection.forward(port, near)
 
-    async def way_from(self, way: Way, spec: WaySpec) -> Tunnel:
+    async def way_from(self, way: LinkTransport, spec: TransportSpec) -> Tunnel:
         note = ""
         if not spec.tcp:
             try:
@@ -587,7 +587,7 @@ class SshPeer:
         tunnel.note = note + ANY_USER.format(machine=self.name)
         return tunnel
 
-    async def _socket_back(self, way: Way, spec: WaySpec) -> Tunnel:
+    async def _socket_back(self, way: LinkTransport, spec: TransportSpec) -> Tunnel:
         # Nothing may have been started there yet.
         self._sockets = self._sockets or await self._socket_folder("")
         await self.connection.run(_MAKE_FOLDER, self._sockets)

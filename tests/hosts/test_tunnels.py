@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import HostError
-from backends.link.way import local_way
+from backends.link.transport import local_transport
 from tests.hosts.reaching import reached, until
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ async def test_from_a_port(network: Network) -> None:
         " sys.exit(b != d[::-1])"
     )
     async with server, reached("ada") as ada:
-        tunnels = [await ada.forward_back(local_way(ours)) for _ in range(2)]
+        tunnels = [await ada.forward_back(local_transport(ours)) for _ in range(2)]
         assert tunnels[0].port != tunnels[1].port
         for tunnel in tunnels:
             port = str(tunnel.port)
@@ -138,7 +138,7 @@ async def test_from_a_port(network: Network) -> None:
             await ada.run('python3 -c "$1" "$2"', ask, port)
             await tunnel.close()
             await until(functools.partial(_is_free, peer, port), "its end")
-        dead = await ada.forward_back(local_way(1))
+        dead = await ada.forward_back(local_transport(1))
         result = await ada.run('python3 -c "$1" "$2"', ask, str(dead.port), check=False)
         assert result.code != 0
         assert "Nothing listens at our 127.0.0.1:1" in str(dead.last_error)
@@ -172,7 +172,7 @@ async def test_forwarding_forbidden(network: Network) -> None:
         writer.close()
         assert "forbids forwarding" in str(tunnel.last_error)
         with pytest.raises(HostError, match="forbids forwarding"):
-            await ada.forward_back(local_way(80))
+            await ada.forward_back(local_transport(80))
 
 
 async def test_a_taken_port_and_a_bad_path(network: Network) -> None:

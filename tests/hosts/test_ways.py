@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 import psutil
 from msgspec.structs import replace
 
-from backends.link.way import Way, WayKind, WaySpec, path_of, port_of
+from backends.link.transport import (
+    LinkTransport,
+    TransportKind,
+    TransportSpec,
+    path_of,
+    port_of,
+)
 from backends.machines.machine import LocalMachine, open_way
 from backends.paths import Paths
 from tests.hosts.reaching import reached, until
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
     from tests.hosts.machine import Machine
     from tests.hosts.network import Network
 
-SPEC = WaySpec(cluster="default", worker="w")
+SPEC = TransportSpec(cluster="default", worker="w")
 _PING = """
 import socket, sys
 where = sys.argv[1]
@@ -80,7 +86,7 @@ async def test_to_a_peer_s_worker(network: Network) -> None:
         near = path_of(way.endpoint)
         assert near == network.home / "r" / "default" / "w.sock"
         assert (mode_of(near), mode_of(near.parent)) == (0o600, 0o700)
-        assert (way.kind, way.open, way.rtt_ms) == (WayKind.TUNNEL, True, 1.5)
+        assert (way.kind, way.open, way.rtt_ms) == (TransportKind.TUNNEL, True, 1.5)
         await both_ways(*await asyncio.open_unix_connection(near))
         assert our_listeners() == before, "another user could connect to a port"
         await way.close()
@@ -132,7 +138,7 @@ async def test_one_machine_needs_no_tunnel(network: Network) -> None:
     network.write_ssh_config()
     async with machine("ada", network.home) as ada:
         way = await open_way(ada, ada, 4711, SPEC)
-        assert (way.kind, way.endpoint) == (WayKind.LOCAL, "127.0.0.1:4711")
+        assert (way.kind, way.endpoint) == (TransportKind.LOCAL, "127.0.0.1:4711")
         assert way.open
 
 
@@ -176,7 +182,7 @@ async def test_a_broken_way_is_seen_at_once_and_replaced(network: Network) -> No
     network.write_ssh_config()
     ada, bob = network.peer("ada"), network.peer("bob")
     told: list[str] = []
-    ways: dict[str, Way] = {}
+    ways: dict[str, LinkTransport] = {}
     async with (
         machine("ada", network.home) as head,
         machine("bob", network.home) as worker,

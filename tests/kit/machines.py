@@ -16,7 +16,12 @@ from backends.errors import (
     NeedsAnswer,
     PeerUnreachable,
 )
-from backends.link.way import PlainWay, WayKind, tcp_endpoint, unix_endpoint
+from backends.link.transport import (
+    PlainTransport,
+    TransportKind,
+    tcp_endpoint,
+    unix_endpoint,
+)
 from backends.machines.agent import Orphan, ProcessRecord, ProcessSpec
 from backends.planning.blueprint import short_name
 from backends.planning.pairing import CAN_PAIR, CAN_SEAL
@@ -44,11 +49,11 @@ DIES_AFTER_WORKER_S = 0.1
 """llama-server aborts so long after a worker or a relay of it."""
 
 
-class Tunnel(PlainWay):
+class Tunnel(PlainTransport):
     """A way that can break."""
 
     def __init__(self, endpoint: str, number: int) -> None:
-        super().__init__(endpoint, WayKind.TUNNEL, 3.0)
+        super().__init__(endpoint, TransportKind.TUNNEL, 3.0)
         self.incarnation = f"way {number}"
         self.open = True
 
@@ -282,22 +287,22 @@ class ScriptedMachine:
     def relay_stats(self, worker: str) -> str:
         return f"/nowhere/{worker}.sock"
 
-    async def stats_way(self, worker: str) -> PlainWay:
-        return PlainWay(unix_endpoint(self.relay_stats(worker)))
+    async def stats_way(self, worker: str) -> PlainTransport:
+        return PlainTransport(unix_endpoint(self.relay_stats(worker)))
 
-    async def api_way(self, port: int) -> PlainWay:
+    async def api_way(self, port: int) -> PlainTransport:
         return self._way(port)
 
-    async def way_to(self, port: int, spec: object) -> PlainWay:
+    async def way_to(self, port: int, spec: object) -> PlainTransport:
         return self._way(port)
 
-    async def way_from(self, way: PlainWay, spec: object) -> PlainWay:
+    async def way_from(self, way: PlainTransport, spec: object) -> PlainTransport:
         return way
 
-    def _way(self, port: int) -> PlainWay:
+    def _way(self, port: int) -> PlainTransport:
         self.require_there()
         if self.transport is Transport.LOCAL:
-            return PlainWay(tcp_endpoint(port))
+            return PlainTransport(tcp_endpoint(port))
         tunnel = Tunnel(tcp_endpoint(port), self.cast.number())
         self.tunnels.append(tunnel)
         return tunnel

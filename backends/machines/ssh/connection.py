@@ -13,7 +13,7 @@ import asyncssh
 from msgspec.structs import replace
 
 from backends.errors import HostError, NeedsAnswer, PeerUnreachable
-from backends.link.way import LOOPBACK
+from backends.link.transport import LOOPBACK
 from backends.machines.shell import (
     RUN_TIMEOUT_S,
     Greeting,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
-    from backends.link.way import Way
+    from backends.link.transport import LinkTransport
     from backends.machines.ssh.config import Destination
     from backends.machines.ssh.sessions import HeldSession
     from backends.machines.ssh.tunnels import RemoteEnd
@@ -440,7 +440,7 @@ class Connection:
         await tunnel.listen_here(channel, near)
         return tunnel
 
-    async def forward_back(self, beyond: Way, far: str = "") -> Tunnel:
+    async def forward_back(self, beyond: LinkTransport, far: str = "") -> Tunnel:
         """Listen at the peer for what goes on by a way of ours.
 
         ``far`` is a path there for a Unix socket of its user alone; empty: a port of
@@ -456,7 +456,7 @@ class Connection:
             raise self._broken(link, error) from error
         return tunnel
 
-    def _new_tunnel(self, what: str, beyond: Way | None = None) -> Tunnel:
+    def _new_tunnel(self, what: str, beyond: LinkTransport | None = None) -> Tunnel:
         self._tunnels = {tunnel for tunnel in self._tunnels if tunnel.open}
         tunnel = Tunnel(self.name, what, beyond)
         tunnel.heartbeat_ms = self.state.rtt_ms

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import asyncssh
 
 from backends.errors import HostError
-from backends.link.way import (
+from backends.link.transport import (
     LOOPBACK,
-    WayKind,
+    TransportKind,
     path_of,
     port_of,
     tcp_endpoint,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     OpenChannel = Callable[[Callable[[], "RemoteEnd"]], Awaitable[Any]]
     from collections.abc import Callable
 
-    from backends.link.way import Way
+    from backends.link.transport import LinkTransport
 
 
 class LocalEnd(asyncio.Protocol):
@@ -154,7 +154,7 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 class Tunnel:
-    """Implements ``Way``: a listener whose connections come out at the other machine.
+    """A ``LinkTransport``: a listener whose connections come out at the other machine.
 
     It lives as long as the connection it was opened on.
 
@@ -162,9 +162,11 @@ class Tunnel:
     goes on where it comes out here.
     """
 
-    kind = WayKind.TUNNEL
+    kind = TransportKind.TUNNEL
 
-    def __init__(self, name: str, what: str, beyond: Way | None = None) -> None:
+    def __init__(
+        self, name: str, what: str, beyond: LinkTransport | None = None
+    ) -> None:
         self.endpoint = ""
         """Its listening end, here or (``forward_back``) there."""
         self.incarnation = secrets.token_hex(4)

@@ -14,7 +14,7 @@ from backends.data_place import DataPlace
 from backends.engine.ask import Engine
 from backends.errors import HostError
 from backends.link.relay import worker_relay_argv
-from backends.link.way import local_way
+from backends.link.transport import local_transport
 from backends.machines.agent import ProcessRecord
 from backends.machines.machine import LocalMachine
 from backends.planning.pairing import (
@@ -39,7 +39,7 @@ from tests.unit.planning.machines import MODEL
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.link.way import Way
+    from backends.link.transport import LinkTransport
     from backends.state import ModelInfo
 
 BEFORE = "/models/before.gguf"
@@ -104,10 +104,10 @@ class Able:
     def relay_stats(self, _: str) -> str:
         return "/stats"
 
-    async def way_to(self, port: int, _: object) -> Way:
-        return local_way(port)
+    async def way_to(self, port: int, _: object) -> LinkTransport:
+        return local_transport(port)
 
-    async def way_from(self, way: Way, _: object) -> Way:
+    async def way_from(self, way: LinkTransport, _: object) -> LinkTransport:
         return way
 
 

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from backends.config import Config
-from backends.controller.links import End, Links, Ways
+from backends.controller.links import End, Links, Transports
 from backends.controller.snapshot_store import SnapshotStore
 from backends.data_place import DataPlace
 from backends.errors import HostError, PeerUnreachable, UsageError
-from backends.link.way import LinkRoute, PlainWay, WayKind
+from backends.link.transport import LinkRoute, PlainTransport, TransportKind
 from backends.link.wire import Line, require_possible
 from backends.planning.pairing import Pairing
 from backends.state import (
@@ -26,10 +26,10 @@ from backends.state import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.link.way import Way
+    from backends.link.transport import LinkTransport
 
 
-class Tunnel(PlainWay):
+class Tunnel(PlainTransport):
     """A way that can break, and remembers that it was closed."""
 
     closed = 0
@@ -49,21 +49,21 @@ class Opener:
     def __init__(self) -> None:
         self.tunnels: list[Tunnel] = []
 
-    async def __call__(self) -> Way:
-        tunnel = Tunnel("127.0.0.1:7", WayKind.TUNNEL, 3.0)
+    async def __call__(self) -> LinkTransport:
+        tunnel = Tunnel("127.0.0.1:7", TransportKind.TUNNEL, 3.0)
         tunnel.incarnation = str(len(self.tunnels))
         self.tunnels.append(tunnel)
         return tunnel
 
 
 async def test_a_route_is_told_while_the_way_is_open() -> None:
-    ways, opener = Ways(lambda: None), Opener()
+    ways, opener = Transports(lambda: None), Opener()
     place = DataPlace(address="10.0.0.7")
     assert ways.route("w", place, 4) == LinkRoute()
     await ways.lead("w", End("ada", "port 1"), opener)
     opener.tunnels[0].trouble = "forbidden"
     assert ways.route("w", place, 4) == LinkRoute(
-        WayKind.TUNNEL, direct="10.0.0.7:4", trouble="forbidden"
+        TransportKind.TUNNEL, direct="10.0.0.7:4", trouble="forbidden"
     )
     nowhere = ways.route("w", DataPlace(why="none"), 4)
     assert (nowhere.direct, nowhere.why) == ("", "none")
@@ -72,7 +72,7 @@ async def test_a_route_is_told_while_the_way_is_open() -> None:
 
 
 async def test_a_way_is_opened_once_and_again_when_it_leads_elsewhere() -> None:
-    ways, opener = Ways(lambda: None), Opener()
+    ways, opener = Transports(lambda: None), Opener()
     first = await ways.lead("ada", End("ada", "port 7"), opener)
     assert await ways.lead("ada", End("ada", "port 7"), opener) is first
     second = await ways.lead("ada", End("ada", "port 8"), opener)
@@ -84,7 +84,7 @@ async def test_a_way_is_opened_once_and_again_when_it_leads_elsewhere() -> None:
 
 async def test_a_broken_way_is_told_blamed_on_its_machine_and_replaced() -> None:
     told: list[str] = []
-    ways, opener = Ways(lambda: told.append("broken")), Opener()
+    ways, opener = Transports(lambda: told.append("broken")), Opener()
     end = End("ada", "port 7")
     await ways.lead("w", end, opener)
     ways.require_open()
@@ -98,7 +98,7 @@ async def test_a_broken_way_is_told_blamed_on_its_machine_and_replaced() -> None
 
 
 async def test_what_is_not_kept_is_closed() -> None:
-    ways, opener = Ways(lambda: None), Opener()
+    ways, opener = Transports(lambda: None), Opener()
     for name in ("a", "b"):
         await ways.lead(name, End(name, ""), opener)
     await ways.keep(["b", "c"])
@@ -112,7 +112,7 @@ async def test_what_is_not_kept_is_closed() -> None:
 
 def following(socket: Path) -> Links:
     """Links with one relay, whose counters nobody gives out."""
-    links = Links(SnapshotStore(Config), Ways(lambda: None))
+    links = Links(SnapshotStore(Config), Transports(lambda: None))
     facts: Any = SimpleNamespace(pairings={"w": Pairing(why="")}, ports={})
     plan: Any = SimpleNamespace(server=ServerSettings())
     links.follow(plan, facts, {"w": socket})

@@ -12,18 +12,18 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from backends.config import Config
-from backends.controller.links import Links, Ways
+from backends.controller.links import Links, Transports
 from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import DllmError, UsageError
 from backends.link import relay
 from backends.link.figures import chrome_trace, why_no_link
 from backends.link.meter import PASSES_SHOWN, LinkMeter, Throughput
 from backends.link.relay import RelayReader
-from backends.link.way import (
+from backends.link.transport import (
     LinkRoute,
-    WayKind,
-    direct_way,
-    local_way,
+    TransportKind,
+    direct_transport,
+    local_transport,
     path_of,
     port_of,
     tcp_endpoint,
@@ -100,18 +100,18 @@ def test_a_pair_of_relays_tells_what_crossed_and_pings_through_the_tunnel() -> N
 @pytest.mark.parametrize(
     ("kind", "pair", "way", "reason"),
     [
-        (WayKind.LOCAL, {"place": "127.0.0.1:4"}, "local", ""),
-        (WayKind.TUNNEL, None, "tunnel", ""),
-        (WayKind.DIRECT, None, "direct", ""),
-        (WayKind.TUNNEL, {"place": "10.0.0.7:4"}, "direct", ""),
-        (WayKind.TUNNEL, {"place": "unix:/w", "detour": "no"}, "tunnel", "no"),
-        (WayKind.TUNNEL, {"place": "unix:/w"}, "tunnel", "bob has none"),
-        (WayKind.TUNNEL, {"up": False}, "", ""),
+        (TransportKind.LOCAL, {"place": "127.0.0.1:4"}, "local", ""),
+        (TransportKind.TUNNEL, None, "tunnel", ""),
+        (TransportKind.DIRECT, None, "direct", ""),
+        (TransportKind.TUNNEL, {"place": "10.0.0.7:4"}, "direct", ""),
+        (TransportKind.TUNNEL, {"place": "unix:/w", "detour": "no"}, "tunnel", "no"),
+        (TransportKind.TUNNEL, {"place": "unix:/w"}, "tunnel", "bob has none"),
+        (TransportKind.TUNNEL, {"up": False}, "", ""),
         (None, {"place": "unix:/w"}, "", ""),
     ],
 )
 def test_a_link_tells_what_it_leads_through(
-    kind: WayKind | None, pair: dict[str, object] | None, way: str, reason: str
+    kind: TransportKind | None, pair: dict[str, object] | None, way: str, reason: str
 ) -> None:
     route = LinkRoute(kind, direct="10.0.0.7:4", why="bob has none")
     meter = LinkMeter("w", route=lambda: route)
@@ -121,7 +121,9 @@ def test_a_link_tells_what_it_leads_through(
 
 def test_a_link_that_is_down_tells_what_its_tunnel_says() -> None:
     said = ["The sshd of bob forbids forwarding"]
-    meter = LinkMeter("w", route=lambda: LinkRoute(WayKind.TUNNEL, trouble=said[0]))
+    meter = LinkMeter(
+        "w", route=lambda: LinkRoute(TransportKind.TUNNEL, trouble=said[0])
+    )
     down = {"up": False, "reason": "the other end is gone"}
     meter.take(line({**SNAPSHOT, "pair": down}))
     assert meter.link.reason == said[0]
@@ -385,7 +387,7 @@ async def test_the_controller_refuses_a_lab_with_the_reason(
     store = SnapshotStore(Config)
     store.snapshot = head_alone
     with pytest.raises(UsageError) as refused:
-        await Links(store, Ways(lambda: None)).set_lab(None, None)
+        await Links(store, Transports(lambda: None)).set_lab(None, None)
     assert str(refused.value) == why_no_link(head_alone)
 
 
@@ -398,9 +400,9 @@ def test_endpoints() -> None:
 
 
 async def test_plain_ways() -> None:
-    local, direct = local_way(7), direct_way("10.0.0.7:50052")
-    assert (local.kind, local.endpoint) == (WayKind.LOCAL, "127.0.0.1:7")
-    assert (direct.kind, direct.endpoint) == (WayKind.DIRECT, "10.0.0.7:50052")
+    local, direct = local_transport(7), direct_transport("10.0.0.7:50052")
+    assert (local.kind, local.endpoint) == (TransportKind.LOCAL, "127.0.0.1:7")
+    assert (direct.kind, direct.endpoint) == (TransportKind.DIRECT, "10.0.0.7:50052")
     assert (local.rtt_ms, direct.rtt_ms) == (0.0, None)
     await local.close()
     assert local.open

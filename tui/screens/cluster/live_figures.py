@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len
 
-from backends.link.way import WayKind
+from backends.link.transport import TransportKind
 from backends.units import format_age, format_bytes, format_rate
 from tui.model.launch_settings import slot_ctx_size
 from tui.model.names import by_role, letter
@@ -191,7 +191,7 @@ def _wire_column(facts: LiveFacts, *, is_short: bool = False) -> LiveColumn:
 def _look(links: Sequence[Link], rate_cells: int) -> LinkLook:
     longest = max((cell_len(safe_line(link.worker)) for link in links), default=0)
     # Where none leads to another machine there is nothing to tell apart.
-    far = any(link.way not in ("", WayKind.LOCAL) for link in links)
+    far = any(link.way not in ("", TransportKind.LOCAL) for link in links)
     name_cells = min(max(longest, 4), NAME_CELLS_MAX) + 1
     return LinkLook(name_cells, rate_cells, WAY_CELLS if far else 0)
 

@@ -15,7 +15,7 @@ LOOPBACK = "127.0.0.1"
 _UNIX = "unix:"
 
 
-class WayKind(StrEnum):
+class TransportKind(StrEnum):
     """The transports of a link."""
 
     LOCAL = "local"
@@ -27,10 +27,10 @@ class WayKind(StrEnum):
 
 
 class LinkRoute(NamedTuple):
-    """The controller's facts about a relay's way to its worker."""
+    """The controller's facts about a relay's transport to its worker."""
 
-    kind: WayKind | None = None
-    """Of the way that it opened; None: it is not open."""
+    kind: TransportKind | None = None
+    """Of the transport that it opened; None: it is not open."""
     direct: str = ""
     """The address of the relay beside the worker without that."""
     why: str = ""
@@ -39,8 +39,8 @@ class LinkRoute(NamedTuple):
     """Why nothing goes through the tunnel now."""
 
 
-class WaySpec(Value, frozen=True, kw_only=True):
-    """The names of a way; the same names give the same socket paths."""
+class TransportSpec(Value, frozen=True, kw_only=True):
+    """The names of a transport; the same names give the same socket paths."""
 
     cluster: str
     worker: str
@@ -49,14 +49,14 @@ class WaySpec(Value, frozen=True, kw_only=True):
     user of the head reaches the worker."""
 
 
-class Way(Protocol):
+class LinkTransport(Protocol):
     """An open path from the head to a worker's rpc-server."""
 
     on_broken: Callable[[], None] | None
     """Called once when it breaks, not when it is closed."""
 
     @property
-    def kind(self) -> WayKind:
+    def kind(self) -> TransportKind:
         """Its transport."""
         ...
 
@@ -67,7 +67,7 @@ class Way(Protocol):
 
     @property
     def incarnation(self) -> str:
-        """Tells this way from one opened later to the same endpoint."""
+        """Tells this transport from one opened later to the same endpoint."""
         ...
 
     @property
@@ -95,8 +95,8 @@ class Way(Protocol):
         ...
 
 
-class PlainWay:
-    """A way with nothing of ours in it: it never breaks and needs no closing."""
+class PlainTransport:
+    """A transport with nothing of ours in it: it never breaks and needs no closing."""
 
     incarnation = ""
     open = True
@@ -104,7 +104,10 @@ class PlainWay:
     trouble = ""
 
     def __init__(
-        self, endpoint: str, kind: WayKind = WayKind.LOCAL, rtt_ms: float | None = 0.0
+        self,
+        endpoint: str,
+        kind: TransportKind = TransportKind.LOCAL,
+        rtt_ms: float | None = 0.0,
     ) -> None:
         self.kind = kind
         self.endpoint = endpoint
@@ -115,14 +118,14 @@ class PlainWay:
         """Do nothing: there is nothing to close."""
 
 
-def local_way(port: int) -> PlainWay:
+def local_transport(port: int) -> PlainTransport:
     """To a worker on the head itself."""
-    return PlainWay(tcp_endpoint(port))
+    return PlainTransport(tcp_endpoint(port))
 
 
-def direct_way(endpoint: str) -> PlainWay:
+def direct_transport(endpoint: str) -> PlainTransport:
     """To a bare rpc-server at ``host:port``; the kernel measures all of it."""
-    return PlainWay(endpoint, WayKind.DIRECT, None)
+    return PlainTransport(endpoint, TransportKind.DIRECT, None)
 
 
 def tcp_endpoint(port: int) -> str:
