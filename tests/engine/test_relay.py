@@ -114,7 +114,7 @@ def test_trace_and_metrics_tell_the_same(user: User, demo_model: str) -> None:
     ask(user, tokens=30)
     links(user)
     file = user.home / "trace.json"
-    user.run("trace", "-o", str(file))
+    user.run("trace", str(file))
     events = json.loads(file.read_text())["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
     assert {event["name"] for event in slices} == {
