@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "arguments.h"
 #include "link/compression.h"
 #include "link/transport_security.h"
 #include "ports.h"
@@ -54,16 +55,7 @@ struct Options {
 
 Options parse_options(std::span<char* const> args) {
   Options options;
-  for (std::size_t at = 0; at < args.size(); ++at) {
-    const std::string_view option = args[at];
-    if (option == "--look") {
-      options.looks = true;
-    } else if (option == "--run-dir" && at + 1 < args.size()) {
-      options.run_dir = args[++at];
-    } else {
-      throw UsageError("'" + std::string(option) + "' is unknown or needs a value");
-    }
-  }
+  parse_arguments(args, {kept("--run-dir", options.run_dir), flag("--look", options.looks)});
   if (!options.run_dir.starts_with('/')) throw UsageError("host needs --run-dir and a whole path");
   return options;
 }

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "arguments.h"
 #include "posix.h"
 #include "process_dir.h"
 #include "protocol/json.h"
@@ -53,25 +54,6 @@ std::pair<std::string, std::string> parse_assignment(const std::string& text) {
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
-void apply(SpawnOptions& options, const std::string& option, const std::string& value) {
-  if (option == "--dir") {
-    options.dir = value;
-  } else if (option == "--env") {
-    options.env.push_back(parse_assignment(value));
-  } else if (option == "--unset") {
-    check_variable(option, value);
-    options.unset.push_back(value);
-  } else if (option == "--cwd") {
-    options.cwd = value;
-  } else if (option == "--meta") {
-    options.meta = value;
-  } else if (option == "--log-limit") {
-    options.log_limit = parse_bytes(value);
-  } else {
-    throw UsageError("unknown option '" + option + "'");
-  }
-}
-
 void check_complete(const SpawnOptions& options) {
   if (options.dir.empty()) throw UsageError("spawn needs --dir DIR");
   if (options.cwd.empty()) throw UsageError("--cwd needs a directory");
@@ -83,20 +65,21 @@ void check_complete(const SpawnOptions& options) {
 
 SpawnOptions parse_spawn_options(std::span<const char* const> args) {
   SpawnOptions options;
-  std::size_t at = 0;
-  while (at < args.size()) {
-    const std::string option = args[at++];
-    if (option == "--") {
-      options.argv.assign(args.begin() + static_cast<std::ptrdiff_t>(at), args.end());
-      break;
-    }
-    if (option == "--ignore-sigpipe") {
-      options.ignore_sigpipe = true;
-      continue;
-    }
-    if (at == args.size()) throw UsageError("'" + option + "' is unknown or needs a value");
-    apply(options, option, args[at++]);
-  }
+  const auto env = [&](const std::string& text) { options.env.push_back(parse_assignment(text)); };
+  const auto unset = [&](const std::string& name) {
+    check_variable("--unset", name);
+    options.unset.push_back(name);
+  };
+  const auto limit = [&](const std::string& text) { options.log_limit = parse_bytes(text); };
+  parse_arguments(args,
+                  {kept("--dir", options.dir),
+                   {"--env", env},
+                   {"--unset", unset},
+                   kept("--cwd", options.cwd),
+                   kept("--meta", options.meta),
+                   {"--log-limit", limit},
+                   flag("--ignore-sigpipe", options.ignore_sigpipe)},
+                  &options.argv);
   check_complete(options);
   return options;
 }

@@ -82,45 +82,6 @@ void set_place(Options& options, const std::string& option, const std::string& v
   options.place.endpoint = dials ? peer_for(option, value) : endpoint_for(option, value);
 }
 
-void apply(Options& options, const std::string& option, const std::string& value) {
-  if (option == "--listen") {
-    options.listen = port_for(option, value);
-  } else if (option == "--worker") {
-    options.worker = peer_for(option, value);
-  } else if (option == "--pair-dial" || option == "--pair-listen") {
-    set_place(options, option, value);
-  } else if (option == "--key-file") {
-    options.place.key = link::read_key_file(value);
-  } else if (option == "--model") {
-    options.models.push_back(value);
-  } else if (option == "--thin") {
-    options.thin.push_back(value);
-  } else if (option == "--id") {
-    options.place.id = link::parse_id(option, value);
-  } else if (option == "--name") {
-    options.name = value;
-  } else if (option == "--gone-after") {
-    options.gone_after = seconds_for(option, value);
-  } else if (option == "--stats") {
-    options.stats = value;
-  } else {
-    throw UsageError("unknown option '" + option + "'");
-  }
-}
-
-bool apply_flag(Options& options, const std::string& option) {
-  if (option == "--no-answers") {
-    options.answers = false;
-  } else if (option == "--no-guard") {
-    options.guard = false;
-  } else if (option == "--key-stdin") {
-    options.place.key = link::read_key_input();
-  } else {
-    return false;
-  }
-  return true;
-}
-
 void judge(const Options& options) {
   if (options.listen.host.empty()) throw UsageError("head needs --listen ADDRESS:PORT");
   if (!is_local(options.listen)) {
@@ -143,12 +104,23 @@ void judge(const Options& options) {
 
 Options parse_options(std::span<char* const> args) {
   Options options;
-  for (std::size_t at = 0; at < args.size(); ++at) {
-    const std::string option = args[at];
-    if (apply_flag(options, option)) continue;
-    if (at + 1 == args.size()) throw UsageError("'" + option + "' is unknown or needs a value");
-    apply(options, option, args[++at]);
-  }
+  const auto place = [&](const char* name) {
+    return Option{name, [&, name](const std::string& value) { set_place(options, name, value); }};
+  };
+  parse_arguments(
+      args,
+      {place("--pair-dial"), place("--pair-listen"), kept("--name", options.name),
+       kept("--stats", options.stats), flag("--no-answers", options.answers, false),
+       flag("--no-guard", options.guard, false),
+       {"--listen", [&](auto& text) { options.listen = port_for("--listen", text); }},
+       {"--worker", [&](auto& text) { options.worker = peer_for("--worker", text); }},
+       {"--key-file", [&](auto& path) { options.place.key = link::read_key_file(path); }},
+       {"--key-stdin", [&](auto&) { options.place.key = link::read_key_input(); }, true},
+       {"--model", [&](auto& path) { options.models.push_back(path); }},
+       {"--thin", [&](auto& path) { options.thin.push_back(path); }},
+       {"--id", [&](auto& text) { options.place.id = link::parse_id("--id", text); }},
+       {"--gone-after",
+        [&](auto& text) { options.gone_after = seconds_for("--gone-after", text); }}});
   judge(options);
   return options;
 }

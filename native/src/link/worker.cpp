@@ -70,39 +70,20 @@ void set_place(Options& options, const std::string& option, const std::string& v
   options.place.endpoint = listens ? endpoint_for(option, value) : peer_for(option, value);
 }
 
-void apply(Options& options, const std::string& option, const std::string& value) {
-  if (option == "--listen" || option == "--dial") {
-    set_place(options, option, value);
-  } else if (option == "--worker") {
-    options.worker = peer_for(option, value);
-  } else if (option == "--key-file") {
-    options.place.key = read_key_file(value);
-  } else if (option == "--model") {
-    options.models.push_back(value);
-  } else if (option == "--name") {
-    options.name = value;
-  } else if (option == "--stats") {
-    options.stats = value;
-  } else if (option == "--gone-after") {
-    options.gone_after = seconds_for(option, value);
-  } else {
-    throw UsageError("unknown option '" + option + "'");
-  }
-}
-
 Options parse_options(std::span<char* const> args) {
   Options options;
-  for (std::size_t at = 0; at < args.size(); ++at) {
-    const std::string option = args[at];
-    if (option == "--no-guard") {
-      options.guard = false;
-    } else if (option == "--key-stdin") {
-      options.place.key = read_key_input();
-    } else {
-      if (at + 1 == args.size()) throw UsageError("'" + option + "' is unknown or needs a value");
-      apply(options, option, args[++at]);
-    }
-  }
+  const auto place = [&](const char* name) {
+    return Option{name, [&, name](const std::string& value) { set_place(options, name, value); }};
+  };
+  parse_arguments(
+      args, {place("--listen"), place("--dial"), kept("--name", options.name),
+             kept("--stats", options.stats), flag("--no-guard", options.guard, false),
+             {"--worker", [&](auto& text) { options.worker = peer_for("--worker", text); }},
+             {"--key-file", [&](auto& path) { options.place.key = read_key_file(path); }},
+             {"--key-stdin", [&](auto&) { options.place.key = read_key_input(); }, true},
+             {"--model", [&](auto& path) { options.models.push_back(path); }},
+             {"--gone-after",
+              [&](auto& text) { options.gone_after = seconds_for("--gone-after", text); }}});
   if (!options.is_placed) throw UsageError("worker needs one of --listen and --dial");
   const bool has_worker = options.worker.port != 0 || !options.worker.path.empty();
   if (!has_worker) throw UsageError("worker needs --worker ADDRESS:PORT or unix:PATH");

@@ -17,7 +17,7 @@
 #include <thread>
 #include <utility>
 
-#include "link/arguments.h"
+#include "arguments.h"
 #include "link/sockets.h"
 #include "protocol/json.h"
 
@@ -253,17 +253,6 @@ StubDevice parse_device(const std::string& text) {
   return {text.substr(0, first), *total, *free};
 }
 
-Endpoint parse_listen(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  std::string_view rest = text;
-  rest.remove_prefix(colon == std::string::npos ? text.size() : colon + 1);
-  const auto port = cut_number<std::uint16_t>(rest);
-  if (colon == 0 || !port || !rest.empty()) {
-    throw UsageError("--listen needs ADDRESS:PORT, not '" + text + "'");
-  }
-  return {text.substr(0, colon), *port};
-}
-
 Version parse_protocol(const std::string& text) {
   std::string_view rest = text;
   std::array<std::uint8_t, 3> parts{};
@@ -284,27 +273,14 @@ Version parse_protocol(const std::string& text) {
   return version;
 }
 
-void apply(StubOptions& options, const std::string& option, const std::string& value) {
-  if (option == "--device") {
-    options.devices.push_back(parse_device(value));
-  } else if (option == "--listen") {
-    options.listen = parse_listen(value);
-  } else if (option == "--protocol") {
-    options.protocol = parse_protocol(value);
-  } else {
-    throw UsageError("unknown option '" + option + "'");
-  }
-}
-
 }  // namespace
 
 StubOptions parse_stub_options(std::span<const char* const> args) {
   StubOptions options;
-  for (std::size_t at = 0; at < args.size(); at += 2) {
-    const std::string option = args[at];
-    if (at + 1 == args.size()) throw UsageError("'" + option + "' is unknown or needs a value");
-    apply(options, option, args[at + 1]);
-  }
+  parse_arguments(args,
+                  {{"--device", [&](auto& text) { options.devices.push_back(parse_device(text)); }},
+                   {"--listen", [&](auto& text) { options.listen = port_for("--listen", text); }},
+                   {"--protocol", [&](auto& text) { options.protocol = parse_protocol(text); }}});
   if (options.devices.empty()) throw UsageError("paper needs --device NAME:TOTAL[:FREE]");
   if (options.devices.size() > kDevicesMax) throw UsageError("paper takes 16 devices at most");
   return options;

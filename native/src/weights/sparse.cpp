@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "arguments.h"
 #include "hashes.h"
 #include "posix.h"
 #include "protocol/json.h"
@@ -268,19 +269,8 @@ constexpr std::chrono::milliseconds kTellEvery{200};
 
 Order parse_order(std::span<char* const> args) {
   Order order;
-  for (std::size_t at = 0; at < args.size(); at += 2) {
-    const std::string option = args[at];
-    if (at + 1 == args.size()) throw UsageError("'" + option + "' is unknown or needs a value");
-    if (option == "--model") {
-      order.from = args[at + 1];
-    } else if (option == "--out") {
-      order.to = args[at + 1];
-    } else if (option == "--identity") {
-      order.identity = args[at + 1];
-    } else {
-      throw UsageError("unknown option '" + option + "'");
-    }
-  }
+  parse_arguments(args, {kept("--model", order.from), kept("--out", order.to),
+                         kept("--identity", order.identity)});
   if (order.from.empty() || order.to.empty() || order.identity.empty()) {
     throw UsageError("thin needs --model PATH, --out PATH and --identity TEXT");
   }

@@ -1,13 +1,32 @@
-// What the commands that relay share: reading of values on the command line, and how they end.
+// What the commands share: reading of a command line, and how those end that serve.
 #pragma once
 
 #include <csignal>
+#include <functional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "clock.h"
-#include "endpoint.h"
+#include "link/endpoint.h"
 
 namespace dllm {
+
+struct Option {
+  std::string_view name;
+  std::function<void(const std::string& value)> take;  // throws UsageError
+  bool is_flag = false;                                // it has no value
+};
+
+// Keeps a value as it is; notes a flag.
+Option kept(std::string_view name, std::string& where);
+Option flag(std::string_view name, bool& where, bool value = true);
+
+// Takes what comes, in order. Where `rest` is wanted, it is what stands behind "--". Throws
+// UsageError.
+void parse_arguments(std::span<const char* const> args, const std::vector<Option>& options,
+                     std::vector<std::string>* rest = nullptr);
 
 // All throw UsageError, which names the option.
 Endpoint endpoint_for(const std::string& option, const std::string& value);

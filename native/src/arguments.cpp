@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 
@@ -9,6 +10,32 @@
 #include "protocol/json.h"
 
 namespace dllm {
+
+Option kept(std::string_view name, std::string& where) {
+  return {name, [&where](const std::string& value) { where = value; }};
+}
+
+Option flag(std::string_view name, bool& where, bool value) {
+  return {name, [&where, value](const std::string&) { where = value; }, true};
+}
+
+void parse_arguments(std::span<const char* const> args, const std::vector<Option>& options,
+                     std::vector<std::string>* rest) {
+  for (std::size_t at = 0; at < args.size(); ++at) {
+    const std::string name = args[at];
+    if (rest && name == "--") {
+      rest->assign(args.begin() + static_cast<std::ptrdiff_t>(at) + 1, args.end());
+      return;
+    }
+    const auto option = std::ranges::find(options, name, &Option::name);
+    const bool is_flag = option != options.end() && option->is_flag;
+    if (!is_flag && at + 1 == args.size()) {
+      throw UsageError("'" + name + "' is unknown or needs a value");
+    }
+    if (option == options.end()) throw UsageError("unknown option '" + name + "'");
+    option->take(is_flag ? "" : args[++at]);
+  }
+}
 
 Endpoint endpoint_for(const std::string& option, const std::string& value) {
   const auto endpoint = parse_endpoint(value);
