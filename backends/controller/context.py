@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from backends.controller.gateway import Gateway
 from backends.controller.links import Links, Transports
 from backends.controller.steps import Steps
+from backends.gateway.access import api_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +73,8 @@ class ClusterContext:
     @property
     def api(self) -> ApiSettings:
         """Return the access rules of the API as launched, whatever changed since."""
-        return self.record.goal.api or self.readers.api_kept()
+        launched, readers = self.record.goal.api, self.readers
+        return launched or api_settings(readers.settings(), readers.paths)
 
     def demanded_port(self, plan: Plan) -> int | None:
         """The port of the API that the plan or the settings insist on."""

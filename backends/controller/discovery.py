@@ -10,7 +10,7 @@ from backends.config import API_PORT_DEFAULT
 from backends.controller.links import End
 from backends.controller.site import relay_key, site_of
 from backends.errors import HostError, about_worker
-from backends.gateway.access import require_address, require_safe
+from backends.gateway.access import api_settings, require_address, require_safe
 from backends.gateway.target import GATEWAY
 from backends.link.relay import worker_relay_name
 from backends.link.transport import TransportSpec, direct_transport, path_of, port_of
@@ -178,7 +178,8 @@ class Discovery:
         Raises:
             DllmError: without a key, or not like this.
         """
-        api = self._context.readers.api_now()
+        readers = self._context.readers
+        api = api_settings(readers.config(), readers.paths)
         await asyncio.to_thread(require_safe, api.access)
         await asyncio.to_thread(require_address, api.access)
         return api

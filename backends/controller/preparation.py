@@ -22,6 +22,7 @@ from backends.controller.memory_usage import (
 from backends.controller.site import check_whole, site_of
 from backends.controller.steps import Steps
 from backends.errors import ControllerError, DllmError, PlanError
+from backends.gateway.access import api_settings
 from backends.planning.blueprint import machines_of
 from backends.planning.checking import check_plan
 from backends.planning.commands import commands, gateway_command
@@ -223,7 +224,7 @@ class Preparations:
         by_device = {one.device: one for one in asked.devices}
         predicted = [load.memory for load in plan_loads(model, plan)]
         devices = survey.devices(plan)
-        access = self._readers.api_now().access
+        access = api_settings(self._readers.config(), self._readers.paths).access
         return Preview(
             plan=plan,
             layers=ranges(plan.split),

@@ -14,7 +14,6 @@ from backends.config import Config, load_config, stamp_of
 from backends.engine.ask import Engine, describe, list_devices
 from backends.engine.find import find_engine
 from backends.errors import DllmError
-from backends.gateway.access import api_settings
 from backends.models.catalogue import ModelCache
 from backends.writing import write_private
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.config import Stamp
-    from backends.gateway.access import ApiSettings
     from backends.machines.agent import AgentSession
     from backends.paths import Paths
     from backends.state import Device, EngineInfo, ModelInfo
@@ -38,7 +36,7 @@ class Readers:
     """
 
     def __init__(self, paths: Paths, host: AgentSession) -> None:
-        self._paths = paths
+        self.paths = paths
         self.host = host
         self.models = ModelCache()
         self._devices: dict[str, tuple[float, tuple[Device, ...]]] = {}
@@ -60,11 +58,11 @@ class Readers:
 
         A slip in the file must not disturb what serves.
         """
-        stamp = stamp_of(self._paths.config_file)
+        stamp = stamp_of(self.paths.config_file)
         if self._settings is None or stamp != self._stamp:
             self._stamp, self.settings_error = stamp, None
             try:
-                self._settings = load_config(self._paths)
+                self._settings = load_config(self.paths)
                 self._keep_settings()
             except DllmError as error:
                 self.settings_error = error
@@ -73,7 +71,7 @@ class Readers:
 
     def _keep_settings(self) -> None:
         """Copy the file for a later controller; without room it does without."""
-        kept, file = self._paths.kept_config_file, self._paths.config_file
+        kept, file = self.paths.kept_config_file, self.paths.config_file
         with contextlib.suppress(OSError):
             if stamp_of(file) is None:
                 kept.unlink(missing_ok=True)
@@ -82,24 +80,16 @@ class Readers:
 
     def _kept_settings(self) -> Config:
         try:
-            return load_config(self._paths, self._paths.kept_config_file)
+            return load_config(self.paths, self.paths.kept_config_file)
         except DllmError:
             return Config()
-
-    def api_now(self) -> ApiSettings:
-        """The access to the API that the settings want now."""
-        return api_settings(self.config(), self._paths)
-
-    def api_kept(self) -> ApiSettings:
-        """The same, as the settings could last be read."""
-        return api_settings(self.settings(), self._paths)
 
     async def engine(self, wanted: str | None = None) -> Engine:
         """The engine a plan names, else the one the settings and the search give."""
         configured = wanted or self.settings().engine
-        found = await asyncio.to_thread(find_engine, configured, self._paths)
+        found = await asyncio.to_thread(find_engine, configured, self.paths)
         light = self.serves()
-        engine = await describe(self.host, found, self._paths, light=light)
+        engine = await describe(self.host, found, self.paths, light=light)
         if not engine.info.devices:
             return engine
         devices = await self._devices_now(engine.info)

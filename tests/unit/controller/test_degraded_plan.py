@@ -74,7 +74,7 @@ def on(
 ) -> DegradedPlans:
     """With what is free on machines; those that are not among them are away."""
     stage.readers.scripted = {model.path: model}
-    config = stage.readers._paths.config_file
+    config = stage.readers.paths.config_file
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text(settings)
     for name, one in stage.cast.machines.items():

@@ -89,18 +89,18 @@ async def test_it_is_asked_anew_after_a_while_but_not_while_serving(
 
 def test_settings_that_cannot_be_read_are_those_before(readers: Readers) -> None:
     """Also for a controller that never read them: the one before left a copy."""
-    file = readers._paths.config_file
+    file = readers.paths.config_file
     file.write_text("api_port = 8123\n")
     assert readers.settings().api_port == 8123
     file.write_text("workres = 3\n")
-    for reads in (readers, Readers(readers._paths, readers.host)):
+    for reads in (readers, Readers(readers.paths, readers.host)):
         assert reads.settings().api_port == 8123
         with pytest.raises(DllmError, match="workres"):
             reads.config()
     file.write_text("")
     assert readers.config().api_port is None
     file.unlink()
-    assert Readers(readers._paths, readers.host).settings() == Config()
+    assert Readers(readers.paths, readers.host).settings() == Config()
 
 
 def test_a_file_that_stays_is_read_once(
@@ -113,7 +113,7 @@ def test_a_file_that_stays_is_read_once(
         return reads[-1]
 
     monkeypatch.setattr(module, "load_config", load)
-    readers._paths.config_file.write_text("workers = 3\n")
+    readers.paths.config_file.write_text("workers = 3\n")
     for _ in range(3):
         readers.settings()
     assert len(reads) == 1
