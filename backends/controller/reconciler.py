@@ -8,6 +8,7 @@ back, ends the work at once: ``REQUESTS`` holds from every phase.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from enum import StrEnum
@@ -625,13 +626,11 @@ class Reconciler:
 
     async def _reach_again(self, names: Iterable[str]) -> None:
         """Give machines that are just being reached the time to be stopped too."""
-        try:
+        with contextlib.suppress(DllmError, TimeoutError):
             async with asyncio.timeout(REACH_S):
                 await self._machines.reached(names)
-        except (DllmError, TimeoutError):
-            return
-        for name in names:
-            await self.settle(self._machines.get(name))
+            for name in names:
+                await self.settle(self._machines.get(name))
 
     async def _let_go(self) -> None:
         await self._gateway.let_go()

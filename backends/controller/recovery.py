@@ -137,23 +137,14 @@ class Recovery:
         except (PeerUnreachable, NeedsAnswer):
             if self._context.record.served_since is None:
                 raise
-            held = self._held(running)
-            try:
-                rest = await self._degraded.instead_of(running, held, worker)
-            except DllmError as why:
-                what = f"{error.what}, and what is left cannot do it: {why.what}"
-                raise PeerUnreachable(what, _hint(GOES_ON, why)) from why
-            if rest != running:
-                how = degraded_text(rest, running)
-                self.tell(f"{error.what}: went on without it, {how}")
-            return rest
+            gone = PeerUnreachable(error.what, GOES_ON)
+            return await self._with_less(running, gone, worker)
         return running
 
     async def _without_refused(self, running: Plan, error: DllmError) -> Plan:
         if not error.worker or self._context.record.served_since is None:
             raise error
-        failure = error.failure(time.time())
-        failure = replace(failure, process=error.worker)
+        failure = replace(error.failure(time.time()), process=error.worker)
         return await self._without_worker(running, ProcessFailed(failure))
 
     async def _without_worker(self, running: Plan, failed: ProcessFailed) -> Plan:
@@ -161,16 +152,25 @@ class Recovery:
         worker = failed.evidence.process
         if worker not in {one.name for one in running.workers}:
             raise failed
-        held = self._held(running)
+        return await self._with_less(running, failed, worker)
+
+    async def _with_less(self, running: Plan, error: DllmError, worker: str) -> Plan:
+        """Take the degraded plan, without ``worker`` if one is named."""
         try:
+            held = self._held(running)
             rest = await self._degraded.instead_of(running, held, worker)
         except DllmError as why:
-            what = f"{failed.what}, and what is left cannot do it: {why.what}"
-            hint = _hint(failed.hint, why)
-            raise ProcessFailed(replace(failed.evidence, what=what, hint=hint)) from why
-        self._recorder.failed(failed.evidence)
-        how = degraded_text(rest, running)
-        self.tell(f"{failed.what}: went on without {worker}, {how}")
+            what = f"{error.what}, and what is left cannot do it: {why.what}"
+            hint = " ".join(filter(None, (error.hint, why.hint)))
+            if isinstance(error, ProcessFailed):
+                failure = replace(error.evidence, what=what, hint=hint)
+                raise ProcessFailed(failure) from why
+            raise PeerUnreachable(what, hint) from why
+        if isinstance(error, ProcessFailed):
+            self._recorder.failed(error.evidence)
+        if rest != running:
+            how = degraded_text(rest, running)
+            self.tell(f"{error.what}: went on without {worker or 'it'}, {how}")
         return rest
 
     def _held(self, running: Plan) -> ClusterMemory | None:
@@ -265,7 +265,3 @@ def _away_since(peer: Peer, now: float) -> float:
     if peer.state is PeerState.UNREACHABLE and peer.since is not None:
         return peer.since
     return now
-
-
-def _hint(first: str, why: DllmError) -> str:
-    return " ".join(filter(None, (first, why.hint)))

@@ -80,9 +80,9 @@ class Scene:
     # --- the controller ----------------------------------------------------------
 
     async def controller(self, act: str) -> None:
-        """``starts``; or ``ends``, and with it everything that hangs on its tunnels."""
-        self._is_up = act == "starts"
-        if act == "ends":
+        """``starts``, ``restarts``, ``ends``: with it go processes on its tunnels."""
+        self._is_up = act != "ends"
+        if act != "starts":
             await self.clusters.leave()
             for machine in self.cast.machines.values():
                 for tunnel in machine.tunnels:
@@ -91,6 +91,7 @@ class Scene:
                     self._hang_up(machine.name)
                 machine.tunnels.clear()
             await asyncio.sleep(1.0)
+        if act == "ends":
             return
         readers = ScriptedReaders(self.paths, self.models)
         self.clusters = Clusters(readers, self.paths)
@@ -164,6 +165,11 @@ class Scene:
         plan = self._plan(*words)
         await self.cluster.want(plan, by=ANNA)
         self._asked = plan
+
+    async def serves(self, *words: str) -> None:
+        """Launch, and wait until that serves."""
+        await self.launch(*words)
+        await self.until("serving")
 
     async def stop(self) -> None:
         self._asked = None

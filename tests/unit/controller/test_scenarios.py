@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 ASKED_FOR = {
     "a launch serves, and a stop ends it": """
-        launch ada bob
-        until serving
+        serves ada bob
         runs ada bob llama-server
         uses ada bob
         gateway serve
@@ -27,16 +26,14 @@ ASKED_FOR = {
         busy no
         """,
     "with relays": """
-        launch ada bob relays
-        until serving
+        serves ada bob relays
         runs ada bob llama-server relay-ada relay-bob worker-relay-ada worker-relay-bob
         stop
         until idle
         runs
         """,
     "with another machine as the head": """
-        launch on ada bob relays
-        until serving
+        serves on ada bob relays
         uses bob
         runs bob llama-server relay-bob worker-relay-bob
         stop
@@ -44,8 +41,7 @@ ASKED_FOR = {
         runs
         """,
     "a worker that somebody else started is not ours to start": """
-        launch ada bare relays
-        until serving
+        serves ada bare relays
         runs llama-server relay-ada
         """,
     "a worker that somebody else has not started yet is waited for": """
@@ -63,8 +59,7 @@ ASKED_FOR = {
         fails "No rpc-server listens at 127.0.0.1:50052"
         """,
     "a worker of somebody else that ended is not ours to start again": """
-        launch ada bare relays
-        until serving
+        serves ada bare relays
         bare gone
         kill llama-server
         until failed 5
@@ -94,8 +89,7 @@ ASKED_FOR = {
         leftovers
         """,
     "a stop while trouble is being mended": """
-        launch ada
-        until serving
+        serves ada
         loads 600
         kill ada
         until loading
@@ -104,8 +98,7 @@ ASKED_FOR = {
         runs
         """,
     "a stop while a machine is waited for": """
-        launch ada
-        until serving
+        serves ada
         away ada
         wait 5
         stop
@@ -127,17 +120,14 @@ ASKED_FOR = {
         generation 2
         """,
     "another plan takes the place of one that serves": """
-        launch ada
-        until serving
-        launch bob
-        until serving
+        serves ada
+        serves bob
         runs bob llama-server
         started ada 1
         generation 2
         """,
     "the same plan again changes nothing": """
-        launch ada
-        until serving
+        serves ada
         launch ada
         stays serving 60
         generation 1
@@ -151,8 +141,7 @@ ASKED_FOR = {
         uses bob
         """,
     "a launch that fails goes back to what served": """
-        launch ada
-        until serving
+        serves ada
         dies bob 9
         launch ada bob
         recovers
@@ -172,8 +161,7 @@ ASKED_FOR = {
         step ada failed
         """,
     "what failed goes back to nothing": """
-        launch ada
-        until serving
+        serves ada
         dies llama-server 9
         kill llama-server
         until failed
@@ -192,8 +180,7 @@ ASKED_FOR = {
         generation 2
         """,
     "launches in a row go back to the last that served": """
-        launch ada
-        until serving
+        serves ada
         loads 600
         launch bob
         until loading
@@ -229,8 +216,7 @@ ASKED_FOR = {
         """,
     "a port that another program takes before us": """
         snatched thief
-        launch ada
-        until serving
+        serves ada
         started ada 2
         """,
     "ports that are taken again and again": """
@@ -241,8 +227,7 @@ ASKED_FOR = {
         """,
     "the usual port is another program's": """
         taken 8090 thief
-        launch local
-        until serving
+        serves local
         address http://127.0.0.1:8091/v1
         """,
     "a port that is insisted on is another program's": """
@@ -253,8 +238,7 @@ ASKED_FOR = {
         fails "Port 8095 is in use by thief"
         """,
     "the port of a gateway is taken while it is started again": """
-        launch local
-        until serving
+        serves local
         taken 8090 thief
         kill api-gateway
         wait 2
@@ -265,41 +249,35 @@ ASKED_FOR = {
         """,
     "a port that is insisted on is taken while the gateway is started again": """
         settings "api_port = 8095"
-        launch local
-        until serving
+        serves local
         taken 8095 thief
         kill api-gateway
         until failed 5
         fails "Port 8095 is in use by thief"
         """,
     "each cluster has its own port until it ends": """
-        launch local
-        until serving
+        serves local
         address http://127.0.0.1:8090/v1
         on second
-        launch local
-        until serving
+        serves local
         address http://127.0.0.1:8091/v1
         on default
         stop
         until idle
         on third
-        launch local
-        until serving
+        serves local
         address http://127.0.0.1:8090/v1
         """,
     "a process whose directory is lost is ended too": """
         orphan w
-        launch local
-        until serving
+        serves local
         orphans w
         stop
         until idle
         orphans
         """,
     "a stop looks at machines that are just being reached": """
-        launch ada
-        until serving
+        serves ada
         away ada
         stop
         until idle
@@ -311,20 +289,17 @@ ASKED_FOR = {
         runs
         """,
     "a journal that cannot be written changes nothing": """
-        launch ada
-        until serving
+        serves ada
         disk full
         refused "nothing was changed" launch bob
         refused "nothing was changed" drain
         stays serving 60
         uses ada
         disk free
-        launch bob
-        until serving
+        serves bob
         """,
     "a stop is done on a full disk too": """
-        launch ada
-        until serving
+        serves ada
         disk full
         stop
         until idle
@@ -333,8 +308,7 @@ ASKED_FOR = {
         disk free
         """,
     "a stop that cannot be written is done, and told": """
-        launch ada
-        until serving
+        serves ada
         folder gone
         refused "another controller would start it again" stop
         wait 10
@@ -363,8 +337,7 @@ ASKED_FOR = {
         """,
     "one that cannot be ended keeps no other from being ended": """
         immortal ada
-        launch ada bob
-        until serving
+        serves ada bob
         stop
         until failed
         fails "ada outlived SIGKILL"
@@ -374,8 +347,7 @@ ASKED_FOR = {
         away ada
         checks ada
         back ada
-        launch bob
-        until serving
+        serves bob
         checks ada bob
         away ada
         refused "what serves now is left as it is" checks ada
@@ -397,15 +369,13 @@ ASKED_FOR = {
         until failed
         fails "ZeroDivisionError: in the depths"
         runs
-        launch bob
-        until serving
+        serves bob
         """,
 }
 
 DEATHS = {
     "a worker": """
-        launch ada bob
-        until serving
+        serves ada bob
         told "serves after"
         kill ada
         recovers 4
@@ -416,8 +386,7 @@ DEATHS = {
         generation 1
         """,
     "a worker that is seen dead after the llama-server that it took with it": """
-        launch ada
-        until serving
+        serves ada
         later 0.2 kill ada
         kill llama-server
         recovers 4
@@ -425,8 +394,7 @@ DEATHS = {
         untold "died: llama-server"
         """,
     "llama-server": """
-        launch ada
-        until serving
+        serves ada
         kill llama-server
         recovers 4
         started ada 1
@@ -434,8 +402,7 @@ DEATHS = {
         told "died: llama-server was killed" "mended: llama-server was started again"
         """,
     "a relay": """
-        launch ada relays
-        until serving
+        serves ada relays
         kill relay-ada
         recovers 4
         started ada 1
@@ -444,8 +411,7 @@ DEATHS = {
         told "died: relay-ada was killed"
         """,
     "a relay beside a worker": """
-        launch ada relays
-        until serving
+        serves ada relays
         kill worker-relay-ada
         recovers 4
         started ada 1
@@ -453,23 +419,20 @@ DEATHS = {
         told "died: worker-relay-ada was killed"
         """,
     "two at once": """
-        launch ada bob
-        until serving
+        serves ada bob
         kill ada bob
         recovers 4
         started ada 2
         started bob 2
         """,
     "a worker whose directory is deleted": """
-        launch ada
-        until serving
+        serves ada
         deletes ada
         recovers 4
         told "The process directory of ada is gone"
         """,
     "the gateway": """
-        launch ada
-        until serving
+        serves ada
         kill api-gateway
         stays serving 0.01
         wait 2
@@ -478,8 +441,7 @@ DEATHS = {
         told "mended: api-gateway was started again at port"
         """,
     "the gateway, again and again": """
-        launch ada
-        until serving
+        serves ada
         repeat 5 "kill api-gateway" "wait 1"
         until serving
         gateway runs
@@ -504,8 +466,7 @@ DEATHS = {
         started relay-ada 2
         """,
     "a worker while it loads again": """
-        launch ada
-        until serving
+        serves ada
         loads 60
         kill ada
         until loading
@@ -515,14 +476,12 @@ DEATHS = {
         """,
     "a llama-server that lost its port to another program": """
         dies llama-server 1 "couldn't bind HTTP server socket, hostname: x, port: 1"
-        launch ada
-        until serving
+        serves ada
         started llama-server 2
         told "mended: llama-server was started again with another port"
         """,
     "a worker, again and again: it is done without": """
-        launch ada bob
-        until serving
+        serves ada bob
         dies ada 9
         kill ada
         recovers
@@ -533,8 +492,7 @@ DEATHS = {
         stays serving 600
         """,
     "a worker, again and again, which is all there is": """
-        launch ada
-        until serving
+        serves ada
         small local bob
         dies ada 9
         kill ada
@@ -542,8 +500,7 @@ DEATHS = {
         fails "what is left cannot do it"
         """,
     "llama-server, again and again: it is given up": """
-        launch ada
-        until serving
+        serves ada
         dies llama-server 9
         kill llama-server
         until failed
@@ -555,37 +512,32 @@ DEATHS = {
         stays failed 600
         """,
     "deaths far apart count anew": """
-        launch ada
-        until serving
+        serves ada
         repeat 4 "kill llama-server" recovers
         wait 121
         repeat 4 "kill llama-server" recovers
         """,
     "the time that loads take does not count": """
-        launch ada
-        until serving
+        serves ada
         loads 600
         repeat 4 "kill llama-server" recovers
         kill llama-server
         until failed
         """,
     "deaths of others are counted for themselves": """
-        launch ada bob
-        until serving
+        serves ada bob
         repeat 4 "kill ada" recovers "kill bob" recovers
         uses ada bob
         """,
     "a launch begins the count anew": """
-        launch ada
-        until serving
+        serves ada
         repeat 4 "kill llama-server" recovers
         launch other ada
         recovers
         repeat 4 "kill llama-server" recovers
         """,
     "a worker that never listens again is done without at once": """
-        launch ada bob
-        until serving
+        serves ada bob
         deaf ada
         kill ada
         recovers 40
@@ -593,8 +545,7 @@ DEATHS = {
         started ada 2
         """,
     "a relay beside a worker that cannot be started again": """
-        launch ada bob relays
-        until serving
+        serves ada bob relays
         refuses worker-relay-ada
         kill worker-relay-ada
         recovers 10
@@ -602,16 +553,14 @@ DEATHS = {
         told "worker-relay-ada cannot be started on ada: went on without ada"
         """,
     "a relay of the head that cannot be started again": """
-        launch ada bob relays
-        until serving
+        serves ada bob relays
         refuses relay-ada
         kill relay-ada
         until failed 10
         fails "relay-ada cannot be started on local"
         """,
     "a worker that cannot be started again is done without": """
-        launch ada bob
-        until serving
+        serves ada bob
         engineless ada
         kill ada
         recovers 10
@@ -620,8 +569,7 @@ DEATHS = {
         stays serving 600
         """,
     "a frozen process is told and touched by nobody": """
-        launch ada
-        until serving
+        serves ada
         freeze ada
         looks-for-silent
         stays serving 60
@@ -631,8 +579,7 @@ DEATHS = {
         told "ada on ada does not respond" "ada on ada responds again"
         """,
     "an error in the settings while trouble is mended": """
-        launch ada
-        until serving
+        serves ada
         settings "workres = 3"
         kill ada
         recovers 4
@@ -658,8 +605,7 @@ MACHINES = {
         told "ada is back: the cluster was started again"
         """,
     "one that is gone for a moment": """
-        launch ada bob
-        until serving
+        serves ada bob
         away ada
         wait 5
         back ada
@@ -670,8 +616,7 @@ MACHINES = {
         told "The connection to ada broke: waiting for it"
         """,
     "one that is gone, and the rest goes on: the degraded plan, then the full one": """
-        launch ada bob
-        until serving
+        serves ada bob
         away ada
         wait 3
         gateway hold
@@ -689,8 +634,7 @@ MACHINES = {
         told "ada is back: it takes part again"
         """,
     "it is not taken back while somebody is answered": """
-        launch ada bob
-        until serving
+        serves ada bob
         away ada
         wait 70
         until serving
@@ -703,8 +647,7 @@ MACHINES = {
         uses ada bob
         """,
     "nor when it went again meanwhile": """
-        launch ada bob
-        until serving
+        serves ada bob
         away ada
         wait 70
         asks 1
@@ -718,8 +661,7 @@ MACHINES = {
         uses ada bob
         """,
     "one that is back after a worker was given up": """
-        launch ada bob
-        until serving
+        serves ada bob
         dies ada 4
         kill ada
         recovers
@@ -740,8 +682,7 @@ MACHINES = {
         """,
     "it is not taken back where a person wants to be asked": """
         settings "rejoin = 'ask'"
-        launch ada bob
-        until serving
+        serves ada bob
         away ada
         wait 70
         until serving
@@ -749,13 +690,11 @@ MACHINES = {
         stays serving 120
         uses bob
         told "ada is back: launch again to use it"
-        launch ada bob
-        until serving
+        serves ada bob
         uses ada bob
         """,
     "one that comes and goes has to stay longer each time": """
-        launch ada bob
-        until serving
+        serves ada bob
         away ada
         wait 70
         back ada
@@ -777,8 +716,7 @@ MACHINES = {
         recovers 25
         """,
     "one that is gone, and the rest cannot do it": """
-        launch ada
-        until serving
+        serves ada
         small local bob
         away ada
         until failed 70
@@ -789,8 +727,7 @@ MACHINES = {
         leftovers
         """,
     "the head": """
-        launch on ada bob
-        until serving
+        serves on ada bob
         away ada
         until failed 70
         fails "which runs llama-server, is gone"
@@ -798,8 +735,7 @@ MACHINES = {
         until serving
         """,
     "one that asks for a password when it has served": """
-        launch ada bob
-        until serving
+        serves ada bob
         asking ada
         away ada
         until serving
@@ -812,12 +748,10 @@ MACHINES = {
         until failed
         fails "Password"
         answered ada
-        launch ada
-        until serving
+        serves ada
         """,
     "one that was cut off while its processes went on": """
-        launch ada
-        until serving
+        serves ada
         small local bob
         away ada
         until failed
@@ -833,8 +767,7 @@ MACHINES = {
         busy no
         """,
     "one that is taken out of the settings is not waited for": """
-        launch ada
-        until serving
+        serves ada
         away ada
         stop
         until idle
@@ -847,8 +780,7 @@ MACHINES = {
         """,
     "it is not taken back where that is not wanted": """
         settings "rejoin = 'never'"
-        launch ada bob
-        until serving
+        serves ada bob
         away ada
         wait 70
         until serving
@@ -857,16 +789,14 @@ MACHINES = {
         untold "launch again to use it"
         """,
     "one that is silent counts as away from its last sign of life": """
-        launch ada bob
-        until serving
+        serves ada bob
         silent ada 40
         wait 22
         until serving 3
         uses bob
         """,
     "one that asks for a password is waited for like one that is away": """
-        launch ada bob
-        until serving
+        serves ada bob
         away ada
         wait 70
         until serving
@@ -878,8 +808,7 @@ MACHINES = {
         uses ada bob
         """,
     "one that lost its power": """
-        launch ada bob
-        until serving
+        serves ada bob
         away ada off
         wait 20
         back ada
@@ -888,8 +817,7 @@ MACHINES = {
         uses ada bob
         """,
     "a launch elsewhere while one is away": """
-        launch ada
-        until serving
+        serves ada
         away ada
         launch bob
         until serving 20
@@ -902,8 +830,7 @@ MACHINES = {
 
 CONTROLLERS = {
     "what serves goes on, and is adopted": """
-        launch local
-        until serving
+        serves local
         controller ends
         runs llama-server
         controller starts
@@ -913,8 +840,7 @@ CONTROLLERS = {
         generation 1
         """,
     "tunnels end with their controller": """
-        launch ada
-        until serving
+        serves ada
         controller ends
         runs ada
         controller starts
@@ -924,8 +850,7 @@ CONTROLLERS = {
         told "its tunnels ended: llama-server was started again"
         """,
     "a fault of ours ends nothing that serves": """
-        launch local
-        until serving
+        serves local
         controller ends
         break-code record
         controller starts
@@ -934,10 +859,8 @@ CONTROLLERS = {
         told "failed: The controller failed: ZeroDivisionError" "taken up"
         """,
     "relays end with the tunnels, and a worker is to blame before them": """
-        launch ada relays
-        until serving
-        controller ends
-        controller starts
+        serves ada relays
+        controller restarts
         until serving
         told "its tunnels ended"
         controller ends
@@ -948,8 +871,7 @@ CONTROLLERS = {
         untold "died: relay-ada"
         """,
     "ends with no controller there are counted": """
-        launch local
-        until serving
+        serves local
         repeat 3 "controller ends" "kill llama-server" "controller starts" recovers
         wait 130
         journal unwatched_deaths 0
@@ -971,14 +893,12 @@ CONTROLLERS = {
         loads 30
         launch local
         until loading
-        controller ends
-        controller starts
+        controller restarts
         until serving
         started llama-server 1
         """,
     "what ended meanwhile is started again": """
-        launch local
-        until serving
+        serves local
         controller ends
         kill llama-server
         controller starts
@@ -996,15 +916,13 @@ CONTROLLERS = {
         until serving
         """,
     "a machine that is away when the next one starts": """
-        launch ada bob
-        until serving
+        serves ada bob
         controller ends
         away ada
         controller starts
         until serving
         uses bob
-        controller ends
-        controller starts
+        controller restarts
         until serving
         uses bob
         back ada
@@ -1013,8 +931,7 @@ CONTROLLERS = {
         uses ada bob
         """,
     "what ended while a machine was away too is told": """
-        launch ada bob
-        until serving
+        serves ada bob
         controller ends
         kill bob
         away ada
@@ -1025,13 +942,11 @@ CONTROLLERS = {
         told "died: bob was killed"
         """,
     "answers that are being waited for are waited for on": """
-        launch local
-        until serving
+        serves local
         asks 1 1
         launch bob
         wait 5
-        controller ends
-        controller starts
+        controller restarts
         wait 5
         runs llama-server
         asks 0 0
@@ -1041,11 +956,9 @@ CONTROLLERS = {
         """,
     "a stop that was not done yet is done": """
         stubborn llama-server
-        launch ada
-        until serving
+        serves ada
         stop
-        controller ends
-        controller starts
+        controller restarts
         wait 20
         until idle
         runs
@@ -1054,17 +967,14 @@ CONTROLLERS = {
         dies ada
         launch ada
         until failed
-        controller ends
-        controller starts
+        controller restarts
         until failed
         fails "ada ended with exit code 1"
         stays failed 60
-        launch bob
-        until serving
+        serves bob
         """,
     "what is wanted by nobody ends": """
-        launch ada
-        until serving
+        serves ada
         controller ends
         forget
         controller starts
@@ -1072,8 +982,7 @@ CONTROLLERS = {
         runs
         """,
     "a journal that is not understood: all is left alone": """
-        launch local
-        until serving
+        serves local
         controller ends
         scribble
         controller starts
@@ -1088,8 +997,7 @@ CONTROLLERS = {
         """,
     "settings that are wrong when the next one starts": """
         settings "api_wait_s = 300"
-        launch ada bob
-        until serving
+        serves ada bob
         controller ends
         settings "workres = 3"
         controller starts
@@ -1099,11 +1007,9 @@ CONTROLLERS = {
         uses ada bob
         """,
     "a draining that was begun goes on": """
-        launch local
-        until serving
+        serves local
         drain
-        controller ends
-        controller starts
+        controller restarts
         until serving
         gateway drains
         resume
@@ -1122,8 +1028,7 @@ CONTROLLERS = {
 ANSWERS = {
     "a drain lets nothing new in until it is ended": """
         refused "Nothing runs" drain
-        launch ada
-        until serving
+        serves ada
         drain
         gateway drains
         told "drained the API"
@@ -1133,8 +1038,7 @@ ANSWERS = {
         told "resumed the API"
         """,
     "a launch ends a drain": """
-        launch ada
-        until serving
+        serves ada
         drain
         launch bob
         recovers
@@ -1142,8 +1046,7 @@ ANSWERS = {
         journal drained_since None
         """,
     "going back keeps a drain of meanwhile": """
-        launch ada
-        until serving
+        serves ada
         loads 60
         launch bob
         until loading
@@ -1154,8 +1057,7 @@ ANSWERS = {
         gateway drains
         """,
     "another plan waits for answers that it would break": """
-        launch ada
-        until serving
+        serves ada
         asks 2 2
         launch bob
         stays starting 30
@@ -1168,23 +1070,20 @@ ANSWERS = {
         """,
     "but not for ever": """
         settings "api_drain_s = 10"
-        launch ada
-        until serving
+        serves ada
         asks 1 1
         launch bob
         until serving 15
         told "1 answer that another split would break did not end within"
         """,
     "answers that can go on are not waited for": """
-        launch ada
-        until serving
+        serves ada
         asks 1 0
         launch bob
         recovers 5
         """,
     "another model breaks all of them": """
-        launch ada
-        until serving
+        serves ada
         asks 1 0
         launch other bob
         stays starting 30
@@ -1203,8 +1102,7 @@ DRAFTS = {
     "the fastest is chosen": """
         speeds none=20 ngram=25 small=60
         asks 0
-        launch ada auto
-        until serving
+        serves ada auto
         wait 60
         until serving
         drafts /small.gguf
@@ -1213,8 +1111,7 @@ DRAFTS = {
         """,
     "none is chosen where none is faster": """
         speeds none=20 ngram=20 small=19
-        launch ada auto
-        until serving
+        serves ada auto
         wait 60
         until serving
         drafts none
@@ -1222,16 +1119,14 @@ DRAFTS = {
         """,
     "nothing is measured while somebody is answered": """
         speeds none=20 ngram=25 small=60
-        launch ada auto
-        until serving
+        serves ada auto
         asks 1
         stays serving 120
         untold Measured
         """,
     "a draft that breaks the server is given up": """
         speeds none=20 ngram=25 small=60
-        launch ada auto
-        until serving
+        serves ada auto
         wait 5
         wait 3
         dies llama-server
@@ -1242,8 +1137,7 @@ DRAFTS = {
         told "died: llama-server ended" "Chosen: with small"
         """,
     "a draft whose file is lost is done without": """
-        launch ada drafted
-        until serving
+        serves ada drafted
         lost /small.gguf
         kill ada
         recovers 4
