@@ -625,7 +625,7 @@ class Reconciler:
         return await self._rest()
 
     async def _reach_again(self, names: Iterable[str]) -> None:
-        """Give machines that are just being reached the time to be stopped too."""
+        # Machines that are just being reached are given the time to be stopped too.
         with contextlib.suppress(DllmError, TimeoutError):
             async with asyncio.timeout(REACH_S):
                 await self._machines.reached(names)

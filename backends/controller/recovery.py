@@ -148,7 +148,6 @@ class Recovery:
         return await self._without_worker(running, ProcessFailed(failure))
 
     async def _without_worker(self, running: Plan, failed: ProcessFailed) -> Plan:
-        """Drop a worker that fails on a reachable machine."""
         worker = failed.evidence.process
         if worker not in {one.name for one in running.workers}:
             raise failed

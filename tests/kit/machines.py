@@ -229,7 +229,6 @@ class ScriptedMachine:
         self.device = planned.device(name, "CPU", 64 * planned.GIB)
         self.searched = " in /models"
         self.there = True
-        self.asks = False
         self.away_since: float | None = None
         self.tunnels: list[Tunnel] = []
         self._host = Host(self)
@@ -262,7 +261,7 @@ class ScriptedMachine:
 
     async def reached(self) -> None:
         await asyncio.sleep(0)
-        if self.asks:
+        if self.name in self.cast.asking:
             question = PeerQuestion(kind=QuestionKind.PASSWORD, text="Password?")
             raise NeedsAnswer(question)
         self.require_there()
@@ -319,6 +318,7 @@ class Cast:
         self.deaf: set[str] = set()
         self.stubborn: set[str] = set()
         self.immortal: set[str] = set()
+        self.asking: set[str] = set()
         self.engineless: set[str] = set()
         self.dying: dict[str, list[str]] = {}
         """The last words of the next processes of a name, which end at once."""

@@ -212,16 +212,6 @@ class Scene:
             host, record = self.cast.holder(name)
             host.ends(record.name, exit_signal=signal.SIGKILL)
 
-    def freeze(self, name: str) -> None:
-        self._state(name, "not responding")
-
-    def thaw(self, name: str) -> None:
-        self._state(name, "running")
-
-    def _state(self, name: str, state: str) -> None:
-        host, record = self.cast.holder(name)
-        host.put(replace(record, state=type(record.state)(state)))
-
     def deletes(self, name: str) -> None:
         """Something else deletes the directory of a process, which ends."""
         host, record = self.cast.holder(name)
@@ -255,35 +245,29 @@ class Scene:
         await self.clusters.settle(machine)  # type: ignore[arg-type]
         self.clusters.show_peers(self.cast.values())
 
-    def asking(self, name: str) -> None:
-        """The machine asks for a password from here on."""
-        self.cast.machines[name].asks = True
+    def faulty(self, how: str, name: str) -> None:
+        """``deaf`` processes never listen, ``refused`` ones cannot be started.
 
-    def answered(self, name: str) -> None:
-        self.cast.machines[name].asks = False
+        A ``stubborn`` one ends late, an ``immortal`` one not even at SIGKILL. A machine
+        that is ``asking`` wants a password, and one ``engineless`` has no llama.cpp.
+        """
+        getattr(self.cast, how).add(name)
+
+    def mended(self, how: str, name: str) -> None:
+        getattr(self.cast, how).remove(name)
+
+    def becomes(self, name: str, state: str) -> None:
+        """A process is ``running`` or ``not responding``."""
+        host, record = self.cast.holder(name)
+        host.put(replace(record, state=type(record.state)(state)))
 
     def dies(self, name: str, times: str = "1", words: str = "it broke") -> None:
         """The next processes of that name end as soon as they are started."""
         self.cast.dying[name] = [f"{words}\n"] * int(times)
 
-    def deaf(self, name: str) -> None:
-        """Processes of that name never listen."""
-        self.cast.deaf.add(name)
-
-    def refuses(self, name: str) -> None:
-        """Processes of that name cannot be started."""
-        self.cast.refused.add(name)
-
-    def stubborn(self, name: str) -> None:
-        self.cast.stubborn.add(name)
-
     def bare(self, state: str) -> None:
         """Somebody else's rpc-server is ``gone``, or ``there``."""
         self._has_bare = state == "there"
-
-    def immortal(self, name: str) -> None:
-        """Not even SIGKILL ends a process of that name."""
-        self.cast.immortal.add(name)
 
     def appears(self, machine: str, name: str) -> None:
         """A process runs that nothing wants any more."""
@@ -305,9 +289,6 @@ class Scene:
         """A machine is taken out of the settings."""
         del self.cast.machines[machine]
         self.clusters.show_peers(self.cast.values())
-
-    def engineless(self, name: str) -> None:
-        self.cast.engineless.add(name)
 
     def snatched(self, *programs: str) -> None:
         """Other programs take the ports that are about to be ours."""

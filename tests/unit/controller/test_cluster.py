@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import pytest
 
 from backends.controller.gateway import ApiPorts
 from backends.controller.journal import Goal, Journal, Record
+from backends.controller.stopping import ClusterProcesses
 from backends.errors import ControllerError
 from backends.gateway.access import ApiSettings
 from tests.kit.clusters import Stage, plan_on
@@ -16,6 +18,7 @@ from tests.kit.clusters import Stage, plan_on
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from backends.controller.processes import ProcessBook
     from backends.state import Plan
 
 
@@ -59,3 +62,30 @@ def test_clusters_do_not_choose_the_same_port() -> None:
     assert ports.candidates("b", 8090)[:2] == [8091, 8090]
     ports.release("a")
     assert ports.owner(8090) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "left"),
+    [
+        (None, {"bob"}),
+        ({"default/bob"}, {"bob"}),
+        (
+            {"default/bob", "default/worker-relay-bob"},
+            {"bob", "worker-relay-bob"},
+        ),
+        (set(), set()),
+    ],
+)
+async def test_a_relay_beside_a_worker_is_left_where_it_was_seen(
+    tmp_path: Path, told: set[str] | None, left: set[str]
+) -> None:
+    """Of a machine that told what runs there, or never did."""
+    context = Stage(tmp_path).context
+    book = SimpleNamespace(
+        knows=lambda machine: told is not None,
+        may_run=lambda machine, name: told is None or name in told,
+    )
+    context.book = cast("ProcessBook", book)
+    needed = {"bob": "bob", "worker-relay-bob": "bob"}
+    away = ClusterProcesses(context).away(needed)
+    assert {one.name for one in away} == left

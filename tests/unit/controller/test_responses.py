@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
 from backends.client import http
 from backends.client.calls import RequestFailed, _require_whole
 from backends.controller import responses
 from backends.controller.responses import (
+    AGENT_VARIABLE,
     errors_as_values,
     json_response,
     outlives_its_asker,
     start_stream,
+    with_the_agent_of_the_asker,
 )
 from backends.errors import ControllerError
+from backends.state.base import AGENT_HEADER
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
 # A machine may stand still for a second or two.
@@ -177,3 +183,46 @@ async def test_a_bug_in_a_stream_is_its_last_line_and_in_the_log(
     with pytest.raises(RequestFailed, match="KeyError"):
         _require_whole(last)
     assert "request /bug failed" in caplog.text
+
+
+# --- the ssh-agent of who asks ---------------------------------------------------
+
+Client = TestClient[web.Request, web.Application]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async def fine(_: web.Request) -> web.Response:
+        return web.Response()
+
+    app = web.Application(middlewares=[with_the_agent_of_the_asker])
+    app.add_routes([web.get("/", fine), web.post("/", fine)])
+    async with TestClient(TestServer(app)) as started:
+        yield started
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv(AGENT_VARIABLE, "/gone/agent")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "agent"))
+        yield tmp_path / "agent"
+
+
+async def test_the_agent_of_who_asks_is_taken(client: Client, agent: Path) -> None:
+    await client.get("/", headers={AGENT_HEADER: str(agent)})
+    assert os.environ[AGENT_VARIABLE] == "/gone/agent", (
+        "who only looks on changes nothing"
+    )
+    await client.post("/", headers={AGENT_HEADER: str(agent)})
+    assert os.environ[AGENT_VARIABLE] == str(agent)
+    await client.post("/")
+    assert os.environ[AGENT_VARIABLE] == str(agent)
+
+
+async def test_only_a_socket_of_ours_is_taken(client: Client, agent: Path) -> None:
+    file = agent.with_name("file")
+    file.touch()
+    for path in (str(file), "/dev/null", "/nowhere", "relative", ""):
+        await client.post("/", headers={AGENT_HEADER: path})
+        assert os.environ[AGENT_VARIABLE] == "/gone/agent"

@@ -202,13 +202,13 @@ ASKED_FOR = {
         refused "would not follow this split" launch ada bad-layers
         """,
     "a machine without an engine": """
-        engineless ada
+        faulty engineless ada
         launch ada
         until failed
         fails "ada has no llama.cpp with RPC"
         """,
     "a worker that does not listen": """
-        deaf ada
+        faulty deaf ada
         launch ada
         until failed
         fails "ada runs but does not listen on port"
@@ -336,7 +336,7 @@ ASKED_FOR = {
         runs
         """,
     "one that cannot be ended keeps no other from being ended": """
-        immortal ada
+        faulty immortal ada
         serves ada bob
         stop
         until failed
@@ -538,7 +538,7 @@ DEATHS = {
         """,
     "a worker that never listens again is done without at once": """
         serves ada bob
-        deaf ada
+        faulty deaf ada
         kill ada
         recovers 40
         uses bob
@@ -546,7 +546,7 @@ DEATHS = {
         """,
     "a relay beside a worker that cannot be started again": """
         serves ada bob relays
-        refuses worker-relay-ada
+        faulty refused worker-relay-ada
         kill worker-relay-ada
         recovers 10
         uses bob
@@ -554,14 +554,14 @@ DEATHS = {
         """,
     "a relay of the head that cannot be started again": """
         serves ada bob relays
-        refuses relay-ada
+        faulty refused relay-ada
         kill relay-ada
         until failed 10
         fails "relay-ada cannot be started on local"
         """,
     "a worker that cannot be started again is done without": """
         serves ada bob
-        engineless ada
+        faulty engineless ada
         kill ada
         recovers 10
         uses bob
@@ -570,10 +570,10 @@ DEATHS = {
         """,
     "a frozen process is told and touched by nobody": """
         serves ada
-        freeze ada
+        becomes ada "not responding"
         looks-for-silent
         stays serving 60
-        thaw ada
+        becomes ada running
         looks-for-silent
         stays serving 60
         told "ada on ada does not respond" "ada on ada responds again"
@@ -736,18 +736,18 @@ MACHINES = {
         """,
     "one that asks for a password when it has served": """
         serves ada bob
-        asking ada
+        faulty asking ada
         away ada
         until serving
         recovers 10
         uses bob
         """,
     "one that asks for a password at the launch": """
-        asking ada
+        faulty asking ada
         launch ada
         until failed
         fails "Password"
-        answered ada
+        mended asking ada
         serves ada
         """,
     "one that was cut off while its processes went on": """
@@ -800,10 +800,10 @@ MACHINES = {
         away ada
         wait 70
         until serving
-        asking ada
+        faulty asking ada
         back ada
         stays serving 300
-        answered ada
+        mended asking ada
         recovers
         uses ada bob
         """,
@@ -955,7 +955,7 @@ CONTROLLERS = {
         uses bob
         """,
     "a stop that was not done yet is done": """
-        stubborn llama-server
+        faulty stubborn llama-server
         serves ada
         stop
         controller restarts
