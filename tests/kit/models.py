@@ -74,6 +74,83 @@ def write_llama(
     writer.close()
 
 
+def write_delta_net(file: Path) -> None:
+    """Write a Qwen3 Next of random weights: gated delta nets, attention and experts."""
+    n_layer, n_embd, n_head, n_ff, n_expert = 4, 64, 4, 32, 4
+    size, kernel, keys, values = 16, 4, 2 * 16, 4 * 16
+    writer = gguf.GGUFWriter(file, "qwen3next")
+    writer.add_block_count(n_layer)
+    writer.add_context_length(512)
+    writer.add_embedding_length(n_embd)
+    writer.add_feed_forward_length(n_embd)
+    writer.add_head_count(n_head)
+    writer.add_head_count_kv(2)
+    writer.add_key_length(2 * size)
+    writer.add_value_length(2 * size)
+    writer.add_rope_dimension_count(8)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_inner_size(values)
+    writer.add_ssm_state_size(size)
+    writer.add_ssm_time_step_rank(values // size)
+    writer.add_ssm_group_count(keys // size)
+    writer.add_expert_count(n_expert)
+    writer.add_expert_used_count(2)
+    writer.add_expert_feed_forward_length(n_ff)
+    writer.add_expert_shared_feed_forward_length(n_ff)
+    _add_tokenizer(writer, N_VOCAB)
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd": (N_VOCAB, n_embd),
+        "output": (N_VOCAB, n_embd),
+    }
+    mixed = 2 * keys + values
+    attention: dict[str, tuple[int, ...]] = {
+        "attn_q": (4 * n_head * size, n_embd),
+        "attn_k": (4 * size, n_embd),
+        "attn_v": (4 * size, n_embd),
+        "attn_output": (n_embd, 2 * n_head * size),
+        "attn_q_norm": (2 * size,),
+        "attn_k_norm": (2 * size,),
+    }
+    delta_net: dict[str, tuple[int, ...]] = {
+        "attn_qkv": (mixed, n_embd),
+        "attn_gate": (values, n_embd),
+        "ssm_conv1d": (mixed, kernel),
+        "ssm_ba": (2 * values // size, n_embd),
+        "ssm_norm": (size,),
+        "ssm_out": (n_embd, values),
+    }
+    experts: dict[str, tuple[int, ...]] = {
+        "attn_norm": (n_embd,),
+        "post_attention_norm": (n_embd,),
+        "ffn_gate_inp": (n_expert, n_embd),
+        "ffn_gate_exps": (n_expert, n_ff, n_embd),
+        "ffn_up_exps": (n_expert, n_ff, n_embd),
+        "ffn_down_exps": (n_expert, n_embd, n_ff),
+        "ffn_gate_inp_shexp": (n_embd,),
+        "ffn_gate_shexp": (n_ff, n_embd),
+        "ffn_up_shexp": (n_ff, n_embd),
+        "ffn_down_shexp": (n_embd, n_ff),
+    }
+    shapes["output_norm"] = (n_embd,)
+    for layer in range(n_layer):
+        own = attention if layer == n_layer - 1 else delta_net
+        shapes |= {f"blk.{layer}.{name}": own[name] for name in own}
+        shapes |= {f"blk.{layer}.{name}": experts[name] for name in experts}
+    tensors = {f"{name}.weight": shapes[name] for name in shapes}
+    for layer in range(n_layer - 1):
+        for name in ("ssm_dt.bias", "ssm_a"):
+            tensors[f"blk.{layer}.{name}"] = (values // size,)
+    drawn = np.random.default_rng(0)
+    for name, shape in tensors.items():
+        numbers = drawn.standard_normal(shape, dtype=np.float32) * SCALE
+        writer.add_tensor(name, -abs(numbers) if "ssm_a" in name else numbers)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def _add_tokenizer(writer: gguf.GGUFWriter, n_vocab: int) -> None:
     special = ["<unk>", "<s>", "</s>"]
     words = [f"word{i}" for i in range(n_vocab - len(special) - len(BYTE_TOKENS))]

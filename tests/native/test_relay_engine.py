@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.kit.models import write_llama
+from tests.kit.models import write_delta_net, write_llama
 from tests.native.relaying import HELLO_REPLY, HELLO_REQUEST, Stats, receive, running
 from tests.native.stock import SHORT_PROMPT, Cluster, cluster, engine, start_worker
 
@@ -70,6 +70,20 @@ def test_the_same_tokens_with_and_without(
                 assert seen["plain_connections"] == seen["refused"] == 0
     assert len(answers[0][0]) == len(answers[0][1]) == 40
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
+def test_a_model_with_states_of_sequences_is_not_refused(
+    relay: Path, tmp_path: Path, version: str
+) -> None:
+    file = tmp_path / "states.gguf"
+    write_delta_net(file)
+    with cluster(version, file, 2, tmp_path, relay) as running_cluster:
+        assert len(running_cluster.complete(LONG_PROMPT[:200], 8)) == 8
+        for each in running_cluster.relays:
+            with each.stats() as stats:
+                seen = stats.snapshot(connected=True)
+            assert (seen["guard"], seen["refused"]) == ("checked", 0)
 
 
 @pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
