@@ -50,7 +50,7 @@ class ClusterContext:
         """Set when a process or a machine came or went, or a way broke."""
         self.steps = Steps(self.store)
         self.ways = Transports(self.news.set)
-        self.links = Links(self.store, self.ways)
+        self.links = Links(self.store, self.ways, self.recorder)
         self.gateway = Gateway(
             self.name,
             self.machines,

@@ -15,14 +15,15 @@ from backends.link.wire import require_possible
 from backends.tasks import gather_or_cancel
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
+    from backends.controller.event_recorders import EventRecorder
     from backends.controller.snapshot_store import SnapshotStore
     from backends.data_place import DataPlace
     from backends.link.transport import LinkTransport
     from backends.planning.blueprint import Facts
-    from backends.state import Lab, Pass, Plan, Speed
+    from backends.state import Lab, Link, Pass, Plan, Speed
     from backends.state.links import WorkerWeights
 
 EXTRA_DRAFT_MAX = 16
@@ -112,9 +113,12 @@ class Transports:
 class Links:
     """Follows one relay per worker while a cluster loads and serves."""
 
-    def __init__(self, store: SnapshotStore, ways: Transports) -> None:
+    def __init__(
+        self, store: SnapshotStore, ways: Transports, recorder: EventRecorder
+    ) -> None:
         self._store = store
         self._ways = ways
+        self._recorder = recorder
         self._readers: dict[str, RelayReader] = {}
         self._sockets: dict[str, Path] = {}
         self._labs: dict[str, Lab | None] = {}
@@ -175,7 +179,18 @@ class Links:
         for reader in self._each():
             reader.meter.judge()
         links = tuple(reader.meter.link for reader in self._each())
+        self._tell_reconnects(links)
         self._store.update(links=links)
+
+    def _tell_reconnects(self, links: Sequence[Link]) -> None:
+        known = {one.worker: one for one in self._store.snapshot.links if one.protocol}
+        for link in links:
+            before = known.get(link.worker, link)
+            if link.reconnects > before.reconnects:
+                self._recorder.mended(
+                    f"The link to {link.worker} broke and went on over another "
+                    f"connection after {link.pause_ms} ms"
+                )
 
     def rows(self) -> int | None:
         """Tokens that came out of all passes; None if relays do not see them all."""

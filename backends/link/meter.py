@@ -201,6 +201,8 @@ class LinkMeter:
             weight_bytes_sent=pair.weight_bytes_sent,
             tensors_differ=pair.tensors_differ,
             tensors_missing=pair.tensors_missing,
+            reconnects=pair.reconnects,
+            pause_ms=pair.pause_ms,
             bytes_per_s_up=up_per_s,
             bytes_per_s_down=down_per_s,
             lab=line.lab,

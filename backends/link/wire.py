@@ -59,6 +59,8 @@ class PairLine(msgspec.Struct, frozen=True):
     """None where the pair sends every weight without asking."""
     tensors_differ: int = 0
     tensors_missing: int = 0
+    reconnects: int = 0
+    pause_ms: int = 0
 
 
 class Line(msgspec.Struct, frozen=True):

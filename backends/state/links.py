@@ -144,6 +144,10 @@ class Link(Value, frozen=True, kw_only=True):
     """Of the model, those that it has otherwise: another quant, another file."""
     tensors_missing: int = 0
     """Tensors that it does not have."""
+    reconnects: int = 0
+    """Connections of a pair that broke, and its link went on over another."""
+    pause_ms: int = 0
+    """The pause of the latest, in milliseconds."""
     bytes_per_s_up: float | None = None
     bytes_per_s_down: float | None = None
     """Now: the mean over about a second."""

@@ -17,7 +17,7 @@ using link_ends::frame;
 using link_ends::Role;
 
 constexpr std::uint8_t kTypes[] = {0x01, 0x02, 0x03, 0x04, 0x10, 0x11, 0x11, 0x11,
-                                   0x12, 0x13, 0x14, 0x15, 0x30, 0x31, 0x32, 0x7f};
+                                   0x12, 0x13, 0x14, 0x15, 0x30, 0x31, 0x32, 0x7f, 0x05};
 
 // Takes numbers off the front of an input; 0 when there are no more.
 struct Numbers {
@@ -41,12 +41,16 @@ std::string some_frame(Numbers& numbers) {
   const std::uint8_t shape = numbers.next();
   std::size_t size = shape % 64;
   if (type == 0x01 || type == 0x02 || type == 0x15) size = 16;
-  if (type == 0x12) size = 4;
-  if (type == 0x04 || type == 0x10 || type == 0x13) size = 0;
+  if (type == 0x12 || type == 0x05) size = 4;
+  // Behind another connection a welcome is a count.
+  if (type == 0x04) size = shape % 2 ? 8 : 0;
+  if (type == 0x10 || type == 0x13) size = 0;
   if (shape == 0xff) ++size;
   const std::uint32_t session = type >= 0x10 && type != 0x31 ? numbers.next() % 5 : 0;
   std::string payload = numbers.bytes(size);
   payload.resize(size);
+  // A count that may be one of ours.
+  if (type == 0x04 || type == 0x05) std::fill(payload.begin() + std::min<long>(1, size), payload.end(), '\0');
   // A row of answers: two sizes that fit.
   if (type == 0x32 && shape != 0xff && size >= 4) {
     const auto rest = static_cast<std::uint16_t>(size - 4);
@@ -62,7 +66,7 @@ std::string some_frame(Numbers& numbers) {
 void act(link_ends::End& end, Role role, Numbers& numbers, dllm::Nanos now) {
   const std::uint32_t session = numbers.next() % 5;
   LinkEnd& link = end.link;
-  switch (numbers.next() % 8) {
+  switch (numbers.next() % 9) {
     case 0:
       if (role == Role::kHead && link.is_up() && link.sessions() < 4) link.open();
       break;
@@ -80,6 +84,9 @@ void act(link_ends::End& end, Role role, Numbers& numbers, dllm::Nanos now) {
     case 4:
       link.grant(session, numbers.next());
       break;
+    case 8:
+      if (link.may_resume()) end.resume();
+      break;
     case 5:
       link.send_home(session, dllm::link::view(numbers.bytes(50)));
       break;
@@ -95,10 +102,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::uint8_t choice = numbers.next();
   const Role role = choice & 1 ? Role::kHead : Role::kWorker;
   const std::uint64_t features =
-      (choice & 8 ? dllm::link::kHome : 0) | (choice & 16 ? dllm::link::kAhead : 0);
+      (choice & 8 ? dllm::link::kHome : 0) | (choice & 16 ? dllm::link::kAhead : 0) |
+      (choice & 32 ? dllm::link::kResume : 0);
   link_ends::End end(role, features);
   dllm::Nanos now = 1;
-  std::size_t said = 0, heard = 0;
+  std::size_t said = 0, heard = 0, again = 0;
   try {
     if (choice & 2) {
       dllm::link::Queue hello;
@@ -115,6 +123,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       end.take(bytes.substr(0, cut), now);
       end.take(bytes.substr(cut), now);
       act(end, role, numbers, now);
+      // All that is kept may be sent anew, each time that the other end asks for it.
+      again += end.link.kept();
       said += link_ends::taken(end.link.out()).size();
       demand(end.in.size() <= dllm::link::kPayloadMaxBytes + dllm::link::kHelloMaxBytes);
     }
@@ -135,6 +145,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   demand(got <= heard);
   demand(end.link.sessions() <= LinkEnd::kSessionsMax);
   // An answer is never longer than what it answers, beside what this end was made to say.
-  demand(said <= 2 * heard + 100 * size + 10'000);
+  demand(said <= 2 * heard + 100 * size + 10'000 + again);
+  demand(features & dllm::link::kResume || again == 0);
   return 0;
 }

@@ -61,6 +61,13 @@ struct End final : dllm::link::LinkOwner {
     link.received(in, now);
   }
 
+  // Another connection is there, in place of one that broke.
+  void resume() {
+    in.clear();
+    Queue nothing;
+    link.resume(nothing);
+  }
+
   LinkEnd link;
   Queue in;
   std::optional<Hello> other;

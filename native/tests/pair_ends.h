@@ -75,6 +75,14 @@ class Between {
   // From the head's end, of the present and later connections; once.
   void cut_after(std::size_t bytes) { left_ = static_cast<std::ptrdiff_t>(bytes); }
   void cut() { left_ = 0; }
+  // Each connection from now on after so many bytes of both ends at most; 0: none.
+  void cut_often(std::size_t most) { most_ = most; }
+  [[nodiscard]] int cuts() const { return cuts_; }
+  // Where later connections lead.
+  void lead_to(const dllm::Endpoint& there) {
+    const std::lock_guard lock(mutex_);
+    there_ = there;
+  }
   // Nothing crosses, and nobody is told.
   void pause(bool on) { paused_ = on; }
   [[nodiscard]] bool is_cut() const { return left_ == kCut; }
@@ -92,15 +100,21 @@ class Between {
       if (!dllm::wait_readable(listener_.get(), 20)) continue;
       const UniqueFd near = dllm::accept_client(listener_.get());
       try {
-        const UniqueFd far = dllm::connect_to(there_);
-        while (!ending_ && step(near.get(), far.get())) continue;
+        const UniqueFd far = dllm::connect_to(there());
+        for (allowed_ = kEndless; !ending_ && step(near.get(), far.get());) continue;
       } catch (const std::exception&) {
         // Nobody listens there.
       }
     }
   }
 
+  dllm::Endpoint there() {
+    const std::lock_guard lock(mutex_);
+    return there_;
+  }
+
   bool step(int near, int far) {
+    if (most_ > 0 && allowed_ > kEndless / 2) allowed_ = static_cast<std::ptrdiff_t>(random_() % most_);
     if (left_ == 0) {
       left_ = kCut;
       return false;
@@ -119,11 +133,16 @@ class Between {
     std::uint8_t block[1 << 16];
     std::size_t most = 1 + random_() % sizeof block;
     if (up && left_ > 0) most = std::min<std::size_t>(most, static_cast<std::size_t>(left_));
-    const ssize_t count = dllm::receive(from, {block, most});
+    ssize_t count = dllm::receive(from, {block, most});
     if (count <= 0) return false;
+    count = std::min(count, allowed_);
+    allowed_ -= count;
     if (up) spend(count);
     note({reinterpret_cast<const char*>(block), static_cast<std::size_t>(count)}, up);
-    return dllm::send_all(to, {block, static_cast<std::size_t>(count)});
+    const bool is_taken = dllm::send_all(to, {block, static_cast<std::size_t>(count)});
+    if (allowed_ > 0) return is_taken;
+    ++cuts_;
+    return false;
   }
 
   void note(std::string_view bytes, bool up) {
@@ -139,8 +158,11 @@ class Between {
   }
 
   const UniqueFd listener_;
-  const dllm::Endpoint there_;
+  dllm::Endpoint there_;
   std::atomic<std::ptrdiff_t> left_ = kEndless;
+  std::atomic<std::size_t> most_ = 0;
+  std::ptrdiff_t allowed_ = kEndless;  // of this connection
+  std::atomic<int> cuts_ = 0;
   std::atomic<bool> ending_ = false;
   std::atomic<bool> paused_ = false;
   std::mutex mutex_;

@@ -13,6 +13,7 @@ namespace {
 
 constexpr Nanos kSecond = dllm::kNanosPerSecond;
 constexpr std::uint8_t kPing = 0x01, kPong = 0x02, kGoodbye = 0x03, kWelcome = 0x04;
+constexpr std::uint8_t kReceived = 0x05;
 constexpr std::uint8_t kOpen = 0x10, kData = 0x11, kCredit = 0x12, kFinish = 0x13;
 constexpr std::uint8_t kTrip = 0x15, kHomeFrame = 0x30, kListFrame = 0x31, kKnownFrame = 0x32;
 
@@ -108,7 +109,7 @@ TEST(what_no_end_would_send_is_refused) {
   CHECK(check::contains(refusal(frame(kTrip, 1, "123")), "damaged frame"));
   CHECK(check::contains(refusal(frame(kPing, 0, "")), "damaged frame"));
   CHECK(check::contains(refusal(frame(kPong, 0, std::string(16, '\x7f'))), "nobody sent"));
-  CHECK(check::contains(refusal(frame(kWelcome, 0, "")), "twice"));
+  CHECK(check::contains(refusal(frame(kWelcome, 0, "")), "out of turn"));
   const std::string finish = frame(kFinish, 1, "");
   CHECK(check::contains(refusal(finish + finish), "twice"));
   CHECK(check::contains(refusal(finish + frame(kData, 1, "x")), "behind the end"));
@@ -260,6 +261,130 @@ TEST(a_trip_is_told_before_its_reply) {
 
 namespace {
 
+// Two ends that talk, and between them so many bytes of each way and no more, one time after the
+// other.
+class Cut {
+ public:
+  explicit Cut(std::vector<std::array<std::size_t, 2>> allowed = {}) : allowed_(std::move(allowed)) {}
+
+  void talk() {
+    LinkEnd& head = link_.head.link;
+    LinkEnd& worker = link_.worker.link;
+    const std::uint32_t session = head.open();
+    for (char c = 'a'; c < 'd'; ++c) {
+      head.send(session, view(std::string(30, c)));
+      head.send_home(session, view(std::string(9, c)));
+      carry();
+      worker.send_list(view(std::string(11, c)));
+      worker.send_known(session, {{std::string(1, '\1'), std::string(8, c)}});
+      worker.send_trip(session, {c, c + 1});
+      worker.send(session, view(std::string(20, c)));
+      carry();
+      head.tick(now_ += kSecond);
+      worker.tick(now_);
+    }
+    head.finish(session);
+    worker.finish(session);
+    carry();
+  }
+
+  // What each was told, in words.
+  std::string told() {
+    std::string all = link_.worker.got[1] + '|' + link_.head.got[1];
+    for (const std::string& said : link_.worker.home[1]) all += '|' + said;
+    for (const std::string& said : link_.head.lists) all += '|' + said;
+    for (const dllm::Known& known : link_.head.ahead[1]) all += '|' + known.reply;
+    for (const dllm::Trip trip : link_.head.trips) all += '|' + std::to_string(trip.ended);
+    return all + (link_.worker.ended.contains(1) && link_.head.ended.contains(1) ? "|over" : "");
+  }
+  [[nodiscard]] std::size_t carried(int from) const { return carried_[from]; }
+
+ private:
+  void carry() {
+    End* ends[] = {&link_.head, &link_.worker};
+    while (link_.head.link.waiting() || link_.worker.link.waiting()) {
+      for (const int from : {0, 1}) {
+        const std::string bytes = taken(ends[from]->link.out());
+        const std::size_t most = cuts_ < allowed_.size() ? allowed_[cuts_][from] - passed_[from] : bytes.size();
+        ends[1 - from]->take(bytes.substr(0, most), now_);
+        carried_[from] += bytes.size();
+        passed_[from] += std::min(most, bytes.size());
+        if (most >= bytes.size()) continue;
+        ++cuts_;
+        passed_ = {};
+        for (End* end : ends) end->resume();
+        break;
+      }
+    }
+  }
+
+  Link link_{dllm::link::kHome | dllm::link::kAhead | dllm::link::kResume};
+  const std::vector<std::array<std::size_t, 2>> allowed_;
+  std::size_t cuts_ = 0;
+  std::array<std::size_t, 2> passed_{};
+  std::array<std::size_t, 2> carried_{};
+  Nanos now_ = 1;
+};
+
+}  // namespace
+
+TEST(a_link_that_is_cut_behind_any_byte_goes_on_where_it_was) {
+  Cut whole;
+  whole.talk();
+  CHECK(whole.told().ends_with("|over"));
+  constexpr std::size_t kEndless = std::size_t{1} << 40;
+  for (const int from : {0, 1}) {
+    CHECK(whole.carried(from) > 300);
+    for (std::size_t at = 0; at < whole.carried(from); ++at) {
+      // Again within what each says first then, and soon behind it.
+      for (const std::size_t again : {at % 17, 17 + at % 101}) {
+        std::array<std::size_t, 2> first{kEndless, kEndless}, second{kEndless, kEndless};
+        first[static_cast<std::size_t>(from)] = at;
+        second[at % 2] = again;
+        Cut cut({first, second});
+        cut.talk();
+        CHECK(cut.told() == whole.told());
+      }
+    }
+  }
+}
+
+TEST(what_the_other_end_has_is_kept_no_longer) {
+  Link link(dllm::link::kResume);
+  const std::uint32_t session = link.head.link.open();
+  link.settle();
+  for (int i = 0; i < 20; ++i) {
+    link.head.link.send(session, view(std::string(100'000, 'd')));
+    link.settle();
+    link.worker.link.grant(session, 0);
+    CHECK(link.head.link.kept() < 700'000);
+  }
+  for (const Nanos now : {kSecond, 2 * kSecond}) {
+    link.head.link.tick(now);
+    link.worker.link.tick(now);
+    link.settle(now);
+  }
+  CHECK(link.head.link.kept() < 100 && link.worker.link.kept() < 100);
+}
+
+TEST(an_end_that_cannot_resume_is_told_nothing_of_it) {
+  Link link;
+  link.head.link.send(link.head.link.open(), view("data"));
+  link.head.link.tick(kSecond);
+  CHECK(!link.head.link.may_resume() && link.head.link.kept() == 0);
+  const std::string said = taken(link.head.link.out());
+  CHECK(said.ends_with(std::string(4, '\0')));
+  CHECK(check::contains(refusal(frame(kReceived, 0, "1234")), "was not asked to"));
+  CHECK(check::contains(refusal(frame(kReceived, 0, "1234"), dllm::link::kResume), "never sent"));
+  Link other(dllm::link::kResume);
+  other.head.resume();
+  CHECK(check::contains(why(other.head, frame(kData, 1, "x")), "what it has received"));
+  other.worker.resume();
+  CHECK(check::contains(why(other.worker, frame(kWelcome, 0, std::string(8, '\1'))), "never sent"));
+}
+
+namespace {
+
 // What a session should have carried one way.
 struct Way {
   std::string sent;
@@ -300,6 +425,15 @@ class Model {
     if (choice == 10 && one_of(8) == 0) reset(session, from);
     if (choice >= 20) say(session, from);
     if (choice >= 11) deliver(std::size_t{1} << one_of(18));
+    if (one_of(40) == 0) cut();
+  }
+
+  // Nothing of what is on its way arrives.
+  void cut() {
+    for (const int index : {0, 1}) {
+      on_way_[index].clear();
+      end(index).resume();
+    }
   }
 
   void open() {
@@ -373,7 +507,7 @@ class Model {
   }
 
   std::minstd_rand random_;
-  Link link_{dllm::link::kHome};
+  Link link_{dllm::link::kHome | dllm::link::kResume};
   std::map<std::uint32_t, std::array<Way, 2>> ways_;
   std::set<std::uint32_t> resets_;
   std::string on_way_[2];

@@ -1,5 +1,6 @@
-// A link that ends right behind any frame, in either direction, because it is cut or because the
-// end behind it is gone: nobody hangs, nobody is told anything wrong, and the next one works.
+// A connection that ends right behind any frame, in either direction: where it is but cut, nobody
+// notices; where the end behind it is gone, nobody hangs or is told anything wrong, and the next
+// link works.
 #include <optional>
 
 #include "weights_loads.h"
@@ -301,6 +302,7 @@ bool cut(bool up, int frames, Gone gone, std::string& wrong) {
   wrong += scene.start(is_whole);
   const bool has_cut = scene.cutter.has_cut();
   if (!is_whole && !has_cut) wrong += "broken off, and nobody cut it";
+  if (!is_whole && gone == Gone::kNobody) wrong += "broken off, and both ends are there";
   if (gone == Gone::kWorker) scene.start_worker();
   if (gone == Gone::kHead) scene.start_head();
   // One that comes before the head has noticed, or while it is sent away, is cut off too.

@@ -245,9 +245,10 @@ TEST(a_way_that_is_silent_is_left_for_one_that_answers) {
   TwoWays pair(kKey);
   CHECK(pair.is_met("near"));
   pair.near.pause(true);
-  CHECK(until([&] { return pair.head.was_told("its relay answers by another way"); }));
   CHECK(pair.is_met("far"));
+  CHECK(until([&] { return pair.head.was_told("went on over another"); }));
   CHECK(!pair.head.tally().pair.detour.empty());
+  CHECK(!pair.head.was_told("the link broke"));
 }
 
 TEST(a_machine_that_is_silent_by_all_ways_keeps_its_link) {
@@ -260,58 +261,100 @@ TEST(a_machine_that_is_silent_by_all_ways_keeps_its_link) {
   pair.far.pause(false);
   pair.near.pause(false);
   CHECK(until([&] { return !silent(0); }));
-  CHECK(pair.is_met("near"));
   CHECK(!pair.head.was_told("the link broke"));
 }
 
-TEST(a_link_that_breaks_closes_the_client_and_comes_again) {
+TEST(a_relay_that_is_gone_closes_the_client_and_comes_again) {
   for (const bool sealed : {false, true}) {
-    Pair pair(sealed ? std::optional(kKey) : std::nullopt);
+    Pair pair(sealed ? std::optional(kKey) : std::nullopt, 4 * dllm::kNanosPerSecond);
     UniqueFd client = pair.head.connect(), server = pair.accept();
     greet(client.get(), server.get());
     CHECK(until([&] { return Split(pair.head.tally()).up > 0; }));
     const Split first(pair.head.tally());
+    // Whoever answers there now is another.
+    const dllm::UniqueFd listener = dllm::listen_unix(pair.dir / "other server");
+    Worker other({path_in(pair.dir, "other"), false, sealed ? std::optional(kKey) : std::nullopt},
+                 path_in(pair.dir, "other server"));
+    pair.between.lead_to(path_in(pair.dir, "other"));
     pair.between.cut();
     const std::string got = read_to_end(client.get());
     CHECK(got.empty() || got == "broken off");
     CHECK(pair.head.outcome.get() == Outcome::kWorkerLeft);
-    // The rpc-server sees its client go, and is left in peace.
-    CHECK(read_to_end(server.get()).empty());
-    server.reset();
+    CHECK(until([&] { return pair.head.was_told("does not know the link any more"); }));
     client = pair.head.connect();
-    server = pair.accept();
-    greet(client.get(), server.get());
-    CHECK(pair.head.was_told("the link broke"));
+    const UniqueFd other_server = dllm::accept_client(listener.get());
+    greet(client.get(), other_server.get());
     CHECK(until([&] { return Split(pair.head.tally()).up > first.up; }));
     CHECK(Split(pair.head.tally()).adds_up());
+    CHECK(pair.head.tally().pair.reconnects == 0);
   }
 }
 
-TEST(cut_anywhere_nobody_hangs_and_the_next_link_works) {
-  Random random(3);
+TEST(where_nobody_listens_any_more_the_client_is_closed) {
+  check::TempDir dir;
+  const UniqueFd listener = dllm::listen_unix(dir / "server");
+  Worker worker({path_in(dir, "worker"), false, kKey}, path_in(dir, "server"));
+  std::optional<Between> between;
+  between.emplace(path_in(dir, "between"), path_in(dir, "worker"));
+  Head head({path_in(dir, "between"), true, kKey}, "studio");
+  const UniqueFd client = head.connect(), server = dllm::accept_client(listener.get());
+  greet(client.get(), server.get());
+  between.reset();
+  const std::string got = read_to_end(client.get());
+  CHECK(got.empty() || got == "broken off");
+  CHECK(head.outcome.get() == Outcome::kWorkerLeft);
+  CHECK(head.was_told("the link broke: cannot reach"));
+  // Another head is let in, and the rpc-server sees its client go, and is left in peace.
+  Head other({path_in(dir, "worker"), true, kKey}, "laptop");
+  CHECK(until([&] { return other.tally().pair.is_up; }));
+  CHECK(read_to_end(server.get()).empty());
+}
+
+TEST(cut_again_and_again_all_arrives_once_and_in_order) {
   for (const bool sealed : {false, true}) {
+    Random random(3);
     Pair pair(sealed ? std::optional(kKey) : std::nullopt);
-    for (int cut = 0; cut < 4; ++cut) {
-      CHECK(until([&] { return pair.head.tally().pair.is_up; }));
-      pair.between.cut_after(1 + random() % 100);
-      UniqueFd client = pair.head.connect();
-      std::thread serving([&] {
-        const UniqueFd server = pair.accept();
-        if (server) read_to_end(server.get());
-      });
-      write_text(client.get(), hello(k7) + kAsk + kAsk);
-      CHECK(until([&] { return pair.between.is_cut(); }));
-      read_to_end(client.get());
-      client.reset();
-      pair.head.outcome.wait();
-      // One that never came so far as to be served is let in now.
-      dllm::connect_to(path_in(pair.dir, "server"));
-      serving.join();
-      while (dllm::wait_readable(pair.server.get(), 0)) dllm::accept_client(pair.server.get());
-    }
     const UniqueFd client = pair.head.connect(), server = pair.accept();
     greet(client.get(), server.get());
+    pair.between.cut_often(150'000);
+    const auto all = conversation(random, k7, 120);
+    std::string requests, replies;
+    for (std::size_t i = 3; i < all.size(); ++i) requests += all[i].request;
+    for (std::size_t i = 3; i < all.size(); ++i) replies += all[i].reply;
+    requests += set_tensor(k7, row_of(2 << 20), random_bytes(random, 2 << 20));
+    std::thread asking([&] {
+      for (const std::string& piece : split(random, requests)) write_text(client.get(), piece);
+    });
+    CHECK(read_text(server.get(), requests.size()) == requests);
+    asking.join();
+    std::thread answering([&] { write_text(server.get(), replies); });
+    CHECK(read_text(client.get(), replies.size()) == replies);
+    answering.join();
+    pair.between.cut_often(0);
+    CHECK(pair.between.cuts() > 10);
+    CHECK(!pair.head.was_told("the link broke"));
+    CHECK(until([&] { return pair.head.tally().pair.reconnects > 5; }));
+    const std::lock_guard lock(pair.worker.link.mutex);
+    CHECK(pair.worker.link.tally.pair.reconnects > 5);
   }
+}
+
+TEST(one_that_comes_back_is_not_taken_for_another_nor_another_for_it) {
+  check::TempDir dir;
+  const UniqueFd listener = dllm::listen_unix(dir / "server");
+  Worker worker({path_in(dir, "worker"), false, kKey}, path_in(dir, "server"));
+  Between between(path_in(dir, "between"), path_in(dir, "worker"));
+  Head head({path_in(dir, "between"), true, kKey}, "studio");
+  const UniqueFd client = head.connect(), server = dllm::accept_client(listener.get());
+  greet(client.get(), server.get());
+  between.pause(true);
+  Head other({path_in(dir, "worker"), true, kKey}, "laptop");
+  CHECK(until([&] { return check::contains(other.tally().pair.reason, "is held by the head"); }));
+  between.pause(false);
+  between.cut();
+  write_text(client.get(), kAsk);
+  CHECK(read_text(server.get(), kAsk.size()) == kAsk);
+  CHECK(!other.tally().pair.is_up);
 }
 
 TEST(another_head_is_told_at_once_who_is_there) {

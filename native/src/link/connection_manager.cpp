@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <map>
+#include <system_error>
 
 #include "sockets.h"
 
@@ -16,8 +17,9 @@ struct ConnectionManager::Caller final : LinkOwner {
   Caller(ConnectionManager& manager_of, UniqueFd fd)
       : manager(manager_of),
         name(peer_name(fd.get())),
-        link(std::move(fd), make_security(manager_of.place_), manager_of.own_, *this,
-             manager_of.lab_, manager_of.patience_) {}
+        said(manager_of.hello()),
+        link(std::move(fd), make_security(manager_of.place_), said, *this, manager_of.lab_,
+             manager_of.patience_) {}
 
   [[nodiscard]] bool holds() const { return manager.holder_ == this; }
   void greeted(const Hello& hello) override { manager.greeted(*this, hello); }
@@ -51,10 +53,10 @@ struct ConnectionManager::Caller final : LinkOwner {
 
   // What is still to be said is said, then the other end closes, in time. False when it is over.
   bool leave(Nanos now) {
+    if (!link.broken().empty()) return false;
     std::uint8_t block[1 << 12];
     link.give_out(now);
-    const bool said = link.wire().backlog() == 0 && link.end().out().empty();
-    if (said) ::shutdown(link.fd(), SHUT_WR);
+    if (link.is_said()) ::shutdown(link.fd(), SHUT_WR);
     ssize_t count = 1;
     for (int i = 0; i < kBlocksAtOnce && count > 0; ++i) count = receive(link.fd(), block);
     const bool over = count == 0 || (count < 0 && errno != EAGAIN);
@@ -66,7 +68,10 @@ struct ConnectionManager::Caller final : LinkOwner {
 
   ConnectionManager& manager;
   const std::string name;
+  const Hello said;
   LiveLink link;
+  bool has_greeted = false;
+  bool resumes = false;    // its connection is for the link that we hold
   Nanos leaving_until = 0;  // told to go; 0: it was not
 };
 
@@ -75,10 +80,16 @@ namespace {
 constexpr Nanos kDialMax = kConnectMax;
 // For one that is sent away.
 constexpr Nanos kLeavingMax = 2 * kNanosPerSecond;
-constexpr const char* kReplaced = "a newer link from the same relay takes its place";
+constexpr const char* kReplaced = "a newer link takes its place";
+constexpr const char* kForgotten = "the relay that answers there does not know the link any more";
 
 void unwatched(std::vector<pollfd>& waits, int fd, short events) {
   waits.push_back({events == 0 ? -1 : fd, events, 0});
+}
+
+std::uint64_t new_token() {
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random() | 1;
 }
 
 Hello as(const LinkAddress& place, Hello own) {
@@ -94,8 +105,7 @@ ConnectionManager::ConnectionManager(const LinkAddress& place, Hello own, Connec
       own_(as(place, std::move(own))),
       owner_(owner),
       lab_(lab),
-      patience_(patience),
-      second_way_(place_, lab, patience) {
+      patience_(patience) {
   judge(place_);
   if (!place_.dials) listen();
 }
@@ -129,13 +139,12 @@ LiveLink* ConnectionManager::link() {
 void ConnectionManager::add_waits(std::vector<pollfd>& waits) {
   for (const UniqueFd& listener : listeners_) waits.push_back({listener.get(), POLLIN, 0});
   if (dialing_) waits.push_back({dialing_.get(), POLLOUT, 0});
-  second_way_.add_waits(waits);
   for (Caller& caller : callers_) unwatched(waits, caller.link.fd(), caller.link.events());
 }
 
 Nanos ConnectionManager::due(Nanos now) {
   Nanos first = kNever;
-  if (place_.dials && callers_.empty()) first = dialing_ ? dialed_at_ + dial_max() : dial_at_;
+  if (dials()) first = dialing_ ? dialed_at_ + dial_max() : dial_at_;
   for (Caller& caller : callers_) {
     const bool leaves = caller.leaving_until > 0;
     first = std::min(first, leaves ? caller.leaving_until : caller.link.due(now));
@@ -145,8 +154,44 @@ Nanos ConnectionManager::due(Nanos now) {
 
 void ConnectionManager::step(Nanos now) {
   for (const UniqueFd& listener : listeners_) accept(listener.get(), now);
-  if (place_.dials && callers_.empty()) dial(now);
+  if (dials()) dial(now);
   std::erase_if(callers_, [&](Caller& caller) { return !attend(caller, now); });
+  watch(now);
+}
+
+// Those that were told to leave are no hindrance.
+bool ConnectionManager::dials() const {
+  if (!place_.dials) return false;
+  if (!holder_) return callers_.empty();
+  const auto is_on_trial = [](const Caller& caller) {
+    return !caller.holds() && caller.leaving_until == 0;
+  };
+  return broken_since_ && std::ranges::none_of(callers_, is_on_trial);
+}
+
+void ConnectionManager::watch(Nanos now) {
+  if (!holder_ || !holder_->link.end().may_resume()) return;
+  LiveLink& link = holder_->link;
+  const Nanos silence = link.end().silence(now);
+  const bool is_silent = silence >= kSilentMax + pretended(lab_.get());
+  const bool works = link.broken().empty() && link.end().flows() && !is_silent;
+  if (works != broken_since_.has_value()) return;
+  if (!works) {
+    broken_since_ = link.broken().empty() ? now - silence : now;
+    broken_why_ = link.broken().empty() ? "nothing came any more" : link.broken();
+    at_ = 0;
+    dial_at_ = now;
+    return;
+  }
+  if (std::exchange(has_resumed_, false)) {
+    ++reconnects_;
+    pause_ = now - *broken_since_;
+    owner_.resumed("its connection broke, and the link went on over another after " +
+                   std::to_string(pause_ / kNanosPerMilli) + " ms: " + broken_why_);
+  }
+  broken_since_.reset();
+  absent_since_.reset();
+  retry_ = kRetryFirst;
 }
 
 void ConnectionManager::accept(int listener, Nanos now) {
@@ -171,7 +216,7 @@ void ConnectionManager::accept(int listener, Nanos now) {
 // it.
 void ConnectionManager::make_room() {
   const auto is_mute = [](Caller& caller) {
-    return !caller.holds() && caller.link.wire().received_bytes() == 0;
+    return !caller.holds() && caller.link.received_bytes() == 0;
   };
   const bool has_mute = std::ranges::any_of(callers_, is_mute);
   std::map<std::string, std::vector<std::list<Caller>::iterator>> by_address;
@@ -189,17 +234,13 @@ const Endpoint& ConnectionManager::there() const {
 }
 
 Nanos ConnectionManager::dial_max() const {
-  return is_last() ? kDialMax : kTryMax;
+  return is_last() && !holder_ ? kDialMax : kTryMax;
 }
 
 bool ConnectionManager::is_mute(Caller& caller, Nanos now) const {
-  if (!place_.dials || is_last() || caller.link.end().is_up()) return false;
+  const bool waits_long = is_last() && (!holder_ || caller.holds());
+  if (!place_.dials || waits_long || caller.link.end().is_up()) return false;
   return now - dialed_at_ > kTryMax + pretended(lab_.get());
-}
-
-bool ConnectionManager::is_forsaken(Caller& caller, Nanos now) {
-  if (!place_.dials || is_last() || !caller.holds()) return false;
-  return second_way_.condemns(caller.link.end().silence(now), now);
 }
 
 void ConnectionManager::dial(Nanos now) {
@@ -214,11 +255,18 @@ void ConnectionManager::dial(Nanos now) {
       if (now - dialed_at_ > dial_max()) throw LinkBroken("nobody answers");
       return;
     }
-    if (const int error = connect_error(dialing_.get())) throw LinkBroken(std::strerror(error));
+    if (const int error = connect_error(dialing_.get())) {
+      throw std::system_error(error, std::generic_category());
+    }
     add_caller(std::move(dialing_));
   } catch (const std::exception& error) {
     dialing_.reset();
-    fail("cannot reach " + text(there()) + ": " + error.what(), now);
+    const auto* told = dynamic_cast<const std::system_error*>(&error);
+    const bool refuses = told && (told->code() == std::errc::connection_refused ||
+                                  told->code() == std::errc::no_such_file_or_directory);
+    const std::string reason = "cannot reach " + text(there()) + ": " + error.what();
+    if (holder_) refuses ? note_absent(reason, now) : absent_since_.reset();
+    fail(reason, now);
   }
 }
 
@@ -226,27 +274,60 @@ void ConnectionManager::add_caller(UniqueFd fd) {
   callers_.emplace_back(*this, std::move(fd));
 }
 
-// A relay that comes again takes the place of what it was; any other is told who is there.
+// What this end says of itself and of the link it holds.
+Hello ConnectionManager::hello() {
+  Hello own = own_;
+  if (holder_ && holder_->link.end().may_resume()) {
+    own.link = holder_->link.end().token();
+  } else if (own.role == Role::kHead) {
+    own.link = new_token();
+  }
+  return own;
+}
+
+// A relay that comes again goes on with its link, or takes the place of what it was; any other is
+// told who is there.
 void ConnectionManager::greeted(Caller& caller, const Hello& hello) {
-  if (holder_ && hello.id != other_.id) return send_away(caller, who_holds(monotonic_now()));
+  const Nanos now = monotonic_now();
+  caller.has_greeted = true;
+  caller.resumes = is_of_link(caller, hello);
+  if (caller.resumes) return;
+  if (holder_ && !gives_way(hello, now)) return send_away(caller, who_holds(now));
   if (holder_) {
     send_away(*holder_, kReplaced);
-    release();
-    owner_.lost(kReplaced);
+    lose(place_.dials ? kForgotten : kReplaced);
   }
   holder_ = &caller;
   other_ = hello;
   other_place_ = caller.name;
-  linked_since_ = monotonic_now();
+  linked_since_ = now;
   caller.link.end().welcome();
 }
 
+// Both ends have just said so.
+bool ConnectionManager::is_of_link(const Caller& caller, const Hello& hello) {
+  if (!holder_ || !holder_->link.end().may_resume()) return false;
+  const std::uint64_t token = holder_->link.end().token();
+  return hello.link == token && caller.said.link == token;
+}
+
+// Whom we called ourselves knows of no link, and one without a connection is not kept for ever.
+bool ConnectionManager::gives_way(const Hello& hello, Nanos now) const {
+  if (hello.id == other_.id || place_.dials) return true;
+  return !holder_->link.broken().empty() && now - broken_since_.value_or(now) >= kSilentMax;
+}
+
 void ConnectionManager::welcomed() {
+  note_place();
+  owner_.greeted(other_);
+}
+
+void ConnectionManager::note_place() {
+  met_at_ = place_.dials ? text(there()) : "";
+  if (at_ == 0) detour_.clear();
   retry_ = kRetryFirst;
   reason_.clear();
-  if (at_ == 0) detour_.clear();
   refused_ = false;
-  owner_.greeted(other_);
 }
 
 void ConnectionManager::send_away(Caller& caller, const std::string& reason) {
@@ -256,19 +337,31 @@ void ConnectionManager::send_away(Caller& caller, const std::string& reason) {
 
 // What crossed with the holder stays counted.
 void ConnectionManager::release() {
-  sent_before_ += holder_->link.wire().sent_bytes();
-  received_before_ += holder_->link.wire().received_bytes();
+  sent_before_ += holder_->link.sent_bytes();
+  received_before_ += holder_->link.received_bytes();
   shares_before_ += holder_->link.sent();
-  second_way_.calm();
+  broken_since_.reset();
+  absent_since_.reset();
+  has_resumed_ = false;
   holder_ = nullptr;
 }
 
-std::string ConnectionManager::who_holds(Nanos now) const {
-  const std::string since = std::to_string((now - linked_since_) / kNanosPerSecond);
-  const bool by_head = other_.role == Role::kHead;
-  const bool has_place = place_.endpoint.path.empty();
-  return own_.name + (by_head ? " is held by the head " : " has a worker already: ") + other_.name +
-         (has_place ? " (" + other_place_ + ")" : "") + " for " + since + " s";
+// Its connection, if it has one still, ends by itself.
+void ConnectionManager::lose(const std::string& reason) {
+  const bool was_up = link() != nullptr;
+  if (holder_->leaving_until == 0) holder_->leaving_until = monotonic_now();
+  release();
+  if (was_up) owner_.lost(reason);
+}
+
+void ConnectionManager::resume(Caller& caller, Nanos now) {
+  holder_->link.resume(caller.link);
+  other_place_ = caller.name;
+  note_place();
+  if (!broken_since_) broken_since_ = now;
+  has_resumed_ = true;
+  // Where it breaks again at once.
+  dial_at_ = now + kRetryFirst / 2;
 }
 
 // Whether it stays.
@@ -277,11 +370,8 @@ bool ConnectionManager::attend(Caller& caller, Nanos now) {
     if (caller.leaving_until > 0) return caller.leave(now);
     caller.link.take_in(now);
     if (is_mute(caller, now)) throw LinkBroken("whoever is there does not say who it is");
-    if (is_forsaken(caller, now)) {
-      throw LinkBroken("nothing comes from " + text(there()) +
-                       " any more, though its relay answers by another way");
-    }
-    return true;
+    if (caller.resumes) resume(caller, now);
+    return !caller.resumes;
   } catch (const LinkRefused& refusal) {
     ended(caller, refusal.what(), true, now);
   } catch (const std::exception& error) {
@@ -296,15 +386,28 @@ void ConnectionManager::ended(Caller& caller, const std::string& reason, bool re
   if (held) release();
   // A link that was is sought from the best place on.
   if (was_up) at_ = place_.others.size();
-  if (!holder_) {
+  if (holder_ && place_.dials) {
+    if (refused) {
+      lose(reason);
+    } else if (!caller.has_greeted) {
+      is_mute(caller, now) ? absent_since_.reset() : note_absent(reason, now);
+    }
+  }
+  if (!holder_ || place_.dials) {
     fail(reason, now);
     refused_ = refused;
   }
   if (was_up) owner_.lost(reason);
 }
 
+// A machine that cannot be reached may come back; where nobody listens nobody knows the link.
+void ConnectionManager::note_absent(const std::string& reason, Nanos now) {
+  if (!absent_since_) absent_since_ = now;
+  if (now - *absent_since_ >= kAbsentMax) lose(reason);
+}
+
 void ConnectionManager::fail(const std::string& reason, Nanos now) {
-  reason_ = reason;
+  if (!holder_) reason_ = reason;
   refused_ = false;
   if (place_.dials && !is_last()) {
     if (at_++ == 0) detour_ = reason;
@@ -313,7 +416,7 @@ void ConnectionManager::fail(const std::string& reason, Nanos now) {
   }
   at_ = 0;
   dial_at_ = now + retry_;
-  retry_ = std::min(2 * retry_, kRetryMost);
+  retry_ = std::min(2 * retry_, holder_ ? kRetryMostHeld : kRetryMost);
 }
 
 void ConnectionManager::give_out(Nanos now) {
@@ -328,11 +431,19 @@ void ConnectionManager::give_out(Nanos now) {
 }
 
 std::uint64_t ConnectionManager::sent_bytes() const {
-  return sent_before_ + (holder_ ? holder_->link.wire().sent_bytes() : 0);
+  return sent_before_ + (holder_ ? holder_->link.sent_bytes() : 0);
 }
 
 std::uint64_t ConnectionManager::received_bytes() const {
-  return received_before_ + (holder_ ? holder_->link.wire().received_bytes() : 0);
+  return received_before_ + (holder_ ? holder_->link.received_bytes() : 0);
+}
+
+std::string ConnectionManager::who_holds(Nanos now) const {
+  const std::string since = std::to_string((now - linked_since_) / kNanosPerSecond);
+  const bool by_head = other_.role == Role::kHead;
+  const bool has_place = place_.endpoint.path.empty();
+  return own_.name + (by_head ? " is held by the head " : " has a worker already: ") + other_.name +
+         (has_place ? " (" + other_place_ + ")" : "") + " for " + since + " s";
 }
 
 Shares ConnectionManager::sent_shares() const {
@@ -348,8 +459,10 @@ void ConnectionManager::note(PairTally& tally) {
   tally.is_up = live != nullptr;
   tally.is_sealed = place_.key.has_value();
   tally.reason = reason_;
-  tally.place = live && place_.dials ? text(there()) : "";
-  tally.detour = live ? detour_ : "";
+  tally.place = live ? met_at_ : "";
+  tally.detour = live && met_at_ != text(place_.endpoint) ? detour_ : "";
+  tally.reconnects = reconnects_;
+  tally.pause = pause_;
   tally.wire_bytes_up = is_head ? sent_bytes() : received_bytes();
   tally.wire_bytes_down = is_head ? received_bytes() : sent_bytes();
   tally.rtt = live ? live->end().rtt() : 0;

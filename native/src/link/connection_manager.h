@@ -1,4 +1,5 @@
-// Brings the two relays of a link together and keeps them so: listens or dials, one link at a time.
+// Brings the two relays of a link together and keeps them so: listens or dials, one link at a time,
+// over one connection after the other where these break.
 // For the loop of its owner, which waits for what is asked here and calls `step`.
 #pragma once
 
@@ -6,6 +7,7 @@
 
 #include <list>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,12 +15,13 @@
 #include "link.h"
 #include "link_address.h"
 #include "live_link.h"
-#include "second_way.h"
 
 namespace dllm::link {
 
 class ConnectionOwner : public LinkOwner {
  public:
+  // Something for the log: it goes on over another connection.
+  virtual void resumed(const std::string& news) = 0;
   // The link is no more, and its sessions with it.
   virtual void lost(const std::string& reason) = 0;
 };
@@ -28,6 +31,12 @@ class ConnectionManager {
   // Between two attempts to dial.
   static constexpr Nanos kRetryFirst = kNanosPerSecond / 4;
   static constexpr Nanos kRetryMost = 4 * kNanosPerSecond;
+  // While the link waits for another connection.
+  static constexpr Nanos kRetryMostHeld = kNanosPerSecond / 2;
+  // A connection that is silent for so long may be broken: another one is tried beside it.
+  static constexpr Nanos kSilentMax = 2 * kNanosPerSecond;
+  // Where nobody listens for so long the other end is gone, and the link with it.
+  static constexpr Nanos kAbsentMax = 2 * kNanosPerSecond;
   // For a place that is not the last: behind it lies one where the other end surely is.
   static constexpr Nanos kTryMax = 2 * kNanosPerSecond;
   // The link and those that have not said who they are.
@@ -68,24 +77,33 @@ class ConnectionManager {
 
   void listen();
   void accept(int listener, Nanos now);
-  // Where is dialled now, and for how long; which is the link's place when it is up.
+  // Where is dialled now, and for how long.
   [[nodiscard]] const Endpoint& there() const;
   [[nodiscard]] Nanos dial_max() const;
-  // Who took our call there, and does not say who it is in the same time.
-  [[nodiscard]] bool is_mute(Caller& caller, Nanos now) const;
   [[nodiscard]] bool is_last() const { return at_ == place_.others.size(); }
-  // Nothing more comes of the link, though the other end is there.
-  [[nodiscard]] bool is_forsaken(Caller& caller, Nanos now);
+  // Whether a connection is to be made, or another one.
+  [[nodiscard]] bool dials() const;
+  // Who took our call, and does not say who it is in time.
+  [[nodiscard]] bool is_mute(Caller& caller, Nanos now) const;
+  // Notes when the link's connection breaks, and when another goes on in its place.
+  void watch(Nanos now);
   void make_room();
   void dial(Nanos now);
   void add_caller(UniqueFd fd);
+  [[nodiscard]] Hello hello();
   void greeted(Caller& caller, const Hello& hello);
+  [[nodiscard]] bool is_of_link(const Caller& caller, const Hello& hello);
+  [[nodiscard]] bool gives_way(const Hello& hello, Nanos now) const;
   void welcomed();
+  void note_place();
+  void lose(const std::string& reason);
   void send_away(Caller& caller, const std::string& reason);
   void release();
   bool attend(Caller& caller, Nanos now);
+  void resume(Caller& caller, Nanos now);
   void ended(Caller& caller, const std::string& reason, bool refused, Nanos now);
   void fail(const std::string& reason, Nanos now);
+  void note_absent(const std::string& reason, Nanos now);
   std::string who_holds(Nanos now) const;
   [[nodiscard]] std::uint64_t sent_bytes() const;
   [[nodiscard]] std::uint64_t received_bytes() const;
@@ -98,17 +116,23 @@ class ConnectionManager {
   std::vector<UniqueFd> listeners_;
   UniqueFd dialing_;
   std::size_t at_ = 0;  // of the places, the first of which is the best
-  std::string detour_;  // why another is the link's
+  std::string met_at_;  // the link's
+  std::string detour_;  // why that is not the first
   Nanos dial_at_ = 0;
   Nanos dialed_at_ = 0;
   Nanos retry_ = kRetryFirst;
+  std::optional<Nanos> absent_since_;  // nobody listens anywhere
   std::list<Caller> callers_;
   Caller* holder_ = nullptr;  // of the callers
   std::minstd_rand random_{std::random_device{}()};
-  SecondWay second_way_;
   Hello other_;
   std::string other_place_;
   Nanos linked_since_ = 0;
+  std::optional<Nanos> broken_since_;  // its connection is, or is silent
+  std::string broken_why_;
+  bool has_resumed_ = false;           // since then
+  std::uint64_t reconnects_ = 0;
+  Nanos pause_ = 0;  // the latest one's
   std::string reason_;
   bool refused_ = false;
   std::uint64_t sent_before_ = 0;

@@ -26,8 +26,8 @@ constexpr const char* kContradicted =
 
 Hello own_hello(const std::string& name, bool answers) {
   const std::uint64_t features =
-      kHome | (answers ? kAhead : 0) | (has_compression() ? kCompression : 0);
-  return {Role::kHead, features, LinkEnd::kWindowBytes, new_id(), name};
+      kHome | (answers ? kAhead : 0) | (has_compression() ? kCompression : 0) | kResume;
+  return {Role::kHead, features, LinkEnd::kWindowBytes, new_id(), name, 0};
 }
 
 }  // namespace
@@ -372,6 +372,11 @@ void HeadEnd::answered_ahead(std::uint32_t session, const std::vector<Known>& kn
 void HeadEnd::timed(std::uint32_t session, Trip trip) {
   if (!served_ || served_->id != session) return;
   served_->session.timed(trip);
+}
+
+void HeadEnd::resumed(const std::string& news) {
+  const std::lock_guard lock(link_.mutex);
+  link_.tell(news, Level::kWarning);
 }
 
 void HeadEnd::lost(const std::string& reason) {

@@ -53,6 +53,7 @@ class HeadEnd final : public Carrier, private ConnectionOwner {
   void told(std::uint32_t session, Bytes message) override;
   void listed(Bytes message) override;
   void answered_ahead(std::uint32_t session, const std::vector<Known>& known) override;
+  void resumed(const std::string& news) override;
   void lost(const std::string& reason) override;
 
   void run();

@@ -46,6 +46,8 @@ Hello decode(View all) {
   const std::size_t name_bytes = all[kNameBytesAt];
   if (name_bytes > all.size() - kNameAt) throw LinkBroken("the other end's hello is damaged");
   hello.name = printable(all.subspan(kNameAt, name_bytes), kNameMaxBytes);
+  const View more = all.subspan(kNameAt + name_bytes);
+  if (more.size() >= sizeof hello.link) hello.link = load<std::uint64_t>(more.data());
   return hello;
 }
 
@@ -71,7 +73,7 @@ std::vector<std::uint8_t> encode(const Hello& hello) {
   out.insert(out.end(), kMagic.begin(), kMagic.end());
   put(out, kMajor);
   put(out, kMinor);
-  put(out, static_cast<std::uint32_t>(kNameAt + name_bytes));
+  put(out, static_cast<std::uint32_t>(kNameAt + name_bytes + sizeof hello.link));
   put(out, hello.features);
   put(out, hello.credit);
   put(out, hello.role);
@@ -80,6 +82,7 @@ std::vector<std::uint8_t> encode(const Hello& hello) {
   out.insert(out.end(), hello.id.begin(), hello.id.end());
   out.insert(out.end(), hello.name.begin(),
              hello.name.begin() + static_cast<std::ptrdiff_t>(name_bytes));
+  put(out, hello.link);
   return out;
 }
 

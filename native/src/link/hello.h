@@ -11,7 +11,7 @@
 namespace dllm::link {
 
 inline constexpr std::uint16_t kMajor = 2;
-inline constexpr std::uint16_t kMinor = 0;
+inline constexpr std::uint16_t kMinor = 1;
 inline constexpr std::size_t kHelloMaxBytes = 1024;
 inline constexpr std::size_t kNameMaxBytes = 64;
 
@@ -19,6 +19,7 @@ inline constexpr std::size_t kNameMaxBytes = 64;
 inline constexpr std::uint64_t kCompression = 1;  // of requests
 inline constexpr std::uint64_t kHome = 2;  // references go up instead of weights
 inline constexpr std::uint64_t kAhead = 4;  // what is wanted next is asked for at the worker's end
+inline constexpr std::uint64_t kResume = 8;  // a link goes on over another connection
 
 enum class Role : std::uint8_t { kHead = 1, kWorker = 2 };
 
@@ -31,6 +32,8 @@ struct Hello {
   std::uint32_t credit = 0;
   Id id{};  // of this end: a link anew is told from a link of another
   std::string name;
+  // A head: the link it begins, or goes on with. A worker's end: the one it holds; 0: none.
+  std::uint64_t link = 0;
 };
 
 // At random.

@@ -56,6 +56,9 @@ struct PairTally {
   std::uint64_t tensors = 0;
   std::uint64_t tensors_differ = 0;
   std::uint64_t tensors_missing = 0;
+  // Connections that broke, and the link went on over another; how long it paused for the latest.
+  std::uint64_t reconnects = 0;
+  Nanos pause = 0;
   Nanos rtt = 0;      // of pings, the lab's delay included; 0: not known
   Nanos unheard = 0;  // how long nothing has come from the other machine; 0: not long
   bool operator==(const PairTally&) const = default;

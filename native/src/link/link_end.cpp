@@ -10,7 +10,7 @@ namespace {
 struct Ping {
   std::int64_t sent_ns;
   std::uint32_t patience_ms;
-  std::uint32_t reserved;
+  std::uint32_t received;  // of all bytes the lower half; 0 where a link cannot go on
 };
 static_assert(sizeof(Ping) == 16 && sizeof(Trip) == 16);
 
@@ -49,37 +49,103 @@ void LinkEnd::received(Queue& in, Nanos now) {
     if (!hello) return;
     window_ = hello->credit;
     features_ = own_.features & hello->features;
+    token_ = own_.role == Role::kHead ? own_.link : hello->link;
     greeted_ = true;
     owner_.greeted(*hello);
+    // Sent away, or it goes on with an older link: what follows is not for this one.
+    if (!welcomed_) return;
   }
   while (const std::optional<Frame> frame = first_frame(in)) {
+    const bool counts = is_up_ && !resumes_;
     handle(*frame, now);
     in.drop(frame->bytes());
+    if (counts) received_ += frame->bytes();
   }
+  if (!uses(kResume) || !flows_now_ || received_ - told_ < kTellEvery) return;
+  const std::uint32_t count = tell_received();
+  say(FrameType::kReceived, 0, bytes_of(count));
+}
+
+// Whatever is said to one that is welcome is kept until it has it.
+void LinkEnd::say(FrameType type, std::uint32_t session, View payload) {
+  if (may_resume()) append_frame(kept_, type, session, payload);
+  if (flows_now_ || !welcomed_) append_frame(out_, type, session, payload);
 }
 
 void LinkEnd::welcome() {
   append_frame(out_, FrameType::kWelcome, 0, {});
+  welcomed_ = flows_now_ = true;
 }
 
-void LinkEnd::take_welcome(Nanos now) {
-  if (std::exchange(is_up_, true)) throw LinkBroken("the other end welcomed us twice");
+void LinkEnd::detach() {
+  out_.clear();
+  flows_now_ = resumes_ = false;
+}
+
+void LinkEnd::resume(Queue& said) {
+  detach();
+  out_.swap(said);
+  resumes_ = true;
+  told_ = received_;
+  append_frame(out_, FrameType::kWelcome, 0, bytes_of(received_));
+}
+
+void LinkEnd::take_welcome(const Frame& frame, Nanos now) {
+  if (std::exchange(resumes_, false)) {
+    go_on(payload_as<std::uint64_t>(frame.payload));
+  } else if (is_up_ || !frame.payload.empty()) {
+    throw LinkBroken("the other end welcomed us out of turn");
+  }
   next_ping_ = now;
-  owner_.welcomed();
+  if (!std::exchange(is_up_, true)) owner_.welcomed();
+}
+
+// All it has not received is sent again.
+void LinkEnd::go_on(std::uint64_t count) {
+  forget(count);
+  out_.append(kept_.all());
+  flows_now_ = true;
+}
+
+void LinkEnd::take_received(std::uint32_t count) {
+  if (!uses(kResume)) throw LinkBroken("the other end tells what it received, and was not asked to");
+  const auto more = static_cast<std::int32_t>(count - static_cast<std::uint32_t>(forgotten_));
+  // What is sent again tells of an earlier time.
+  if (more > 0) forget(forgotten_ + static_cast<std::uint32_t>(more));
+}
+
+void LinkEnd::forget(std::uint64_t count) {
+  if (count < forgotten_ || count - forgotten_ > kept_.size()) {
+    throw LinkBroken("the other end received what was never sent");
+  }
+  kept_.drop(count - forgotten_);
+  forgotten_ = count;
+}
+
+std::uint32_t LinkEnd::tell_received() {
+  told_ = received_;
+  return static_cast<std::uint32_t>(received_);
 }
 
 void LinkEnd::handle(const Frame& frame, Nanos now) {
+  if (resumes_ && frame.type != FrameType::kWelcome && frame.type != FrameType::kGoodbye) {
+    throw LinkBroken("the other end does not say what it has received");
+  }
   switch (frame.type) {
-    case FrameType::kPing:
-      others_patience_ =
-          std::min(payload_as<Ping>(frame.payload).patience_ms * kNanosPerMilli, kPatienceMax);
-      return append_frame(out_, FrameType::kPong, 0, frame.payload);
+    case FrameType::kPing: {
+      const auto ping = payload_as<Ping>(frame.payload);
+      others_patience_ = std::min(ping.patience_ms * kNanosPerMilli, kPatienceMax);
+      if (uses(kResume)) take_received(ping.received);
+      return say(FrameType::kPong, 0, frame.payload);
+    }
+    case FrameType::kReceived:
+      return take_received(payload_as<std::uint32_t>(frame.payload));
     case FrameType::kPong:
       return pong(frame.payload, now);
     case FrameType::kGoodbye:
       throw LinkRefused(printable(frame.payload, kReasonMaxBytes));
     case FrameType::kWelcome:
-      return take_welcome(now);
+      return take_welcome(frame, now);
     case FrameType::kOpen:
       return take_open(frame.session);
     case FrameType::kData:
@@ -118,7 +184,7 @@ void LinkEnd::take_open(std::uint32_t session) {
 std::uint32_t LinkEnd::open() {
   const std::uint32_t session = latest_ + 1;
   add_flow(session);
-  append_frame(out_, FrameType::kOpen, session, {});
+  say(FrameType::kOpen, session, {});
   return session;
 }
 
@@ -194,9 +260,10 @@ void LinkEnd::tick(Nanos now) {
   heard_ = std::min(heard_, now);
   if (now < next_ping_) return;
   next_ping_ = now + kPingEvery;
-  if (!is_up_) return;
-  const Ping ping{now, static_cast<std::uint32_t>(patience_ / kNanosPerMilli), 0};
-  append_frame(out_, FrameType::kPing, 0, bytes_of(ping));
+  if (!is_up_ || !flows_now_) return;
+  const auto patience_ms = static_cast<std::uint32_t>(patience_ / kNanosPerMilli);
+  const Ping ping{now, patience_ms, uses(kResume) ? tell_received() : 0};
+  say(FrameType::kPing, 0, bytes_of(ping));
   if (++pings_ < kFirstPings) next_ping_ = now + kFirstPingsEvery;
 }
 
@@ -210,33 +277,33 @@ void LinkEnd::send(std::uint32_t session, View data) {
   flows_.at(session).may_send -= data.size();
   while (!data.empty()) {
     const View part = data.first(std::min(data.size(), kPayloadMaxBytes));
-    append_frame(out_, FrameType::kData, session, part);
+    say(FrameType::kData, session, part);
     data = data.subspan(part.size());
   }
 }
 
 void LinkEnd::send_trip(std::uint32_t session, Trip trip) {
-  append_frame(out_, FrameType::kTrip, session, bytes_of(trip));
+  say(FrameType::kTrip, session, bytes_of(trip));
 }
 
 void LinkEnd::send_home(std::uint32_t session, View message) {
-  if (has(session)) append_frame(out_, FrameType::kHome, session, message);
+  if (has(session)) say(FrameType::kHome, session, message);
 }
 
 void LinkEnd::send_list(View message) {
-  append_frame(out_, FrameType::kList, 0, message);
+  say(FrameType::kList, 0, message);
 }
 
 void LinkEnd::send_known(std::uint32_t session, const std::vector<Known>& known) {
   for (const auto& payload : encode_known(known)) {
-    append_frame(out_, FrameType::kKnown, session, payload);
+    say(FrameType::kKnown, session, payload);
   }
 }
 
 void LinkEnd::finish(std::uint32_t session) {
   const auto found = flows_.find(session);
   if (found == flows_.end() || std::exchange(found->second.own_finished, true)) return;
-  append_frame(out_, FrameType::kFinish, session, {});
+  say(FrameType::kFinish, session, {});
   forget_if_over(session);
 }
 
@@ -247,7 +314,7 @@ void LinkEnd::forget_if_over(std::uint32_t session) {
 
 void LinkEnd::reset(std::uint32_t session, const std::string& reason) {
   if (flows_.erase(session) == 0) return;
-  append_frame(out_, FrameType::kReset, session, view(reason.substr(0, kReasonMaxBytes)));
+  say(FrameType::kReset, session, view(reason.substr(0, kReasonMaxBytes)));
 }
 
 void LinkEnd::grant(std::uint32_t session, std::size_t waiting) {
@@ -259,11 +326,11 @@ void LinkEnd::grant(std::uint32_t session, std::size_t waiting) {
   if (taken + kWindowBytes <= flow.granted || more < kWindowBytes / 4) return;
   flow.granted += more;
   const auto count = static_cast<std::uint32_t>(more);
-  append_frame(out_, FrameType::kCredit, session, bytes_of(count));
+  say(FrameType::kCredit, session, bytes_of(count));
 }
 
 void LinkEnd::goodbye(const std::string& reason) {
-  append_frame(out_, FrameType::kGoodbye, 0, view(reason.substr(0, kReasonMaxBytes)));
+  say(FrameType::kGoodbye, 0, view(reason.substr(0, kReasonMaxBytes)));
 }
 
 }  // namespace dllm::link

@@ -1,4 +1,5 @@
-// One end of a link, without sockets: greets, carries sessions under credit, measures by pings.
+// One end of a link, without sockets: greets, carries sessions under credit, measures by pings, and
+// goes on over another connection where the first one broke.
 #pragma once
 
 #include <array>
@@ -51,9 +52,11 @@ class LinkEnd {
   // `patience`: the other end is to give up when it hears nothing for so long.
   LinkEnd(const Hello& own, LinkOwner& owner, Nanos now, Nanos patience);
 
-  // For the other end, not yet sent.
+  // For the other end, not yet sent over this connection.
   Queue& out() { return out_; }
   [[nodiscard]] std::size_t waiting() const { return out_.size(); }
+  // What it has not told to have received; where a link cannot go on, nothing.
+  [[nodiscard]] std::size_t kept() const { return kept_.size(); }
   // What came from it. Throws LinkBroken; nothing of this link is to be used then.
   void received(Queue& in, Nanos now);
   // To be called at `next_tick` and whenever something happens: pings.
@@ -65,6 +68,17 @@ class LinkEnd {
   void welcome();
   // Both ends have.
   [[nodiscard]] bool is_up() const { return is_up_; }
+
+  // Names the link, once the other end has greeted.
+  [[nodiscard]] std::uint64_t token() const { return token_; }
+  // Whether it outlives its connection.
+  [[nodiscard]] bool may_resume() const { return welcomed_ && uses(kResume); }
+  // The connection broke; what is said from here on waits.
+  void detach();
+  // Another one is there, and the other end has greeted over it; `said` goes before all else.
+  void resume(Queue& said);
+  // Both ends know over the present connection what the other has received.
+  [[nodiscard]] bool flows() const { return flows_now_; }
   // Of Hello::features, those both ends have; known once the other end has greeted.
   [[nodiscard]] bool uses(std::uint64_t feature) const { return (features_ & feature) != 0; }
   // How long nothing has come, not counting when this process did not run.
@@ -96,6 +110,8 @@ class LinkEnd {
 
  private:
   static constexpr std::size_t kRtts = 16;
+  // Received before the other end is told without a ping.
+  static constexpr std::uint32_t kTellEvery = 512 << 10;
 
   struct Flow {
     std::uint64_t may_send = 0;
@@ -105,8 +121,13 @@ class LinkEnd {
     bool other_finished = false;
   };
 
+  void say(FrameType type, std::uint32_t session, View payload);
   void handle(const Frame& frame, Nanos now);
-  void take_welcome(Nanos now);
+  void take_welcome(const Frame& frame, Nanos now);
+  void go_on(std::uint64_t count);
+  void take_received(std::uint32_t count);
+  void forget(std::uint64_t count);
+  std::uint32_t tell_received();
   void pong(View payload, Nanos now);
   void take_open(std::uint32_t session);
   void handle_in_session(const Frame& frame);
@@ -122,7 +143,16 @@ class LinkEnd {
   LinkOwner& owner_;
   Queue out_;
   bool greeted_ = false;
+  bool welcomed_ = false;  // by us
   bool is_up_ = false;
+  bool flows_now_ = false;
+  bool resumes_ = false;  // the other end's WELCOME over this connection is due
+  std::uint64_t token_ = 0;
+  // Bytes of frames behind the first WELCOME. Those sent stay until the other end has them.
+  Queue kept_;
+  std::uint64_t forgotten_ = 0;  // of those sent, in front of `kept_`
+  std::uint64_t received_ = 0;
+  std::uint64_t told_ = 0;  // of those received
   std::uint64_t features_ = 0;
   std::uint32_t window_ = 0;  // the other end's
   std::map<std::uint32_t, Flow> flows_;

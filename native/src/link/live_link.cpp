@@ -1,6 +1,7 @@
 #include "live_link.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 
@@ -19,29 +20,73 @@ constexpr std::size_t kUntakenMost = 2 * kUntakenMax;
 
 LiveLink::LiveLink(UniqueFd fd, std::unique_ptr<TransportSecurity> security, const Hello& own,
                    LinkOwner& owner, const Lab& lab, Nanos patience)
-    : wire_(std::move(fd), std::move(security), lab),
+    : wire_(std::make_unique<Wire>(std::move(fd), std::move(security), lab)),
       end_(own, owner, monotonic_now(), patience),
       lab_(lab),
       patience_(patience),
       begun_(monotonic_now()) {}
 
 short LiveLink::events() {
-  const short events = wire_.events();
+  if (!wire_) return 0;
+  const short events = wire_->events();
   return untaken() < kUntakenMax ? events : static_cast<short>(events & ~POLLIN);
 }
 
 std::size_t LiveLink::untaken() const {
-  return wire_.backlog() + end_.waiting();
+  return end_.waiting() + (wire_ ? wire_->backlog() : 0);
+}
+
+std::uint64_t LiveLink::sent_bytes() const {
+  return sent_before_ + (wire_ ? wire_->sent_bytes() : 0);
+}
+
+std::uint64_t LiveLink::received_bytes() const {
+  return received_before_ + (wire_ ? wire_->received_bytes() : 0);
 }
 
 Nanos LiveLink::due(Nanos now) {
-  return std::min(wire_.due(now), std::max(end_.next_tick(), now));
+  if (resumed_) return now;
+  const Nanos tick = std::max(end_.next_tick(), now);
+  return wire_ ? std::min(wire_->due(now), tick) : tick;
+}
+
+void LiveLink::detach(const std::string& reason) {
+  broken_ = reason;
+  sent_before_ = sent_bytes();
+  received_before_ = received_bytes();
+  wire_.reset();
+  opened_.clear();
+  departures_.return_waiting();
+  end_.detach();
+}
+
+void LiveLink::resume(LiveLink& other) {
+  detach("");
+  wire_ = std::move(other.wire_);
+  opened_.swap(other.opened_);
+  end_.resume(other.end_.out());
+  resumed_ = true;
 }
 
 void LiveLink::take_in(Nanos now) {
-  wire_.read(opened_, now);
+  resumed_ = false;
+  std::string broken;
+  try {
+    if (wire_) wire_->read(opened_, now);
+  } catch (const LinkBroken& error) {
+    if (!end_.may_resume()) throw;
+    broken = error.what();
+  }
+  // What came before it broke, a farewell for example.
   if (!opened_.empty()) end_.received(opened_, now);
-  if (untaken() > kUntakenMost) throw LinkBroken("the other end asks and takes no answer");
+  if (!broken.empty()) detach(broken);
+  judge(now);
+}
+
+void LiveLink::judge(Nanos now) {
+  if (untaken() > kUntakenMost || end_.kept() > kUntakenMost) {
+    throw LinkBroken("the other end asks and takes no answer");
+  }
   const Nanos delayed = pretended(lab_.get());
   end_.set_patience(patience_ + delayed);
   end_.tick(now);
@@ -55,9 +100,17 @@ void LiveLink::take_in(Nanos now) {
 }
 
 void LiveLink::give_out(Nanos now) {
-  wire_.write(end_.out(), now);
-  if (end_.waiting() == 0) departures_.sealed(wire_.sealed_bytes());
-  departures_.left(wire_.sent_bytes());
+  if (!wire_) return;
+  try {
+    wire_->write(end_.out(), now);
+  } catch (const LinkBroken& error) {
+    if (!end_.may_resume()) throw;
+    // What came before is still to be read, and reading tells the same.
+    ::shutdown(wire_->fd(), SHUT_RDWR);
+    return;
+  }
+  if (end_.flows() && end_.waiting() == 0) departures_.sealed(wire_->sealed_bytes());
+  departures_.left(wire_->sent_bytes());
 }
 
 std::size_t LiveLink::room(std::uint32_t session) const {

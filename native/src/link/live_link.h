@@ -1,4 +1,5 @@
-// A link over its connection: what both ends do with one in their loops.
+// A link over its connection, or over one after the other: what both ends do with one in their
+// loops.
 #pragma once
 
 #include <deque>
@@ -27,6 +28,11 @@ class Departures {
       gone_ += waiting_.front().second;
     }
   }
+  // What is sealed and has not left is to be sealed anew.
+  void return_waiting() {
+    for (const auto& [end, shares] : waiting_) given_ += shares;
+    waiting_.clear();
+  }
   [[nodiscard]] const Shares& gone() const { return gone_; }
 
  private:
@@ -41,20 +47,33 @@ class LiveLink {
   static constexpr Nanos kGreetingMax = 10 * kNanosPerSecond;
   // Beyond, sessions wait, so that pings do not.
   static constexpr std::size_t kBacklogMax = 256 << 10;
+  // Likewise of what the other end has not told to have received.
+  static constexpr std::size_t kKeptMax = 4 << 20;
 
   LiveLink(UniqueFd fd, std::unique_ptr<TransportSecurity> security, const Hello& own,
            LinkOwner& owner, const Lab& lab, Nanos patience);
 
   [[nodiscard]] LinkEnd& end() { return end_; }
-  [[nodiscard]] const Wire& wire() const { return wire_; }
-  [[nodiscard]] int fd() const { return wire_.fd(); }
+  // -1 while it has no connection.
+  [[nodiscard]] int fd() const { return wire_ ? wire_->fd() : -1; }
   [[nodiscard]] short events();
+  // Nothing is left to be sent over this connection.
+  [[nodiscard]] bool is_said() const { return untaken() == 0; }
+  // Over all its connections.
+  [[nodiscard]] std::uint64_t sent_bytes() const;
+  [[nodiscard]] std::uint64_t received_bytes() const;
+
+  // Why it has no connection, and waits for another; empty: it has one.
+  [[nodiscard]] const std::string& broken() const { return broken_; }
+  // Goes on over the connection of another, which is of no use then: its greeting was for this.
+  void resume(LiveLink& other);
   // When `take_in` is due though nothing came.
   [[nodiscard]] Nanos due(Nanos now);
 
-  // Takes in what came, tells the owner, and judges silence. Throws LinkBroken.
+  // Takes in what came, tells the owner, and judges silence. Throws LinkBroken, but not for a broken
+  // connection where the link outlives it.
   void take_in(Nanos now);
-  // Sends what the end has to say. Throws LinkBroken.
+  // Sends what the end has to say. Throws likewise.
   void give_out(Nanos now);
   // Whoever gives the end something of a command to send adds it here.
   Shares& given() { return departures_.given(); }
@@ -63,12 +82,20 @@ class LiveLink {
   // Bytes that may be sent in a session now.
   [[nodiscard]] std::size_t room(std::uint32_t session) const;
   // Whether more that needs no credit may be sent without pings standing behind it.
-  [[nodiscard]] bool has_room() const { return untaken() < kBacklogMax; }
+  [[nodiscard]] bool has_room() const {
+    return untaken() < kBacklogMax && end_.kept() < kKeptMax;
+  }
 
  private:
   [[nodiscard]] std::size_t untaken() const;
+  void detach(const std::string& reason);
+  void judge(Nanos now);
 
-  Wire wire_;
+  std::unique_ptr<Wire> wire_;
+  std::string broken_;
+  bool resumed_ = false;  // and what came with the connection is not taken in yet
+  std::uint64_t sent_before_ = 0;
+  std::uint64_t received_before_ = 0;
   LinkEnd end_;
   Departures departures_;
   const Lab& lab_;

@@ -21,8 +21,8 @@ constexpr Nanos kEndGrace = 2 * kNanosPerSecond;
 
 Hello own_hello(const std::string& name, bool has_models) {
   const std::uint64_t features =
-      kAhead | (has_models ? kHome : 0) | (has_compression() ? kCompression : 0);
-  return {Role::kWorker, features, LinkEnd::kWindowBytes, new_id(), name};
+      kAhead | (has_models ? kHome : 0) | (has_compression() ? kCompression : 0) | kResume;
+  return {Role::kWorker, features, LinkEnd::kWindowBytes, new_id(), name, 0};
 }
 
 }  // namespace
@@ -123,6 +123,10 @@ void WorkerEnd::finished(std::uint32_t session) {
 void WorkerEnd::was_reset(std::uint32_t session, const std::string&) {
   if (Served* served = find(session)) abandon(*served);
   forget_uncalled();
+}
+
+void WorkerEnd::resumed(const std::string& news) {
+  tell(news, Level::kWarning);
 }
 
 void WorkerEnd::lost(const std::string& reason) {

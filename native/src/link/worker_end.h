@@ -52,6 +52,7 @@ class WorkerEnd final : private ConnectionOwner {
   void told(std::uint32_t session, Bytes message) override;
   void listed(Bytes) override {}
   void answered_ahead(std::uint32_t, const std::vector<Known>&) override {}
+  void resumed(const std::string& news) override;
   void lost(const std::string& reason) override;
 
   bool wait(int stop, Nanos now);

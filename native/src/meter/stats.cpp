@@ -130,6 +130,8 @@ std::string pair_object(const PairTally& pair) {
       .raw("place", text_or_null(pair.place))
       .raw("detour", text_or_null(pair.detour))
       .raw("unheard_ms", millis_or_null(pair.unheard))
+      .number("reconnects", pair.reconnects)
+      .number("pause_ms", pair.pause / kNanosPerMilli)
       .number("wire_bytes_up", pair.wire_bytes_up)
       .number("wire_bytes_down", pair.wire_bytes_down)
       .raw("overhead_bytes_up", number_or_null(pair.overhead_bytes_up))

@@ -24,6 +24,7 @@ enum class FrameType : std::uint8_t {
   kPong = 0x02,
   kGoodbye = 0x03,
   kWelcome = 0x04,
+  kReceived = 0x05,
   kOpen = 0x10,
   kData = 0x11,
   kCredit = 0x12,

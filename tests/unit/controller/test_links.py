@@ -14,7 +14,7 @@ from backends.controller.snapshot_store import SnapshotStore
 from backends.data_place import DataPlace
 from backends.errors import HostError, PeerUnreachable, UsageError
 from backends.link.transport import LinkRoute, PlainTransport, TransportKind
-from backends.link.wire import Line, require_possible
+from backends.link.wire import Line, PairLine, require_possible
 from backends.planning.pairing import Pairing
 from backends.state import (
     LAB_DELAY_MAX_MS,
@@ -110,9 +110,11 @@ async def test_what_is_not_kept_is_closed() -> None:
 # --- relays -------------------------------------------------------------------------
 
 
-def following(socket: Path) -> Links:
+def following(socket: Path, told: list[str] | None = None) -> Links:
     """Links with one relay, whose counters nobody gives out."""
-    links = Links(SnapshotStore(Config), Transports(lambda: None))
+    news = [] if told is None else told
+    recorder: Any = SimpleNamespace(mended=news.append)
+    links = Links(SnapshotStore(Config), Transports(lambda: None), recorder)
     facts: Any = SimpleNamespace(pairings={"w": Pairing(why="")}, ports={})
     plan: Any = SimpleNamespace(server=ServerSettings())
     links.follow(plan, facts, {"w": socket})
@@ -129,6 +131,23 @@ async def test_rows_are_known_until_a_relay_stops_reading(tmp_path: Path) -> Non
     assert links.rows() is None
     await links.unfollow()
     assert links.carried_bytes() == {}
+
+
+async def test_a_broken_connection_is_told_once_the_link_goes_on(
+    tmp_path: Path,
+) -> None:
+    """What was before the controller came is no news to it."""
+    told: list[str] = []
+    links = following(tmp_path / "s", told)
+    (reader,) = links._each()
+    for reconnects in (3, 3, 4, 4):
+        pair = PairLine(up=True, reconnects=reconnects, pause_ms=12)
+        reader.meter.take(Line(type="snapshot", protocol="7.0.0", pair=pair))
+        links._show()
+    await links.unfollow()
+    assert told == [
+        "The link to w broke and went on over another connection after 12 ms"
+    ]
 
 
 MOST = Lab(

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -36,6 +37,7 @@ from tests.unit.state.scene import busy_scene
 from tui.cli import links as links_module
 from tui.cli.links import links, trace
 
+NO_RECORDER: Any = None
 SNAPSHOT = {
     "type": "snapshot",
     "worker": "w",
@@ -387,7 +389,7 @@ async def test_the_controller_refuses_a_lab_with_the_reason(
     store = SnapshotStore(Config)
     store.snapshot = head_alone
     with pytest.raises(UsageError) as refused:
-        await Links(store, Transports(lambda: None)).set_lab(None, None)
+        await Links(store, Transports(lambda: None), NO_RECORDER).set_lab(None, None)
     assert str(refused.value) == why_no_link(head_alone)
 
 
