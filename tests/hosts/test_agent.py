@@ -181,19 +181,6 @@ async def test_after_a_reboot_everything_has_ended(ada: Machine) -> None:
         await other.stop(again.name)
 
 
-async def test_a_lost_directory_makes_an_orphan(ada: Machine) -> None:
-    async with host_on(ada) as host:
-        started = await host.start(spec())
-        shutil.rmtree(ada.home / ODD / "run")
-        assert await host.records() == []
-        orphans = await host.orphans()
-        assert {orphan.name for orphan in orphans} == {"worker-ada"}
-        assert started.pid in {orphan.pid for orphan in orphans}
-        await host.stop("worker-ada")
-        assert await host.orphans() == []
-    assert ada.processes() == []
-
-
 async def told_after_s(host: AgentSession, name: str) -> float:
     """Seconds until the end of one that kills itself is told, without a question."""
     told = asyncio.Event()
@@ -207,15 +194,6 @@ async def told_after_s(host: AgentSession, name: str) -> float:
     unsubscribe()
     assert (seen.pid, seen.exit_signal) == (ended.pid, 9)
     return took_s
-
-
-async def test_an_end_is_told_within_a_second(ada: Machine) -> None:
-    """At least one of three, over the held session: machines that are shared pause."""
-    async with host_on(ada) as host:
-        await host.start(spec("sleep 600", "default/w"))
-        names = ("default/v1", "default/v2", "default/v3")
-        assert min([await told_after_s(host, name) for name in names]) < 1.0
-        await asyncio.gather(*(host.stop(r.name) for r in host.seen))
 
 
 async def test_a_noisy_login_shell_is_passed_over(ada: Machine) -> None:
@@ -260,13 +238,3 @@ async def test_the_agent_of_a_head_without_power_ends_with_its_lease(
 async def gone(peer: Machine, but: int = 0) -> None:
     """Wait until no agent runs there, ``but`` so many."""
     await until(lambda: len(peer.agents()) <= but, "the end of agents")
-
-
-async def test_a_helper_without_this_command_says_so(ada: Machine) -> None:
-    relay = ada.home / ODD / "dllm-relay"
-    relay.write_text(
-        "#!/bin/sh\necho \"dllm-relay: unknown command '$1'\" >&2; exit 2\n"
-    )
-    async with host_on(ada) as host:
-        with pytest.raises(HostError, match="does not run: unknown command 'host'"):
-            await host.connect()

@@ -11,10 +11,9 @@ import pytest_asyncio
 
 from backends.errors import PeerUnreachable
 from backends.machines.model_files import copy_model
-from backends.machines.shell import PeerFull, WrongFile
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import Connection
-from backends.models.identity import full_sha256, identity_of
+from backends.models.identity import full_sha256
 from tests.kit.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -119,42 +118,3 @@ async def test_a_copy_survives_a_broken_connection(
     peer.start_sshd()
     await copy(model)
     assert same(peer.home / ".models" / NAME, model)
-
-
-async def test_half_of_another_file_is_not_continued(
-    peer: Machine, copy: Copier, model: Path
-) -> None:
-    folder = peer.home / ".models"
-    folder.mkdir()
-    (folder / f"{NAME}.part").write_bytes(b"x" * (SIZE // 2))
-    (folder / f"{NAME}.part.identity").write_text("1-5-another")
-    await copy(model)
-    assert same(folder / NAME, model)
-
-
-async def test_half_with_wrong_bytes_is_noticed_and_sent_anew(
-    peer: Machine, copy: Copier, model: Path
-) -> None:
-    folder = peer.home / ".models"
-    folder.mkdir()
-    (folder / f"{NAME}.part").write_bytes(b"x" * (SIZE // 2))
-    (folder / f"{NAME}.part.identity").write_text(identity_of(model))
-    await copy(model)
-    assert same(folder / NAME, model)
-
-
-async def test_another_file_of_that_name_stays(
-    peer: Machine, copy: Copier, model: Path
-) -> None:
-    folder = peer.home / "my 'models'"
-    folder.mkdir()
-    (folder / NAME).write_bytes(b"another")
-    with pytest.raises(WrongFile, match="Another file is called"):
-        await copy(model, folder="~/my 'models'")
-    assert (folder / NAME).read_bytes() == b"another"
-
-
-async def test_a_disk_too_small(peer: Machine, copy: Copier, model: Path) -> None:
-    peer.limit_disk(SIZE // 2, ".models")
-    with pytest.raises(PeerFull, match="are free on the disk of bob"):
-        await copy(model)

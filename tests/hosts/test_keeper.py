@@ -17,7 +17,7 @@ from backends.machines.ssh.connection import (
     ConnectionState,
 )
 from backends.state import QuestionKind
-from tests.hosts.reaching import reached, until
+from tests.hosts.reaching import until
 from tests.hosts.test_tunnels import echo
 
 if TYPE_CHECKING:
@@ -211,13 +211,3 @@ async def test_many_unreachable_ones_stop_at_once(network: Network) -> None:
     assert time.monotonic() - start < 10
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     assert not tasks
-
-
-async def test_stopping_leaves_nothing(network: Network) -> None:
-    network.write_ssh_config()
-    async with kept("ada") as ada:
-        await ada.phase(ConnectionPhase.CONNECTED)
-    async with reached("ada"):
-        pass
-    await asyncio.sleep(0.1)
-    assert not asyncio.all_tasks() - {asyncio.current_task()}

@@ -51,16 +51,6 @@ async def test_login_shells(network: Network, shell: str) -> None:
         await until(lambda: peer.processes() == [], "their end")
 
 
-async def test_a_banner_is_cut_off(network: Network) -> None:
-    network.write_ssh_config()
-    peer = network.peer("ada")
-    noise = "echo welcome; echo careful >&2; printf 'no newline'; date\n"
-    (peer.home / ".bashrc").write_text(noise * 500)
-    async with reached("ada") as ada:
-        result = await ada.run("echo out; echo err >&2")
-    assert (result.stdout, result.stderr) == ("out\n", "err\n")
-
-
 async def test_what_a_script_sees(network: Network) -> None:
     network.write_ssh_config()
     async with reached("ada") as ada:
@@ -155,14 +145,6 @@ async def test_a_killed_console_leaves_no_script(network: Network) -> None:
     process.kill()
     await process.wait()
     await until(lambda: peer.processes() == [], "its end")
-
-
-async def test_nothing_stays_of_a_script(network: Network) -> None:
-    network.write_ssh_config()
-    peer = network.peer("ada")
-    async with reached("ada") as ada:
-        await ada.run("true")
-        await until(lambda: peer.processes() == [], "its end")
 
 
 async def test_what_a_script_leaves_running_holds_nobody_up(network: Network) -> None:

@@ -131,18 +131,6 @@ async def test_a_reset_connection_is_noticed_at_once(network: Network) -> None:
         assert ada.known.peer.facts != looked_at, "it reports anew"
 
 
-async def test_a_question_is_asked_afresh_when_somebody_looks(
-    network: Network,
-) -> None:
-    network.write_ssh_config(known=False)
-    async with watched("ada", network.home) as ada:
-        await until(lambda: ada.known.peer.question is not None, "the question")
-        network.write_ssh_config()
-        await ada.known.look()
-        assert ada.known.connected
-        assert ada.known.peer.question is None
-
-
 def with_engine(peer: Machine, helper: bytes) -> None:
     """Give a peer an engine and a helper."""
     relay = ".cache/dllm-tui/relay/0.0.1/dllm-relay"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import HostError
-from backends.models.identity import identity_of
 from tests.unit.machines.processes import (
     exists,
     python,
@@ -83,17 +82,6 @@ async def test_a_link_is_not_followed_to_be_deleted(
     assert (tmp_path / "log").read_text() == "not ours"
 
 
-async def test_orphans_have_the_name_of_their_cluster(
-    host: AgentSession, run_dir: Path
-) -> None:
-    started = await host.start(spec("default/w"))
-    os.rename(run_dir / "default", run_dir / "renamed")
-    (orphan,) = await host.orphans()
-    assert (orphan.name, orphan.pid) == ("default/w", started.pid)
-    await host.stop("default/w")
-    assert not exists(started.pid)
-
-
 async def test_bytes_in_arguments_arrive(host: AgentSession) -> None:
     """A file name need not be text."""
     code = "import os, sys; print(os.fsencode(sys.argv[1]).hex())"
@@ -109,31 +97,6 @@ async def test_asking_a_program(host: AgentSession) -> None:
     assert (late.timed_out, late.code) == (True, None)
     with pytest.raises(HostError, match="cannot execute '/no/such'"):
         await host.run(("/no/such",))
-
-
-async def test_finding_models_and_telling_them_apart(
-    host: AgentSession, tmp_path: Path
-) -> None:
-    folder = tmp_path / "models"
-    (folder / "deep/deeper").mkdir(parents=True)
-    (folder / "deep/loop").symlink_to(folder)
-    odd = folder / "deep/deeper/é\udcff.gguf"
-    odd.write_bytes(b"x")
-    large = folder / "large.gguf"
-    large.write_bytes(bytes(range(256)) * 20_000)
-    folders = [str(folder), str(tmp_path / "none")]
-    found = await host.find(folders, depth=6, suffix=".gguf")
-    assert {(one.path, one.size_bytes) for one in found} == {
-        (str(odd), 1),
-        (str(large), 5_120_000),
-    }
-    assert found[1].mtime_ns == large.stat().st_mtime_ns
-    for file in (odd, large):
-        assert await host.identity(str(file)) == identity_of(file)
-    with pytest.raises(HostError, match="No such file"):
-        await host.identity(str(folder / "gone"))
-    with pytest.raises(HostError, match="absolute"):
-        await host.identity("gone")
 
 
 async def test_memory_of_processes(host: AgentSession) -> None:

@@ -63,19 +63,6 @@ async def test_a_started_listener(host: AgentSession, address: str) -> None:
     assert await host.port_owner(port) is None
 
 
-async def test_a_connection_is_not_a_listener(
-    host: AgentSession, listening: socket.socket
-) -> None:
-    with socket.create_connection(listening.getsockname()) as client:
-        assert not await host.listens(os.getpid(), client.getsockname()[1])
-
-
-async def test_a_port_bound_but_not_listening_is_no_server(host: AgentSession) -> None:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        assert not await host.listens(os.getpid(), bound.getsockname()[1])
-
-
 async def test_lingering_connections_leave_a_port_free(host: AgentSession) -> None:
     server = socket.create_server(("127.0.0.1", 0))
     address = server.getsockname()
@@ -86,8 +73,3 @@ async def test_lingering_connections_leave_a_port_free(host: AgentSession) -> No
     client.close()
     server.close()
     assert await host.port_owner(address[1]) is None
-
-
-@pytest.mark.parametrize("pid", [-1, 0, 1 << 22, 1 << 40])
-async def test_no_process_listens_nowhere(host: AgentSession, pid: int) -> None:
-    assert not await host.listens(pid, 80)
