@@ -20,8 +20,8 @@ from backends.controller.chat.chats import Chats
 from backends.controller.chat.store import ChatStore
 from backends.controller.clusters import Clusters
 from backends.controller.follow import Follower
-from backends.controller.listening import Listening
 from backends.controller.lock import hold_lock
+from backends.controller.responses import Listening
 from backends.errors import ControllerError, DllmError
 from backends.garbage import spare_modules
 from backends.machines.local import local_host

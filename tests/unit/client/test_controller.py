@@ -23,8 +23,8 @@ from backends.client.client import ControllerClient
 from backends.client.http import ASKING, ClientFacts
 from backends.client.start import ensure_running
 from backends.config import PeerConfig, put_peer
-from backends.controller.listening import Listening
 from backends.controller.lock import lock_holder
+from backends.controller.responses import Listening
 from backends.errors import ControllerError
 from backends.state import API_VERSION
 from tests.kit.processes import processes_of
