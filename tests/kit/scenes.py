@@ -157,8 +157,9 @@ class Scene:
                 speculation=Speculation(type="draft-simple", model=SMALL_DRAFT),
             )
         if "bare" in words:
-            (ada,) = plan.workers
-            plan = replace(plan, workers=(replace(ada, endpoint="127.0.0.1:50052"),))
+            first, *rest = plan.workers
+            bare = replace(first, endpoint="127.0.0.1:50052")
+            plan = replace(plan, workers=(bare, *rest))
         return plan
 
     async def launch(self, *words: str) -> None:

@@ -65,6 +65,14 @@ ASKED_FOR = {
         until failed 5
         fails "ada is gone: No rpc-server listens at 127.0.0.1:50052"
         """,
+    "the rest goes on without a worker of somebody else": """
+        serves ada bob bare relays
+        bare gone
+        kill bob
+        recovers 70
+        uses bob
+        told "No rpc-server listens at 127.0.0.1:50052: went on without ada"
+        """,
     "a stop while a machine is looked for": """
         away ada
         later 1 stop
