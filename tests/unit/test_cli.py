@@ -224,7 +224,7 @@ def test_a_cluster_named_before_the_command_is_the_one_meant(
             asked.append(self.cluster)
             raise DllmError("It was asked")
 
-        snapshot = propose = set_lab = running  # type: ignore[assignment]
+        snapshot = prepare = propose = set_lab = running  # type: ignore[assignment]
 
     monkeypatch.setattr("backends.client.client.ControllerClient", Client)
     env = {"DLLM_CLUSTER": "second"}

@@ -22,7 +22,7 @@ from backends.state import (
     Sampling,
 )
 from backends.units import format_count, format_seconds, format_speed
-from tui.cli.command import Command, Group, cluster_option, completing, prompting
+from tui.cli.command import Command, Group, Name, cluster_option, options, prompting
 from tui.cli.output import Column, Table, say, show, shower, unseen
 from tui.model.names import model_name
 from tui.model.peer_words import since_text
@@ -73,23 +73,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     "returns to one.",
 )
 @click.argument("text", required=False)
-@click.option("--system", metavar="TEXT", help="System prompt.")
-@click.option("--max-tokens", type=click.IntRange(1), help="Longest answer, in tokens.")
-@click.option(
-    "--temperature", type=click.FloatRange(0), help="Temperature; 0 is greedy."
-)
-@click.option("--seed", type=int, help="Seed of the sampler.")
-@click.option(
-    "--conversation",
-    metavar="NAME",
-    shell_complete=completing("chats"),
-    help="Continue this chat, or start one of that name.",
-)
-@click.option(
-    "--again",
-    type=click.IntRange(1),
-    metavar="NUMBER",
-    help="Ask this question of the chat again, reworded if TEXT is given.",
+@options(
+    ("--system", "TEXT", "System prompt."),
+    ("--max-tokens", click.IntRange(1), "Longest answer, in tokens."),
+    ("--temperature", click.FloatRange(0), "Temperature; 0 is greedy."),
+    ("--seed", int, "Seed of the sampler."),
+    ("--conversation", Name("chats"), "Continue this chat, or start one of that name."),
+    (
+        "--again",
+        click.IntRange(1),
+        "Ask this question again, or TEXT instead.",
+    ),
 )
 @cluster_option
 async def chat(
@@ -293,7 +287,7 @@ def chats() -> None:
     """List, read, export, name and delete the console's chats."""
 
 
-chat_argument = click.argument("chat", shell_complete=completing("chats"))
+chat_argument = click.argument("chat", type=Name("chats"))
 
 
 @chats.command("list", shows=CHATS, watches=True)
@@ -369,9 +363,11 @@ async def rename_chat(client: ControllerClient, chat: str, name: str) -> dict[st
 
 
 @chats.command("delete")
-@click.argument("chat", required=False, shell_complete=completing("chats"))
-@click.option("--all", "everything", is_flag=True, help="Delete every chat.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.argument("chat", required=False, type=Name("chats"))
+@options(
+    ("--all everything", bool, "Delete every chat."),
+    ("-y --yes", bool, "Do not ask."),
+)
 async def delete_chat(
     client: ControllerClient, chat: str | None, everything: bool, yes: bool
 ) -> dict[str, list[str]]:

@@ -245,6 +245,54 @@ class Inherited(click.Option):
         return value, source
 
 
+class Name(click.ParamType[str]):
+    """A name that a source in ``tui.cli.completion`` completes."""
+
+    def __init__(self, source: str, name: str = "NAME") -> None:
+        self.source = source
+        self.name = name
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        """The name as it is written; arguments have their own."""
+        return self.name if isinstance(param, click.Option) else None
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Find the names that begin as typed."""
+        return completing(self.source)(ctx, param, incomplete)
+
+
+def options(*rows: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """Add options by rows of flags, type, help, and a default if there is one.
+
+    In place of a type ``bool`` makes a flag, and a text names a value of any text.
+    Several values are allowed if the help ends with ``(repeatable).``.
+    """
+
+    def add(command: Any) -> Any:
+        for row in reversed(rows):
+            command = _option(*row)(command)
+        return command
+
+    return add
+
+
+def _option(
+    flags: str, kind: Any, text: str, default: object = None
+) -> Callable[[Any], Any]:
+    more: dict[str, Any] = {} if default is None else {"default": default}
+    if kind is bool:
+        more["is_flag"] = True
+    else:
+        more["metavar" if isinstance(kind, str) else "type"] = kind
+        if isinstance(kind, click.IntRange | click.FloatRange):
+            more["metavar"] = "N"
+    if text.endswith("(repeatable)."):
+        more["multiple"] = True
+    return click.option(*flags.split(), help=text, **more)
+
+
 def is_given(name: str) -> bool:
     """True if an option of the running command was typed and is no default."""
     source = click.get_current_context().get_parameter_source(name)

@@ -19,8 +19,9 @@ from backends.paths import user_paths
 from tui.cli.command import (
     Command,
     Group,
+    Name,
     cluster_option,
-    completing,
+    options,
     refuse_without,
 )
 from tui.cli.output import Column, Table, emit_json, say, show
@@ -59,12 +60,12 @@ CLIENT_LIST = Table(
     "client_name",
     metavar="[CLIENT]",
     required=False,
-    shell_complete=completing("programs"),
+    type=Name("programs"),
 )
-@click.option(
-    "--write", is_flag=True, help="Write the client's settings file if there is none."
+@options(
+    ("--write", bool, "Write the client's settings file if there is none."),
+    ("--url", "URL", "URL of the API as the client reaches it."),
 )
-@click.option("--url", metavar="URL", help="URL of the API as the client reaches it.")
 @cluster_option
 async def connect(
     client_name: str | None,
@@ -175,17 +176,19 @@ def keys() -> None:
 
 @keys.command("add", shows=lambda made: [made["key"]])
 @click.argument("name")
-@click.option(
-    "--per-minute",
-    type=click.IntRange(0),
-    default=REQUESTS_PER_MINUTE,
-    help="Requests per minute; 0 for no limit.",
-)
-@click.option(
-    "--at-once",
-    type=click.IntRange(0),
-    default=REQUESTS_AT_ONCE,
-    help="Parallel requests; 0 for no limit.",
+@options(
+    (
+        "--per-minute",
+        click.IntRange(0),
+        "Requests a minute; 0 for no limit.",
+        REQUESTS_PER_MINUTE,
+    ),
+    (
+        "--at-once",
+        click.IntRange(0),
+        "Parallel requests; 0 for no limit.",
+        REQUESTS_AT_ONCE,
+    ),
 )
 def add_key(name: str, per_minute: int, at_once: int) -> dict[str, str]:
     """Create a key and print it, this once.
@@ -209,7 +212,7 @@ def _keys_json(found: tuple[Key, ...]) -> list[dict[str, Any]]:
 
 
 @keys.command("remove")
-@click.argument("name", shell_complete=completing("keys"))
+@click.argument("name", type=Name("keys"))
 def remove_key(name: str) -> dict[str, str]:
     """Revoke a key."""
     _file().remove(name)

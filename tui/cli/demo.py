@@ -12,9 +12,10 @@ from tui.cli.chats import answer_text, asked
 from tui.cli.command import (
     Command,
     Inherited,
+    Name,
     cluster_option,
-    completing,
     console_options,
+    options,
     refuse_with,
     refuse_without,
     run,
@@ -41,19 +42,19 @@ WORKERS = 2
 
 
 @click.command(cls=Command, quiet=True, examples=EXAMPLES)
-@click.option(
-    "--headless", is_flag=True, help="Ask one prompt, print the answer and stop."
+@options(
+    ("--headless", bool, "Ask one prompt, print the answer and stop."),
+    ("--prompt", "TEXT", "The prompt.", PROMPT),
+    ("--max-tokens", click.IntRange(1), "Longest answer, in tokens."),
 )
-@click.option("--prompt", metavar="TEXT", help="The prompt.", default=PROMPT)
-@click.option("--max-tokens", type=click.IntRange(1), help="Longest answer, in tokens.")
 @click.option(
     "--model",
     cls=Inherited,
     metavar="PATH",
-    shell_complete=completing("models"),
+    type=Name("models"),
     help="Model to use instead of the bundled one.",
 )
-@click.option("--split", metavar="N,N…", help="Whole layers per worker, such as 6,7.")
+@options(("--split", "N,N…", "Whole layers per worker, such as 6,7."))
 @console_options
 @cluster_option
 def demo(

@@ -18,6 +18,7 @@ from tui.cli.command import (
     SECONDS,
     Command,
     cluster_option,
+    options,
     quantity,
     refuse_with,
 )
@@ -59,7 +60,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     notes="Exit code 1: something could not be stopped; stderr says what.",
 )
 @cluster_option
-@click.option("--all", "every", is_flag=True, help="Stop every cluster.")
+@options(("--all every", bool, "Stop every cluster."))
 async def down(client: ControllerClient, every: bool) -> Ended:
     """Stop a cluster, and with the last one the controller."""
     if every:
@@ -159,12 +160,7 @@ def _drain_json(snapshot: ClusterSnapshot) -> dict[str, Any]:
     "drain lasts until dllm-tui resume, a launch or a stop. Exit code 1: requests were "
     "still running at the limit; they go on.",
 )
-@click.option(
-    "--limit",
-    default="5m",
-    metavar="TIME",
-    help="Longest wait for running requests: 30s, 5m, 1h.",
-)
+@options(("--limit", "TIME", "Longest wait for running requests: 30s, 5m, 1h.", "5m"))
 @cluster_option
 async def drain(client: ControllerClient, limit: str) -> ClusterSnapshot:
     """Finish running requests and hold new ones."""

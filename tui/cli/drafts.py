@@ -17,7 +17,7 @@ from backends.units import (
     format_rate,
     format_speed,
 )
-from tui.cli.command import Command, completing
+from tui.cli.command import Command, Name, options
 from tui.cli.output import say
 from tui.widgets.safe_text import safe_line
 
@@ -40,12 +40,8 @@ SAME = 1.03
 @click.command(
     cls=Command, shows=lambda found: _lines(found), watches=True, examples=EXAMPLES
 )
-@click.argument("model", shell_complete=completing("models"))
-@click.option(
-    "--measure",
-    is_flag=True,
-    help="Have the cluster that runs it with --draft auto measure all again.",
-)
+@click.argument("model", type=Name("models"))
+@options(("--measure", bool, "Have its cluster (up --draft auto) measure again."))
 async def drafts(client: ControllerClient, model: str, measure: bool) -> Drafts:
     """List draft models for a model (up --draft).
 

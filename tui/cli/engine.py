@@ -21,7 +21,7 @@ from backends.machines.local import describe_here
 from backends.paths import user_paths
 from backends.state import EngineSource
 from backends.units import format_bytes, format_percent, format_seconds
-from tui.cli.command import Group
+from tui.cli.command import Group, options
 from tui.cli.output import on_terminal, say, warn
 from tui.cli.progress import ProgressLine, ticking
 
@@ -119,24 +119,21 @@ class Built(NamedTuple):
     as_json=lambda built: built.info,
     quiet=True,
 )
-@click.option(
-    "--version",
-    metavar="VERSION",
-    help="RPC protocol or package version; default "
-    f"{DEFAULT.key} ({DEFAULT.requirement}). "
-    f"Pinned: {', '.join(source.key for source in SOURCES)}.",
-)
-@click.option(
-    "--accelerator",
-    type=click.Choice([AUTO, "none", "cuda", "metal", "vulkan", "hip"]),
-    default=AUTO,
-    help="GPU backend to build; auto takes one that works here.",
-)
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, 1024),
-    metavar="N",
-    help="Parallel compilers; one per core if memory allows.",
+@options(
+    (
+        "--version",
+        "VERSION",
+        "RPC protocol or package version; default "
+        f"{DEFAULT.key} ({DEFAULT.requirement}). "
+        f"Pinned: {', '.join(source.key for source in SOURCES)}.",
+    ),
+    (
+        "--accelerator",
+        click.Choice([AUTO, "none", "cuda", "metal", "vulkan", "hip"]),
+        "GPU backend to build; auto takes one that works here.",
+        AUTO,
+    ),
+    ("--jobs", click.IntRange(1, 1024), "Parallel compilers; one per core by default."),
 )
 async def build(version: str | None, accelerator: str, jobs: int | None) -> Built:
     """Fetch and build llama.cpp with RPC.

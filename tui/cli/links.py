@@ -10,13 +10,7 @@ import click
 from backends.errors import DllmError
 from backends.state import Lab, to_json
 from backends.units import format_lab
-from tui.cli.command import (
-    Command,
-    Group,
-    cluster_option,
-    completing,
-    quantity,
-)
+from tui.cli.command import Command, Group, Name, cluster_option, options, quantity
 from tui.cli.output import Column, Table, emit_json, say
 from tui.cli.status import current_snapshot
 from tui.model.quantities import way_text
@@ -87,13 +81,13 @@ async def list_links(cluster: str) -> ClusterSnapshot:
 
 
 @links.command("slow")
-@click.argument("link", shell_complete=completing("links"))
-@click.option("--latency", default="0ms", help="Added one-way latency, such as 20ms.")
-@click.option(
-    "--jitter", default="0ms", help="Standard deviation of the latency, such as 2ms."
+@click.argument("link", type=Name("links"))
+@options(
+    ("--latency", None, "Added one-way latency, such as 20ms.", "0ms"),
+    ("--jitter", None, "Standard deviation of the latency, such as 2ms.", "0ms"),
+    ("--rate", None, "Bandwidth each way, such as 30MB/s or 100Mbit/s."),
+    ("--seed", click.IntRange(0), "Seed of the jitter.", 1),
 )
-@click.option("--rate", help="Bandwidth each way, such as 30MB/s or 100Mbit/s.")
-@click.option("--seed", type=click.IntRange(0), default=1, help="Seed of the jitter.")
 @cluster_option
 async def slow_link(
     client: ControllerClient,
@@ -120,7 +114,7 @@ async def slow_link(
 
 
 @links.command("reset")
-@click.argument("link", default=ALL, shell_complete=completing("links"))
+@click.argument("link", default=ALL, type=Name("links"))
 @cluster_option
 async def reset_link(client: ControllerClient, link: str) -> dict[str, Any]:
     """Remove simulated limits.

@@ -13,9 +13,10 @@ from backends.errors import UsageError, did_you_mean
 from tui.cli.command import (
     SECONDS,
     Command,
+    Name,
     any_cluster_option,
     cluster_option,
-    completing,
+    options,
     quantity,
     refuse_with,
     refuse_without,
@@ -56,14 +57,16 @@ LINE_BYTES = 200
 
 
 @click.command(cls=Command, watches=True, examples=LOGS_EXAMPLES)
-@click.argument("name", required=False, shell_complete=completing("processes"))
-@click.option("-n", "--lines", default=40, help="Number of lines, from the end.")
-@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines.")
-@click.option(
-    "--level",
-    type=click.Choice([level.value for level in LogLevel]),
-    default=LogLevel.DEBUG.value,
-    help="Lowest level to show.",
+@click.argument("name", required=False, type=Name("processes"))
+@options(
+    ("-n --lines", None, "Number of lines, from the end.", 40),
+    ("-f --follow", bool, "Keep printing new lines."),
+    (
+        "--level",
+        click.Choice([level.value for level in LogLevel]),
+        "Lowest level to show.",
+        LogLevel.DEBUG.value,
+    ),
 )
 @cluster_option
 async def logs(
@@ -149,13 +152,11 @@ class _Log:
 
 
 @click.command(cls=Command, watches=True, examples=EVENTS_EXAMPLES)
-@click.option(
-    "--since", metavar="AGE", help="Show events since this long ago: 90s, 30m, 2h, 3d."
+@options(
+    ("--since", "AGE", "Show events since this long ago: 90s, 30m, 2h, 3d."),
+    ("--evidence", bool, "Include the last log lines of what died."),
+    ("-f --follow", bool, "Keep printing new events."),
 )
-@click.option(
-    "--evidence", is_flag=True, help="Include the last log lines of what died."
-)
-@click.option("-f", "--follow", is_flag=True, help="Keep printing new events.")
 @any_cluster_option
 async def events(
     client: ControllerClient,

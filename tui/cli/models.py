@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from backends.errors import DllmError, ModelError
 from backends.places import LOCAL, at_peer, beside_a_peer
 from backends.units import format_bytes, format_count, format_percent, format_ranges
-from tui.cli.command import Group, completing
+from tui.cli.command import Group, Name, options
 from tui.cli.drafts import drafts
 from tui.cli.output import Column, Table, aligned, say, warn
 from tui.cli.peers import copied, settled_peer
@@ -67,7 +67,7 @@ _GROUPS = (
 )
 """Fields of ``LayerBytes`` and their columns; an empty column is left out."""
 
-model_argument = click.argument("model", shell_complete=completing("models"))
+model_argument = click.argument("model", type=Name("models"))
 
 
 @click.group(
@@ -307,14 +307,9 @@ def _verified_json(found: Verified) -> dict[str, Any]:
     quiet=True,
 )
 @model_argument
-@click.option("--quick", is_flag=True, help="Check headers and sizes only.")
-@click.option(
-    "--peer",
-    "peers",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=completing("peers"),
-    help="Compare with the copy on this peer, or at NAME:/PATH (repeatable).",
+@options(
+    ("--quick", bool, "Check headers and sizes only."),
+    ("--peer peers", Name("peers"), "Compare with a peer, or NAME:/PATH (repeatable)."),
 )
 async def verify_model(
     client: ControllerClient, model: str, quick: bool, peers: tuple[str, ...]
@@ -465,7 +460,7 @@ async def _hashed(
 
 @models.command("copy", shows=lambda told: [_copied_text(told)], quiet=True)
 @model_argument
-@click.argument("peer", shell_complete=completing("peers"))
+@click.argument("peer", type=Name("peers"))
 async def copy_model(client: ControllerClient, model: str, peer: str) -> dict[str, str]:
     """Copy a model to a peer and verify it there.
 
@@ -492,13 +487,14 @@ def _copied_text(told: dict[str, str]) -> str:
     metavar="PARTS",
     help="Layers to keep, and the output: output,0-9,12.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="File or directory to write; beside MODEL, with -sparse, by default.",
+@options(
+    (
+        "--out",
+        click.Path(path_type=Path),
+        "File or directory to write; beside MODEL by default.",
+    ),
+    ("--dry-run", bool, "Print the size only."),
 )
-@click.option("--dry-run", is_flag=True, help="Print the size only.")
 async def sparse(
     model: str, keep: str, out: Path | None, dry_run: bool
 ) -> dict[str, Any]:
@@ -541,13 +537,7 @@ async def _written(plan: SparsePlan) -> tuple[SparseFile, ...]:
 
 # --- cache ---------------------------------------------------------------------------
 
-peer_option = click.option(
-    "--peer",
-    default=LOCAL,
-    metavar="NAME",
-    shell_complete=completing("peers"),
-    help="Machine; local is this one.",
-)
+peer_option = options(("--peer", Name("peers"), "Machine; local is this one.", LOCAL))
 directory_option = click.option(
     "--cache-dir",
     "directory",
@@ -606,7 +596,7 @@ async def list_cache(
 @model_argument
 @peer_option
 @directory_option
-@click.option("--dry-run", is_flag=True, help="Print the size only.")
+@options(("--dry-run", bool, "Print the size only."))
 async def fill_cache(
     client: ControllerClient, model: str, peer: str, directory: str, dry_run: bool
 ) -> Seeding:
@@ -671,21 +661,11 @@ def _pruned_lines(pruned: dict[str, Any]) -> Iterator[str]:
 
 
 @cache.command("prune", shows=PRUNED)
-@click.option(
-    "--keep",
-    multiple=True,
-    metavar="MODEL",
-    shell_complete=completing("models"),
-    help="Keep the tensors of this model (repeatable).",
+@options(
+    ("--keep", Name("models", "MODEL"), "Keep the tensors of this model (repeatable)."),
+    ("--older-than days", click.IntRange(1), "Only tensors older than so many days."),
+    ("--delete", bool, "Delete them; otherwise only list them."),
 )
-@click.option(
-    "--older-than",
-    "days",
-    type=click.IntRange(1),
-    metavar="DAYS",
-    help="Only tensors not written for this many days.",
-)
-@click.option("--delete", is_flag=True, help="Delete them; otherwise only list them.")
 @peer_option
 @directory_option
 async def prune_cache(

@@ -14,7 +14,7 @@ from backends.errors import DllmError, HostError
 from backends.places import suggested_name
 from backends.state import PeerAnswer, PeerState, ProvisionMode, QuestionKind
 from backends.units import format_bytes, format_ms
-from tui.cli.command import Group, completing, prompting, refuse_with
+from tui.cli.command import Group, Name, options, prompting, refuse_with
 from tui.cli.output import Column, Table, say
 from tui.cli.progress import ProgressLine, ticking
 from tui.model.peer_facts import peer_rows
@@ -79,7 +79,7 @@ def peers() -> None:
     """Add, probe, set up and remove other machines."""
 
 
-name_argument = click.argument("name", shell_complete=completing("peers"))
+name_argument = click.argument("name", type=Name("peers"))
 
 
 @peers.command("list", shows=PEERS, watches=True)
@@ -93,9 +93,7 @@ async def list_peers(client: ControllerClient) -> tuple[Peer, ...]:
     shows=lambda found: (line for peer in found for line in _lines(peer)),
     watches=True,
 )
-@click.argument(
-    "names", nargs=-1, metavar="[NAME]…", shell_complete=completing("peers")
-)
+@click.argument("names", nargs=-1, metavar="[NAME]…", type=Name("peers"))
 async def show_peers(
     client: ControllerClient, names: tuple[str, ...]
 ) -> tuple[Peer, ...]:
@@ -127,18 +125,11 @@ def _lines(peer: Peer) -> Iterator[str]:
 
 
 @peers.command("add", shows=lambda peer: _lines(peer), stays=True)
-@click.argument("destination", shell_complete=completing("hosts"))
-@click.option("--name", help="Name of the peer; its host name by default.")
-@click.option(
-    "--bare",
-    metavar="HOST:PORT",
-    help="Address of an rpc-server that is already running.",
-)
-@click.option(
-    "--accept-host-key",
-    "trusted",
-    metavar="SHA256:…",
-    help="Trust the host if its key has this fingerprint.",
+@click.argument("destination", type=Name("hosts"))
+@options(
+    ("--name", None, "Name of the peer; its host name by default."),
+    ("--bare", "HOST:PORT", "Address of an rpc-server that is already running."),
+    ("--accept-host-key trusted", "SHA256:…", "Trust a host key of this fingerprint."),
 )
 async def add_peer(
     client: ControllerClient,
@@ -238,11 +229,13 @@ def _unattended(question: PeerQuestion) -> str:
 
 @peers.command("setup", shows=lambda peer: _lines(peer), quiet=True)
 @name_argument
-@click.option(
-    "--mode",
-    type=click.Choice([mode.value for mode in ProvisionMode]),
-    default=ProvisionMode.AUTO.value,
-    help="Copy this machine's build, build there, or choose automatically.",
+@options(
+    (
+        "--mode",
+        click.Choice([mode.value for mode in ProvisionMode]),
+        "Copy this machine's build, build there, or choose automatically.",
+        ProvisionMode.AUTO.value,
+    ),
 )
 async def setup_peer(client: ControllerClient, name: str, mode: str) -> Peer:
     """Install engine and relay on a peer.

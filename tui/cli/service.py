@@ -11,7 +11,7 @@ import click
 from backends.paths import user_paths
 from backends.service.manager import LINGER, ServiceState, hand_over, manager
 from backends.service.unit import controller_service
-from tui.cli.command import Command, Group
+from tui.cli.command import Command, Group, options
 from tui.cli.output import emit_json, say, show
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _state_lines(state: ServiceState) -> Iterator[str]:
 
 
 @service.command("install", shows=_state_lines)
-@click.option("--dry-run", is_flag=True, help="Print the unit file; change nothing.")
+@options(("--dry-run", bool, "Print the unit file; change nothing."))
 async def install_service(dry_run: bool, as_json: bool) -> ServiceState | None:
     """Install and start the service.
 

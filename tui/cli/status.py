@@ -23,7 +23,7 @@ from backends.state import (
 )
 from backends.state.snapshots import KeyCounts, RequestCounts
 from backends.units import format_age, format_bytes, format_count, format_ms
-from tui.cli.command import Command, any_cluster_option
+from tui.cli.command import Command, any_cluster_option, options
 from tui.cli.output import emit_json, redraw_screen, show
 from tui.model.launch_settings import auto_text, draft_text, trials_text
 from tui.model.peer_words import fallback_text, role_word, since_text, state_words
@@ -57,9 +57,7 @@ WATCH_EVERY_S = 1.0
     examples=EXAMPLES,
     notes="Exit code 1: a cluster failed, or the controller does not answer.",
 )
-@click.option(
-    "-w", "--watch", is_flag=True, help="Keep watching, and show every change."
-)
+@options(("-w --watch", bool, "Keep watching, and show every change."))
 @any_cluster_option
 async def status(cluster: str | None, watch: bool, as_json: bool) -> None:
     """Show what is running: state, API, split, peers, processes.

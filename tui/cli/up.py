@@ -36,12 +36,7 @@ from backends.state import (
     ServerSettings,
 )
 from backends.units import format_bytes
-from tui.cli.command import (
-    Command,
-    Inherited,
-    cluster_option,
-    completing,
-)
+from tui.cli.command import Command, Inherited, Name, cluster_option, options
 from tui.cli.down import end_cluster
 from tui.cli.models import require_model
 from tui.cli.output import Column, emit_json, say, table_lines
@@ -76,126 +71,87 @@ dllm-tui plan m.gguf --json | jq '.memory[].device'
 BUSY = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.SERVING})
 USUAL = ServerSettings()
 PAIRS = {word: mode for mode, word in RELAYS.items()}
+TYPES = click.Choice(list(CACHE_TYPES))
+THREADS = click.IntRange(1, THREADS_MAX)
 METHODS = (NO_DRAFT, NGRAM_DRAFT, MTP_DRAFT, AUTO_DRAFT)
 SERVER_OPTIONS = (
     *("cache_type_k", "cache_type_v", "slots"),
     *("flash_attention", "threads", "draft_max"),
 )
 
-_PLAN_OPTIONS = (
-    click.argument(
-        "path", metavar="MODEL", required=False, shell_complete=completing("models")
-    ),
-    click.option("--model", cls=Inherited, hidden=True),
-    click.option(
+PLAN_OPTIONS: tuple[tuple[Any, ...], ...] = (
+    (
         "--workers",
-        type=click.IntRange(0, 16),
-        help="CPU workers to start on this machine; 0 for the head alone.",
+        click.IntRange(0, 16),
+        "CPU workers to start on this machine; 0 for the head alone.",
     ),
-    click.option(
-        "--peer",
-        "peers",
-        multiple=True,
-        metavar="NAME",
-        shell_complete=completing("peers"),
-        help="Peer to use as a worker (repeatable).",
-    ),
-    click.option(
-        "--head",
-        metavar="NAME",
-        shell_complete=completing("heads"),
-        help="Peer to run llama-server on, instead of this machine.",
-    ),
-    click.option(
+    ("--peer peers", Name("peers"), "Peer to use as a worker (repeatable)."),
+    ("--head", Name("heads"), "Peer to run llama-server on, not this machine."),
+    (
         "--split",
-        metavar="N,N…|DEVICE=N…",
-        help="Whole layers per device; the output counts as one more. Name the devices "
+        "N,N…|DEVICE=N…",
+        "Whole layers per device; the output counts as one more. Name the devices "
         "(mini/MTL0=6,local/CPU=7), or list counts in the order that plan prints, "
         "without the head's CPU (6,7 for 12 layers).",
     ),
-    click.option(
-        "--exclude",
-        multiple=True,
-        metavar="DEVICE",
-        shell_complete=completing("devices"),
-        help="Device not to use (repeatable).",
-    ),
-    click.option(
-        "--context",
-        "ctx_size",
-        type=click.IntRange(CTX_MIN),
-        help="Context length in tokens.",
-    ),
-    click.option("--ctx", "ctx_size", type=click.IntRange(CTX_MIN), hidden=True),
-    click.option(
-        "--cache-type-k",
-        type=click.Choice(list(CACHE_TYPES)),
-        default=USUAL.cache_type_k,
-        help="Type of the K cache.",
-    ),
-    click.option(
+    ("--exclude", Name("devices", "DEVICE"), "Device not to use (repeatable)."),
+    ("--context ctx_size", click.IntRange(CTX_MIN), "Context length in tokens."),
+    ("--cache-type-k", TYPES, "Type of the K cache.", USUAL.cache_type_k),
+    (
         "--cache-type-v",
-        type=click.Choice(list(CACHE_TYPES)),
-        default=USUAL.cache_type_v,
-        help="Type of the V cache; a quantised one needs flash attention.",
+        TYPES,
+        "Type of the V cache; a quantised one needs flash attention.",
+        USUAL.cache_type_v,
     ),
-    click.option(
+    (
         "--slots",
-        type=click.IntRange(1, SLOTS_MAX),
-        default=USUAL.slots,
-        help="Parallel requests; they share the context.",
+        click.IntRange(1, SLOTS_MAX),
+        "Parallel requests; they share the context.",
+        USUAL.slots,
     ),
-    click.option(
+    (
         "--flash-attention",
-        type=click.Choice([choice.value for choice in FlashAttention]),
-        default=USUAL.flash_attention.value,
-        help="Fused attention; it needs less memory.",
+        click.Choice([choice.value for choice in FlashAttention]),
+        "Fused attention; it needs less memory.",
+        USUAL.flash_attention.value,
     ),
-    click.option(
-        "--threads",
-        type=click.IntRange(1, THREADS_MAX),
-        help="Threads of llama-server; its own choice by default.",
-    ),
-    click.option(
+    ("--threads", THREADS, "Threads of llama-server; its own choice by default."),
+    (
         "--draft",
-        metavar="MODEL|ngram|mtp|auto|none",
-        default=USUAL.draft,
-        shell_complete=completing("models"),
-        help="Speculative decoding, so that several tokens share a round trip: a small "
+        Name("models", "MODEL|ngram|mtp|auto|none"),
+        "Speculative decoding, so that several tokens share a round trip: a small "
         "model of the same vocabulary, earlier text (ngram), layers of the model "
         "itself (mtp), or the fastest of these, measured once (auto).",
+        USUAL.draft,
     ),
-    click.option(
+    (
         "--draft-max",
-        type=click.IntRange(1, DRAFT_TOKENS_MAX),
-        default=USUAL.draft_max,
-        help="Longest draft, in tokens.",
+        click.IntRange(1, DRAFT_TOKENS_MAX),
+        "Longest draft, in tokens.",
+        USUAL.draft_max,
     ),
-    click.option(
-        "--worker-threads",
-        type=click.IntRange(1, THREADS_MAX),
-        help="Threads per CPU worker here; by default they share the cores.",
-    ),
-    click.option(
-        "--port", "api_port", type=click.IntRange(1, 65535), help="Port of the API."
-    ),
-    click.option(
-        "--force", is_flag=True, help="Launch even if it is predicted not to fit."
-    ),
-    click.option(
+    ("--worker-threads", THREADS, "Threads per CPU worker here; they share the cores."),
+    ("--port api_port", click.IntRange(1, 65535), "Port of the API."),
+    ("--force", bool, "Launch even if it is predicted not to fit."),
+    (
         "--relay",
-        type=click.Choice([*PAIRS, NO_RELAY]),
-        help="Relays between head and workers: pairs with other machines (auto), pairs "
+        click.Choice([*PAIRS, NO_RELAY]),
+        "Relays between head and workers: pairs with other machines (auto), pairs "
         "with workers here too (pair), at the head only (single), or none and no "
         "metering (off). The setting decides by default.",
     ),
-    cluster_option,
 )
 
 
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a plan: model, machines, split, settings of the server."""
-    for option in reversed(_PLAN_OPTIONS):
+    command = cluster_option(command)
+    command = options(*PLAN_OPTIONS)(command)
+    for option in (
+        click.option("--ctx", "ctx_size", type=click.IntRange(CTX_MIN), hidden=True),
+        click.option("--model", cls=Inherited, hidden=True),
+        click.argument("path", metavar="MODEL", required=False, type=Name("models")),
+    ):
         command = option(command)
     return command
 
@@ -216,10 +172,10 @@ class PlanCommand(Command):
 
 @click.command(cls=PlanCommand, quiet=True, examples=UP_EXAMPLES)
 @plan_options
-@click.option(
-    "--detach", is_flag=True, help="Return once it is serving, and leave it running."
+@options(
+    ("--detach", bool, "Return once it is serving, and leave it running."),
+    ("--replace", bool, "Replace the running plan; clients wait."),
 )
-@click.option("--replace", is_flag=True, help="Replace the running plan; clients wait.")
 async def up(
     client: ControllerClient,
     detach: bool,
