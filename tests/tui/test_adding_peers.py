@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 from tests.tui.peering import adding, on_peers, question
 
+BARE = "10.0.0.9:50052"
+
 
 async def test_adding_by_name(started: Started) -> None:
     async with started(people.here(people.ADA), wait=False) as (pilot, app, cluster):
@@ -63,31 +65,29 @@ async def test_a_name_is_picked_with_the_mouse(started: Started) -> None:
         assert cluster.called("add_peer") == [("nuc", "nuc", None)]
 
 
-async def test_a_name_of_ones_own_stays(started: Started) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, _, cluster):
-        await adding(pilot)
-        await pilot.press(*"mini", "tab", "2", "shift+tab", "end", "x", "enter")
-        await until(pilot, lambda: cluster.called("add_peer"))
-        assert cluster.called("add_peer") == [("2", "minix", None)]
-
-
-async def test_adding_a_bare_rpc_server(started: Started) -> None:
+@pytest.mark.parametrize(
+    ("keys", "added"),
+    [
+        ([*"mini", "tab", "2", "shift+tab", "end", "x"], ("2", "minix", None)),
+        ([*BARE, "tab", "tab", "space"], ("10.0.0.9", None, BARE)),
+        (
+            ["tab", "tab", "space", "shift+tab", "shift+tab", *BARE],
+            ("10.0.0.9", None, BARE),
+        ),
+    ],
+    ids=["a name of one's own", "a bare rpc-server", "ticked first"],
+)
+async def test_what_is_typed_is_added(
+    started: Started, keys: list[str], added: tuple[str | None, ...]
+) -> None:
     async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
-        dialog = await adding(pilot)
-        await pilot.press("tab", "tab", "space")
-        assert "10.0.0.7:50052" in screen_text(app)
-        dialog._address.focus()
-        await pilot.press(*"10.0.0.9:50052", "enter")
-        await until(pilot, lambda: cluster.called("add_peer"))
-        assert cluster.called("add_peer") == [("10.0.0.9", None, "10.0.0.9:50052")]
-
-
-async def test_enter_adds_from_the_switch_too(started: Started) -> None:
-    async with started(scenes.idle(), wait=False) as (pilot, _, cluster):
         await adding(pilot)
-        await pilot.press(*"10.0.0.9:50052", "tab", "tab", "space", "enter")
+        await pilot.press(*keys)
+        await pilot.pause()
+        assert ("10.0.0.7:50052" in screen_text(app)) is (added[2] == BARE)
+        await pilot.press("enter")
         await until(pilot, lambda: cluster.called("add_peer"))
-        assert cluster.called("add_peer") == [("10.0.0.9", None, "10.0.0.9:50052")]
+        assert cluster.called("add_peer") == [added]
 
 
 async def test_what_is_wrong_is_said_in_place(started: Started) -> None:

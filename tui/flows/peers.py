@@ -12,7 +12,8 @@ from backends.data_place import AUTO
 from backends.errors import DllmError
 from backends.places import LOCAL
 from backends.state import Ask, Peer, PeerRole, ProcessRole, Transport
-from tui.app.messages import LogWanted, Notice, PeerWanted
+from tui.app.messages import LogWanted, PeerWanted
+from tui.flows.plans import PICK_FIRST
 from tui.model.edit import Lineup
 from tui.model.launch_settings import LaunchSettings
 from tui.model.names import model_name
@@ -27,11 +28,9 @@ if TYPE_CHECKING:
     from tui.flows.console import EditorConsole
     from tui.flows.settings import SettingsFlow
     from tui.model.editor import PlanEditor
-    from tui.model.events import Severity
 
     Step = Callable[[Peer], Coroutine[Any, Any, None]]
 
-PICK_FIRST = "Pick a model first: {cluster.model}"
 DATA_REMARK = (
     "auto: directly where it can be reached, else through SSH · tunnel: through SSH "
     "alone · an address there, such as 10.0.0.7:50060: directly at that"
@@ -114,7 +113,9 @@ class PeerFlows:
     async def data(self, peer: Peer) -> None:
         """Ask how data are to go to a peer, and set that."""
         if peer.data is None:
-            self._say(f"There is only one way to send data to {peer.name}", "warning")
+            self._app.tell(
+                f"There is only one way to send data to {peer.name}", "warning"
+            )
             return
         from tui.dialogs.ask import LineDialog
 
@@ -126,12 +127,12 @@ class PeerFlows:
         if text is not None and text.strip() != wanted:
             await self._settings.change(name, text.strip() or None)
             said = f"Data go to {peer.name} by {text.strip() or AUTO}"
-            self._say(f"{said}: {EFFECTS['peers']}")
+            self._app.tell(f"{said}: {EFFECTS['peers']}")
 
     async def remove(self, peer: Peer) -> None:
         """Forget a peer, after asking."""
         if peer.transport == Transport.LOCAL:
-            self._say("This machine is always there", "warning")
+            self._app.tell("This machine is always there", "warning")
             return
         from tui.dialogs.ask import confirm
 
@@ -139,17 +140,17 @@ class PeerFlows:
         dialog = confirm("Remove?", text, "Remove it", "y")
         if await self._app.push_screen_wait(dialog) == "yes":
             await self._cluster.remove_peer(peer.name)
-            self._say(f"{peer.name} is removed")
+            self._app.tell(f"{peer.name} is removed")
 
     # --- work at a peer ---------------------------------------------------------------
 
     async def probe(self, peer: Peer) -> None:
         """Look at a peer now."""
         if peer.transport == Transport.LOCAL:
-            self._say("This machine is probed all the time")
+            self._app.tell("This machine is probed all the time")
             return
         found = await self._cluster.probe_peer(peer.name)
-        self._say(f"Probed {peer.name}: {found.state}")
+        self._app.tell(f"Probed {peer.name}: {found.state}")
 
     async def provision(self, peer: Peer) -> None:
         """Install engine and helper; says when it is done."""
@@ -161,10 +162,10 @@ class PeerFlows:
         """Copy the edited model; says when it is done."""
         plan = self._editor.plan
         if plan is None:
-            self._say(PICK_FIRST, "warning")
+            self._app.tell(PICK_FIRST, "warning")
         elif holder := _only_holder(plan.model):
             text = f"Only {holder} holds the model: copies are made of files here"
-            self._say(text, "warning")
+            self._app.tell(text, "warning")
         elif self._can_be_worked_at(peer, "This machine has the model already"):
             what = f"{peer.name} has {model_name(plan.model)} now"
             await self._long(peer, self._copy(peer, plan.model), what)
@@ -172,7 +173,7 @@ class PeerFlows:
     async def cancel(self, peer: Peer) -> None:
         """Cancel the work at a peer."""
         if peer.work is None:
-            self._say(f"No task is running on {peer.name}")
+            self._app.tell(f"No task is running on {peer.name}")
             return
         self._ended.add(peer.name)
         await self._cluster.cancel_work(peer.name)
@@ -191,7 +192,7 @@ class PeerFlows:
         if there:
             self._app.post_message(LogWanted(there[0].name))
         else:
-            self._say(f"No process of ours runs at {peer.name}", "warning")
+            self._app.tell(f"No process of ours runs at {peer.name}", "warning")
 
     # --- parts in the plan ----------------------------------------------------------
 
@@ -200,7 +201,7 @@ class PeerFlows:
         async with self._changing_parts:
             plan = self._editor.plan
             if plan is None:
-                self._say(PICK_FIRST, "warning")
+                self._app.tell(PICK_FIRST, "warning")
             elif Lineup.of(plan).uses(_machine(peer)):
                 await self._leave_out(plan, peer)
             else:
@@ -210,7 +211,7 @@ class PeerFlows:
         """Let a peer work in the plan in the editor, if it does not yet."""
         plan = self._editor.plan
         if plan is not None and Lineup.of(plan).uses(_machine(peer)):
-            self._say(f"{peer.name} is already in the split")
+            self._app.tell(f"{peer.name} is already in the split")
         else:
             await self.use(peer)
 
@@ -222,7 +223,7 @@ class PeerFlows:
         else:
             lineup = lineup.without(_machine(peer))
         if lineup.empty:
-            self._say(
+            self._app.tell(
                 f"{peer.name} is the only worker: add another first, with {{peers.use}}"
             )
         else:
@@ -231,9 +232,9 @@ class PeerFlows:
     async def _take_in(self, plan: Plan, peer: Peer) -> None:
         name = _machine(peer)
         if name == plan.head != LOCAL:
-            self._say(f"{name} is the head: its devices are in the split already")
+            self._app.tell(f"{name} is the head: its devices are in the split already")
         elif name != LOCAL and (reason := why_not(peer)):
-            self._say(reason, "warning")
+            self._app.tell(reason, "warning")
         else:
             own = await self._own_workers(plan) if name == LOCAL else 0
             await self._propose(plan, Lineup.of(plan).with_worker(name, own))
@@ -243,18 +244,18 @@ class PeerFlows:
         async with self._changing_parts:
             plan = self._editor.plan
             if plan is None:
-                self._say(PICK_FIRST, "warning")
+                self._app.tell(PICK_FIRST, "warning")
             elif _machine(peer) == plan.head == LOCAL:
-                self._say("This machine is the head already")
+                self._app.tell("This machine is the head already")
             else:
                 await self._lead(plan, peer)
 
     async def _lead(self, plan: Plan, peer: Peer) -> None:
         name = LOCAL if peer.name == plan.head else _machine(peer)
         if name != LOCAL and peer.transport == Transport.BARE:
-            self._say(f"{name} is a bare rpc-server: it runs no llama-server")
+            self._app.tell(f"{name} is a bare rpc-server: it runs no llama-server")
         elif name != LOCAL and (reason := why_not(peer)):
-            self._say(reason, "warning")
+            self._app.tell(reason, "warning")
         else:
             await self._propose(plan, Lineup.of(plan).led_by(name))
 
@@ -285,7 +286,7 @@ class PeerFlows:
             return
         self._editor.put(proposed)
         if missing:
-            self._say(f"Skipped (unavailable): {', '.join(missing)}")
+            self._app.tell(f"Skipped (unavailable): {', '.join(missing)}")
 
     def _able(self, lineup: Lineup) -> tuple[list[str], list[str]]:
         found = {name: self._peer(name) for name in lineup.peers}
@@ -315,19 +316,21 @@ class PeerFlows:
             if peer.name not in self._ended:
                 raise
             self._ended.discard(peer.name)
-            self._say(f"Cancelled on {peer.name}; the next run resumes")
+            self._app.tell(f"Cancelled on {peer.name}; the next run resumes")
             return
-        self._say(done)
+        self._app.tell(done)
 
     def _can_be_worked_at(self, peer: Peer, not_here: str) -> bool:
         """True if the peer can take files now; else say why not."""
         if peer.transport == Transport.LOCAL:
-            self._say(not_here, "warning")
+            self._app.tell(not_here, "warning")
         elif peer.transport == Transport.BARE:
             what = f"{peer.name} is a bare rpc-server: nothing can be put there"
-            self._say(f"{what}. Add the machine by its SSH name for more", "warning")
+            self._app.tell(
+                f"{what}. Add the machine by its SSH name for more", "warning"
+            )
         elif peer.work is not None:
-            self._say(
+            self._app.tell(
                 f"{peer.name} is busy: {peer.work.title}. {{peers.cancel}} cancels it",
                 "warning",
             )
@@ -337,9 +340,6 @@ class PeerFlows:
 
     def _peer(self, name: str) -> Peer | None:
         return next((peer for peer in self._editor.peers if peer.name == name), None)
-
-    def _say(self, text: str, severity: Severity = "information") -> None:
-        self._app.post_message(Notice(text, severity))
 
 
 def _machine(peer: Peer) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from backends.errors import DllmError
 from backends.split.loads import balance
 from backends.state import Ask, ProcessState, to_json
-from tui.app.messages import Notice, Trouble
+from tui.app.messages import Trouble
 from tui.model.edit import runs_now
 from tui.model.names import model_name
 
@@ -98,7 +98,7 @@ class PlanFlows:
 
         plan, model = self._editor.plan, self._editor.model
         if plan is None or model is None:
-            self._app.post_message(Notice(PICK_FIRST, "warning"))
+            self._app.tell(PICK_FIRST, "warning")
             return
         form = LaunchForm(plan, model, os.getcwd())
         dialog = LaunchDialog(self._editor, self._cluster, form)
@@ -120,9 +120,9 @@ class PlanFlows:
         """Run the plan in the editor; ask first if that costs something."""
         plan, edit = self._editor.plan, self._editor.edit
         if plan is None:
-            self._app.post_message(Notice(PICK_FIRST, "warning"))
+            self._app.tell(PICK_FIRST, "warning")
         elif self._editor.unchanged:
-            self._app.post_message(Notice("This split is already running"))
+            self._app.tell("This split is already running")
         elif await self._may_launch(edit):
             await self._send(_forced(plan) if edit and edit.misfits else plan)
 
@@ -140,7 +140,7 @@ class PlanFlows:
         """Stop the cluster after a confirmation."""
         snapshot = self._editor.snapshot
         if snapshot is None or not self._editor.alive:
-            self._app.post_message(Notice("Nothing runs"))
+            self._app.tell("Nothing runs")
         elif await self._agrees("Stop?", _what_ends(snapshot), "Stop it"):
             self._app.take(await self._cluster.stop())
 
@@ -152,11 +152,11 @@ class PlanFlows:
 
         snapshot = self._editor.snapshot
         if snapshot is not None and (why := why_no_link(snapshot)):
-            self._app.post_message(Notice(why, "warning"))
+            self._app.tell(why, "warning")
             return
         passes = await self._cluster.passes()
         if not any(passes.values()):
-            self._app.post_message(Notice("No token has been measured yet", "warning"))
+            self._app.tell("No token has been measured yet", "warning")
             return
         stamp = time.strftime("%Y%m%d-%H%M%S")
         file = Path.cwd() / f"dllm-trace-{stamp}.json"
@@ -168,13 +168,13 @@ class PlanFlows:
             await asyncio.to_thread(write)
         except OSError as error:
             raise DllmError(f"Cannot write {file} ({error.strerror})") from error
-        self._app.post_message(Notice(f"Wrote {file}: open it in Perfetto"))
+        self._app.tell(f"Wrote {file}: open it in Perfetto")
 
     def balance(self) -> None:
         """Deal the layers out by memory."""
         edit = self._editor.edit
         if edit is None or not edit.devices:
-            self._app.post_message(Notice("There is no split to balance yet"))
+            self._app.tell("There is no split to balance yet")
             return
         head_cpu = self._editor.head_cpu
         split = balance(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from backends.errors import DllmError, UsageError
 from tui.actions.settings_check import all_problems
 from tui.app.console import REFUSED
-from tui.app.messages import Notice
 
 if TYPE_CHECKING:
     from backends.config import Problem, Setting, SettingsFile
@@ -41,7 +40,7 @@ class SettingsFlow:
         from tui.dialogs.settings import SettingsDialog
 
         if self._file is None:
-            self._app.post_message(Notice(NO_FILE))
+            self._app.tell(NO_FILE)
             return
         settings = await asyncio.to_thread(self._file.read)
         dialog = SettingsDialog(self._file.name, settings, self.change, find=name)
@@ -73,7 +72,7 @@ class SettingsFlow:
             await self._cluster.settings_taken()
         except DllmError as error:
             said = f"The controller has not applied this yet: {error}"
-            self._app.post_message(Notice(said, "warning"))
+            self._app.tell(said, "warning")
 
     def _problems(self, text: str) -> list[Problem]:
         return all_problems(text, self._app.theme_names)
