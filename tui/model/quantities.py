@@ -250,6 +250,12 @@ def trips_text(link: Link) -> str:
     )
 
 
+def pass_trips_text(link: Link) -> str:
+    """Round trips of a pass that generates."""
+    trips = link.generation.trips_per_pass
+    return UNKNOWN if trips is None else f"{trips:.1f}"
+
+
 def trips_of(
     per_token: float | None, per_pass: float | None, tokens_per_pass: float | None
 ) -> str:

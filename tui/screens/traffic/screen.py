@@ -18,6 +18,7 @@ from tui.model.quantities import (
     UNKNOWN,
     acceptance_text,
     bytes_text,
+    pass_trips_text,
     rate_text,
     rtt_text,
     shares_passes,
@@ -73,11 +74,6 @@ def _or_dash(text: Callable[[Link], str]) -> Callable[[Link], str]:
     return lambda link: text(link) or UNKNOWN
 
 
-def _pass_trips(link: Link) -> str:
-    trips = link.generation.trips_per_pass
-    return UNKNOWN if trips is None else f"{trips:.1f}"
-
-
 def _is_paired(link: Link) -> bool:
     return link.wire_bytes_up is not None
 
@@ -92,7 +88,7 @@ COLUMNS = (
     LinkColumn("protocol", 9, lambda link: link.protocol or "—", 76),
     LinkColumn("rtt", 10, lambda link: rtt_text(link.rtt_ms)),
     LinkColumn("trips/tok", 10, lambda link: trips_text(link).partition(",")[0]),
-    LinkColumn("trips/pass", 11, _pass_trips, 123, _shares_passes),
+    LinkColumn("trips/pass", 11, pass_trips_text, 123, _shares_passes),
     LinkColumn("up/tok", 10, lambda link: bytes_text(link.bytes_up_per_token)),
     LinkColumn("down/tok", 10, lambda link: bytes_text(link.bytes_down_per_token)),
     LinkColumn("MB/s", 8, lambda link: rate_text(link, unit=""), 68),
