@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <iterator>
 #include <span>
 #include <string_view>
 
@@ -31,6 +33,25 @@ commands:
   --help      print this; `dllm-relay COMMAND --help` tells about one
 )";
 
+using Args = std::span<char* const>;
+
+struct Command {
+  std::string_view name;
+  const char* help;
+  int (*run)(Args);
+};
+
+const Command kCommands[] = {
+    {"head", dllm::kHeadHelp, [](Args args) -> int { dllm::head(args, DLLM_VERSION); }},
+    {"host", dllm::agent::kHostHelp,
+     [](Args args) { return dllm::agent::host(args, DLLM_VERSION); }},
+    {"paper", dllm::kStubHelp, [](Args args) -> int { dllm::stub(args); }},
+    {"spawn", dllm::kSpawnHelp, dllm::spawn},
+    {"thin", dllm::sparse::kThinHelp, dllm::sparse::thin},
+    {"worker", dllm::link::kWorkerHelp,
+     [](Args args) -> int { dllm::link::worker(args, DLLM_VERSION); }},
+};
+
 bool asks_for_help(std::string_view arg) {
   return arg == "--help" || arg == "-h";
 }
@@ -40,33 +61,15 @@ int print(const char* text) {
   return printed ? dllm::kExitOk : dllm::kExitFailed;
 }
 
-int run(std::span<char* const> args) {
+int run(Args args) {
   if (args.empty()) throw dllm::UsageError("a command is missing; see dllm-relay --help");
   const std::string_view command = args[0];
   if (asks_for_help(command)) return print(kHelp);
   if (command == "--version") return print("dllm-relay " DLLM_VERSION "\n");
-  const bool wants_help = args.size() > 1 && asks_for_help(args[1]);
-  if (command == "head") {
-    if (wants_help) return print(dllm::kHeadHelp);
-    dllm::head(args.subspan(1), DLLM_VERSION);
-  }
-  if (command == "host") {
-    return wants_help ? print(dllm::agent::kHostHelp)
-                      : dllm::agent::host(args.subspan(1), DLLM_VERSION);
-  }
-  if (command == "paper") {
-    if (wants_help) return print(dllm::kStubHelp);
-    dllm::stub(args.subspan(1));
-  }
-  if (command == "spawn") {
-    return wants_help ? print(dllm::kSpawnHelp) : dllm::spawn(args.subspan(1));
-  }
-  if (command == "thin") {
-    return wants_help ? print(dllm::sparse::kThinHelp) : dllm::sparse::thin(args.subspan(1));
-  }
-  if (command == "worker") {
-    if (wants_help) return print(dllm::link::kWorkerHelp);
-    dllm::link::worker(args.subspan(1), DLLM_VERSION);
+  const auto known = std::ranges::find(kCommands, command, &Command::name);
+  if (known != std::end(kCommands)) {
+    const bool wants_help = args.size() > 1 && asks_for_help(args[1]);
+    return wants_help ? print(known->help) : known->run(args.subspan(1));
   }
   throw dllm::UsageError("unknown command '" + std::string(command) + "'; see dllm-relay --help");
 }

@@ -33,30 +33,6 @@ Bytes bytes_of(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
-// Numbers and texts, one behind the other.
-class Packer {
- public:
-  template <typename Number>
-  Packer& number(Number value) {
-    data_.append(reinterpret_cast<const char*>(&value), sizeof value);
-    return *this;
-  }
-  Packer& text(std::string_view text) {
-    number<std::uint64_t>(text.size());
-    data_.append(text);
-    return *this;
-  }
-  Packer& numbers(const std::vector<std::uint64_t>& values) {
-    number<std::uint64_t>(values.size());
-    for (const std::uint64_t value : values) number(value);
-    return *this;
-  }
-  std::string take() { return std::move(data_); }
-
- private:
-  std::string data_;
-};
-
 // Its reads give zeros from the first one on that goes beyond the end.
 class Unpacker {
  public:

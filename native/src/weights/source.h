@@ -7,6 +7,8 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "posix.h"
@@ -73,6 +75,29 @@ class FileSource : public Source {
 // Whether so many bytes fit twice into the memory this process may use: once where the worker keeps
 // them, once as a cache of the file.
 bool fits_twice(std::uint64_t size_bytes);
+
+// Numbers and texts, one behind the other, as GGUF has them.
+class Packer {
+ public:
+  template <typename Number>
+  Packer& number(Number value) {
+    return raw({reinterpret_cast<const char*>(&value), sizeof value});
+  }
+  Packer& raw(std::string_view bytes) {
+    data_.append(bytes);
+    return *this;
+  }
+  Packer& text(std::string_view text) { return number<std::uint64_t>(text.size()).raw(text); }
+  Packer& numbers(const std::vector<std::uint64_t>& values) {
+    number<std::uint64_t>(values.size());
+    for (const std::uint64_t value : values) number(value);
+    return *this;
+  }
+  std::string take() { return std::move(data_); }
+
+ private:
+  std::string data_;
+};
 
 // Reads a source from its beginning, through a window.
 class Cursor {

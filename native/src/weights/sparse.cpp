@@ -23,42 +23,20 @@ namespace dllm::sparse {
 
 namespace {
 
+using weights::Packer;
 using weights::TensorPlace;
 
 constexpr std::uint32_t kString = 8, kArray = 9, kUint64 = 10;
 constexpr std::uint64_t kKeys = 6;
 constexpr std::uint64_t kBlockBytes = 512;  // st_blocks counts these
 
-// Appends as GGUF has it.
-class Text {
- public:
-  template <typename Number>
-  Text& number(Number value) {
-    text_.append(reinterpret_cast<const char*>(&value), sizeof value);
-    return *this;
-  }
-  Text& raw(std::string_view bytes) {
-    text_.append(bytes);
-    return *this;
-  }
-  Text& string(std::string_view value) { return number<std::uint64_t>(value.size()).raw(value); }
-  Text& key(std::string_view name, std::string_view value) {
-    return string(name).number(kString).string(value);
-  }
-  Text& key(std::string_view name, const std::vector<std::uint64_t>& values) {
-    string(name).number(kArray).number(kUint64).number<std::uint64_t>(values.size());
-    for (const std::uint64_t value : values) number(value);
-    return *this;
-  }
-  [[nodiscard]] std::string str(std::uint64_t alignment) const {
-    std::string padded = text_;
-    padded.resize((padded.size() + alignment - 1) / alignment * alignment);
-    return padded;
-  }
+void put_key(Packer& out, std::string_view name, std::string_view value) {
+  out.text(name).number(kString).text(value);
+}
 
- private:
-  std::string text_;
-};
+void put_key(Packer& out, std::string_view name, const std::vector<std::uint64_t>& values) {
+  out.text(name).number(kArray).number(kUint64).numbers(values);
+}
 
 // A file that is gone again unless it is given its name.
 class NewFile {
@@ -173,17 +151,21 @@ class Writer {
     json::Object source;
     source.text("path", order_.from).number("size_bytes", from_.size_bytes());
     source.text("sha256", sha256.empty() ? std::string(64, '0') : sha256);
-    Text text;
-    text.raw("GGUF").number(header_.version);
-    text.number<std::uint64_t>(header_.tensors.size()).number(header_.keys + kKeys);
-    text.key(weights::kThinSource, source.str()).key(weights::kThinIdentity, order_.identity);
-    text.key(weights::kThinTensors, weights::list_sha256(from_, header_));
-    text.key(weights::kThinHoles, holes_sha256());
-    text.key(weights::kThinKept, kept_).key(weights::kThinChunks, chunks_);
+    Packer out;
+    out.raw("GGUF").number(header_.version);
+    out.number<std::uint64_t>(header_.tensors.size()).number(header_.keys + kKeys);
+    put_key(out, weights::kThinSource, source.str());
+    put_key(out, weights::kThinIdentity, order_.identity);
+    put_key(out, weights::kThinTensors, weights::list_sha256(from_, header_));
+    put_key(out, weights::kThinHoles, holes_sha256());
+    put_key(out, weights::kThinKept, kept_);
+    put_key(out, weights::kThinChunks, chunks_);
     std::vector<std::uint8_t> rest(header_.end_at - header_.keys_at);
     if (from_.read(header_.keys_at, rest) < rest.size()) shrank();
-    text.raw({reinterpret_cast<const char*>(rest.data()), rest.size()});
-    return text.str(header_.alignment);
+    out.raw({reinterpret_cast<const char*>(rest.data()), rest.size()});
+    std::string bytes = out.take();
+    bytes.resize((bytes.size() + header_.alignment - 1) / header_.alignment * header_.alignment);
+    return bytes;
   }
 
   [[nodiscard]] std::string holes_sha256() const {
