@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-    from tui.api.services import Cluster
+    from tui.api.services import ClusterService
 
     Running = tuple[Pilot[None], DllmApp, ScriptedCluster]
     """The cluster is a scripted one unless another was given."""
@@ -34,7 +34,7 @@ class Started(Protocol):
 
     def __call__(
         self,
-        cluster: Cluster | ClusterSnapshot | None = ...,
+        cluster: ClusterService | ClusterSnapshot | None = ...,
         *,
         size: tuple[int, int] = ...,
         wait: bool = ...,
@@ -47,7 +47,7 @@ def starting(memory_file: Path) -> Started:
 
     @asynccontextmanager
     async def started(
-        cluster: Cluster | ClusterSnapshot | None = None,
+        cluster: ClusterService | ClusterSnapshot | None = None,
         *,
         size: tuple[int, int] = SIZE,
         wait: bool = True,

@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from textual import on
-
 from backends.state import Sampling
 from tests.tui import scenes
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.scripted_chats import ScriptedChats
 from tui.app import theming
-from tui.app.console import ConsoleApp
-from tui.app.messages import Notice, Trouble
+from tui.app.console import ClusterConsole
 from tui.flows.chats import ChatFlows
 from tui.model.editor import PlanEditor
 from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.chat_pane import ChatPane
-from tui.screens.models.screen import ModelsScreen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -26,10 +22,11 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.screen import Screen
 
-    from backends.state import ChatDelta, ChatRequest, Turn
+    from backends.state import ChatDelta, ChatRequest, Failure, Turn
+    from tui.model.events import Severity
 
 
-class Stage(ConsoleApp):
+class Stage(ClusterConsole):
     """A console with nothing on it; remembers what reached the app."""
 
     def __init__(self, theme: str = theming.DEFAULT_THEME) -> None:
@@ -41,15 +38,24 @@ class Stage(ConsoleApp):
         )
         self.said: list[str] = []
         self.troubles: list[str] = []
-        self.backs = 0
+        self.chosen: list[str] = []
+        self.exports = self.backs = 0
 
-    @on(Notice)
-    def _remember_notice(self, message: Notice) -> None:
-        self.said.append(message.text)
+    def tell(
+        self, text: str, severity: Severity = "information", *, keep: bool = True
+    ) -> None:
+        self.said.append(text)
+        super().tell(text, severity, keep=keep)
 
-    @on(Trouble)
-    def _remember_trouble(self, message: Trouble) -> None:
-        self.troubles.append(message.failure.sentence)
+    def report(self, failure: Failure, severity: Severity = "error") -> None:
+        self.troubles.append(failure.sentence)
+        super().tell(failure.sentence, severity)
+
+    def use_model(self, path: str) -> None:
+        self.chosen.append(path)
+
+    def export_trace(self) -> None:
+        self.exports += 1
 
     async def action_back(self) -> None:
         self.backs += 1
@@ -124,14 +130,6 @@ class ChatStage(Stage):
         """The pane under test."""
         return self.query_one(ChatPane)
 
-    @on(ChatPane.Asked)
-    def _question_asked(self, message: ChatPane.Asked) -> None:
-        self.flows.asked(message.question, message.again)
-
-    @on(ChatPane.Wanted)
-    def _wanted(self, message: ChatPane.Wanted) -> None:
-        self.flows.wanted(message.verb, message.turn, message.shown)
-
 
 class ScreenStage(Stage):
     """One screen alone."""
@@ -139,12 +137,7 @@ class ScreenStage(Stage):
     def __init__(self, shown: Screen[None], theme: str = theming.DEFAULT_THEME) -> None:
         super().__init__(theme)
         self.shown = shown
-        self.chosen: list[str] = []
 
     def on_mount(self) -> None:
         super().on_mount()
         self.push_screen(self.shown)
-
-    @on(ModelsScreen.Chosen)
-    def _remember_choice(self, message: ModelsScreen.Chosen) -> None:
-        self.chosen.append(message.path)

@@ -144,12 +144,10 @@ async def test_where_digits_are_typed_function_keys_change_screens(
 
 
 async def test_a_model_chosen_on_its_screen_lands_on_the_desk(started: Started) -> None:
-    from tui.screens.models.screen import ModelsScreen
-
     async with started(scenes.idle(), wait=False) as (pilot, app, _):
         await until(pilot, lambda: app.editor.snapshot)
         await app.action_show_mode("models")
-        app.screen.post_message(ModelsScreen.Chosen(scenes.DEMO.path))
+        app.use_model(scenes.DEMO.path)
         await settled_on(app, pilot)
         assert app.current_mode == "cluster"
 

@@ -182,7 +182,7 @@ class World:
             self.editor.grab(a % 2)
 
     def pull(self, a: int, b: int) -> None:
-        if self.drag is not None:
+        if self.drag is not None and self.editor.dragging:
             at, start, _ = self.drag
             self.editor.drag_to(b)
             self.drag = at, start, move_boundary(start, at, b)

@@ -13,7 +13,6 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.scripted import ANSWER, ScriptedCluster
 from tui.model.state_file import Remembered, recall, remember
-from tui.screens.cluster.chat_pane import ChatPane
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +138,7 @@ async def ask(app: DllmApp, pilot: Pilot[None]) -> None:
     """As the text field does."""
     chat = app._home.chat
     await until(pilot, lambda: chat.conversation)
-    chat.post_message(ChatPane.Asked(chat, "Why?"))
+    app.attempt(chat.session.ask("Why?"), group="asked")
 
 
 def last_reply(app: DllmApp) -> Reply:
@@ -162,7 +161,7 @@ async def test_stopping_an_answer_keeps_what_came(started: Started) -> None:
         chat = app._home.chat
         await ask(app, pilot)
         await until(pilot, lambda: cluster.called("chat"))
-        chat.post_message(ChatPane.Wanted(chat, "stop"))
+        app.open(chat.session.stop(), group="stop")
         await until(pilot, lambda: last_reply(app).finish_reason == "stopped")
 
 

@@ -17,7 +17,6 @@ from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import LOG, ScriptedCluster
-from tui.app.messages import Trouble
 from tui.dialogs.ask import ChoiceDialog
 from tui.dialogs.events import EventsDialog
 from tui.dialogs.peer import PeerDialog
@@ -160,7 +159,7 @@ async def test_in_every_dialog(started: Started) -> None:
         _,
     ):
         app.tell(HOSTILE, "warning")
-        app.post_message(Trouble(filled(Failure(what="It broke", hint="Mend it"))))
+        app.report(filled(Failure(what="It broke", hint="Mend it")))
         await pilot.pause()
         assert MARKUP[:5] in look(app)
         for key, kind in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,9 +19,12 @@ from tui.screens.lab.forecast import (
     rate_at,
     same_lab,
 )
-from tui.screens.lab.links import GRACE_S, PRESETS, LabWishes, Pace, describe, preset_of
+from tui.screens.lab.links import GRACE_S, PRESETS, LabWishes, describe, preset_of
+from tui.widgets.throttle import Throttle
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from backends.state import ClusterSnapshot
 
 SLOW = Lab(latency_ms=10)
@@ -161,19 +165,34 @@ def test_a_whole_answer_after_a_change_counts() -> None:
     assert samples.latest == (20.0, 25.0)
 
 
-def test_a_pace_holds_back_all_but_the_newest() -> None:
-    now = [0.0]
-    pace: Pace[str] = Pace(lambda: now[0], gap_s=0.1)
-    assert pace.offer("a", final=False) == "a"
-    now[0] = 0.05
-    assert pace.offer("b", final=False) is None
-    assert pace.offer("c", final=False) is None
-    assert pace.due() is None
-    now[0] = 0.11
-    assert pace.due() == "c"
-    assert pace.due() is None
-    assert pace.offer("d", final=True) == "d"
-    assert pace.held is None
+class _Clockwork:
+    """Takes timers as a widget does, and lets the test run them."""
+
+    def __init__(self) -> None:
+        self.timers: list[Callable[[], None]] = []
+
+    def set_timer(self, gap_s: float, over: Callable[[], None]) -> Any:
+        self.timers.append(over)
+        return SimpleNamespace(stop=lambda: self.timers.remove(over))
+
+    def pass_gap(self) -> None:
+        self.timers.pop(0)()
+
+
+def test_a_throttle_holds_back_all_but_the_newest() -> None:
+    clockwork, done, wish = _Clockwork(), list[str](), [""]
+    throttle = Throttle(clockwork, 0.1, lambda: done.append(wish[0]))  # type: ignore[arg-type]
+    for wish[0] in ("a", "b", "c"):
+        throttle.ask()
+    assert done == ["a"]
+    clockwork.pass_gap()
+    assert done == ["a", "c"]
+    clockwork.pass_gap()
+    assert (done, clockwork.timers) == (["a", "c"], [])
+    for wish[0] in ("d", "e"):
+        throttle.ask(at_once=wish[0] == "e")
+    assert done == ["a", "c", "d", "e"]
+    assert len(clockwork.timers) == 1
 
 
 def test_a_snapshot_from_before_is_not_believed_for_a_while() -> None:

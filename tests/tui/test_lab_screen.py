@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -203,31 +202,22 @@ async def test_a_seed_of_the_command_line_is_kept(make_app: MakeApp) -> None:
         assert lab.wishes == [("mini", Lab(latency_ms=1.1, seed=7))]
 
 
-async def test_a_drag_is_told_ten_times_a_second_and_its_end_always(
-    started: Started,
-) -> None:
-    now = [100.0]
+async def test_the_end_of_a_drag_is_told_always(started: Started) -> None:
     async with started(serving(), wait=False) as (pilot, app, cluster):
-        screen = LabScreen(cluster, clock=lambda: now[0])
-        told: list[tuple[Lab | None, float]] = []
+        screen = LabScreen(cluster)
+        told: list[Lab | None] = []
         await app.push_screen(screen)
         screen.show_snapshot(serving())
         await until(pilot, lambda: len(screen.query(LinkBlock)) == 2)
         await pilot.pause()
-        screen._tell_app = lambda wanted: told.append((wanted.lab, now[0]))  # type: ignore[method-assign]
+        app.set_lab = lambda worker, lab: told.append(lab)  # type: ignore[method-assign]
         slider = screen.query(LinkBlock).first().latency
         await pilot.mouse_down(slider, offset=(slider.thumb_x, 0))
         for n in range(1, 25):
-            now[0] += 0.02
-            await pilot.hover(slider, offset=(slider.thumb_x + 1, 0))
-            assert screen.query(LinkBlock).first().lab is not None
-            assert len(told) <= 1 + n // 5
+            await pilot.hover(slider, offset=(slider.thumb_x + n % 3, 0))
         await pilot.mouse_up(slider, offset=(slider.thumb_x, 0))
         await pilot.pause()
-        assert len(told) <= 7
-        assert told[-1][0] == screen.query(LinkBlock).first().lab
-        at = [moment for _, moment in told[:-1]]
-        assert all(b - a >= 0.0999 for a, b in pairwise(at))
+        assert told[-1] == screen.query(LinkBlock).first().lab is not None
 
 
 async def test_a_thumb_that_is_held_stays_when_news_come(make_app: MakeApp) -> None:

@@ -15,13 +15,12 @@ from tui.screens.models.table import (
     COLUMNS,
     arrange_models,
     cell_text,
-    columns_at,
     context_text,
     empty_text,
     looks_like_path,
     summary_text,
 )
-from tui.widgets.table import SortOrder
+from tui.widgets.table import SortOrder, fitting_columns
 
 if TYPE_CHECKING:
     from textual.content import Content
@@ -78,7 +77,7 @@ def test_the_order_goes_through_the_columns_and_round() -> None:
 
 @given(st.integers(56, 200))
 def test_columns_leave_room_for_names(width: int) -> None:
-    columns = columns_at(width)
+    columns = fitting_columns(COLUMNS, (), width)
     used = sum(column.width for column in columns) + 2 * len(columns) + 1
     assert columns[0].key == "name"
     assert width - used >= 28

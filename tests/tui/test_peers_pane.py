@@ -23,7 +23,7 @@ from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, text_of, until
 from tests.tui.scripted import ScriptedCluster
-from tui.app.messages import PeerWanted
+from tui.app.messages import PeerAdded
 from tui.model.edit import Lineup
 from tui.model.editor import PlanEditor
 from tui.model.peer_words import (
@@ -323,7 +323,7 @@ async def test_a_peer_that_anyone_added_leaves_the_selection(started: Started) -
 async def test_a_peer_that_one_added_is_selected(started: Started) -> None:
     async with started(people.here(people.ADA), wait=False) as (pilot, app, cluster):
         found = await shown(pilot)
-        app.post_message(PeerWanted("select", people.BOB.name))
+        app.post_message(PeerAdded(people.BOB.name))
         cluster.push(people.here(people.ADA, people.BOB))
         await until(pilot, lambda: chosen(found) == people.BOB.name)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from textual import on
 
 from backends.state import Acceptance, Generation, Link, LinkCommand, Speed
 from tests.tui.helpers import screen_text, text_of, until
@@ -38,11 +37,6 @@ class Traffic(ScreenStage):
         self.traffic = TrafficScreen(ScriptedCluster())
         super().__init__(self.traffic)
         self.links = links
-        self.exports = 0
-
-    @on(TrafficScreen.ExportWanted)
-    def _remember_export(self) -> None:
-        self.exports += 1
 
     @property
     def table(self) -> TrafficTable:

@@ -24,7 +24,6 @@ from backends.state import ChatDelta, ChatTimings
 from tests.tui import scenes
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
-from tui.screens.cluster.chat_pane import ChatPane
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -65,7 +64,7 @@ async def talk(result: Path) -> None:
                 await asyncio.sleep(0.05)
             app._home.go_to("chat")
             chat = app._home.chat
-            chat.post_message(ChatPane.Asked(chat, "Why is the sky blue?"))
+            app.open(chat.session.ask("Why is the sky blue?"), group="asked")
             await asyncio.sleep(SETTLE_S)
             before, began = sum(os.times()[:2]), time.monotonic()
             await asyncio.sleep(MEASURE_S)

@@ -112,7 +112,7 @@ composer.page_down | pagedown           | page(1)  | scroll down |     | Scroll 
 chat.leave            | escape                         | leave            | leave         |      | Leave the text field; deselect the question
 chat.stop             | escape                         | stop_answer      | stop          | +    | Stop the answer
 chat.write            | enter,i                        | write            | write         | +⏎   | Go to the text field
-chat.again            | r                              | want('again')    | again         | +    | Ask the selected question again, or the last; earlier answers are kept
+chat.again            | r                              | again            | again         | +    | Ask the selected question again, or the last; earlier answers are kept
 chat.earlier_question | left_curly_bracket,shift+up    | choose(-1)       | questions     | +{ } | Select the previous question, to ask it again or edit it
 chat.later_question   | right_curly_bracket,shift+down | choose(1)        | next question |      | Select the next question; after the last, none
 chat.earlier_answer   | left_square_bracket            | variant(-1)      | answers       | +[ ] | The previous answer to the selected question, with what followed it

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.state import ClusterSnapshot
-    from tui.api.services import Cluster
+    from tui.api.services import ClusterService
 
 
 @dataclass
@@ -24,7 +24,6 @@ class SnapshotTaken(Message):
     snapshot: ClusterSnapshot
 
     def can_replace(self, message: Message) -> bool:
-        """Only the newest snapshot is worth drawing."""
         return isinstance(message, SnapshotTaken)
 
 
@@ -60,7 +59,7 @@ class Bridge:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterService,
         post: Callable[[Message], object],
         *,
         interval_s: float = DRAW_INTERVAL_S,
@@ -80,7 +79,6 @@ class Bridge:
         self._pace = times
 
     async def run(self) -> None:
-        """Listen until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listen())
             tasks.create_task(self._deliver())
@@ -108,7 +106,6 @@ class Bridge:
             pause_s = min(pause_s * 2, RETRY_MAX_S)
 
     async def _deliver(self) -> None:
-        """Post the newest snapshot, the first at once, then at the interval."""
         while True:
             await self._fresh.wait()
             self._fresh.clear()

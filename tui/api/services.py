@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
 
 
-class Chats(Protocol):
+class ChatService(Protocol):
     """Conversations are the controller's; every call may raise ``DllmError``."""
 
     async def listing(self) -> ChatListing:
@@ -77,7 +77,73 @@ class Chats(Protocol):
         ...
 
 
-class Cluster(Protocol):
+class ChatSession(Protocol):
+    """The conversation that the chat pane shows, and what a person does with it."""
+
+    async def ask(self, question: str, again: int | None = None) -> None:
+        """Ask; ``again`` in place of the question of that index."""
+        ...
+
+    async def ask_again(self, turn: int) -> None:
+        """Ask a question again in the same words."""
+        ...
+
+    async def choose(self, turn: int, shown: int) -> None:
+        """Go on from another answer to a question."""
+        ...
+
+    async def stop(self) -> None: ...
+
+    async def new(self) -> None: ...
+
+    async def undo(self) -> None: ...
+
+    async def open(self) -> None: ...
+
+    async def rename(self) -> None: ...
+
+    async def delete(self) -> None: ...
+
+    async def export(self) -> None: ...
+
+    async def settings(self) -> None: ...
+
+
+class PeerService(Protocol):
+    """The work on peers that a person asks for; some of it opens dialogs."""
+
+    async def add(self) -> None: ...
+
+    async def open(self, peer: Peer) -> None:
+        """Answer its question; if it has none, show its facts."""
+        ...
+
+    async def answer(self, peer: Peer) -> None: ...
+
+    async def probe(self, peer: Peer) -> None: ...
+
+    async def provision(self, peer: Peer) -> None: ...
+
+    async def copy(self, peer: Peer) -> None: ...
+
+    async def cancel(self, peer: Peer) -> None: ...
+
+    async def use(self, peer: Peer) -> None:
+        """Let it work in the edited plan, or leave it out."""
+        ...
+
+    async def join(self, peer: Peer) -> None: ...
+
+    async def lead(self, peer: Peer) -> None: ...
+
+    async def log(self, peer: Peer) -> None: ...
+
+    async def data(self, peer: Peer) -> None: ...
+
+    async def remove(self, peer: Peer) -> None: ...
+
+
+class ClusterService(Protocol):
     """Everything the console may ask; every call may raise ``DllmError``."""
 
     @property
@@ -86,7 +152,7 @@ class Cluster(Protocol):
         ...
 
     @property
-    def chats(self) -> Chats:
+    def chats(self) -> ChatService:
         """The conversations."""
         ...
 

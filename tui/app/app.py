@@ -21,10 +21,10 @@ from tui.api.bridge import (
     SnapshotTaken,
 )
 from tui.app import theming
+from tui.app.console import ClusterConsole
 from tui.app.frame import ConsoleScreen, ShowsPeers
-from tui.app.messages import EditChanged, LogWanted, PeerWanted
+from tui.app.messages import EditChanged, LogWanted, PeerAdded
 from tui.flows.chats import ChatFlows
-from tui.flows.console import EditorConsole
 from tui.flows.finding import Finding
 from tui.flows.happenings import Happenings
 from tui.flows.peers import PeerFlows
@@ -36,7 +36,6 @@ from tui.model.editor import PlanEditor
 from tui.model.launch_settings import launch_command
 from tui.model.state_file import Remembered, recall_if_whole, remember
 from tui.model.theme_folders import BUILTIN_FOLDER
-from tui.screens.cluster.chat_pane import ChatPane
 from tui.screens.cluster.screen import ClusterScreen
 
 if TYPE_CHECKING:
@@ -46,10 +45,8 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from backends.config import SettingsFile
-    from backends.state import ClusterSnapshot
-    from tui.api.services import Cluster
-    from tui.screens.lab.screen import LabScreen
-    from tui.screens.models.screen import ModelsScreen
+    from backends.state import ClusterSnapshot, Lab
+    from tui.api.services import ClusterService
 
 
 def _logs(app: DllmApp) -> ConsoleScreen:
@@ -85,7 +82,7 @@ MODES: Mapping[str, Callable[[DllmApp], ConsoleScreen]] = {
 """The function that makes the screen of each mode."""
 
 
-class DllmApp(EditorConsole):
+class DllmApp(ClusterConsole):
     """One console on one cluster.
 
     Args:
@@ -109,7 +106,7 @@ class DllmApp(EditorConsole):
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterService,
         *,
         memory_file: Path,
         theme_folders: Sequence[Path] = (BUILTIN_FOLDER,),
@@ -151,7 +148,9 @@ class DllmApp(EditorConsole):
         self._headers = Headers(self, cluster, self.editor)
         self._questions = Questions(self, self.editor, self._peer_flows)
         self._happenings = Happenings(self, cluster, self.editor)
-        self._finding = Finding(self, cluster, self.editor, self._settings)
+        self._finding = Finding(
+            self, cluster, self.editor, self._settings, self._peer_flows
+        )
         self._initial_model = initial_model
         self._serving_pane = serving_pane
         self._begun = False
@@ -159,7 +158,9 @@ class DllmApp(EditorConsole):
         self._bridge: Bridge | None = None
         self._written: Remembered | None = None
         self._writer = ThreadPoolExecutor(1, "memory")
-        self._home = ClusterScreen(self.editor, zoomed=memory.zoomed, clock=clock)
+        self._home = ClusterScreen(
+            self.editor, self._peer_flows, zoomed=memory.zoomed, clock=clock
+        )
         self._chat_flows = ChatFlows(self, cluster, self.editor, self._home.chat)
         self.add_mode("cluster", lambda: self._home)
         for mode, make in MODES.items():
@@ -211,7 +212,6 @@ class DllmApp(EditorConsole):
         self.take(message.snapshot)
 
     def take(self, snapshot: ClusterSnapshot) -> None:
-        """Show a snapshot, if it is of this cluster and nothing newer is known."""
         if not self.is_running:  # Leaving: the screens lose their widgets one by one.
             return
         if snapshot.cluster != self.cluster.cluster or not self.editor.take(snapshot):
@@ -249,7 +249,6 @@ class DllmApp(EditorConsole):
 
     @on(EditChanged)
     def show_edit(self) -> None:
-        """Show the edited plan."""
         self._home.show_edit()
         self._chat_flows.look()
         self._settling.look()
@@ -257,7 +256,6 @@ class DllmApp(EditorConsole):
             self._remember()
 
     def _begin(self, snapshot: ClusterSnapshot) -> None:
-        """The first snapshot: re-attach to what runs, else take up the last work."""
         if snapshot.state is ClusterState.SERVING and not self._home.zoomed:
             # The chat cannot take the focus before it has been told that it is ready.
             self.call_after_refresh(self._home.go_to, self._serving_pane)
@@ -294,14 +292,6 @@ class DllmApp(EditorConsole):
 
     # --- what the user does --------------------------------------------------------
 
-    @on(ChatPane.Asked)
-    def _asked(self, message: ChatPane.Asked) -> None:
-        self._chat_flows.asked(message.question, message.again)
-
-    @on(ChatPane.Wanted)
-    def _chat_wanted(self, message: ChatPane.Wanted) -> None:
-        self._chat_flows.wanted(message.verb, message.turn, message.shown)
-
     @on(LogWanted)
     async def _log_wanted(self, message: LogWanted) -> None:
         from tui.screens.logs.screen import LogsScreen
@@ -310,11 +300,7 @@ class DllmApp(EditorConsole):
         if isinstance(self.screen, LogsScreen):
             self.screen.show_process(message.process)
 
-    def on_models_screen_chosen(self, message: ModelsScreen.Chosen) -> None:
-        self.use_model(message.path)
-
     def use_model(self, path: str) -> None:
-        """Edit a plan for a model, and show it."""
         self.open(self._use_model(path), group="model")
 
     async def _use_model(self, path: str) -> None:
@@ -322,27 +308,20 @@ class DllmApp(EditorConsole):
         await self._flows.choose(path)
 
     def show_setting(self, name: str) -> None:
-        """Open the settings at this one."""
         self.open(self._settings.show(name), group="settings")
 
-    def on_lab_screen_lab_wanted(self, message: LabScreen.LabWanted) -> None:
-        group = f"lab {message.worker or ''}"
-        self.attempt(self._set_lab(message), group=group)
+    def set_lab(self, worker: str | None, lab: Lab | None) -> None:
+        self.attempt(self._set_lab(worker, lab), group=f"lab {worker or ''}")
 
-    async def _set_lab(self, message: LabScreen.LabWanted) -> None:
-        self.take(await self.cluster.set_lab(message.worker, message.lab))
+    async def _set_lab(self, worker: str | None, lab: Lab | None) -> None:
+        self.take(await self.cluster.set_lab(worker, lab))
 
-    def on_traffic_screen_export_wanted(self) -> None:
+    def export_trace(self) -> None:
         self.attempt(self._flows.export_trace(), group="trace")
 
-    @on(PeerWanted)
-    def _peer_wanted(self, message: PeerWanted) -> None:
-        if message.verb == "select":
-            self._home.peers.peer_list.select(message.peer)
-            return
-        work = self._peer_flows.work_on(message.verb, message.peer)
-        if work is not None:
-            self.open(work, group=f"peer {message.verb}", exclusive=False)
+    @on(PeerAdded)
+    def _peer_added(self, message: PeerAdded) -> None:
+        self._home.peers.peer_list.select(message.peer)
 
     async def action_show_mode(self, mode: str) -> None:
         if not self.screen.is_modal:
@@ -350,7 +329,6 @@ class DllmApp(EditorConsole):
             self._show()
 
     async def go_to(self, mode: str, pane: str = "") -> None:
-        """Show a screen, and one of its panes."""
         if self.current_mode != mode:
             await self.action_show_mode(mode)
         if pane and mode == self.DEFAULT_MODE:
@@ -401,7 +379,6 @@ class DllmApp(EditorConsole):
         self.open(self._flows.pick_cluster(), group="clusters")
 
     def show_cluster(self, name: str) -> None:
-        """Work on another cluster, with the draft it was left with."""
         self.cluster.use(name)
         self.editor.go_to(name)
         self._arriving = True

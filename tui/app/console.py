@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import platformdirs
 from rich.cells import cell_len, set_cell_size
@@ -22,7 +22,7 @@ from backends.errors import DllmError
 from backends.state import Failure
 from tui.actions import keymap
 from tui.app import theming
-from tui.app.messages import Copyable, Notice, Trouble
+from tui.app.messages import Copyable
 from tui.model.events import Severity, ToastHistory
 from tui.widgets.keys import takes_text, with_keys
 from tui.widgets.safe_text import safe, safe_line
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from textual.theme import Theme
 
     from backends.config import Config
+    from backends.state import ClusterSnapshot, Lab
 
 
 class SafeLines(LineFilter):
@@ -49,7 +50,6 @@ class SafeLines(LineFilter):
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The same segments, each as wide as before."""
         return [_safe(segment) for segment in segments]
 
 
@@ -77,7 +77,6 @@ class AsciiLines(LineFilter):
     """Puts an ASCII sign of the same width in the place of every other sign."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The same segments, each as wide as before."""
         return [
             segment if segment.text.isascii() or segment.control else _plain(segment)
             for segment in segments
@@ -151,7 +150,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
         for text in keymap.keymap_problems(self.user_keys):
             self._early_trouble.append(DllmError(text))
         for error in self._early_trouble:
-            self.post_message(Trouble(error.failure(self.clock()), "warning"))
+            self.call_later(self.report, error.failure(self.clock()), "warning")
 
     # --- keys, one after the other --------------------------------------------------
 
@@ -287,24 +286,19 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.event_log.add(self.clock(), text, severity)
         self.notify(text, severity=severity, timeout=TOAST_S[severity], markup=False)
 
-    @on(Trouble)
-    def _trouble(self, message: Trouble) -> None:
-        self.tell(message.failure.sentence, message.severity)
-
-    @on(Notice)
-    def _notice(self, message: Notice) -> None:
-        self.tell(message.text, message.severity)
+    def report(self, failure: Failure, severity: Severity = "error") -> None:
+        """Say what failed and what to do."""
+        self.tell(failure.sentence, severity)
 
     @on(Worker.StateChanged)
     def _worker_changed(self, message: Worker.StateChanged) -> None:
-        """A mistake of ours in a worker must be seen, but end nothing."""
         error = message.worker.error
         if message.state == WorkerState.ERROR and error is not None:
             what = (
                 f"Unexpected {type(error).__name__} in {message.worker.group}: {error}"
             )
             hint = "This is a bug of dllm-tui: please report it."
-            self.post_message(Trouble(Failure(what=what, hint=hint, at=self.clock())))
+            self.report(Failure(what=what, hint=hint, at=self.clock()))
 
     def action_copy(self) -> None:
         start: DOMNode = self.screen.focused or self.screen
@@ -368,7 +362,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
         try:
             await work
         except DllmError as error:
-            self.post_message(Trouble(error.failure(self.clock())))
+            self.report(error.failure(self.clock()))
 
     def _use_theme(self, name: str) -> None:
         """Read only the theme in use: the others wait for the picker."""
@@ -400,11 +394,47 @@ class ConsoleApp(App[None], inherit_bindings=False):
         for theme in themes:
             self.register_theme(theme)
         for error in errors:
-            self.post_message(Trouble(error.failure(self.clock()), "warning"))
+            self.call_later(self.report, error.failure(self.clock()), "warning")
+
+
+class ClusterConsole(ConsoleApp):
+    """A console of clusters, as its screens and flows use it."""
+
+    def take(self, snapshot: ClusterSnapshot) -> None:
+        """Show a snapshot, if nothing newer is known."""
+        raise NotImplementedError
+
+    async def go_to(self, mode: str, pane: str = "") -> None:
+        """Show a screen, and one of its panes."""
+        raise NotImplementedError
+
+    def use_model(self, path: str) -> None:
+        """Edit a plan for a model, and show it."""
+        raise NotImplementedError
+
+    def set_lab(self, worker: str | None, lab: Lab | None) -> None:
+        """Simulate a network on a link (None: on all), or none."""
+        raise NotImplementedError
+
+    def export_trace(self) -> None:
+        """Write the latest tokens as a Chrome trace."""
+        raise NotImplementedError
+
+    def show_setting(self, name: str) -> None:
+        """Open the settings at this one."""
+        raise NotImplementedError
+
+    def show_cluster(self, name: str) -> None:
+        """Work on another cluster."""
+        raise NotImplementedError
+
+
+def console_of(node: DOMNode) -> ClusterConsole:
+    """The console that a widget is in."""
+    return cast("ClusterConsole", node.app)
 
 
 async def _idle(pump: MessagePump) -> None:
-    """Wait until a widget has handled what is in its queue, or is gone."""
     done = asyncio.Event()
     if not pump.call_later(done.set):
         return

@@ -131,7 +131,6 @@ class StatusLine(StripWidget):
         return [*parts, *self._speed()]
 
     def _notes(self, *, short: bool) -> list[Part]:
-        """The warnings that the figures do not show."""
         notes = warnings(self.snapshot, short=short)
         if self.held:
             age = format_age(self._clock() - self._held_at)
@@ -175,7 +174,6 @@ def _rate(snapshot: ClusterSnapshot | None) -> float | None:
 
 
 def _shown(snapshot: ClusterSnapshot | None) -> object:
-    """The part of a snapshot that this line shows."""
     if snapshot is None:
         return None
     model = snapshot.plan.model if snapshot.plan else ""
@@ -443,15 +441,12 @@ class ConsoleScreen(Screen[None]):
         raise NotImplementedError
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
-        """Show a snapshot: the newest, or one that is held."""
         self.shown = self.status_line.snapshot = snapshot
 
     def hold(self, held: bool) -> None:
-        """Stay as it is while data keeps coming, or go on."""
         self.status_line.held = held
 
     def show_link(self, connected: bool) -> None:
-        """Say whether the controller answers."""
         self.status_line.connected = connected
 
 

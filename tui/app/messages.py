@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from textual.message import Message
-
-if TYPE_CHECKING:
-    from backends.state import Failure
-    from tui.model.events import Severity
 
 
 class Copyable(NamedTuple):
@@ -19,27 +15,10 @@ class Copyable(NamedTuple):
     text: str
 
 
-@dataclass
-class Trouble(Message):
-    """Something failed: shown as a toast and kept in the event log."""
-
-    failure: Failure
-    severity: Severity = "error"
-
-
-@dataclass
-class Notice(Message):
-    """A sentence worth a toast and a line in the event log."""
-
-    text: str
-    severity: Severity = "information"
-
-
 class EditChanged(Message):
     """The edited plan is another one; who shows it reads the editor."""
 
     def can_replace(self, message: Message) -> bool:
-        """A newer one says as much."""
         return isinstance(message, EditChanged)
 
 
@@ -51,9 +30,7 @@ class LogWanted(Message):
 
 
 @dataclass
-class PeerWanted(Message):
-    """The user wants something done about a peer."""
+class PeerAdded(Message):
+    """The user has added a peer: it is selected as soon as it is there."""
 
-    verb: str
     peer: str
-    """Empty where there is none."""

@@ -160,7 +160,6 @@ def _check(path: Path, file: ThemeFile) -> None:
 
 
 def _colours(file: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Keys and values of a theme file that must be colours."""
     for key, value in file.items():
         if key in {"name", "dark", "ansi", "variables"}:
             continue

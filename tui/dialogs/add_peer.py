@@ -14,7 +14,7 @@ from backends.state import PeerState
 from backends.units import format_bytes
 from tui.actions.keymap import bindings
 from tui.app.frame import ShowsPeers
-from tui.app.messages import PeerWanted
+from tui.app.messages import PeerAdded
 from tui.dialogs.dialog import Dialog
 from tui.model.peer_words import UNFIT, note_text
 from tui.widgets.inputs import LineInput, TickBox
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import Peer
-    from tui.api.services import Cluster
+    from tui.api.services import ClusterService
 
 OPENING = "As for ssh: mini, ada@mini, ada@10.0.0.7:2222"
 OPENING_BARE = "Address of a running rpc-server: 10.0.0.7:50052"
@@ -94,7 +94,7 @@ nothing is installed there.
     }
     """
 
-    def __init__(self, cluster: Cluster, peers: tuple[Peer, ...] = ()) -> None:
+    def __init__(self, cluster: ClusterService, peers: tuple[Peer, ...] = ()) -> None:
         super().__init__()
         self._cluster = cluster
         self.follows = ""
@@ -195,7 +195,7 @@ nothing is installed there.
             self._say(str(error), "wrong")
             return
         self._added = True
-        self.post_message(PeerWanted("select", name))
+        self.post_message(PeerAdded(name))
         self.show_keys(self._box, ("adding.cancel", "closes"))
         self._form_is_open(False)
         self._show_outcome(peer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
@@ -14,16 +13,15 @@ from backends.state import (
     Conversation,
 )
 from backends.units import format_count
-from tui.app.messages import Notice, Trouble
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine
+    from collections.abc import AsyncGenerator
 
     from backends.state import ChatState
-    from tui.api.services import Cluster
+    from tui.api.services import ClusterService
     from tui.app.console import ConsoleApp
     from tui.model.editor import PlanEditor
-    from tui.screens.cluster.chat_pane import ChatPane, Verb
+    from tui.screens.cluster.chat_pane import ChatPane
 
 RETRY_MIN_S = 0.5
 RETRY_MAX_S = 5.0
@@ -44,12 +42,17 @@ class ChatFlows:
     """Follows the current conversation of cluster and model, and works on it."""
 
     def __init__(
-        self, app: ConsoleApp, cluster: Cluster, editor: PlanEditor, pane: ChatPane
+        self,
+        app: ConsoleApp,
+        cluster: ClusterService,
+        editor: PlanEditor,
+        pane: ChatPane,
     ) -> None:
         self._app = app
         self._cluster = cluster
         self._editor = editor
         self._pane = pane
+        pane.session = self
         self._of: tuple[str, str] | None = None
         self._state: ChatState | None = None
         self._is_there = asyncio.Event()
@@ -112,13 +115,17 @@ class ChatFlows:
     def _tell_once(self, text: str) -> None:
         if text != self._told:
             self._told = text
-            self._app.post_message(Notice(text, "warning"))
+            self._app.tell(text, "warning")
 
     # --- asking --------------------------------------------------------------------
 
-    def asked(self, question: str, again: int | None = None) -> None:
-        """The user asks; ``again`` in place of the question of that index."""
-        self._app.attempt(self._ask(question, again), group="chat asked")
+    async def ask(self, question: str, again: int | None = None) -> None:
+        """Ask; ``again`` in place of the question of that index."""
+        await self._ask(question, again)
+
+    async def ask_again(self, turn: int) -> None:
+        """Ask a question again in the same words."""
+        await self._ask(None, turn)
 
     async def _ask(self, question: str | None, again: int | None) -> None:
         """Ask, or ask again, None in the same words; nothing typed is lost."""
@@ -130,7 +137,7 @@ class ChatFlows:
             )
         except DllmError as error:
             self._pane.sent_back(question or "", again)
-            self._app.post_message(Trouble(error.failure(self._app.clock())))
+            self._app.report(error.failure(self._app.clock()))
             return
         self._show(state)
         if again is not None:
@@ -161,26 +168,10 @@ class ChatFlows:
             raise DllmError("The chat is still loading", "Try again in a moment.")
         return self._state.conversation
 
-    def wanted(self, verb: Verb, turn: int = 0, shown: int = 0) -> None:
-        """A key of the chat asks for something, of a question and an answer to it."""
-        works: dict[Verb, Callable[[], Coroutine[None, None, None]]] = {
-            "stop": self._stop,
-            "again": partial(self._ask, None, turn),
-            "new": self._new,
-            "undo": self._undo,
-            "open": self._open,
-            "rename": self._rename,
-            "delete": self._delete,
-            "export": self._export,
-            "settings": self._settings,
-            "choose": partial(self._choose, turn, shown),
-        }
-        self._app.open(works[verb](), group=f"chat {verb}", exclusive=False)
-
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
         self._show(await self._cluster.chats.stop(self._now.id))
 
-    async def _choose(self, turn: int, shown: int) -> None:
+    async def choose(self, turn: int, shown: int) -> None:
         now = self._now
         change = ChatChange(turn=turn, shown=shown)
         self._show(await self._cluster.chats.change(now.id, change))
@@ -188,14 +179,14 @@ class ChatFlows:
 
     # --- chats -----------------------------------------------------------------------
 
-    async def _new(self) -> None:
+    async def new(self) -> None:
         now = self._now
         await self._cluster.chats.begin(self._model)
         self._keep_undo(_Undo("open", now.id))
         said = format_count(len(now.turns), "question")
         self._app.tell(f"New chat. {{chat.undo}} reopens the previous one ({said}).")
 
-    async def _open(self) -> None:
+    async def open(self) -> None:
         """Pick one, whatever model it was held with."""
         from tui.dialogs.pick import ChatsDialog
 
@@ -211,7 +202,7 @@ class ChatFlows:
             await self._cluster.chats.open(chosen, self._model)
             self._keep_undo(_Undo("open", now.id))
 
-    async def _delete(self) -> None:
+    async def delete(self) -> None:
         """Ask, then remove it."""
         from tui.dialogs.ask import confirm
 
@@ -224,14 +215,14 @@ class ChatFlows:
             self._keep_undo(_Undo("restore", now.id))
             self._app.tell("Deleted the chat. {chat.undo} brings it back.")
 
-    async def _undo(self) -> None:
+    async def undo(self) -> None:
         """Bring back the chat left or deleted, or the answer that was gone on from."""
         chats, now, undo = self._cluster.chats, self._now, self._undo_of
         if undo is None:
             return
         if undo.verb == "choose":
             if undo.chat == now.id:
-                await self._choose(undo.turn, undo.shown)
+                await self.choose(undo.turn, undo.shown)
         elif undo.verb == "restore":
             await chats.restore(undo.chat)
             self._keep_undo(None)
@@ -243,7 +234,7 @@ class ChatFlows:
         self._undo_of = undo
         self._pane.can_undo = undo is not None
 
-    async def _rename(self) -> None:
+    async def rename(self) -> None:
         from tui.dialogs.ask import LineDialog
 
         now = self._now
@@ -255,7 +246,7 @@ class ChatFlows:
             change = ChatChange(name=name.strip())
             self._show(await self._cluster.chats.change(now.id, change))
 
-    async def _settings(self) -> None:
+    async def settings(self) -> None:
         """Set the system prompt and sampling."""
         from tui.dialogs.sampling import SamplingDialog
         from tui.model.chat_settings import ChatSettings
@@ -267,7 +258,7 @@ class ChatFlows:
             change = ChatChange(system=chosen.system, sampling=chosen.sampling)
             self._show(await self._cluster.chats.change(now.id, change))
 
-    async def _export(self) -> None:
+    async def export(self) -> None:
         """Write it to a file that is not there yet."""
         from tui.dialogs.ask import LineDialog
         from tui.flows.chat_export import (

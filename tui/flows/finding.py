@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tui.actions.keymap import ACTING, NO_COMMANDS, PLACES
 from tui.actions.table import ACTIONS
-from tui.app.messages import LogWanted, PeerWanted
+from tui.app.messages import LogWanted
 from tui.model.finding import Entry
 from tui.model.names import model_name
 from tui.widgets.keys import key_of, shown_keys
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
 
     from backends.config import Setting
-    from backends.state import ModelFile
+    from backends.state import ModelFile, Peer
     from tui.actions.table import Action
-    from tui.api.services import Cluster
-    from tui.flows.console import EditorConsole
+    from tui.api.services import ClusterService, PeerService
+    from tui.app.console import ClusterConsole
     from tui.flows.settings import SettingsFlow
     from tui.model.editor import PlanEditor
 
@@ -32,15 +32,17 @@ class Finding:
 
     def __init__(
         self,
-        app: EditorConsole,
-        cluster: Cluster,
+        app: ClusterConsole,
+        cluster: ClusterService,
         editor: PlanEditor,
         settings: SettingsFlow,
+        peers: PeerService,
     ) -> None:
         self._app = app
         self._cluster = cluster
         self._editor = editor
         self._settings = settings
+        self._peer_flows = peers
 
     async def find(self) -> None:
         """Ask for a name, and run the entry of that name."""
@@ -118,12 +120,12 @@ class Finding:
             yield Entry(
                 "peer",
                 peer.name,
-                partial(self._open_peer, peer.name),
+                partial(self._open_peer, peer),
                 detail=f"{peer.state} {peer.address}".rstrip(),
             )
 
-    def _open_peer(self, name: str) -> None:
-        self._app.post_message(PeerWanted("open", name))
+    def _open_peer(self, peer: Peer) -> None:
+        self._app.open(self._peer_flows.open(peer), group="peer open", exclusive=False)
 
     def _models(self, models: tuple[ModelFile, ...]) -> Iterator[Entry]:
         for model in models:
@@ -193,7 +195,7 @@ def _title(action: Action) -> str:
     return f"{action.area.capitalize()}: {action.label}"
 
 
-def _binders(app: EditorConsole, action_id: str) -> Iterator[tuple[DOMNode, Binding]]:
+def _binders(app: ClusterConsole, action_id: str) -> Iterator[tuple[DOMNode, Binding]]:
     """The nodes that bind an action: the focused widget and its ancestors first."""
     screen = app.screen
     nodes = [*(screen.focused or screen).ancestors_with_self, *screen.query("*")]

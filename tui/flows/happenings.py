@@ -11,9 +11,9 @@ from tui.model.events import happening_of
 
 if TYPE_CHECKING:
     from backends.state import Event
-    from tui.api.services import Cluster
+    from tui.api.services import ClusterService
+    from tui.app.console import ClusterConsole
     from tui.dialogs.events import EventsDialog
-    from tui.flows.console import EditorConsole
     from tui.model.editor import PlanEditor
     from tui.model.events import Severity
 
@@ -30,7 +30,7 @@ class Happenings:
     """Follows the story by the number that snapshots bring."""
 
     def __init__(
-        self, app: EditorConsole, cluster: Cluster, editor: PlanEditor
+        self, app: ClusterConsole, cluster: ClusterService, editor: PlanEditor
     ) -> None:
         self._app = app
         self._cluster = cluster

@@ -12,7 +12,7 @@ from backends.data_place import AUTO
 from backends.errors import DllmError
 from backends.places import LOCAL
 from backends.state import Ask, Peer, PeerRole, ProcessRole, Transport
-from tui.app.messages import LogWanted, PeerWanted
+from tui.app.messages import LogWanted
 from tui.flows.plans import PICK_FIRST
 from tui.model.edit import Lineup
 from tui.model.launch_settings import LaunchSettings
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from backends.state import Plan
-    from tui.api.services import Cluster
-    from tui.flows.console import EditorConsole
+    from tui.api.services import ClusterService
+    from tui.app.console import ClusterConsole
     from tui.flows.settings import SettingsFlow
     from tui.model.editor import PlanEditor
 
@@ -42,8 +42,8 @@ class PeerFlows:
 
     def __init__(
         self,
-        app: EditorConsole,
-        cluster: Cluster,
+        app: ClusterConsole,
+        cluster: ClusterService,
         editor: PlanEditor,
         settings: SettingsFlow,
     ) -> None:
@@ -56,27 +56,6 @@ class PeerFlows:
         self._changing_parts = asyncio.Lock()
         """Makes each change of parts begin with the result of the one before."""
 
-    def work_on(self, verb: str, name: str) -> Coroutine[Any, Any, None] | None:
-        """The coroutine for a verb on a peer; None if there is no such peer."""
-        if verb == "add":
-            return self.add()
-        peer = self._peer(name)
-        steps: dict[str, Step] = {
-            "open": self.open,
-            "answer": self.answer,
-            "probe": self.probe,
-            "provision": self.provision,
-            "copy": self.copy,
-            "cancel": self.cancel,
-            "use": self.use,
-            "join": self.join,
-            "lead": self.lead,
-            "log": self.log,
-            "data": self.data,
-            "remove": self.remove,
-        }
-        return steps[verb](peer) if peer is not None else None
-
     # --- dialogs -------------------------------------------------------------------
 
     async def add(self) -> None:
@@ -88,7 +67,9 @@ class PeerFlows:
         wish = await self._app.push_screen_wait(dialog)
         if wish is None:
             return
-        self._app.post_message(PeerWanted(*wish))
+        verb, name = wish
+        if (peer := self._peer(name)) is not None:
+            await getattr(self, verb)(peer)
 
     async def open(self, peer: Peer) -> None:
         """Answer a peer's question; if it has none, show its facts."""

@@ -13,14 +13,13 @@ import msgspec
 from backends.errors import DllmError
 from backends.split.loads import balance
 from backends.state import Ask, ProcessState, to_json
-from tui.app.messages import Trouble
 from tui.model.edit import runs_now
 from tui.model.names import model_name
 
 if TYPE_CHECKING:
     from backends.state import ClusterSnapshot, Plan
-    from tui.api.services import Cluster
-    from tui.flows.console import EditorConsole
+    from tui.api.services import ClusterService
+    from tui.app.console import ClusterConsole
     from tui.model.edit import Edit
     from tui.model.editor import PlanEditor
 
@@ -32,7 +31,7 @@ class PlanFlows:
     """Coroutines the app runs in workers; errors of the cluster come out of them."""
 
     def __init__(
-        self, app: EditorConsole, cluster: Cluster, editor: PlanEditor
+        self, app: ClusterConsole, cluster: ClusterService, editor: PlanEditor
     ) -> None:
         self._app = app
         self._cluster = cluster
@@ -72,7 +71,7 @@ class PlanFlows:
         try:
             model = await self._cluster.inspect(plan.model)
         except DllmError as error:
-            self._app.post_message(Trouble(error.failure(), "warning"))
+            self._app.report(error.failure(), "warning")
             return
         if self._cluster.cluster != cluster:  # Gone on to another one meanwhile.
             return

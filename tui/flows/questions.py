@@ -9,7 +9,7 @@ from tui.widgets.keys import takes_text
 
 if TYPE_CHECKING:
     from backends.state import Peer, PeerQuestion
-    from tui.flows.console import EditorConsole
+    from tui.app.console import ClusterConsole
     from tui.flows.peers import PeerFlows
     from tui.model.editor import PlanEditor
 
@@ -20,7 +20,7 @@ class Questions:
     """Opens the dialog of a question when its peer begins to ask."""
 
     def __init__(
-        self, app: EditorConsole, editor: PlanEditor, flows: PeerFlows
+        self, app: ClusterConsole, editor: PlanEditor, flows: PeerFlows
     ) -> None:
         self._app = app
         self._editor = editor

@@ -11,8 +11,8 @@ from tui.app.console import REFUSED
 
 if TYPE_CHECKING:
     from backends.config import Problem, Setting, SettingsFile
-    from tui.api.services import Cluster
-    from tui.flows.console import EditorConsole
+    from tui.api.services import ClusterService
+    from tui.app.console import ClusterConsole
 
 NO_FILE = "This console has no settings file"
 
@@ -21,7 +21,7 @@ class SettingsFlow:
     """Shows and writes settings in a worker of the app; raises errors of the file."""
 
     def __init__(
-        self, app: EditorConsole, cluster: Cluster, file: SettingsFile | None
+        self, app: ClusterConsole, cluster: ClusterService, file: SettingsFile | None
     ) -> None:
         self._app = app
         self._cluster = cluster

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from backends.state import Plan
-    from tui.api.services import Cluster
-    from tui.flows.console import EditorConsole
+    from tui.api.services import ClusterService
+    from tui.app.console import ClusterConsole
     from tui.model.editor import PlanEditor
 
 SETTLE_S = 0.3
@@ -24,7 +24,7 @@ class Settling:
     """Watches the plan in the editor; a move cancels the check of the plan before."""
 
     def __init__(
-        self, app: EditorConsole, cluster: Cluster, editor: PlanEditor
+        self, app: ClusterConsole, cluster: ClusterService, editor: PlanEditor
     ) -> None:
         self._app = app
         self._cluster = cluster
@@ -66,7 +66,7 @@ class Headers:
     """Asks once for each file and goal, however many snapshots come meanwhile."""
 
     def __init__(
-        self, app: EditorConsole, cluster: Cluster, editor: PlanEditor
+        self, app: ClusterConsole, cluster: ClusterService, editor: PlanEditor
     ) -> None:
         self._app = app
         self._cluster = cluster

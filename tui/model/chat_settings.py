@@ -58,7 +58,6 @@ class SamplingField(NamedTuple):
         return value if math.isfinite(value) else None
 
     def shown(self, sampling: Sampling) -> str:
-        """The text of the field for these settings."""
         value = getattr(sampling, self.name)
         return "" if value is None else f"{value:.10g}"
 

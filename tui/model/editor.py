@@ -386,7 +386,6 @@ class PlanEditor:
             )
 
     def _header_of(self, plan: Plan) -> ModelInfo | None:
-        """The header read already for the same file; of another's layers it is none."""
         history = self._work.history
         if history is None:
             return None

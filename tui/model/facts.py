@@ -32,7 +32,6 @@ class LiveFacts:
 
     @classmethod
     def of(cls, snapshot: ClusterSnapshot, marks: tuple[str, ...] = ()) -> LiveFacts:
-        """Compute them."""
         totals = token_totals(snapshot.links)
         return cls(snapshot, marks, totals, device_marks(snapshot.plan, marks))
 

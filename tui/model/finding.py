@@ -71,7 +71,6 @@ def near(query: str, entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _likeness(typed: str, name: str) -> float:
-    """Of what was typed to a name, or to a word of it."""
     # Imported here because few searches come to that.
     from difflib import SequenceMatcher
 
@@ -88,7 +87,6 @@ def _rank(scored: tuple[float, int, Entry]) -> tuple[float, int]:
 
 
 def _score(words: Sequence[str], entry: Entry) -> float:
-    """The score of all words; 0 if one does not fit."""
     total = 0.0
     for word in words:
         score = _word_score(word, entry)
@@ -111,7 +109,6 @@ def _word_score(word: str, entry: Entry) -> float:
 
 
 def _in_order(word: str, text: str) -> bool:
-    """True if the text has all letters of the word, one after the other."""
     at = 0
     for letter in word:
         at = text.find(letter, at) + 1

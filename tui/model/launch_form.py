@@ -109,7 +109,6 @@ class LaunchForm:
         }
 
     def _slots_hint(self, texts: Mapping[str, str]) -> str:
-        """The share of the context that one slot gets."""
         numbers = [_number(texts.get(name, "")) for name in ("ctx_size", "slots")]
         if None in numbers or not numbers[1]:
             return "requests answered at once"
@@ -210,7 +209,6 @@ class LaunchForm:
 
 
 def _own_field(words: list[str], further: tuple[str, ...]) -> str:
-    """The error for the first word that has a field of its own."""
     left = list(further)
     for word in words:
         if left and left[0] == word:

@@ -51,7 +51,6 @@ class LaunchSettings:
 
     @classmethod
     def of(cls, plan: Plan) -> LaunchSettings:
-        """Read them from a plan."""
         return cls(
             ctx_size=plan.ctx_size,
             server=plan.server,

@@ -25,7 +25,6 @@ class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):
     """The last plan shown of each cluster, launched or not, by the cluster's name."""
 
     def plan_of(self, cluster: str) -> Plan | None:
-        """The last plan shown of a cluster."""
         return self.plans.get(cluster)
 
     def with_plan(self, cluster: str, plan: Plan | None) -> Remembered:

@@ -128,7 +128,6 @@ class Trends:
         return made or snapshot.speed.tok_per_s is not None
 
     def _rate(self, snapshot: ClusterSnapshot) -> float | None:
-        """The speed now; an answer too short to be sampled has its mean, once."""
         rate, last = snapshot.speed.tok_per_s, snapshot.speed.last_tok_per_s
         if rate is not None:
             self._sampled = True
@@ -167,7 +166,6 @@ def _readings(
 def _processes(
     plan: Plan, snapshot: ClusterSnapshot
 ) -> Iterator[tuple[str, ProcessInfo | None]]:
-    """The head and the workers, each with its process; a bare worker has none."""
     running = [p for p in snapshot.processes if p.pid is not None]
     server = [p for p in running if p.role is ProcessRole.SERVER]
     workers = {p.name: p for p in running if p.role is ProcessRole.WORKER}

@@ -83,7 +83,6 @@ def _measured(edit: Edit, snapshot: ClusterSnapshot) -> Verdict:
 
 
 def _off_bytes(edit: Edit) -> int:
-    """The engine's worst error against the log; 0 within 1 % or 16 MiB."""
     pairs = zip(edit.settled, edit.loads, strict=True)
     gaps = (
         (abs(told.total_bytes - measured.total_bytes), measured.total_bytes)

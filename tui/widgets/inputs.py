@@ -66,7 +66,6 @@ class NumberInput(ChoosyInput):
     """Takes digits."""
 
     def takes(self, character: str) -> bool:
-        """Digits as everybody types them."""
         return character.isascii() and character.isdigit()
 
 
@@ -74,7 +73,6 @@ class NameInput(ChoosyInput):
     """Takes all that a name can have in it."""
 
     def takes(self, character: str) -> bool:
-        """All but the key for help."""
         return character != "?"
 
 
@@ -148,7 +146,6 @@ class OptionStrip(StripWidget, can_focus=True):
 
         @property
         def control(self) -> OptionStrip:
-            """The row it was chosen from."""
             return self.strip
 
     def __init__(
@@ -253,7 +250,6 @@ class FilterBar(Horizontal):
 
         @property
         def control(self) -> FilterBar:
-            """The bar that changed."""
             return self.bar
 
     @dataclass
@@ -266,7 +262,6 @@ class FilterBar(Horizontal):
 
         @property
         def control(self) -> FilterBar:
-            """The bar that was left."""
             return self.bar
 
     def __init__(
@@ -292,12 +287,10 @@ class FilterBar(Horizontal):
         return self._input.value
 
     def fill(self, text: str) -> None:
-        """Put a text into the field, to go on from its end."""
         self._input.value = text
         self._input.cursor_position = len(text)
 
     def open(self) -> None:
-        """Show the bar and type into it."""
         self.add_class("-open")
         self._input.focus()
 

@@ -70,7 +70,6 @@ class _Paragraph(Paragraph):
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        """As many rows as the width makes of each line."""
         for line in self.text.split(allow_blank=True):
             yield from _wrapped(line, console, options.max_width)
 
@@ -79,13 +78,11 @@ class _Item(ListItem):
     """An item of a list, with signs as Textual's Markdown has them."""
 
     def render_bullet(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """An item after a bullet."""
         return self._after(BULLET, console, options)
 
     def render_number(
         self, console: Console, options: ConsoleOptions, number: int, last_number: int
     ) -> RenderResult:
-        """An item after its number."""
         cells = len(f" {last_number - 1}. ")
         return self._after(f"{number}. ".rjust(cells), console, options)
 
@@ -102,7 +99,6 @@ class _Item(ListItem):
 
 
 def _wrapped(line: Text, console: Console, width: int) -> Iterator[Text]:
-    """Rows of a line; all but the first tell what stood before them."""
     at = 0
     for row in line.wrap(console, width, justify="default"):
         words = row.plain.strip()
@@ -120,7 +116,6 @@ class _Code(CodeBlock):
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        """Coloured by its language."""
         ground = console.get_style("markdown.code_block")
         language = None if self.lexer_name == "text" else self.lexer_name
         code = highlight(str(self.text).rstrip(), language=language)
@@ -159,7 +154,6 @@ class _Blocks(Markdown):
 
     @classmethod
     def of(cls, tokens: list[Token]) -> _Blocks:
-        """The blocks that draw these tokens."""
         made = copy(_no_blocks())
         made.parsed = tokens
         return made
@@ -203,7 +197,6 @@ class MarkdownRows:
         self._last = self._drawn(last) if last else []
 
     def _drawn(self, block: list[Token]) -> list[Strip]:
-        """Rows of a block, with a blank one above where that belongs."""
         options = self._console.options
         shown = self._console.render(_Blocks.of(block), options)
         rows = list(_strips(shown, options.max_width))
@@ -228,7 +221,6 @@ def text_of(rows: list[Strip], selection: Selection) -> str:
 
 
 def _start_of(row: Strip) -> tuple[int, str | None]:
-    """The first cell of a continued row's words, and the text before them."""
     cells = 0
     for segment in row:
         if segment.style and AFTER in segment.style.meta:
@@ -260,7 +252,6 @@ def _trimmed(rows: list[Strip]) -> list[Strip]:
 
 
 def _blocks(tokens: list[Token]) -> list[list[Token]]:
-    """Tokens by the block on the outermost level that they belong to."""
     blocks: list[list[Token]] = []
     depth = 0
     for token in tokens:

@@ -45,7 +45,6 @@ class RowList(StripWidget):
 
         @property
         def control(self) -> RowList:
-            """The list, for ``on`` to tell lists apart."""
             return self.rows
 
     def row(self, row: Any, here: bool, width: int) -> Strip:

@@ -149,7 +149,6 @@ class Slider(NumberStrip, can_focus=True):
             self.final = final
 
         def can_replace(self, message: Message) -> bool:
-            """A newer move of the same slider makes an unfinished one worthless."""
             return (
                 not self.final
                 and isinstance(message, Slider.Changed)
@@ -175,7 +174,6 @@ class Slider(NumberStrip, can_focus=True):
     # --- what others use -----------------------------------------------------
 
     def show_value(self, value: float) -> None:
-        """Show a value from elsewhere; a drag and a number being typed go on."""
         if not self.dragging:
             self.value = value
 
@@ -232,7 +230,6 @@ class Slider(NumberStrip, can_focus=True):
         return self.value == self.scale.neutral
 
     def _shown_value(self) -> list[Part]:
-        """At the right edge of its columns."""
         text = self.scale.text(self.value)
         style = self.palette.dim if self._is_neutral else self.palette.strong
         if self.typed is not None:
@@ -256,11 +253,9 @@ class Slider(NumberStrip, can_focus=True):
 
     @property
     def takes_number(self) -> bool:
-        """A value, while nobody drags the thumb."""
         return not self.dragging
 
     def take_number(self, text: str) -> None:
-        """Take the typed value."""
         value = self.scale.parse(text)
         if value is not None:
             self._commit(value)

@@ -121,7 +121,6 @@ def changed_span(old: Strip, new: Strip) -> tuple[int, int] | None:
 
 
 def _cells(strip: Strip) -> list[tuple[str, Style | None]]:
-    """Sign and style of every cell; a wide sign's second cell has no sign."""
     return [
         (sign if cell == 0 else "", style)
         for text, style, _ in strip
@@ -243,7 +242,6 @@ class StripWidget(Widget):
                 self.refresh(Region(span[0], y, span[1] - span[0], 1))
 
     def lines(self) -> list[Strip]:
-        """The lines as drawn last."""
         size = self.content_size
         if self._strips is None or self._drawn_width != size.width:
             ground = Style(bgcolor=self.background_colors[1].rich_color)
@@ -253,7 +251,6 @@ class StripWidget(Widget):
         return self._strips
 
     def render_line(self, y: int) -> Strip:
-        """One line of the cached picture."""
         lines = self.lines()
         if y < len(lines):
             return self._selectable(lines[y], y) if self.ALLOW_SELECT else lines[y]
@@ -261,7 +258,6 @@ class StripWidget(Widget):
         return Strip.blank(self.content_size.width, ground)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected text, without the blanks at the ends of lines."""
         drawn = "\n".join(strip.text.rstrip() for strip in self.lines())
         return selection.extract(drawn), "\n"
 
@@ -273,7 +269,6 @@ class StripWidget(Widget):
         return strip.apply_offsets(0, y)
 
     def notify_style_update(self) -> None:
-        """A theme or class change may have changed every colour."""
         self._strips = None
         super().notify_style_update()
 

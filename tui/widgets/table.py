@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from rich.text import Text
 from textual import on
+from textual.actions import SkipAction
 from textual.coordinate import Coordinate
 from textual.widgets import DataTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from tui.widgets.inputs import FilterBar
 
 
 class SortOrder(NamedTuple):
@@ -35,32 +39,37 @@ class SortOrder(NamedTuple):
 CELL_PADDING = 1
 
 
-class TableColumn(Protocol):
-    """The interface of a column to the table."""
-
-    @property
-    def key(self) -> str:
-        """Identifies the column."""
-        ...
-
-    @property
-    def label(self) -> str:
-        """Its title."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Its cells; 0 for what the others leave."""
-        ...
-
-    @property
-    def right(self) -> bool:
-        """True if the cells are aligned right, like numbers."""
-        ...
-
-
 Row = TypeVar("Row")
-Column = TypeVar("Column", bound=TableColumn)
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """One column of a table."""
+
+    key: str
+    label: str
+    width: int
+    """Its cells; 0 for what the others leave."""
+    text: Callable[[Row], str]
+    order: Callable[[Row], Any] = lambda row: 0
+    """The value that the rows are sorted by."""
+    right: bool = False
+    """Aligned right, like numbers."""
+    from_width: int = 0
+    """Cells the table needs before this column appears."""
+    needs: Callable[[Row], bool] = lambda row: True
+    """Shown only if some row is so."""
+
+
+def fitting_columns(
+    columns: Iterable[Column[Row]], rows: Collection[Row], width: int
+) -> list[Column[Row]]:
+    """The columns that have room, and something to show."""
+    return [
+        column
+        for column in columns
+        if column.from_width <= width and (not rows or any(map(column.needs, rows)))
+    ]
 
 
 class KeyCell(Text):
@@ -69,9 +78,10 @@ class KeyCell(Text):
     key: str = ""
 
 
-class SortableTable(DataTable[Text], Generic[Row, Column]):
+class SortableTable(DataTable[Text], Generic[Row]):
     """Rows in an order of ours, as many columns as fit, the cursor on its row."""
 
+    COLUMNS: ClassVar[tuple[Column[Any], ...]]
     REST_CELLS_MIN = 15
     """Least width of the column that gets what the others leave."""
 
@@ -93,13 +103,14 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
         self.order = order
         self.query_text = ""
         self._shown: dict[str, Row] = {}
-        self._layout: tuple[Column, ...] = ()
+        self._layout: tuple[Column[Row], ...] = ()
         self._rest_cells = self.REST_CELLS_MIN
 
     # --- what a table says of itself ------------------------------------------
 
-    def columns_at(self, width: int) -> Sequence[Column]:
-        """The columns that have room, left to right."""
+    @property
+    def all_rows(self) -> Sequence[Row]:
+        """The rows there are, the filtered ones too."""
         raise NotImplementedError
 
     def arranged(self) -> Sequence[Row]:
@@ -110,13 +121,19 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
         """The key of a row, the same while its cells change."""
         raise NotImplementedError
 
-    def cell_of(self, row: Row, column: Column, width: int) -> Text:
+    def cell_of(self, row: Row, column: Column[Row], width: int) -> Text:
         """One cell as it should look, exactly so wide."""
         raise NotImplementedError
 
-    def title_of(self, column: Column) -> str:
-        """A column's title, with an arrow where it sorts."""
-        raise NotImplementedError
+    def title_of(self, column: Column[Row]) -> str:
+        """A column's title, with an arrow if it sorts."""
+        arrow = "▼" if self.falls(self.order) else "▲"
+        sign = arrow if column.key == self.order.column else ""
+        return f"{sign}{column.label}" if column.right else f"{column.label}{sign}"
+
+    def falls(self, order: SortOrder) -> bool:
+        """True if the largest value comes first."""
+        return order.reverse
 
     def first_row(self) -> int:
         """The first row of the cursor, also if the cursor's row vanishes."""
@@ -143,6 +160,11 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
     def column_keys(self) -> list[str]:
         """The columns shown, left to right."""
         return [column.key for column in self._layout]
+
+    def set_filter(self, query: str) -> None:
+        """List only what matches."""
+        self.query_text = query
+        self.list_rows(follow=True)
 
     def set_order(self, order: SortOrder) -> None:
         """Sort otherwise."""
@@ -184,7 +206,6 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
             self._put_row(row)
 
     def _put_row(self, row: Row) -> None:
-        """Add a row, or update the cells that changed."""
         key = self.key_of(row)
         cells = [self._cell(row, column) for column in self._layout]
         if key not in self.rows:
@@ -195,7 +216,7 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
             if (old.plain, old.style) != (cell.plain, cell.style):
                 self.update_cell(key, column.key, cell, update_width=False)
 
-    def _cell(self, row: Row, column: Column) -> Text:
+    def _cell(self, row: Row, column: Column[Row]) -> Text:
         cell = self.cell_of(row, column, column.width or self._rest_cells)
         if column is not self._layout[0]:
             return cell
@@ -204,7 +225,6 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
         return named
 
     def _sort_rows(self) -> None:
-        """Put the rows in the order of what is shown."""
         places = {key: place for place, key in enumerate(self._shown)}
 
         def place(cell: Text) -> int:
@@ -213,7 +233,6 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
         self.sort(self._layout[0].key, key=place)
 
     def _point_at(self, row: Row | None, *, scroll: bool = True) -> None:
-        """Put the cursor on a row, else where it begins."""
         keys = list(self._shown)
         key = "" if row is None else self.key_of(row)
         at = keys.index(key) if key in self._shown else self.first_row()
@@ -234,15 +253,14 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
 
     def on_resize(self) -> None:
         width = self.scrollable_content_region.width
-        layout = tuple(self.columns_at(width))
+        layout = tuple(fitting_columns(self.COLUMNS, self.all_rows, width))
         fixed = sum(column.width for column in layout)
         padding = 2 * CELL_PADDING * len(layout)
         rest = max(self.REST_CELLS_MIN, width - fixed - padding)
         if (layout, rest) != (self._layout, self._rest_cells):
             self._lay_out(layout, rest)
 
-    def _lay_out(self, layout: tuple[Column, ...], rest: int) -> None:
-        """Make columns anew; the cursor stays on its row."""
+    def _lay_out(self, layout: tuple[Column[Row], ...], rest: int) -> None:
         pointed = self.pointed
         self._layout, self._rest_cells = layout, rest
         self.clear(columns=True)
@@ -253,7 +271,7 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
         self._point_at(pointed)
         self.tell()
 
-    def _label(self, column: Column) -> Text:
+    def _label(self, column: Column[Row]) -> Text:
         title = self.title_of(column)
         width = column.width or self._rest_cells
         return Text(title.rjust(width) if column.right else title)
@@ -284,3 +302,42 @@ class SortableTable(DataTable[Text], Generic[Row, Column]):
 
     def pick(self) -> None:
         """Choose the row under the cursor; nothing where there is nothing to choose."""
+
+
+class FilteredTable:
+    """Part of a screen: the keys that sort and filter its table."""
+
+    table: SortableTable[Any]
+    filter_bar: FilterBar
+
+    def summarise(self) -> None:
+        """Say how many rows there are; if there are none, why."""
+        raise NotImplementedError
+
+    def action_sort(self) -> None:
+        self.table.set_order(self.table.order.next(self.table.column_keys))
+
+    def action_reverse(self) -> None:
+        self.table.set_order(self.table.order.by(self.table.order.column))
+
+    def action_move(self, rows: int) -> None:
+        self.table.move(rows)
+
+    def action_filter(self) -> None:
+        self.filter_bar.open()
+
+    def action_unfilter(self) -> None:
+        if not self.filter_bar.text:
+            raise SkipAction
+        self.filter_bar.action_clear()
+
+    def on_filter_bar_changed(self, event: FilterBar.Changed) -> None:
+        if event.bar is self.filter_bar:
+            event.stop()
+            self.table.set_filter(event.text)
+            self.summarise()
+
+    def on_filter_bar_left(self, event: FilterBar.Left) -> None:
+        if event.bar is self.filter_bar:
+            event.stop()
+            self.table.focus()

@@ -96,7 +96,6 @@ coming.
     # --- what it shows ----------------------------------------------------------
 
     def show(self, links: tuple[Link, ...], *, running: bool = True) -> None:
-        """Take newer passes; nothing is drawn when all is the same."""
         if len(links) != len(self._links):
             self.refresh(layout=True)
         if (links, running) != (self._links, self._serving):
@@ -105,12 +104,10 @@ coming.
 
     @property
     def worker_names(self) -> list[str]:
-        """The workers there are, in the order of the links."""
         return [link.worker for link in self._links]
 
     @property
     def shown(self) -> list[Link]:
-        """The links that have a row."""
         chosen = [link for link in self._links if link.worker == self.chosen]
         return chosen or list(self._links)
 
@@ -123,7 +120,6 @@ coming.
         self.post_message(self.Changed(self))
 
     def choose_next(self) -> None:
-        """All workers, then each one alone."""
         choices = ["", *self.worker_names]
         at = choices.index(self.chosen) if self.chosen in choices else -1
         self.chosen = choices[(at + 1) % len(choices)]
@@ -175,7 +171,6 @@ coming.
         return NO_TOKEN if metered and not any(self._tokens.values()) else ""
 
     def _legend(self, width: int) -> Strip:
-        """The meaning of the signs, and the number of the token shown."""
         dim = self.palette.dim
         gap = "   " if width >= 70 else " "
         left: list[Part] = []
@@ -187,7 +182,6 @@ coming.
         return spread(left, right, width)
 
     def _axis(self, width: int) -> Strip:
-        """The scale over the bars, headings over the numbers."""
         dim = self.palette.dim
         name = clip("", NAME_CELLS)
         axis = axis_text(self.scale_ms, self._room(width)) if self.scale_ms else ""

@@ -34,7 +34,7 @@ from backends.state import (
 from tests.kit.processes import processes_of
 from tests.unit.clicked import commands
 from tests.unit.client.test_commands import command
-from tui.api.services import Chats, Cluster
+from tui.api.services import ChatService, ClusterService
 from tui.cli.main import cli
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ WATCHING = {
     *("snapshots", "propose", "inspect", "catalogue", "read_log", "events", "memory"),
     *("passes", "peers_to_pick", "probe_peer", "chat", "names_after"),
     # Talking changes nothing of the cluster; a chat that is deleted is lost.
-    *(f"chats.{name}" for name in public(Chats) if name != "delete"),
+    *(f"chats.{name}" for name in public(ChatService) if name != "delete"),
 }
 """Calls of the seam that change nothing; a new one belongs here or is refused."""
 NOT_SENT = {"cluster", "use", "chats"}
@@ -99,7 +99,7 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def calls() -> list[str]:
     """Everything the console may ask."""
-    return [*public(Cluster), *(f"chats.{name}" for name in public(Chats))]
+    return [*public(ClusterService), *(f"chats.{name}" for name in public(ChatService))]
 
 
 async def asked(client: ControllerClient, name: str) -> None:

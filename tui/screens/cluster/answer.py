@@ -82,12 +82,10 @@ class ChatTurn(Horizontal):
             yield from self.compose_said()
 
     def compose_said(self) -> ComposeResult:
-        """Yield the widgets of the column; the base has none."""
         yield from ()
 
     @property
     def body(self) -> Widget:
-        """The column."""
         return self.children[1]
 
 
@@ -122,7 +120,6 @@ class ChatQuestion(ChatTurn):
         self.post_message(self.Clicked(self))
 
     def compose_said(self) -> ComposeResult:
-        """The words as they were typed."""
         yield Static(Content(safe(self.question)), classes="turn-question")
 
 
@@ -194,7 +191,6 @@ class ChatReasoning(Vertical):
         self._show()
 
     def _show(self) -> None:
-        """Draw the header, and the text where it is open."""
         sign = "▾" if self.unfolded else "▸"
         words = format_count(len(self.text.split()), "word")
         title = "thinking" if self.thinking else "reasoning"
@@ -210,7 +206,6 @@ class ChatReasoning(Vertical):
             self.toggle()
 
     def toggle(self) -> None:
-        """Fold or unfold."""
         self.unfolded = not self.unfolded
 
 
@@ -307,7 +302,6 @@ class ChatAnswer(ChatTurn):
         self._variants: AnswerVariants | None = None
 
     def compose_said(self) -> ComposeResult:
-        """The reasoning and the figures; the words come between."""
         yield self.reasoning
         yield self._figures
 
@@ -318,14 +312,12 @@ class ChatAnswer(ChatTurn):
         report_worker(self, event)
 
     def show(self, turn: Turn, answering: Answering | None) -> None:
-        """Show how far it is; only the newest is drawn, as fast as drawing goes."""
         if (turn, answering) != (self._turn, self._answering):
             self._turn, self._answering = turn, answering
             self._fresh.set()
 
     @work(group="answer", exit_on_error=False)
     async def _take_pieces(self) -> None:
-        """Draw whatever is new until nothing more comes."""
         while not self._ended:
             await self._fresh.wait()
             self._fresh.clear()
@@ -377,7 +369,6 @@ class ChatAnswer(ChatTurn):
         self._text.add(text)
 
     async def _end(self, turn: Turn, text: str) -> None:
-        """Draw the rest, in rows for all of it, and what the answer was made with."""
         if text:
             self._add(text)
         self._ended = True
@@ -401,7 +392,6 @@ class ChatAnswer(ChatTurn):
             self._say_end(self._turn)
 
     def _say_end(self, turn: Turn) -> None:
-        """Say what the answer was made with, or what each of several was."""
         if self._variants is not None:
             self._variants.remove()
             self._variants = None

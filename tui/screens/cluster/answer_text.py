@@ -13,7 +13,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.app.messages import Notice
+from tui.app.console import console_of
 from tui.widgets.strips import line, selected, wrapped
 from tui.widgets.worker_reports import report_worker
 
@@ -100,7 +100,6 @@ class AnswerText(Widget):
             self._show()
 
     def follow(self, view_rows: int | None) -> int:
-        """Show its end in a view of so many rows, None: all; the rows it grows by."""
         if view_rows == self._view_rows:
             return 0
         before, self._view_rows = self._height, view_rows
@@ -113,7 +112,6 @@ class AnswerText(Widget):
             self._draw_anew()
 
     def notify_style_update(self) -> None:
-        """Another theme draws all of it in other colours."""
         super().notify_style_update()
         if self._made is not None and self._looks() != self._made.looks:
             self._draw_anew()
@@ -127,7 +125,7 @@ class AnswerText(Widget):
         if address := event.style.meta.get(LINK):
             event.stop()
             self.app.copy_to_clipboard(address)
-            self.post_message(Notice(f"Copied {address}"))
+            console_of(self).tell(f"Copied {address}")
 
     @work(group="rows", exclusive=True, exit_on_error=False)
     async def _draw_anew(self) -> None:
@@ -183,7 +181,6 @@ class AnswerText(Widget):
         }
 
     def _show(self) -> None:
-        """Paint the rows that became others."""
         assert self._made is not None
         before = self._seen()
         self._rows = self._made.rows
@@ -194,7 +191,6 @@ class AnswerText(Widget):
             self.refresh(Region(0, changed[0], self.size.width, n_rows))
 
     def _settle_height(self) -> None:
-        """Have rows enough: a few more than it has now, so that this is seldom."""
         rows = max(1, len(self._rows))
         if self._view_rows is not None:
             step = max(1, self._view_rows // STEPS)
@@ -217,12 +213,10 @@ class AnswerText(Widget):
         return [*seen, *[None] * (self.size.height - len(seen))]
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Rows, all on the same ground."""
         self._ground = self.rich_style
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
-        """One row, with what is selected of it."""
         index = self._above + y
         if index >= len(self._rows):
             return Strip.blank(self.size.width, self._ground)
@@ -234,7 +228,6 @@ class AnswerText(Widget):
         return row.apply_offsets(0, index)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected text, as the model wrote it."""
         from tui.widgets.markdown_rows import text_of
 
         return text_of(self._rows, selection), "\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.actions import SkipAction
@@ -16,20 +16,22 @@ from textual.widgets import Static, TextArea
 from backends.state import Sampling
 from backends.units import format_count
 from tui.actions.keymap import bindings
-from tui.app.messages import Copyable, Notice
+from tui.app.console import console_of
+from tui.app.messages import Copyable
 from tui.screens.cluster.answer import AnswerVariants, speaker_of
 from tui.screens.cluster.transcript import ChatTranscript
 from tui.widgets.keys import with_keys
 from tui.widgets.strips import resubtitle, retitle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Coroutine, Iterable
 
     from textual import events
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
     from backends.state import ChatState, Conversation, Turn
+    from tui.api.services import ChatSession
 
 
 class PromptHistory:
@@ -136,13 +138,6 @@ class Composer(TextArea):
         """Index of the question that it takes the place of; None: it is new."""
 
     @dataclass
-    class Refused(Message):
-        """The user tried to send and could not."""
-
-        composer: Composer
-        reason: str
-
-    @dataclass
     class Paged(Message):
         """The user wants to scroll the conversation."""
 
@@ -173,7 +168,6 @@ class Composer(TextArea):
         self._hint()
 
     def _hint(self) -> None:
-        """Choose the placeholder."""
         if not self.ready:
             self.placeholder = with_keys(self.app, self.reason, typing=self.has_focus)
         elif self.busy:
@@ -206,11 +200,10 @@ class Composer(TextArea):
         if not question:
             return
         if self.busy:
-            self.post_message(
-                self.Refused(self, "An answer is still coming: {chat.stop} stops it.")
-            )
+            refusal = "An answer is still coming: {chat.stop} stops it."
+            console_of(self).tell(refusal, "warning")
         elif not self.ready:
-            self.post_message(self.Refused(self, self.reason))
+            console_of(self).tell(self.reason, "warning")
         else:
             self.prompts.add(question)
             again, self.again = self.again, None
@@ -254,20 +247,6 @@ class Composer(TextArea):
         self._hint()
 
 
-Verb = Literal[
-    "stop",
-    "again",
-    "new",
-    "undo",
-    "open",
-    "rename",
-    "delete",
-    "export",
-    "settings",
-    "choose",
-]
-"""Requests about a chat to the app."""
-
 AGAIN = "editing question %d · {chat.leave} cancels"
 EMPTY_HINT = "No messages yet. {chat.settings}: system prompt, sampling."
 
@@ -307,29 +286,11 @@ class ChatPane(Widget):
     }
     """
 
-    @dataclass
-    class Asked(Message):
-        """The user wants an answer."""
-
-        pane: ChatPane
-        question: str
-        again: int | None = None
-        """Index of the question that it takes the place of; None: it is new."""
-
-    @dataclass
-    class Wanted(Message):
-        """The user wants something done with the chat."""
-
-        pane: ChatPane
-        verb: Verb
-        turn: int = 0
-        """Index of the question it is about."""
-        shown: int = 0
-        """Index of the answer it is about."""
-
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id, classes=classes)
         self.border_title = "Chat"
+        self.session: ChatSession
+        """The conversation's work, which the console sets."""
         self._state: ChatState | None = None
         self._asked_at: int | None = None
         self.can_undo = False
@@ -361,7 +322,6 @@ class ChatPane(Widget):
         return coming or self._asked_at is not None
 
     def show(self, state: ChatState) -> None:
-        """Show a conversation as it is now."""
         before, self._state = self._state, state
         now = state.conversation
         taken = self._asked_at is not None and state.seq > self._asked_at
@@ -396,13 +356,11 @@ class ChatPane(Widget):
         self._transcript.set_speaker(speaker_of(name))
 
     def focus_default(self) -> None:
-        """Focus the composer, or the transcript if it takes no question."""
         writes = self._ready or self._returning or self._composer.text
         target = self._composer if writes else self._transcript
         self.screen.set_focus(target)
 
     def copyable(self) -> Copyable | None:
-        """The selected text, else the chosen answer, else the last."""
         if selected := self.screen.get_selected_text():
             return Copyable(what="the selection", text=selected)
         if (chosen := self._transcript.chosen) is not None:
@@ -424,12 +382,8 @@ class ChatPane(Widget):
         if event.again is None:
             self._transcript.chosen = None
         self._settle()
-        self.post_message(self.Asked(self, event.question, event.again))
-
-    @on(Composer.Refused)
-    def _question_refused(self, event: Composer.Refused) -> None:
-        event.stop()
-        self.post_message(Notice(event.reason, "warning"))
+        work = self.session.ask(event.question, event.again)
+        console_of(self).attempt(work, group="chat asked")
 
     @on(Composer.Paged)
     def _paged(self, event: Composer.Paged) -> None:
@@ -465,6 +419,8 @@ class ChatPane(Widget):
                 return idle and (chosen or self._composer.has_focus)
             case "write":
                 return not self._composer.has_focus
+            case "again":
+                return self._may("again")
             case "want":
                 return self._may(str(parameters[0]))
             case "choose":
@@ -491,7 +447,7 @@ class ChatPane(Widget):
         return turns and (verb != "again" or self._ready)
 
     def action_stop_answer(self) -> None:
-        self.post_message(self.Wanted(self, "stop"))
+        self._do("stop", self.session.stop())
 
     def action_leave(self) -> None:
         if not self._composer.has_focus:
@@ -503,11 +459,16 @@ class ChatPane(Widget):
     def action_write(self) -> None:
         self.screen.set_focus(self._composer)
 
-    def action_want(self, verb: Verb) -> None:
-        if verb == "again":
-            self._asked_at = self._state.seq if self._state else 0
-            self._settle()
-        self.post_message(self.Wanted(self, verb, self._meant))
+    def action_again(self) -> None:
+        self._asked_at = self._state.seq if self._state else 0
+        self._settle()
+        self._do("again", self.session.ask_again(self._meant))
+
+    def action_want(self, verb: str) -> None:
+        self._do(verb, getattr(self.session, verb)())
+
+    def _do(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        console_of(self).open(work, group=f"chat {name}", exclusive=False)
 
     def action_choose(self, by: int) -> None:
         self._transcript.choose(by)
@@ -536,7 +497,7 @@ class ChatPane(Widget):
             self._go_on_from(event.shown)
 
     def _go_on_from(self, shown: int) -> None:
-        self.post_message(self.Wanted(self, "choose", self._meant, shown))
+        self._do("choose", self.session.choose(self._meant, shown))
 
     @property
     def _meant(self) -> int:

@@ -56,7 +56,6 @@ def figures_text(timings: ChatTimings | None, reason: str = "") -> str:
 
 
 def _figures(timings: ChatTimings) -> list[str]:
-    """Speed, first token and length, as far as they are known."""
     parts = []
     if timings.tok_per_s > 0:
         parts.append(format_speed(timings.tok_per_s))
@@ -134,7 +133,6 @@ def _variant_parts(turn: Turn, index: int, worded: bool) -> Iterator[str]:
 
 
 def _telling_words(turn: Turn, asked: str) -> str:
-    """The part of a question in which it differs from the others to the turn."""
     words = " ".join(asked.split())
     others = (reply.question or turn.question for reply in turn.replies)
     letters = zip(*(" ".join(one.split()) for one in others), strict=False)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import Plan
-    from tui.api.services import Cluster
+    from tui.api.services import ClusterService
     from tui.model.edit import Edit
     from tui.model.editor import PlanEditor
 
@@ -158,7 +158,9 @@ asked.
     }
     """
 
-    def __init__(self, editor: PlanEditor, cluster: Cluster, form: LaunchForm) -> None:
+    def __init__(
+        self, editor: PlanEditor, cluster: ClusterService, form: LaunchForm
+    ) -> None:
         super().__init__()
         self._editor = editor
         self._cluster = cluster
@@ -242,7 +244,6 @@ asked.
     # --- what it comes to ------------------------------------------------------------
 
     def _read(self) -> None:
-        """Read every field; what the settings come to follows at once, if it can."""
         texts = {row.key: row.text for row in self._rows}
         self._presets.value = texts["ctx_size"].strip()
         reading, hints = self._form.read(texts), self._form.hints(texts)
@@ -295,7 +296,6 @@ asked.
         self._show(with_threads_of(proposed, settings.applied(plan)))
 
     def _show(self, plan: Plan) -> None:
-        """The plan is there: show what it takes, and ask the engine about it."""
         self._candidate = plan
         if self._applying:
             self.dismiss(plan)

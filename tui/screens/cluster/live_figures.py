@@ -32,7 +32,6 @@ from tui.model.quantities import (
 )
 from tui.model.token_time import PARTS, cells_of, scale_above
 from tui.model.trends import HEAD, STEP_S, STEPS_MAX, RateHistory
-from tui.widgets.rarely import Rarely
 from tui.widgets.rate_graph import axis_top
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import (
@@ -45,6 +44,7 @@ from tui.widgets.strips import (
     line,
     parts_width,
 )
+from tui.widgets.throttle import Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -229,7 +229,6 @@ def _link_figure(link: Link, look: LinkLook) -> Figure:
 
 
 def _house_column(snapshot: ClusterSnapshot) -> LiveColumn:
-    """The other activity of llama-server, and its memory on this machine."""
     known = [p.rss_bytes for p in snapshot.processes if p.rss_bytes is not None]
     figures = (
         Figure("in flight", f"{snapshot.speed.requests_active}"),
@@ -452,7 +451,6 @@ class LiveLine(StripWidget):
         return [line([title, *figures[:2], graphed, *figures[2:]], width)]
 
     def _fitting(self, room: int) -> list[Part]:
-        """Label and value of as many figures as have room; the speed in any case."""
         parts: list[Part] = []
         for label, value in self.figures:
             shown = f"{label} ", f"{value}  "
@@ -524,12 +522,11 @@ class WorkerGraphs(StripWidget):
         self._workers: dict[str, Trend] = {}
         self._marks: Mapping[str, int] = {}
         self._head = ""
-        self._drawing = Rarely(self, DRAW_GAP_S, self.redraw_changed)
+        self._drawing = Throttle(self, DRAW_GAP_S, self.redraw_changed)
 
     def show(
         self, workers: Mapping[str, Trend], marks: Mapping[str, int], head: str
     ) -> None:
-        """Show histories; ``marks`` are colours by worker, ``head`` the head's name."""
         grew = len(workers) != len(self._workers)
         self._workers, self._marks, self._head = dict(workers), marks, head
         if grew:
@@ -556,7 +553,6 @@ class WorkerGraphs(StripWidget):
         return rows
 
     def _top(self, figure: int) -> float:
-        """The upper end of a figure's scale: a round number of its unit."""
         known = [
             value
             for trend in self._workers.values()

@@ -157,7 +157,6 @@ class FailurePanel(StripWidget):
         return [line(row, width) for row in self._rows(width)]
 
     def copyable(self) -> Copyable | None:
-        """The whole failure as text, for a bug report."""
         if self.failure is None:
             return None
         return Copyable("the failure", failure_text(self.failure))
@@ -349,7 +348,6 @@ peer whose own does not fit.
         yield self._line
 
     def show(self, facts: LiveFacts) -> None:
-        """Show the figures of a snapshot."""
         self.facts = facts
         snapshot, view = facts.snapshot, facts.view
         if not self.has_class(f"-{view}"):
@@ -394,11 +392,9 @@ peer whose own does not fit.
         self._fit_columns()
 
     def focus_default(self) -> None:
-        """The pane itself takes the keys."""
         self.focus()
 
     def copyable(self) -> Copyable | None:
-        """The failure, else the address of the API."""
         if self.has_class("-failed"):
             return self._failure.copyable()
         url = self.facts.snapshot.api_url if self.facts else None
@@ -414,7 +410,6 @@ peer whose own does not fit.
         return self._failure.to_mend
 
     def _fit_columns(self) -> None:
-        """The figures that have room; the graph gets the rest."""
         width, rows = self.content_size.width, max(self._figures.size.height, 3)
         if self.facts is None or not width or not self._figures.is_seen:
             return

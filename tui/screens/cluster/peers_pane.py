@@ -21,7 +21,8 @@ from textual.strip import Strip
 from backends.state import MemorySource, PeerState
 from backends.units import format_ms, format_percent
 from tui.actions.keymap import bindings
-from tui.app.messages import Copyable, PeerWanted
+from tui.app.console import console_of
+from tui.app.messages import Copyable
 from tui.model.names import letter
 from tui.model.peer_words import (
     UNFIT,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from backends.state import Device, Peer
+    from tui.api.services import PeerService
     from tui.model.edit import Edit
     from tui.widgets.palette import Palette
 
@@ -265,8 +267,9 @@ the split does not use shows what is taken now. The letter is the device's in th
     class Selected(Message):
         """Another peer is selected, or the one selected has changed."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, service: PeerService, clock: Callable[[], float]) -> None:
         super().__init__()
+        self._service = service
         self._clock = clock
         self._blocks: list[PeerBlock] = []
         self._tops: list[int] = []
@@ -282,7 +285,6 @@ the split does not use shows what is taken now. The letter is the device's in th
         return max(1, sum(block.n_rows for block in self._blocks))
 
     def lines(self) -> list[Strip]:
-        """All lines, those out of sight too."""
         width = self.content_size.width
         if self._strips is None or self._drawn_width != width:
             self._lay_out(width)
@@ -293,7 +295,6 @@ the split does not use shows what is taken now. The letter is the device's in th
         return self._strips
 
     def render_line(self, y: int) -> Strip:
-        """One line, of a peer that is drawn only now if it was out of sight."""
         width = self.content_size.width
         if not self._blocks or self._blocks[0].width != width:
             self._lay_out(width)
@@ -305,12 +306,10 @@ the split does not use shows what is taken now. The letter is the device's in th
         return strips[row] if row < len(strips) else Strip.blank(width, self._ground)
 
     def notify_style_update(self) -> None:
-        """A theme or class change may have changed every colour."""
         self._pictures.clear()
         super().notify_style_update()
 
     def _drawn(self, index: int) -> list[Strip]:
-        """The lines of one peer, drawn once for as long as it looks the same."""
         block = self._blocks[index]
         held = self._pictures.get(index)
         if held is None or held[0] != block:
@@ -377,7 +376,6 @@ the split does not use shows what is taken now. The letter is the device's in th
         return both and self._blocks[at].n_rows > before[at].n_rows
 
     def _paint(self, index: int) -> None:
-        """Paint the cells of a peer that differ from what was drawn of it last."""
         block, top = self._blocks[index], self._tops[index]
         held = self._pictures.get(index)
         now = self._drawn(index)
@@ -450,7 +448,6 @@ the split does not use shows what is taken now. The letter is the device's in th
         return self.peers[self.selected] if self.selected < len(self.peers) else None
 
     def copyable(self) -> Copyable | None:
-        """The selected peer as one line."""
         peer = self.peer
         if peer is None:
             return None
@@ -474,7 +471,10 @@ the split does not use shows what is taken now. The letter is the device's in th
         self.post_message(self.FilterWanted(wanted=False))
 
     def action_ask(self, verb: str) -> None:
-        self.post_message(PeerWanted(verb, self.peer.name if self.peer else ""))
+        peer = () if verb == "add" else (self.peer,)
+        if peer != (None,):
+            work = getattr(self._service, verb)(*peer)
+            console_of(self).open(work, group=f"peer {verb}", exclusive=False)
 
     def on_click(self, event: events.Click) -> None:
         y = event.get_content_offset_capture(self).y
@@ -514,13 +514,14 @@ class PeersPane(VerticalScroll, can_focus=False):
 
     def __init__(
         self,
+        service: PeerService,
         *,
         id: str | None = None,  # noqa: A002
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(id=id, classes="pane")
         self.border_title = "Peers"
-        self.peer_list = PeerList(clock)
+        self.peer_list = PeerList(service, clock)
         self._filter_bar = FilterBar("words to keep", id="peers-filter")
         self._peers: tuple[Peer, ...] = ()
 
@@ -529,13 +530,11 @@ class PeersPane(VerticalScroll, can_focus=False):
         yield self._filter_bar
 
     def show(self, peers: tuple[Peer, ...], edit: Edit | None) -> None:
-        """Show peers, and what a split would put on them."""
         self._peers = peers
         self._list()
         self.peer_list.edit = edit
 
     def _list(self) -> None:
-        """List the peers that have all the words of the filter."""
         words = self._filter_bar.text.casefold().split()
         shown = tuple(peer for peer in self._peers if has_words(peer, words))
         self.peer_list.filtered = bool(words)
@@ -567,7 +566,6 @@ class PeersPane(VerticalScroll, can_focus=False):
         self.peer_list.fallbacks = fallbacks
 
     def focus_default(self) -> None:
-        """The list takes the keys."""
         self.peer_list.focus()
 
 

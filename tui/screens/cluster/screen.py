@@ -12,8 +12,9 @@ from textual.widget import Widget
 
 from backends.state import ClusterState
 from tui.actions.keymap import bindings
+from tui.app.console import console_of
 from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ZOOMED, ConsoleScreen
-from tui.app.messages import LogWanted, PeerWanted
+from tui.app.messages import LogWanted
 from tui.model.facts import LiveFacts
 from tui.model.names import model_name
 from tui.model.peer_words import fallback_text
@@ -22,8 +23,8 @@ from tui.screens.cluster.live_pane import LivePane
 from tui.screens.cluster.peers_pane import PeerList, PeersPane, unfit_actions
 from tui.screens.cluster.split_pane import SplitPane
 from tui.widgets.keys import with_keys
-from tui.widgets.rarely import Rarely
 from tui.widgets.strips import resubtitle
+from tui.widgets.throttle import Throttle
 from tui.widgets.waterfall import Waterfall
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from backends.state import ClusterSnapshot, Link
+    from tui.api.services import PeerService
     from tui.model.editor import PlanEditor
 
 
@@ -59,13 +61,12 @@ class TokenPane(Container):
         self.waterfall = Waterfall()
         self._links: tuple[Link, ...] = ()
         self._running = False
-        self._drawing = Rarely(self, DRAW_GAP_S, self._show)
+        self._drawing = Throttle(self, DRAW_GAP_S, self._show)
 
     def compose(self) -> ComposeResult:
         yield self.waterfall
 
     def show(self, snapshot: ClusterSnapshot) -> None:
-        """Show a snapshot."""
         self._links = snapshot.links
         self._running = snapshot.state is not ClusterState.IDLE
         if self.display:
@@ -78,7 +79,6 @@ class TokenPane(Container):
         self.waterfall.show(self._links, running=self._running)
 
     def focus_default(self) -> None:
-        """The waterfall takes the keys."""
         self.waterfall.focus()
 
     @on(Waterfall.Changed)
@@ -138,13 +138,15 @@ class ClusterScreen(ConsoleScreen):
     def __init__(
         self,
         editor: PlanEditor,
+        peers: PeerService,
         *,
         zoomed: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()
-        self.peers = PeersPane(id="peers", clock=clock)
+        self.peers = PeersPane(peers, id="peers", clock=clock)
         self._editor = editor
+        self._peers = peers
         self.split = SplitPane(editor, id="split")
         self.live = LivePane(editor, id="live")
         self.chat = ChatPane(id="chat", classes="pane")
@@ -166,7 +168,6 @@ class ClusterScreen(ConsoleScreen):
         self._pane(self.zoomed or "split").focus_default()
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
-        """Show what goes on."""
         super().show_snapshot(snapshot)
         self.live.show(self._facts(snapshot))
         self.token.show(snapshot)
@@ -178,7 +179,6 @@ class ClusterScreen(ConsoleScreen):
             self._state_changed(snapshot)
 
     def show_edit(self) -> None:
-        """Show the edited plan beside the running one."""
         editor = self._editor
         edit = editor.edit
         self.status_line.model = editor.plan.model if editor.plan else ""
@@ -217,7 +217,10 @@ class ClusterScreen(ConsoleScreen):
             self.post_message(LogWanted(name))
 
     def action_provision(self) -> None:
-        self.post_message(PeerWanted("provision", self.live.peer_to_mend))
+        names = {peer.name: peer for peer in self._editor.peers}
+        if (peer := names.get(self.live.peer_to_mend)) is not None:
+            work = self._peers.provision(peer)
+            console_of(self).open(work, group="peer provision", exclusive=False)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "provision":
@@ -233,7 +236,6 @@ class ClusterScreen(ConsoleScreen):
         self.action_next_pane(-1)
 
     def go_to(self, name: str) -> None:
-        """Show a pane and focus it."""
         self._bring(name)
         self._pane(name).focus_default()
 

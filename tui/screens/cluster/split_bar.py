@@ -15,7 +15,7 @@ from textual.strip import Strip
 from backends.split.layout import counts, devices, format_range
 from backends.state import LayerRange
 from tui.actions.keymap import bindings
-from tui.app.messages import Notice
+from tui.app.console import console_of
 from tui.model.edit import runs_now
 from tui.model.names import device_label, letter
 from tui.model.quantities import common_unit, in_unit, part_of
@@ -55,7 +55,6 @@ class BarGeometry:
 
     @property
     def total(self) -> int:
-        """Layers and output."""
         return sum(self.counts)
 
     @cached_property
@@ -75,7 +74,6 @@ class BarGeometry:
         return max(0, self.width - handles - self.least * len(self.counts))
 
     def handle_x(self, index: int) -> int:
-        """Column of a boundary's handle."""
         return self._handle_offset(index) + self._scaled(self.positions[index])
 
     def span(self, index: int) -> tuple[int, int]:
@@ -178,7 +176,6 @@ class BarPicture:
     """Columns of the boundaries that run now, where they are elsewhere."""
 
     def lines(self, height: int) -> list[Strip]:
-        """Names above and ranges below, where the rows suffice; the rest is bar."""
         n_bar = max(1, height - 2)
         lines = [self.bar_line(row == (n_bar - 1) // 2) for row in range(n_bar)]
         if height > 1:
@@ -358,7 +355,6 @@ device has. Nothing runs until you launch.
 
     @property
     def dragging(self) -> bool:
-        """True if the mouse holds a boundary now."""
         return self._grab_x is not None
 
     @property
@@ -369,12 +365,10 @@ device has. Nothing runs until you launch.
 
     @property
     def handle_x(self) -> int:
-        """Column of the picked boundary's handle."""
         return self.geometry.handle_x(self.picked)
 
     @property
     def n_boundaries(self) -> int:
-        """Boundaries there are to drag."""
         return len(self.edit.split.shares) - 1 if self.edit else 0
 
     @property
@@ -383,17 +377,15 @@ device has. Nothing runs until you launch.
 
     @property
     def takes_number(self) -> bool:
-        """A layer count, where there is a boundary and nobody drags it."""
         return self.n_boundaries > 0 and not self.dragging
 
     def take_number(self, text: str) -> None:
-        """Give the device left of the boundary so many layers, or what there are."""
         if self.edit is None:
             return
         most = sum(self.edit.counts[self.picked : self.picked + 2])
         if int(text) > most:
             what = f"At most {most} layers here: set to {most}"
-            self.post_message(Notice(what, "warning"))
+            console_of(self).tell(what, "warning")
         self._editor.give(self.picked, int(text))
         self.follow()
 
@@ -418,7 +410,6 @@ device has. Nothing runs until you launch.
         return picture.lines(height)
 
     def _ghost(self) -> frozenset[int]:
-        """Columns of the boundaries that run, where those shown are elsewhere."""
         runs, edit = self.running, self.edit
         if runs is None or edit is None or devices(edit.split) != devices(runs):
             return frozenset()

@@ -90,7 +90,6 @@ class LoadTable(StripWidget):
     def _fitted(
         self, edit: Edit, load: DeviceLoad, unit: str, width: int
     ) -> tuple[list[Part], Part, list[Part], list[Part], int]:
-        """Name, layers, parts and sum of a device, and the room left for its bar."""
         name, sums = self._label(edit, load), self._sums(edit, load, unit)
         parts = self._parts(load, unit)
         room = width - parts_width([*name, *sums]) - TICK_WIDTH
@@ -100,7 +99,6 @@ class LoadTable(StripWidget):
         return name, span, shown, sums, room - parts_width(shown)
 
     def _heading(self, edit: Edit, unit: str, width: int) -> Strip:
-        """The columns' names, over the figures of the first device."""
         load = edit.loads[0]
         name, span, shown, _sums, _room = self._fitted(edit, load, unit, width)
         titles = [f"{'device':<{parts_width(name)}}", f"{'layers':<{len(span[0])}}"]
@@ -119,7 +117,6 @@ class LoadTable(StripWidget):
         ]
 
     def _span(self, edit: Edit, load: DeviceLoad, room: int, parts: int) -> Part:
-        """The layers; in full only where the parts still have room beside."""
         n_layer = edit.model.n_layer
         full, short = span_width(n_layer) + 1, span_width(n_layer, short=True) + 1
         if room >= full + parts or full <= room < short + parts:
@@ -128,7 +125,6 @@ class LoadTable(StripWidget):
         return text, self.palette.text
 
     def _verdict(self, load: DeviceLoad, misfit: bool) -> Part:
-        """The sign for a load that fits; only a checked figure gets a tick."""
         if self.stale:
             return "  ", self.palette.dim
         if misfit:
@@ -230,7 +226,6 @@ class SplitPane(Widget, can_focus=True):
         self._table.headed = headed
 
     def follow(self) -> None:
-        """Show the edit beside what runs."""
         self.bar.follow()
         edit = self._editor.edit
         self.bar.display = self._table.display = edit is not None
@@ -243,7 +238,6 @@ class SplitPane(Widget, can_focus=True):
         resubtitle(self, unusual(plan) if plan else "")
 
     def focus_default(self) -> None:
-        """The bar is what one works with here; without a model there is none."""
         target = self.bar if self.bar.display else self
         if not target.has_focus:
             target.focus()
@@ -276,7 +270,6 @@ class SplitPane(Widget, can_focus=True):
         self.focus_default()
 
     def copyable(self) -> Copyable | None:
-        """The command line that runs, else the one that would launch what is shown."""
         running = self._editor.snapshot if self._editor.unchanged else None
         if command := launch_command(running):
             return Copyable("the launch command", command)

@@ -46,7 +46,6 @@ class ShownTurn(NamedTuple):
         return self.question, self.answer
 
     def mark(self, chosen: bool) -> None:
-        """Show that it is the chosen one, or is not."""
         self.question.chosen = self.answer.compared = chosen
 
 
@@ -170,13 +169,11 @@ class ChatTranscript(VerticalScroll, can_focus=True):
 
     @property
     def answers(self) -> list[ChatAnswer]:
-        """The answers shown, oldest first."""
         return [shown.answer for shown in self._shown]
 
     # --- turns ----------------------------------------------------------------
 
     def show(self, conversation: Conversation, answering: Answering | None) -> None:
-        """Show a conversation; what stays the same is not drawn again."""
         turns = conversation.turns
         self._hint.display = not turns
         width = width_of(turns, self._speaker)
@@ -202,7 +199,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
             self.follow()
 
     def _keeps_chosen(self) -> bool:
-        """Mark what is chosen among turns made anew; whether to stay there."""
         chosen, last = self.chosen, len(self._all) - 1
         if chosen is not None and chosen > last:
             self.chosen = chosen = None
@@ -238,7 +234,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
             self._turns.mount_all(widget for one in made for widget in one.widgets)
 
     def _made(self, turn: Turn, key: Key) -> ShownTurn:
-        """The widgets of a turn."""
         width = self._shown_of[1]
         speaker = speaker_in(turn, self._speaker)
         question = ChatQuestion(turn.asked, names_width=width)
@@ -247,7 +242,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         return ShownTurn(key, question, answer)
 
     def _drop_oldest(self) -> None:
-        """Stop showing turns over the limit; they can be shown again."""
         surplus = len(self._shown) - SHOWN_TURNS
         if surplus <= 0:
             return
@@ -258,7 +252,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         self._first += surplus
 
     def _count_earlier(self) -> None:
-        """Say how many turns are not shown."""
         if self._first != self._told_earlier:
             self._told_earlier = self._first
             self._more.display = self._first > 0
@@ -329,7 +322,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
 
     @on(ChatQuestion.Clicked)
     def _question_clicked(self, event: ChatQuestion.Clicked) -> None:
-        """Choose what is clicked on; once more, edit it."""
         event.stop()
         questions = [shown.question for shown in self._shown]
         if event.question not in questions:
@@ -347,7 +339,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         self.scroll_home(animate=False)
 
     def follow(self) -> None:
-        """Go to the newest words and stay there."""
         self.following = True
         self.scroll_end(animate=False)
 

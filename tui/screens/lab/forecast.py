@@ -156,7 +156,6 @@ class Samples:
         """The speed of the last answer from before a change."""
 
     def take(self, snapshot: ClusterSnapshot) -> None:
-        """Add the speed of now, if it is a new one and of the present lab alone."""
         labs = {link.worker: link.lab for link in snapshot.links}
         rate = newest_rate(snapshot.speed)
         if self._has_changed(labs):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf, isinf
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from textual import on
@@ -265,12 +265,10 @@ class LinkBlock(Vertical):
 
     @property
     def sliders(self) -> tuple[Slider, Slider, Slider]:
-        """All three, from the top."""
         return self.latency, self.jitter, self.rate
 
     @property
     def dragging(self) -> bool:
-        """True if the mouse holds a thumb."""
         return any(slider.dragging for slider in self.sliders)
 
     @property
@@ -290,11 +288,9 @@ class LinkBlock(Vertical):
         yield from self.sliders
 
     def show_link(self, link: Link, mark: int, *, current: bool) -> None:
-        """Show what is known of the link, beside what the sliders say."""
         self._heading.heading = Heading(link, self.lab, mark, current)
 
     def show_lab(self, lab: Lab | None) -> None:
-        """Move the thumbs to a lab from elsewhere; one that is held stays."""
         self._lab = lab
         shown = lab or Lab()
         self.latency.show_value(shown.latency_ms)
@@ -312,7 +308,6 @@ class LinkBlock(Vertical):
 
 
 def _natures(link: Link) -> list[str]:
-    """The link's own RTT and trips, longest text first."""
     rtt = "" if link.rtt_ms is None else f"RTT {format_ms(link.rtt_ms)}"
     if link.round_trips_per_token is None:
         note = "not understood" if link.mode == "plain" else "metered, no token yet"
@@ -357,7 +352,6 @@ class LabWishes:
         return changed
 
     def undo(self) -> Labs | None:
-        """Restore the links before the last change; None if there was none."""
         if not self._history:
             return None
         before = self._history.pop()
@@ -386,40 +380,3 @@ class LabWishes:
     def _ask(self, worker: str, lab: Lab | None) -> None:
         self._asked[worker] = lab
         self._asked_at[worker] = self._clock()
-
-
-GAP_S = 0.1
-"""Time between two changes sent while the user drags a thumb."""
-
-T = TypeVar("T")
-
-
-class Pace(Generic[T]):
-    """Lets changes through, or holds the newest until its time has come."""
-
-    def __init__(self, clock: Callable[[], float], gap_s: float = GAP_S) -> None:
-        self._clock = clock
-        self._gap_s = gap_s
-        self._told_at = float("-inf")
-        self.held: T | None = None
-        """The change that waits."""
-
-    def offer(self, change: T, *, final: bool) -> T | None:
-        """A change to tell now; None when it has to wait. A final one never waits."""
-        self.held = change
-        return self._tell() if final else self.due()
-
-    def due(self) -> T | None:
-        """The change held, once its time has come."""
-        return self._tell() if self.wait_s <= 0 else None
-
-    @property
-    def wait_s(self) -> float:
-        """Seconds until another change may be sent."""
-        return self._told_at + self._gap_s - self._clock()
-
-    def _tell(self) -> T | None:
-        change, self.held = self.held, None
-        if change is not None:
-            self._told_at = self._clock()
-        return change

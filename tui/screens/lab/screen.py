@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.containers import Container, Vertical, VerticalScroll
-from textual.message import Message
 from textual.widgets import Static
 
 from backends.link.figures import why_no_link
 from tui.actions.keymap import bindings
+from tui.app.console import console_of
 from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
 from tui.app.messages import Copyable
 from tui.model.quantities import acceptance_text
@@ -21,7 +20,6 @@ from tui.screens.lab.forecast import Labs, Samples, forecast, own_ms, total_adde
 from tui.screens.lab.links import (
     LabWishes,
     LinkBlock,
-    Pace,
     Preset,
     PresetList,
     preset_named,
@@ -29,6 +27,7 @@ from tui.screens.lab.links import (
 from tui.screens.lab.speed import Picture, SpeedPane, Speeds
 from tui.widgets.keys import with_keys
 from tui.widgets.strips import resubtitle
+from tui.widgets.throttle import Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +37,10 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from backends.state import ClusterSnapshot, Lab, Link
-    from tui.api.services import Cluster
+    from tui.api.services import ClusterService
 
+GAP_S = 0.1
+"""Between two changes sent while the user drags a thumb."""
 HINT = "A key applies a preset to the link marked ▸; {lab.all} applies it to all."
 BLOCK_ROWS = 4
 BORDER_ROWS = 2
@@ -92,25 +93,18 @@ speed without a draft under the same lab, once both were measured.
     }
     """
 
-    @dataclass
-    class LabWanted(Message):
-        """The user wants a lab on a link (None: on all), or none."""
-
-        worker: str | None
-        lab: Lab | None
-
     def __init__(
-        self, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic
+        self, cluster: ClusterService, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__()
         self._cluster = cluster
         self._wishes = LabWishes(clock)
-        self._pace: Pace[LabScreen.LabWanted] = Pace(clock)
+        self._told: tuple[str | None, Lab | None] = (None, None)
+        self._telling = Throttle(self, GAP_S, self._send)
         self._samples = Samples()
         self._snapshot: ClusterSnapshot | None = None
         self._blocks: dict[str, LinkBlock] = {}
         self._current = ""
-        self._flushing = False
         self._links_pane = VerticalScroll(
             id="lab-links", classes="pane", can_focus=False
         )
@@ -140,7 +134,6 @@ speed without a draft under the same lab, once both were measured.
     # --- what is shown --------------------------------------------------------
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
-        """Show the links as they are now, and what they made of the speed."""
         super().show_snapshot(snapshot)
         if self._snapshot and self._snapshot.plan != snapshot.plan:
             self._samples = Samples()
@@ -150,7 +143,6 @@ speed without a draft under the same lab, once both were measured.
             self._sync()
 
     def _sync(self) -> None:
-        """Blocks for the links there are, each with its lab."""
         if [*self._blocks] != [link.worker for link in self._links]:
             self._rebuild()
         for link in self._links:
@@ -222,7 +214,6 @@ speed without a draft under the same lab, once both were measured.
         return self._snapshot.links if self._snapshot else ()
 
     def _marks(self) -> dict[str, int]:
-        """The letters the split gives the workers; without one, their order."""
         plan = self._snapshot.plan if self._snapshot else None
         names = (
             [share.device.partition("/")[0] for share in plan.split.shares]
@@ -235,7 +226,6 @@ speed without a draft under the same lab, once both were measured.
         self._arrange()
 
     def _arrange(self) -> None:
-        """As many rows as the blocks take, unless the plot would starve."""
         height = self.app.size.height
         gaps = max(len(self._blocks) - 1, 0) if height >= TALL_FROM else 0
         needed = len(self._blocks) * BLOCK_ROWS + gaps + BORDER_ROWS
@@ -291,7 +281,6 @@ speed without a draft under the same lab, once both were measured.
         return True
 
     def copyable(self) -> Copyable | None:
-        """The command that does the same to the focused link."""
         if not self._current:
             return None
         lab = self._blocks[self._current].lab
@@ -312,7 +301,6 @@ speed without a draft under the same lab, once both were measured.
         self._show()
 
     def _put(self, worker: str | None, lab: Lab | None) -> None:
-        """Put a lab on one link or on all, as one step of undo."""
         chosen = [*self._blocks] if worker is None else [worker]
         if not self._blocks or not self._wishes.want(dict.fromkeys(chosen, lab)):
             return
@@ -324,22 +312,11 @@ speed without a draft under the same lab, once both were measured.
     # --- telling the app ------------------------------------------------------
 
     def _tell(self, worker: str | None, lab: Lab | None, *, final: bool) -> None:
-        """Ask for a lab; in the middle of a drag not more often than the pace."""
-        wanted = self._pace.offer(self.LabWanted(worker, lab), final=final)
-        if wanted is not None:
-            self._tell_app(wanted)
-        elif not self._flushing:
-            self._flushing = True
-            self.set_timer(max(self._pace.wait_s, 0.001), self._flush)
+        self._told = worker, lab
+        self._telling.ask(at_once=final)
 
-    def _flush(self) -> None:
-        self._flushing = False
-        wanted = self._pace.due()
-        if wanted is not None:
-            self._tell_app(wanted)
-
-    def _tell_app(self, wanted: LabWanted) -> None:
-        self.post_message(wanted)
+    def _send(self) -> None:
+        console_of(self).set_lab(*self._told)
 
 
 def command_of(worker: str, lab: Lab | None) -> str:

@@ -102,7 +102,6 @@ class LabPlot(StripWidget):
         ]
 
     def _extent(self) -> tuple[float, float]:
-        """The largest figures of both axes."""
         picture = self.picture
         added = max((p.added_ms for p in picture.points), default=0.0)
         rates = [p.tok_per_s for p in picture.points]
@@ -157,7 +156,6 @@ class LabPlot(StripWidget):
         return line([*start, ("└" + "".join(cells), self.palette.border)], width)
 
     def _numbers(self, canvas: _Canvas, width: int) -> Strip:
-        """The ticks' numbers, and as much of the title as fits after the last."""
         text = " " * AXIS_WIDTH + "0"
         for tick in _ticks(canvas):
             number = tick_text(tick)
@@ -225,7 +223,6 @@ class SpeedLine(StripWidget):
         ]
 
     def _difference(self) -> list[Part]:
-        """The deviation of the measurement from the prediction."""
         predicted, measured = self.speeds.predicted, self.speeds.measured
         if not predicted or not measured:
             return [(" " * 6, self.palette.text)]
@@ -262,6 +259,5 @@ class SpeedPane(Vertical):
         yield self.plot
 
     def show(self, speeds: Speeds, picture: Picture) -> None:
-        """Show newer figures."""
         self.line.speeds = speeds
         self.plot.picture = picture

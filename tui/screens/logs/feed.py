@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from textual.content import Content
 
     from backends.state import LogChunk
-    from tui.api.services import Cluster
+    from tui.api.services import ClusterService
     from tui.screens.logs.view import LogView
 
 
@@ -74,7 +74,6 @@ class LogFeed:
             self._restart_seen = False
 
     def take(self, chunk: LogChunk) -> None:
-        """Show a piece that was read."""
         text = chunk.text
         if chunk.restarted:
             self._restart_seen = True
@@ -101,7 +100,6 @@ class LogFeed:
         return Content.assemble(safe_line(self.info.name), " ", (sign, style))
 
     def _sign(self) -> tuple[str, str]:
-        """A sign for the state, and its colour."""
         if self.info.state == ProcessState.EXITED:
             return ended_text(self.info), "$dim" if self._ended_well else "$bad"
         if self.gone:
@@ -132,7 +130,7 @@ PAGER_BYTES = 16 * WHOLE_PAGE_BYTES
 """Shown in a pager, the newest."""
 
 
-async def save_log(cluster: Cluster, name: str, folder: Path) -> Path:
+async def save_log(cluster: ClusterService, name: str, folder: Path) -> Path:
     """Write a process's log, from its first byte, to a new file in a folder.
 
     Nothing is left of one that could not be written whole.
@@ -156,7 +154,7 @@ async def save_log(cluster: Cluster, name: str, folder: Path) -> Path:
     return path
 
 
-async def end_of_log(cluster: Cluster, name: str) -> str:
+async def end_of_log(cluster: ClusterService, name: str) -> str:
     """The last part of a process's log, for a pager."""
     first = await cluster.read_log(name, -PAGER_BYTES, WHOLE_PAGE_BYTES)
     left_out = f"── {format_bytes(first.offset)} before this are not shown ──\n"
@@ -166,13 +164,14 @@ async def end_of_log(cluster: Cluster, name: str) -> str:
     return await asyncio.to_thread(safe, "".join(texts))
 
 
-async def _copy(cluster: Cluster, name: str, file: BinaryIO) -> None:
+async def _copy(cluster: ClusterService, name: str, file: BinaryIO) -> None:
     async for text in _pages(cluster, name):
         await asyncio.to_thread(file.write, text.encode())
 
 
-async def _pages(cluster: Cluster, name: str, offset: int = 0) -> AsyncIterator[str]:
-    """A log page by page, until nothing more comes."""
+async def _pages(
+    cluster: ClusterService, name: str, offset: int = 0
+) -> AsyncIterator[str]:
     while True:
         chunk = await cluster.read_log(name, offset, WHOLE_PAGE_BYTES)
         if chunk.next_offset <= offset:

@@ -127,7 +127,6 @@ class LogFilter:
             raise ValueError(f"Not a pattern: {error}.") from error
 
     def matches(self, line: str) -> bool:
-        """True if the line stays."""
         return self.pattern.search(line) is not None
 
     def spans(self, line: str) -> list[tuple[int, int]]:
@@ -158,7 +157,6 @@ def fold_line(line: str, width: int | None) -> list[tuple[int, int]]:
 
 
 def _fold_wide(line: str, width: int) -> list[tuple[int, int]]:
-    """Fold a line in which some characters take two cells or none."""
     ranges = []
     start = used = 0
     for index, character in enumerate(line):
@@ -228,7 +226,6 @@ class LogRows:
         return found and self.level.admits(line)
 
     def _add_line(self, number: int, line: str) -> None:
-        """Append the rows of one line."""
         self.matching += 1
         if self.width is None:
             self.widest = max(self.widest, cell_len(line))
@@ -238,7 +235,6 @@ class LogRows:
             self._rows.extend(LogRow(number, start, end) for start, end in ranges)
 
     def _drop_pruned(self) -> int:
-        """Remove the rows of lines no longer kept."""
         oldest = self._buffer.first
         dropped = 0
         while dropped < len(self._rows) and self._rows[dropped].number < oldest:

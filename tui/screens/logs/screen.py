@@ -17,8 +17,8 @@ from textual.widgets import ContentSwitcher, Static, Tab, Tabs
 
 from backends.errors import DllmError
 from backends.units import format_count
+from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
-from tui.app.messages import Copyable, Notice, Trouble
 from tui.model.log_levels import LogLevel
 from tui.model.names import by_role
 from tui.screens.logs.feed import LogFeed, end_of_log, save_log
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import ClusterSnapshot, ProcessInfo
-    from tui.api.services import Cluster
+    from tui.api.services import ClusterService
+    from tui.app.messages import Copyable
     from tui.screens.logs.view import LogStanding
 
 
@@ -78,7 +79,6 @@ class LogStatus(StripWidget):
         ]
 
     def _following(self, standing: LogStanding) -> Part:
-        """The sign that new lines scroll into view, or that the view is paused."""
         if standing.following:
             return "● following  ", self.palette.ok
         follows = with_keys(self.app, "{log.follow:short} follows")
@@ -150,7 +150,7 @@ class LogsScreen(ConsoleScreen):
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterService,
         *,
         poll_s: float = POLL_S,
         save_folder: Path | None = None,
@@ -184,7 +184,6 @@ class LogsScreen(ConsoleScreen):
     # --- processes and tabs -------------------------------------------------
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
-        """Keep a tab for every process seen."""
         super().show_snapshot(snapshot)
         found = [self._show_info(info) for info in by_role(snapshot.processes)]
         added = [mount for mount in found if mount is not None]
@@ -206,7 +205,6 @@ class LogsScreen(ConsoleScreen):
             self._open_once_there()
 
     def _show_info(self, info: ProcessInfo) -> AwaitComplete | None:
-        """Take in one process; return what to wait for where its tab is new."""
         feed = self._feeds.get(info.name)
         if feed is not None:
             feed.update(info)
@@ -238,12 +236,11 @@ class LogsScreen(ConsoleScreen):
                 tab.label = title
 
     def _open_wanted(self) -> None:
-        """Activate the tab that the user chose."""
         feed = self._feeds.get(self._wanted)
         wanted, self._wanted = self._wanted, ""
         if feed is None and wanted:
             said = f"There is no log of {wanted} any more"
-            self.post_message(Notice(said, "warning"))
+            console_of(self).tell(said, "warning")
         if feed is not None:
             self._tabs.active = _tab_id(feed.view)
             feed.view.action_follow()
@@ -287,7 +284,6 @@ class LogsScreen(ConsoleScreen):
         self.workers.cancel_group(self, "logs")
 
     def hold(self, held: bool) -> None:
-        """Read nothing while frozen."""
         if held == self.status_line.held:
             return
         super().hold(held)
@@ -317,7 +313,7 @@ class LogsScreen(ConsoleScreen):
     def _tell(self, feed: LogFeed, error: DllmError) -> None:
         if str(error) != feed.trouble:
             feed.trouble = str(error)
-            self.post_message(Trouble(error.failure()))
+            console_of(self).report(error.failure())
 
     # --- filter, status, saving -----------------------------------------------
 
@@ -378,7 +374,6 @@ class LogsScreen(ConsoleScreen):
             self._filter_bar.note = kept if self._filter_bar.text else ""
 
     def copyable(self) -> Copyable | None:
-        """The selection, or the log shown."""
         return self._active.view.copyable() if self._active else None
 
     @work(group="log-save", exclusive=True, exit_on_error=False)
@@ -390,9 +385,9 @@ class LogsScreen(ConsoleScreen):
         try:
             path = await save_log(self._cluster, name, folder)
         except DllmError as error:
-            self.post_message(Trouble(error.failure()))
+            console_of(self).report(error.failure())
         else:
-            self.post_message(Notice(f"Saved the {name} log to {path}"))
+            console_of(self).tell(f"Saved the {name} log to {path}")
 
     @work(group="log-pager", exclusive=True, exit_on_error=False)
     async def action_pager(self) -> None:
@@ -401,14 +396,14 @@ class LogsScreen(ConsoleScreen):
         try:
             text = await end_of_log(self._cluster, self._active.info.name)
         except DllmError as error:
-            self.post_message(Trouble(error.failure()))
+            console_of(self).report(error.failure())
             return
         try:
             with self.app.suspend():
                 echo_via_pager(text, color=False)
         except SuspendNotSupported:
             said = "There is no terminal here for a pager: {log.save} saves the log"
-            self.post_message(Notice(said, "warning"))
+            console_of(self).tell(said, "warning")
 
 
 def _tab_id(view: LogView) -> str:

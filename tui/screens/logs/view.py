@@ -122,7 +122,6 @@ The last 20 000 lines of one process, as it writes them.
         standing: LogStanding
 
         def can_replace(self, message: Message) -> bool:
-            """Only the newest of one log's changes matters."""
             return isinstance(message, LogView.Changed) and message.view is self.view
 
     def __init__(
@@ -145,7 +144,6 @@ The last 20 000 lines of one process, as it writes them.
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The lines held, oldest first."""
         return tuple(self._buffer)
 
     @property
@@ -158,28 +156,23 @@ The last 20 000 lines of one process, as it writes them.
 
     @property
     def filter(self) -> LogFilter | None:
-        """The filter in force."""
         return self._rows.filter
 
     @property
     def level(self) -> LogLevel:
-        """The least serious lines shown."""
         return self._rows.level
 
     def copyable(self) -> Copyable:
-        """The selected text, or all lines shown."""
         if selected := self.screen.get_selected_text():
             return Copyable(what="the selection", text=selected)
         shown = "\n".join(self._buffer[number] for number in self._rows.line_numbers())
         return Copyable(what=f"the {self.title} log", text=shown)
 
     def feed(self, text: str) -> None:
-        """Add raw text as it comes, cut anywhere."""
         if text:
             self._take_in(self._buffer.feed(text))
 
     def mark(self, remark: str) -> None:
-        """Add a line of the console's own, set apart from the log."""
         self._buffer.close_line()
         number = self._buffer.feed(f"── {remark} ──\n")
         self._marks.add(number)
@@ -188,7 +181,6 @@ The last 20 000 lines of one process, as it writes them.
     def set_filter(
         self, wanted: LogFilter | None, level: LogLevel = LogLevel.DEBUG
     ) -> None:
-        """Show only lines that a filter keeps (None: any), of a level or worse."""
         rows = self._next or self._rows
         if (wanted, level) != (rows.filter, rows.level):
             self._relay_out(wanted, level)
@@ -196,7 +188,6 @@ The last 20 000 lines of one process, as it writes them.
     # --- layout -----------------------------------------------------------
 
     def _take_in(self, changed: int) -> None:
-        """Lay out the lines from one on, and keep the view where it should be."""
         dropped = self._rows.extend(changed)
         if self._next is not None:
             self._next.cut(changed)
@@ -238,7 +229,6 @@ The last 20 000 lines of one process, as it writes them.
         return max(width, 8) if self.folded and width else None
 
     def _settle(self) -> None:
-        """Take the rows' size, and follow the end."""
         width = 0 if self.folded else self._rows.widest
         self.virtual_size = Size(width, len(self._rows))
         if self.following:
@@ -247,7 +237,6 @@ The last 20 000 lines of one process, as it writes them.
         self.post_message(self.Changed(self, self.standing))
 
     def render_line(self, y: int) -> Strip:
-        """One row of the view."""
         scroll_x, scroll_y = self.scroll_offset
         width = self.scrollable_content_region.width
         index = scroll_y + y
@@ -260,7 +249,6 @@ The last 20 000 lines of one process, as it writes them.
         return self._mark_cuts(strip, scroll_x, whole.cell_length)
 
     def _mark_cuts(self, strip: Strip, scroll_x: int, length: int) -> Strip:
-        """Put … where a row goes on to the left or to the right."""
         width = strip.cell_length
         sign = Strip([Segment("…", self.rich_style + self._partial("prefix"))], 1)
         if scroll_x + width < length:
@@ -270,7 +258,6 @@ The last 20 000 lines of one process, as it writes them.
         return strip
 
     def _row_strip(self, row: LogRow) -> Strip:
-        """A row as wide as it is, from the cache where possible."""
         if self.text_selection is not None:
             return self._draw(row)
         strip = self._strips.get(row)
@@ -279,7 +266,6 @@ The last 20 000 lines of one process, as it writes them.
         return strip
 
     def _draw(self, row: LogRow) -> Strip:
-        """Colour one row."""
         text = self._coloured(row.number)
         if row.start or row.end < len(text):
             text = text[row.start : row.end]
@@ -302,7 +288,6 @@ The last 20 000 lines of one process, as it writes them.
         return text
 
     def _colour_level(self, text: Text, line: str) -> None:
-        """Dim the prefix and colour the rest by its level."""
         level = level_of(line)
         prefix = prefix_length(line)
         if level is not LogLevel.INFO:
@@ -317,7 +302,6 @@ The last 20 000 lines of one process, as it writes them.
                 text.stylize(style, start, end)
 
     def _colour_selection(self, text: Text, number: int) -> None:
-        """Mark what the user selected."""
         selection = self.text_selection
         if selection is None:
             return
@@ -331,7 +315,6 @@ The last 20 000 lines of one process, as it writes them.
         return self.get_component_rich_style(f"log--{part}", partial=True)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected text; offsets are line numbers and characters."""
         parts: list[str] = []
         for number in self._rows.line_numbers():
             span = selection.get_span(number)
@@ -342,12 +325,10 @@ The last 20 000 lines of one process, as it writes them.
         return "\n".join(parts), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
-        """Redraw with another selection."""
         self._strips.clear()
         self.refresh()
 
     def notify_style_update(self) -> None:
-        """Redraw in another theme."""
         super().notify_style_update()
         self._strips.clear()
 

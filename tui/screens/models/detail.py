@@ -47,11 +47,9 @@ class ModelDetail(VerticalScroll, can_focus=False):
         yield self._bytes
 
     def clear(self) -> None:
-        """Show nothing."""
         self._show([], [])
 
     def show_file(self, model: ModelFile) -> None:
-        """Show what the catalogue knows, while the header is being read."""
         note = safe_line(model.problem) or "reading the header…"
         tone = "$warn" if model.problem else "$dim"
         said = Content.styled(note, tone)
@@ -63,7 +61,6 @@ class ModelDetail(VerticalScroll, can_focus=False):
         self._show([_title(model.name), said, _path(model.path)], [])
 
     def show_info(self, info: ModelInfo, held_by: Sequence[str] = ()) -> None:
-        """Show what the header says, and which machines hold the same bytes."""
         facts = fact_lines(info)
         if any(name != "local" for name in held_by):
             facts.insert(-1, _fact("held by", ", ".join(held_by)))
@@ -106,7 +103,6 @@ def _size_text(info: ModelInfo) -> str:
 
 
 def _group_lines(info: ModelInfo) -> list[Content]:
-    """The bytes of each part, as bars."""
     sizes = Counter({name: _group_size(info, name) for name in GROUPS})
     sizes["other"] += sum(layer.bytes for layer in info.layers) - sum(sizes.values())
     sizes["output"] = info.output_bytes
@@ -121,7 +117,6 @@ def _group_size(info: ModelInfo, name: str) -> int:
 
 
 def _bar(name: str, size: int, total: int) -> Content:
-    """One group: name, share, bytes."""
     full = round(size / total * BAR_CELLS)
     return Content.assemble(
         (f"{name:<{LABEL_CELLS}}", "$dim"),

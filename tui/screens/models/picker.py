@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import ModelCatalogue
-    from tui.api.services import Cluster
+    from tui.api.services import ClusterService
 
 PATH_REMARK = (
     "{picker.choose} uses the file at this path, {path.complete} completes it."
@@ -72,7 +72,7 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
     """
 
     def __init__(
-        self, cluster: Cluster, *, current: str = "", poll_s: float = POLL_S
+        self, cluster: ClusterService, *, current: str = "", poll_s: float = POLL_S
     ) -> None:
         super().__init__()
         self._cluster = cluster
@@ -106,7 +106,6 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
 
     @work(group="models", exclusive=True, exit_on_error=False)
     async def _search(self) -> None:
-        """Show the catalogue until it is complete."""
         try:
             async for catalogue in watch_catalogue(self._cluster, poll_s=self._poll_s):
                 self._catalogue = catalogue
@@ -116,7 +115,6 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
             self._say(str(error), wrong=True)
 
     def _summarise(self) -> None:
-        """Say what the list holds, or what Enter will do."""
         text, shown = self._input.value, len(self._table.shown)
         is_path = looks_like_path(text)
         self._box.set_class(not shown and not is_path, "-empty")
@@ -185,7 +183,6 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
 
 
 def _box() -> Vertical:
-    """The dialog's frame, larger than other dialogs."""
     box = Vertical(classes="picker-box dialog -empty")
     box.styles.width = "92%"
     box.styles.max_width = 104

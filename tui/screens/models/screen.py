@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
-from textual.actions import SkipAction
 from textual.containers import Container, Vertical
-from textual.message import Message
 from textual.widgets import Static
 
 from backends.errors import DllmError
 from tui.actions.keymap import bindings
+from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
-from tui.app.messages import Copyable, Notice, Trouble
+from tui.app.messages import Copyable
 from tui.screens.models.detail import ModelDetail
 from tui.screens.models.search import POLL_S, PathBar, check_path, watch_catalogue
 from tui.screens.models.table import ModelTable, empty_text, summary_text
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
+from tui.widgets.table import FilteredTable
 from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
@@ -29,15 +28,16 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile, ModelInfo
-    from tui.api.services import Cluster
+    from tui.api.services import ClusterService
 
 REST_S = 0.1
 """A cursor that rests this long gets its model's header read."""
 
 
-class ModelsScreen(ConsoleScreen):
+class ModelsScreen(FilteredTable, ConsoleScreen):
     """A list of models, and the one under the cursor in detail."""
 
+    table: ModelTable
     AUTO_FOCUS: ClassVar[str | None] = "ModelTable"
 
     HELP: ClassVar[str | None] = ModelTable.HELP
@@ -60,21 +60,15 @@ class ModelsScreen(ConsoleScreen):
     }
     """
 
-    @dataclass
-    class Chosen(Message):
-        """The user wants to run this model."""
-
-        path: str
-
-    def __init__(self, cluster: Cluster, *, poll_s: float = POLL_S) -> None:
+    def __init__(self, cluster: ClusterService, *, poll_s: float = POLL_S) -> None:
         super().__init__()
         self._cluster = cluster
         self._poll_s = poll_s
         self._catalogue: ModelCatalogue | None = None
         self._infos: dict[tuple[str, int], ModelInfo] = {}
-        self._table = ModelTable(id="models-table")
+        self.table = ModelTable(id="models-table")
         self._empty = Static(empty_text(None), id="models-empty", markup=False)
-        self._filter_bar = FilterBar("part of a name", id="models-filter")
+        self.filter_bar = FilterBar("part of a name", id="models-filter")
         self._path_bar = PathBar(cluster, id="models-path")
         self._list = Container(id="models-list", classes="pane -empty")
         self._detail = ModelDetail(id="models-detail", classes="pane")
@@ -84,9 +78,9 @@ class ModelsScreen(ConsoleScreen):
         self._detail.border_title = "Detail"
         with Container(id="models-body"):
             with self._list, Vertical():
-                yield self._table
+                yield self.table
                 yield self._empty
-                yield self._filter_bar
+                yield self.filter_bar
                 yield self._path_bar
             yield self._detail
 
@@ -96,9 +90,8 @@ class ModelsScreen(ConsoleScreen):
     # --- what is shown --------------------------------------------------------
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
-        """Mark the model in use."""
         super().show_snapshot(snapshot)
-        self._table.set_current(snapshot.plan.model if snapshot.plan else "")
+        self.table.set_current(snapshot.plan.model if snapshot.plan else "")
 
     def on_screen_resume(self) -> None:
         self._search()
@@ -108,29 +101,27 @@ class ModelsScreen(ConsoleScreen):
 
     @work(group="models", exclusive=True, exit_on_error=False)
     async def _search(self, *, refresh: bool = False) -> None:
-        """Show the catalogue until it is complete."""
         try:
             async for catalogue in watch_catalogue(
                 self._cluster, refresh=refresh, poll_s=self._poll_s
             ):
                 self._show_catalogue(catalogue)
         except DllmError as error:
-            self.post_message(Trouble(error.failure()))
+            console_of(self).report(error.failure())
 
     def _show_catalogue(self, catalogue: ModelCatalogue) -> None:
         self._catalogue = catalogue
-        self._table.show_models(catalogue.models)
-        self._summarise()
+        self.table.show_models(catalogue.models)
+        self.summarise()
 
-    def _summarise(self) -> None:
-        """Say how many there are; where there are none, why."""
-        shown = len(self._table.shown)
-        query = self._table.query_text
+    def summarise(self) -> None:
+        shown = len(self.table.shown)
+        query = self.table.query_text
         self._empty.update(with_keys(self.app, empty_text(self._catalogue, query)))
         self._list.set_class(not shown, "-empty")
         if self._catalogue is not None:
             self._list.border_subtitle = summary_text(self._catalogue, shown)
-        self._filter_bar.note = f"{shown} found" if query else ""
+        self.filter_bar.note = f"{shown} found" if query else ""
 
     @on(ModelTable.Pointed)
     def _pointed(self, event: ModelTable.Pointed) -> None:
@@ -139,7 +130,6 @@ class ModelsScreen(ConsoleScreen):
 
     @work(group="model-detail", exclusive=True, exit_on_error=False)
     async def _show_detail(self, model: ModelFile | None) -> None:
-        """Read the header of the model under the cursor, once it rests."""
         if model is None:
             self._detail.clear()
             return
@@ -151,7 +141,6 @@ class ModelsScreen(ConsoleScreen):
         self._detail.show_info(self._infos[key], model.held_by)
 
     async def _inspect(self, model: ModelFile) -> bool:
-        """Read a model's header; False when that fails."""
         await asyncio.sleep(REST_S)
         try:
             info = await self._cluster.inspect(model.path)
@@ -164,7 +153,7 @@ class ModelsScreen(ConsoleScreen):
     # --- what the user does -----------------------------------------------------
 
     def action_choose(self) -> None:
-        self._table.pick()
+        self.table.pick()
 
     @on(ModelTable.Picked)
     def _picked(self, event: ModelTable.Picked) -> None:
@@ -172,73 +161,43 @@ class ModelsScreen(ConsoleScreen):
         model = event.model
         if model.problem:
             refusal = f"{model.name} cannot be used: {model.problem}."
-            self.post_message(Notice(refusal, "warning"))
+            console_of(self).tell(refusal, "warning")
         else:
-            self.post_message(self.Chosen(model.path))
+            console_of(self).use_model(model.path)
 
     def action_rescan(self) -> None:
         self._list.border_subtitle = "scanning…"
         self._search(refresh=True)
 
-    def action_sort(self) -> None:
-        self._table.set_order(self._table.order.next(self._table.column_keys))
-
-    def action_reverse(self) -> None:
-        self._table.set_order(self._table.order.by(self._table.order.column))
-
-    def action_move(self, rows: int) -> None:
-        self._table.move(rows)
-
     def action_scroll_detail(self, rows: int) -> None:
         self._detail.scroll_relative(y=rows, animate=False)
-
-    def action_filter(self) -> None:
-        self._filter_bar.open()
-
-    def action_unfilter(self) -> None:
-        if not self._filter_bar.text:
-            raise SkipAction
-        self._filter_bar.action_clear()
-
-    @on(FilterBar.Changed, "#models-filter")
-    def _filter_changed(self, event: FilterBar.Changed) -> None:
-        event.stop()
-        self._table.set_filter(event.text)
-        self._summarise()
-
-    @on(FilterBar.Left, "#models-filter")
-    def _filter_left(self, event: FilterBar.Left) -> None:
-        event.stop()
-        self._table.focus()
 
     def action_open_path(self) -> None:
         self._path_bar.open()
 
-    @on(FilterBar.Changed, "#models-path")
+    @on(PathBar.Changed, "#models-path")
     def _path_changed(self, event: FilterBar.Changed) -> None:
         event.stop()
         self._path_bar.forget()
 
-    @on(FilterBar.Left, "#models-path")
+    @on(PathBar.Left, "#models-path")
     def _path_left(self, event: FilterBar.Left) -> None:
         event.stop()
         if event.submitted and self._path_bar.text.strip():
             self._use_path(self._path_bar.text)
         else:
-            self._table.focus()
+            self.table.focus()
 
     @work(group="model-path", exclusive=True, exit_on_error=False)
     async def _use_path(self, text: str) -> None:
-        """Use the model at a path, or say why not."""
         try:
             path = await check_path(self._cluster, text)
         except DllmError as error:
             self._path_bar.refuse(str(error))
             return
         self._path_bar.action_clear()
-        self.post_message(self.Chosen(path))
+        console_of(self).use_model(path)
 
     def copyable(self) -> Copyable | None:
-        """The path of the model under the cursor."""
-        model = self._table.pointed
+        model = self.table.pointed
         return Copyable(what="the path", text=model.path) if model else None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import ModelCatalogue
-    from tui.api.services import Cluster
+    from tui.api.services import ClusterService
 
 
 POLL_S = 0.4
@@ -28,7 +28,7 @@ NAMES_SHOWN = 12
 
 
 async def watch_catalogue(
-    cluster: Cluster, *, refresh: bool = False, poll_s: float = POLL_S
+    cluster: ClusterService, *, refresh: bool = False, poll_s: float = POLL_S
 ) -> AsyncIterator[ModelCatalogue]:
     catalogue = await cluster.catalogue(refresh=refresh)
     yield catalogue
@@ -43,7 +43,7 @@ def full_path(text: str) -> str:
     return os.path.abspath(os.path.expanduser(text.strip()))
 
 
-async def check_path(cluster: Cluster, text: str) -> str:
+async def check_path(cluster: ClusterService, text: str) -> str:
     """The absolute path of a model that can be read.
 
     Raises:
@@ -54,7 +54,9 @@ async def check_path(cluster: Cluster, text: str) -> str:
     return path
 
 
-async def complete_path(cluster: Cluster, typed: str) -> tuple[str, tuple[str, ...]]:
+async def complete_path(
+    cluster: ClusterService, typed: str
+) -> tuple[str, tuple[str, ...]]:
     """Extend a typed path as far as it is unique; also the names that may follow.
 
     Raises:
@@ -81,7 +83,7 @@ class PathBar(FilterBar):
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("path")
 
-    def __init__(self, cluster: Cluster, *, id: str | None = None) -> None:  # noqa: A002
+    def __init__(self, cluster: ClusterService, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__("/path/to/model.gguf · Enter uses it", sign="path", id=id)
         self._cluster = cluster
         self._completed = ""
@@ -96,7 +98,6 @@ class PathBar(FilterBar):
             self.note = ""
 
     def refuse(self, why: str) -> None:
-        """Say why the path cannot be used."""
         self.wrong = True
         self.note = why
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual.fuzzy import Matcher
@@ -16,10 +16,10 @@ from backends.units import format_bytes, format_count
 from tui.model.quantities import short_count
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import clip
-from tui.widgets.table import SortableTable, SortOrder
+from tui.widgets.table import Column, SortableTable, SortOrder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from backends.state import ModelCatalogue
 
@@ -27,96 +27,59 @@ if TYPE_CHECKING:
 THOUSANDS_FROM = 8192
 
 
-class ModelColumn(NamedTuple):
-    """One column of the list."""
-
-    key: str
-    label: str
-    width: int
-    """0: what the others leave."""
-    text: Callable[[ModelFile], str]
-    order: Callable[[ModelFile], tuple[object, ...]]
-    right: bool = False
-    """Numbers stand at the right."""
-    from_width: int = 0
-    """Cells the list needs before this column appears."""
-
-
 def _dash(value: str) -> str:
     return safe_line(value) or "—"
 
 
-COLUMNS = (
-    ModelColumn(
-        "name",
-        "model",
-        0,
-        lambda model: safe_line(model.name),
-        lambda model: (model.name.lower(),),
+def _name(model: ModelFile) -> str:
+    return model.name.lower()
+
+
+def _layers(model: ModelFile) -> str:
+    return f"{model.n_layer}" if model.n_layer else "—"
+
+
+COLUMNS: tuple[Column[ModelFile], ...] = (
+    Column("name", "model", 0, lambda m: safe_line(m.name), _name),
+    Column(
+        "arch", "arch", 10, lambda m: _dash(m.arch), lambda m: m.arch, from_width=94
     ),
-    ModelColumn(
-        "arch",
-        "arch",
-        10,
-        lambda model: _dash(model.arch),
-        lambda model: (model.arch, model.name.lower()),
-        from_width=94,
-    ),
-    ModelColumn(
-        "quant",
-        "quant",
-        8,
-        lambda model: _dash(model.file_type),
-        lambda model: (model.file_type, model.name.lower()),
-    ),
-    ModelColumn(
-        "layers",
-        "layers",
-        7,
-        lambda model: f"{model.n_layer}" if model.n_layer else "—",
-        lambda model: (model.n_layer, model.name.lower()),
-        right=True,
-        from_width=64,
-    ),
-    ModelColumn(
+    Column("quant", "quant", 8, lambda m: _dash(m.file_type), lambda m: m.file_type),
+    Column("layers", "layers", 7, _layers, lambda m: m.n_layer, True, 64),
+    Column(
         "size",
         "size",
         10,
-        lambda model: format_bytes(model.size_bytes),
-        lambda model: (model.size_bytes,),
-        right=True,
+        lambda m: format_bytes(m.size_bytes),
+        lambda m: m.size_bytes,
+        True,
     ),
-    ModelColumn(
+    Column(
         "context",
         "context",
         8,
-        lambda model: context_text(model.n_ctx_train),
-        lambda model: (model.n_ctx_train, model.name.lower()),
-        right=True,
-        from_width=84,
+        lambda m: context_text(m.n_ctx_train),
+        lambda m: m.n_ctx_train,
+        True,
+        84,
     ),
-    ModelColumn(
+    Column(
         "source",
         "found in",
         11,
-        lambda model: _dash(model.source),
-        lambda model: (model.source, model.name.lower()),
+        lambda m: _dash(m.source),
+        lambda m: m.source,
         from_width=106,
     ),
-    ModelColumn(
+    Column(
         "held_by",
         "held by",
         18,
-        lambda model: _dash(", ".join(model.held_by)),
-        lambda model: (-len(model.held_by), model.name.lower()),
+        lambda m: _dash(", ".join(m.held_by)),
+        lambda m: -len(m.held_by),
         from_width=124,
     ),
 )
-
-
-def columns_at(width: int) -> list[ModelColumn]:
-    """The columns that have room."""
-    return [column for column in COLUMNS if column.from_width <= width]
 
 
 def arrange_models(
@@ -127,7 +90,8 @@ def arrange_models(
     Those that cannot be used come last.
     """
     column = next(column for column in COLUMNS if column.key == order.column)
-    arranged = sorted(models, key=column.order, reverse=order.reverse)
+    arranged = sorted(models, key=_name, reverse=order.reverse)
+    arranged.sort(key=column.order, reverse=order.reverse)
     arranged.sort(key=lambda model: bool(model.problem))
     if not query.strip():
         return arranged
@@ -142,7 +106,7 @@ def _haystack(model: ModelFile) -> str:
 
 
 def cell_text(
-    model: ModelFile, column: ModelColumn, width: int, *, current: bool
+    model: ModelFile, column: Column[ModelFile], width: int, *, current: bool
 ) -> Text:
     """One cell, exactly as wide as its column, dim for a model that cannot be used."""
     text = column.text(model)
@@ -217,9 +181,10 @@ def empty_text(catalogue: ModelCatalogue | None, query: str = "") -> str:
     )
 
 
-class ModelTable(SortableTable[ModelFile, ModelColumn]):
+class ModelTable(SortableTable[ModelFile]):
     """One row per model file, its key the path."""
 
+    COLUMNS = COLUMNS
     REST_CELLS_MIN = 18
 
     HELP: ClassVar[str | None] = """\
@@ -261,62 +226,48 @@ and say why.
     # --- what it shows ------------------------------------------------------
 
     def show_models(self, models: Sequence[ModelFile]) -> None:
-        """List these models instead."""
         self._models = tuple(models)
         self.list_rows()
 
     def set_filter(self, query: str) -> None:
-        """List what matches; the best match gets the cursor."""
         self.query_text = query
         self.label_columns()
         self.list_rows(keep_cursor=not query, follow=True)
 
     def set_current(self, path: str) -> None:
-        """Mark another model as the one in use."""
         if path != self.current:
             self.current = path
             self.list_rows()
 
     # --- what the base asks ---------------------------------------------------
 
-    def columns_at(self, width: int) -> list[ModelColumn]:
-        """The columns that have room, left to right."""
-        return columns_at(width)
+    @property
+    def all_rows(self) -> tuple[ModelFile, ...]:
+        return self._models
 
     def arranged(self) -> list[ModelFile]:
-        """The models to list, in order."""
         return arrange_models(self._models, self.query_text, self.order)
 
     def key_of(self, row: ModelFile) -> str:
-        """The path."""
         return row.path
 
-    def cell_of(self, row: ModelFile, column: ModelColumn, width: int) -> Text:
-        """One cell as it should look, exactly so wide."""
+    def cell_of(self, row: ModelFile, column: Column[ModelFile], width: int) -> Text:
         return cell_text(row, column, width, current=row.path == self.current)
 
-    def title_of(self, column: ModelColumn) -> str:
-        """A column's title, with an arrow where it sorts; matches sort themselves."""
-        arrow = "▼" if self.order.reverse else "▲"
-        sorts = column.key == self.order.column and not self.query_text
-        sign = arrow if sorts else ""
-        if column.right:
-            return f"{sign}{column.label}"
-        indent = "  " if column.key == "name" else ""
-        return f"{indent}{column.label}{sign}"
+    def title_of(self, column: Column[ModelFile]) -> str:
+        """Matches sort themselves: no arrow then."""
+        title = column.label if self.query_text else super().title_of(column)
+        return f"  {title}" if column.key == "name" else title
 
     def first_row(self) -> int:
-        """On the model in use, else at the top."""
         paths = [model.path for model in self.shown]
         if self.query_text or self.current not in paths:
             return 0
         return paths.index(self.current)
 
     def tell(self) -> None:
-        """Tell which model the cursor is on."""
         self.post_message(self.Pointed(self, self.pointed))
 
     def pick(self) -> None:
-        """Choose the model under the cursor."""
         if self.pointed is not None:
             self.post_message(self.Picked(self, self.pointed))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.actions import SkipAction
 from textual.containers import Container, Vertical
-from textual.message import Message
 from textual.widgets import Static
 
 from backends.state import ClusterState
 from tui.actions.keymap import bindings
+from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable
 from tui.model.quantities import (
@@ -41,6 +40,7 @@ from tui.widgets.strips import (
     parts_width,
     resubtitle,
 )
+from tui.widgets.table import Column, FilteredTable, fitting_columns
 from tui.widgets.waterfall import Waterfall
 
 if TYPE_CHECKING:
@@ -51,23 +51,12 @@ if TYPE_CHECKING:
     from textual.strip import Strip
 
     from backends.state import ClusterSnapshot, Link
-    from tui.api.services import Cluster
+    from tui.api.services import ClusterService
 
 
 NAME_CELLS = 10
 REMARK_CELLS_MIN = 16
 """With less room a remark is left out, not cut to nothing."""
-
-
-class LinkColumn(NamedTuple):
-    """One figure of every link."""
-
-    label: str
-    width: int
-    text: Callable[[Link], str]
-    from_width: int = 0
-    needs: Callable[[Link], bool] = lambda link: True
-    """Shown only if some link is so."""
 
 
 def _or_dash(text: Callable[[Link], str]) -> Callable[[Link], str]:
@@ -82,23 +71,33 @@ def _shares_passes(link: Link) -> bool:
     return shares_passes(link.generation.tokens_per_pass)
 
 
+def _column(
+    label: str,
+    width: int,
+    text: Callable[[Link], str],
+    from_width: int = 0,
+    needs: Callable[[Link], bool] = lambda link: True,
+) -> Column[Link]:
+    return Column(label, label, width, text, from_width=from_width, needs=needs)
+
+
 COLUMNS = (
-    LinkColumn("mode", 8, lambda link: link.mode),
-    LinkColumn("way", 8, lambda link: link.way or UNKNOWN, 100, _is_paired),
-    LinkColumn("protocol", 9, lambda link: link.protocol or "—", 76),
-    LinkColumn("rtt", 10, lambda link: rtt_text(link.rtt_ms)),
-    LinkColumn("trips/tok", 10, lambda link: trips_text(link).partition(",")[0]),
-    LinkColumn("trips/pass", 11, pass_trips_text, 123, _shares_passes),
-    LinkColumn("up/tok", 10, lambda link: bytes_text(link.bytes_up_per_token)),
-    LinkColumn("down/tok", 10, lambda link: bytes_text(link.bytes_down_per_token)),
-    LinkColumn("MB/s", 8, lambda link: rate_text(link, unit=""), 68),
-    LinkColumn(
+    _column("mode", 8, lambda link: link.mode),
+    _column("way", 8, lambda link: link.way or UNKNOWN, 100, _is_paired),
+    _column("protocol", 9, lambda link: link.protocol or "—", 76),
+    _column("rtt", 10, lambda link: rtt_text(link.rtt_ms)),
+    _column("trips/tok", 10, lambda link: trips_text(link).partition(",")[0]),
+    _column("trips/pass", 11, pass_trips_text, 123, _shares_passes),
+    _column("up/tok", 10, lambda link: bytes_text(link.bytes_up_per_token)),
+    _column("down/tok", 10, lambda link: bytes_text(link.bytes_down_per_token)),
+    _column("MB/s", 8, lambda link: rate_text(link, unit=""), 68),
+    _column(
         "home", 10, lambda link: bytes_text(link.weight_bytes_home), 88, _is_paired
     ),
-    LinkColumn("crossed up", 22, _or_dash(wire_up_text), 145, _is_paired),
-    LinkColumn("crossed down", 22, _or_dash(wire_down_text), 167, _is_paired),
-    LinkColumn("refused", 9, lambda link: f"{link.refused or '·'}", 112),
-    LinkColumn("waiting", 9, lambda link: f"{len(link.waiting) or '·'}", 112),
+    _column("crossed up", 22, _or_dash(wire_up_text), 145, _is_paired),
+    _column("crossed down", 22, _or_dash(wire_down_text), 167, _is_paired),
+    _column("refused", 9, lambda link: f"{link.refused or '·'}", 112),
+    _column("waiting", 9, lambda link: f"{len(link.waiting) or '·'}", 112),
 )
 
 
@@ -116,7 +115,6 @@ class LinkFigures(StripWidget):
     links: Drawn[tuple[Link, ...]] = Drawn(())
 
     def show(self, links: tuple[Link, ...]) -> None:
-        """Show the links as they are now."""
         if len(links) != len(self.links):
             self.refresh(layout=True)
         self.links = links
@@ -127,16 +125,12 @@ class LinkFigures(StripWidget):
     def draw(self, width: int, height: int) -> list[Strip]:
         if not self.links:
             return []
-        columns = [
-            column
-            for column in COLUMNS
-            if column.from_width <= width and any(map(column.needs, self.links))
-        ]
+        columns = fitting_columns(COLUMNS, self.links, width)
         headings = "".join(f"{column.label:>{column.width}}" for column in columns)
         head = line([(clip("link", NAME_CELLS) + headings, self.palette.dim)], width)
         return [head, *(self._row(link, columns, width) for link in self.links)]
 
-    def _row(self, link: Link, columns: Sequence[LinkColumn], width: int) -> Strip:
+    def _row(self, link: Link, columns: Sequence[Column[Link]], width: int) -> Strip:
         """A link's figures; one that is plain has none, but a reason."""
         palette = self.palette
         name = (clip(safe_line(link.worker), NAME_CELLS - 1) + " ", palette.strong)
@@ -176,9 +170,10 @@ def alerts_of(links: Sequence[Link]) -> str:
 NOTHING_YET = "No command went over a relay yet."
 
 
-class TrafficScreen(ConsoleScreen):
+class TrafficScreen(FilteredTable, ConsoleScreen):
     """The token waterfall over the table of commands."""
 
+    table: TrafficTable
     AUTO_FOCUS: ClassVar[str | None] = "TrafficTable"
 
     HELP: ClassVar[str | None] = TrafficTable.HELP
@@ -210,10 +205,7 @@ class TrafficScreen(ConsoleScreen):
     }
     """
 
-    class ExportWanted(Message):
-        """The user wants the latest tokens as a Chrome trace."""
-
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterService) -> None:
         super().__init__()
         self._cluster = cluster
         self.links = LinkFigures(id="traffic-links")
@@ -221,7 +213,7 @@ class TrafficScreen(ConsoleScreen):
         self.table = TrafficTable(id="traffic-table")
         self._detail = TrafficDetail(id="traffic-detail")
         self._empty = Static(NOTHING_YET, id="traffic-empty", markup=False)
-        self._filter_bar = FilterBar("worker, command", id="traffic-filter")
+        self.filter_bar = FilterBar("worker, command", id="traffic-filter")
         self._drafted = ""
         self._token = Container(id="traffic-token", classes="pane")
         self._commands = Container(id="traffic-commands", classes="pane -empty")
@@ -236,19 +228,18 @@ class TrafficScreen(ConsoleScreen):
             with Vertical(id="traffic-list"):
                 yield self.table
                 yield self._empty
-                yield self._filter_bar
+                yield self.filter_bar
             yield self._detail
 
     # --- what is shown --------------------------------------------------------
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
-        """Show newer passes and counters."""
         super().show_snapshot(snapshot)
         running = snapshot.state != ClusterState.IDLE
         self.links.show(snapshot.links)
         self.waterfall.show(snapshot.links, running=running)
         self.table.show(snapshot.links)
-        self._summarise()
+        self.summarise()
         self._drafted = acceptance_text(snapshot.speed.acceptance)
         self._badge()
 
@@ -256,7 +247,7 @@ class TrafficScreen(ConsoleScreen):
         said = [self.waterfall.chosen, alerts_of(self.links.links), self._drafted]
         resubtitle(self._token, " · ".join(filter(None, said)))
 
-    def _summarise(self) -> None:
+    def summarise(self) -> None:
         """Say how many rows there are; where there are none, why."""
         shown, query = len(self.table.shown), self.table.query_text
         self._commands.set_class(not shown, "-empty")
@@ -266,9 +257,9 @@ class TrafficScreen(ConsoleScreen):
             else NOTHING_YET
         )
         self._empty.update(with_keys(self.app, said))
-        rows = f"{shown} of {self.table.total} rows" if query else ""
+        rows = f"{shown} of {len(self.table.all_rows)} rows" if query else ""
         resubtitle(self._commands, rows)
-        self._filter_bar.note = f"{shown} found" if query else ""
+        self.filter_bar.note = f"{shown} found" if query else ""
 
     @on(TrafficTable.Pointed)
     def _pointed(self, event: TrafficTable.Pointed) -> None:
@@ -289,37 +280,8 @@ class TrafficScreen(ConsoleScreen):
         self.waterfall.choose_next()
 
     def action_export(self) -> None:
-        self.post_message(self.ExportWanted())
-
-    def action_sort(self) -> None:
-        self.table.set_order(self.table.order.next(self.table.column_keys))
-
-    def action_reverse(self) -> None:
-        self.table.set_order(self.table.order.by(self.table.order.column))
-
-    def action_move(self, rows: int) -> None:
-        self.table.move(rows)
-
-    def action_filter(self) -> None:
-        self._filter_bar.open()
-
-    def action_unfilter(self) -> None:
-        if not self._filter_bar.text:
-            raise SkipAction
-        self._filter_bar.action_clear()
-
-    @on(FilterBar.Changed)
-    def _filter_changed(self, event: FilterBar.Changed) -> None:
-        event.stop()
-        self.table.set_filter(event.text)
-        self._summarise()
-
-    @on(FilterBar.Left)
-    def _filter_left(self, event: FilterBar.Left) -> None:
-        event.stop()
-        self.table.focus()
+        console_of(self).export_trace()
 
     def copyable(self) -> Copyable | None:
-        """The row under the cursor."""
         row = self.table.pointed
         return Copyable(what="the row", text=row_text(row)) if row else None

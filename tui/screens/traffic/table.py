@@ -13,7 +13,7 @@ from backends.units import format_bytes
 from tui.model.quantities import UNKNOWN, count_cell, ratio_text, us_text
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import clip
-from tui.widgets.table import SortableTable, SortOrder
+from tui.widgets.table import Column, SortableTable, SortOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,122 +54,55 @@ def _crossed_text(figures: LinkCommand) -> str:
     return f"{format_bytes(crossed)}{ratio_text(crossed, said):>{RATIO_CELLS}}"
 
 
-class TrafficColumn(NamedTuple):
-    """One column of the table."""
-
-    key: str
-    label: str
-    width: int
-    """0: what the others leave."""
-    text: Callable[[TrafficRow], str]
-    order: Callable[[TrafficRow], float]
-    """By what it sorts; 0 for the columns of names."""
-    right: bool = True
-    from_width: int = 0
-    """Cells the table needs before this column appears."""
-    of_pairs: bool = False
-    """Shown only where a relay stands beside some worker."""
+def _or_dot(count: int) -> str:
+    return count_cell(count) if count else "·"
 
 
-COLUMNS = (
-    TrafficColumn(
-        "worker",
-        "worker",
-        9,
-        lambda row: safe_line(row.worker),
-        lambda row: 0,
-        right=False,
+def _is_paired(row: TrafficRow) -> bool:
+    return row.figures.wire_bytes_up is not None
+
+
+def _figure(
+    key: str,
+    width: int,
+    text: Callable[[LinkCommand], str],
+    order: Callable[[LinkCommand], float],
+    from_width: int = 0,
+    needs: Callable[[TrafficRow], bool] = lambda row: True,
+) -> Column[TrafficRow]:
+    """A column of numbers, titled by its key."""
+    return Column(
+        key,
+        key,
+        width,
+        lambda row: text(row.figures),
+        lambda row: order(row.figures),
+        True,
+        from_width,
+        needs,
+    )
+
+
+COLUMNS: tuple[Column[TrafficRow], ...] = (
+    Column("worker", "worker", 9, lambda row: safe_line(row.worker)),
+    Column("command", "command", 0, lambda row: safe_line(row.command)),
+    _figure("count", 7, lambda f: count_cell(f.count), lambda f: f.count),
+    _figure("up", 8, lambda f: format_bytes(f.bytes_up), lambda f: f.bytes_up, 74),
+    _figure(
+        "down", 8, lambda f: format_bytes(f.bytes_down), lambda f: f.bytes_down, 76
     ),
-    TrafficColumn(
-        "command",
-        "command",
-        0,
-        lambda row: safe_line(row.command),
-        lambda row: 0,
-        right=False,
-    ),
-    TrafficColumn(
-        "count",
-        "count",
-        7,
-        lambda row: count_cell(row.figures.count),
-        lambda row: row.figures.count,
-    ),
-    TrafficColumn(
-        "up",
-        "up",
-        8,
-        lambda row: format_bytes(row.figures.bytes_up),
-        lambda row: row.figures.bytes_up,
-        from_width=74,
-    ),
-    TrafficColumn(
-        "down",
-        "down",
-        8,
-        lambda row: format_bytes(row.figures.bytes_down),
-        lambda row: row.figures.bytes_down,
-        from_width=76,
-    ),
-    TrafficColumn(
-        "crossed",
-        "crossed",
-        12,
-        lambda row: _crossed_text(row.figures),
-        lambda row: _crossed(row.figures) or 0,
-        from_width=117,
-        of_pairs=True,
-    ),
-    TrafficColumn(
-        "local",
-        "local",
-        7,
-        lambda row: count_cell(row.figures.answered) if row.figures.answered else "·",
-        lambda row: row.figures.answered,
-        from_width=104,
-    ),
-    TrafficColumn(
-        "p50",
-        "p50",
-        7,
-        lambda row: us_text(row.figures.p50_us),
-        lambda row: row.figures.p50_us or 0,
-    ),
-    TrafficColumn(
-        "p99",
-        "p99",
-        7,
-        lambda row: us_text(row.figures.p99_us),
-        lambda row: row.figures.p99_us or 0,
-    ),
-    TrafficColumn(
-        "max",
-        "max",
-        7,
-        lambda row: us_text(row.figures.max_us),
-        lambda row: row.figures.max_us or 0,
-        from_width=94,
-    ),
-    TrafficColumn(
-        "errors",
-        "errors",
-        7,
-        lambda row: count_cell(row.figures.errors) if row.figures.errors else "·",
-        lambda row: row.figures.errors,
-        from_width=86,
-    ),
+    _figure("crossed", 12, _crossed_text, lambda f: _crossed(f) or 0, 117, _is_paired),
+    _figure("local", 7, lambda f: _or_dot(f.answered), lambda f: f.answered, 104),
+    _figure("p50", 7, lambda f: us_text(f.p50_us), lambda f: f.p50_us or 0),
+    _figure("p99", 7, lambda f: us_text(f.p99_us), lambda f: f.p99_us or 0),
+    _figure("max", 7, lambda f: us_text(f.max_us), lambda f: f.max_us or 0, 94),
+    _figure("errors", 7, lambda f: _or_dot(f.errors), lambda f: f.errors, 86),
 )
 
 
 def largest_first(order: SortOrder) -> bool:
     """Z before A, 9 before 1: numbers begin with the largest."""
     return (order.column not in NAMES) != order.reverse
-
-
-def columns_at(width: int, *, paired: bool) -> list[TrafficColumn]:
-    """The columns that have room."""
-    wanted = (column for column in COLUMNS if paired or not column.of_pairs)
-    return [column for column in wanted if column.from_width <= width]
 
 
 def rows_of(links: Iterable[Link]) -> list[TrafficRow]:
@@ -210,7 +143,7 @@ def _haystack(row: TrafficRow) -> str:
     return f"{row.worker} {row.command}".lower()
 
 
-def cell_text(row: TrafficRow, column: TrafficColumn, width: int) -> Text:
+def cell_text(row: TrafficRow, column: Column[TrafficRow], width: int) -> Text:
     """One cell, exactly as wide as its column; errors are loud, unused rows dim."""
     text = column.text(row)
     fitted = text.rjust(width) if column.right else clip(text, width)
@@ -226,8 +159,10 @@ def row_text(row: TrafficRow) -> str:
     return f"{row.worker} {row.command}: " + ", ".join(cells)
 
 
-class TrafficTable(SortableTable[TrafficRow, TrafficColumn]):
+class TrafficTable(SortableTable[TrafficRow]):
     """One row per worker and command."""
+
+    COLUMNS = COLUMNS
 
     HELP: ClassVar[str | None] = """\
 ## Commands
@@ -266,13 +201,7 @@ What llama-server asked of each worker, as the relay in front of it counted.
 
     # --- what it shows ------------------------------------------------------
 
-    @property
-    def total(self) -> int:
-        """Rows there are, the filtered ones too."""
-        return len(self._rows)
-
     def show(self, links: Sequence[Link]) -> None:
-        """Show newer figures."""
         rows = rows_of(links)
         if rows != self._rows:
             self._rows = rows
@@ -280,38 +209,25 @@ What llama-server asked of each worker, as the relay in front of it counted.
             # A pair needs a column more.
             self.on_resize()
 
-    def set_filter(self, query: str) -> None:
-        """Show only what matches."""
-        self.query_text = query
-        self.list_rows(follow=True)
-
     # --- what the base asks ---------------------------------------------------
 
-    def columns_at(self, width: int) -> list[TrafficColumn]:
-        """The columns that have room, left to right."""
-        paired = any(row.figures.wire_bytes_up is not None for row in self._rows)
-        return columns_at(width, paired=paired)
+    @property
+    def all_rows(self) -> list[TrafficRow]:
+        return self._rows
 
     def arranged(self) -> list[TrafficRow]:
-        """The rows to list, in order."""
         return arrange_rows(self._rows, self.query_text, self.order)
 
     def key_of(self, row: TrafficRow) -> str:
-        """Worker and command."""
         return row.key
 
-    def cell_of(self, row: TrafficRow, column: TrafficColumn, width: int) -> Text:
-        """One cell as it should look, exactly so wide."""
+    def cell_of(self, row: TrafficRow, column: Column[TrafficRow], width: int) -> Text:
         return cell_text(row, column, width)
 
-    def title_of(self, column: TrafficColumn) -> str:
-        """A column's title, with an arrow where it sorts."""
-        arrow = "▼" if largest_first(self.order) else "▲"
-        sign = arrow if column.key == self.order.column else ""
-        return f"{sign}{column.label}" if column.right else f"{column.label}{sign}"
+    def falls(self, order: SortOrder) -> bool:
+        return largest_first(order)
 
     def tell(self) -> None:
-        """Tell which row the cursor is on, and when its figures changed."""
         if self.pointed != self._told:
             self._told = self.pointed
             self.post_message(self.Pointed(self, self._told))

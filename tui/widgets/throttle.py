@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
 
-class Rarely:
+class Throttle:
     """Does something at once; a second request waits until a gap has passed.
 
     What is asked for last is always done: the work looks at what there is by then.
@@ -24,14 +24,16 @@ class Rarely:
         self._timer: Timer | None = None
         self._asked = False
 
-    def ask(self) -> None:
-        """Do it now, or when the gap is over."""
+    def ask(self, *, at_once: bool = False) -> None:
+        """Do it now, or when the gap is over; ``at_once`` never waits."""
         self._asked = True
-        if self._timer is None:
+        if at_once or self._timer is None:
             self._do()
 
     def _do(self) -> None:
         self._asked = False
+        if self._timer is not None:
+            self._timer.stop()
         self._timer = self._widget.set_timer(self._gap_s, self._gap_over)
         self._work()
 
