@@ -267,7 +267,7 @@ class Reconciler:
         try:
             await asyncio.wait([self._task])
         finally:
-            self._task.cancel()
+            self._break_off()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._request is not None:
             self._error = None
@@ -320,8 +320,12 @@ class Reconciler:
 
     def _ask(self, trigger: Trigger) -> None:
         self._request = trigger
-        if self._task is not None:
-            # Not a step more for the goal before: it would be taken for this one's.
+        # Not a step more for the goal before: it would be taken for this one's.
+        self._break_off()
+
+    def _break_off(self) -> None:
+        # Once: a second time would break off what it does to end whole.
+        if self._task is not None and not self._task.cancelling():
             self._task.cancel()
 
     def _forget(self, mended: str) -> None:

@@ -407,10 +407,13 @@ class AgentSession:
     async def start(self, spec: ProcessSpec) -> ProcessRecord:
         """Start a process in its own directory, detached from us.
 
-        Cancelled meanwhile it has happened, and is recorded, or not at all.
+        Cancelled meanwhile it has happened, and is ``seen``, or not at all.
         """
+        return await _finished(self._started(spec))
+
+    async def _started(self, spec: ProcessSpec) -> ProcessRecord:
         meta = Meta(role=spec.role, port=spec.port, digest=spec.digest)
-        work = self._ask(
+        answer = await self._ask(
             "start",
             START_TIMEOUT_S,
             name=checked_name(spec.name),
@@ -421,9 +424,14 @@ class AgentSession:
             meta=msgspec.json.encode(meta).decode(),
             **({"private": spec.private} if spec.private else {}),
         )
-        record = self._one(await _finished(work))
+        record = self._one(answer)
         if record is None:
             raise HostError(f"{spec.name} did not start on {self.name}: it is gone")
+        seen = self._seen.get(spec.name)
+        if seen is None or seen.incarnation != record.incarnation:
+            # The news of it may come late, after a stop of everything that is seen.
+            self._seen[spec.name] = record
+            self._tell()
         return record
 
     async def record(self, name: str) -> ProcessRecord | None:

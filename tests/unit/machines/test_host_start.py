@@ -281,6 +281,9 @@ async def test_a_start_that_is_cancelled_is_whole_or_not_at_all(
         await asyncio.sleep(milliseconds / 1000)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        seen = [record.incarnation for record in host.seen if record.alive]
+        there = [r.incarnation for r in await host.records() if r.alive]
+        assert seen == there
         await host.stop("p")
     assert await host.orphans() == []
 
