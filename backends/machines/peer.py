@@ -260,16 +260,14 @@ class SshPeer:
 
     async def look(self) -> None:
         """Probe it now; whoever asks meanwhile shares the answer."""
-        if not self.connection.connected:
-            await self._reach()
+        await self._reach()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         await asyncio.shield(self._looking)
 
     async def model(self, path: str) -> ModelInfo:
         """The header of a model there, read once."""
-        if not self.connection.connected:
-            await self._reach()
+        await self._reach()
         cache = self._paths.cache_dir / "headers"
         return await read_there(self.connection, path, cache)
 
@@ -279,6 +277,8 @@ class SshPeer:
         await self.look()
 
     async def _reach(self) -> None:
+        if self.connection.connected:
+            return
         if self.connection.state.phase is ConnectionPhase.ASKING:
             # The question may be out of date: somebody logs in with ssh meanwhile.
             moved = self._moved
@@ -353,6 +353,7 @@ class SshPeer:
 
     async def provision(self, mode: ProvisionMode) -> str:
         """Install engine and helper; what may surprise about how, in one sentence."""
+        await self._reach()
         engine = await self._readers.engine()
         head = await self._readers.host.machine()
         done = await self._at_work(
@@ -373,6 +374,7 @@ class SshPeer:
 
     async def copy_model(self, source: Path) -> str:
         """Copy a model file; its path there."""
+        await self._reach()
         there = await self._at_work(
             copy_model(self.connection, source, report=self._report)
         )
@@ -381,6 +383,7 @@ class SshPeer:
 
     async def clean(self) -> int:
         """Remove what was installed; the bytes freed."""
+        await self._reach()
         host = self.host if self.facts.relay_version else None
         freed = await self._at_work(clean(self.connection, host))
         await self._look_anew()
