@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,9 +13,6 @@ from hypothesis import HealthCheck, settings
 from backends.garbage import spare_modules
 from backends.paths import Paths
 from tools.run_tests import COUNTS_VARIABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # These machines are shared: one may stand still for longer than any example takes.
 settings.register_profile(
@@ -31,14 +28,12 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Spare thousands of tests a search for garbage among what stays to the end."""
     gc.collect()
     spare_modules()
     gc.set_threshold(100_000, 50, 100)
 
 
 def pytest_runtest_logfinish() -> None:
-    """Count a test for the progress that ``make test`` shows."""
     # The processes of xdist have their tests counted by the one that they report to.
     counts = os.environ.get(COUNTS_VARIABLE)
     if counts and "PYTEST_XDIST_WORKER" not in os.environ:
@@ -48,7 +43,6 @@ def pytest_runtest_logfinish() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the controller that the developer runs out of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         runtime = tmp_path_factory.mktemp("run")
         runtime.chmod(0o700)

@@ -11,11 +11,13 @@ import subprocess
 import sysconfig
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from backends.client.http import request
@@ -24,11 +26,6 @@ from backends.state import ClusterSnapshot
 from tests.kit.models import write_llama
 from tests.kit.processes import kill_until_none, processes_of
 from tui.cli.status import cluster_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import psutil
 
 WAIT_S = 60.0
 PAUSE_MIN_S = 0.02

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 
 from backends.client.client import ControllerClient
 from backends.errors import ControllerError
 from backends.paths import user_paths
 from backends.planning.blueprint import needed_names
-from backends.state import ClusterState, ProcessState
-
-if TYPE_CHECKING:
-    import pytest
-
-    from backends.state import ClusterSnapshot, Plan
-    from tests.engine.conftest import User
+from backends.state import ClusterSnapshot, ClusterState, Plan, ProcessState
+from tests.engine.conftest import User
 
 SETTLE_S = 90.0
 SETTLED = (ClusterState.SERVING, ClusterState.IDLE, ClusterState.FAILED)

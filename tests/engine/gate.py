@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 from shlex import quote
-from typing import TYPE_CHECKING
 
 import psutil
 
 from backends.engine.find import find_engine
 from backends.paths import user_paths
-from tests.engine.conftest import wait_for
+from tests.engine.conftest import User, wait_for
 from tests.kit.processes import with_word
-
-if TYPE_CHECKING:
-    from tests.engine.conftest import User
 
 # Questions (--version, --help) pass; a server that is to serve waits.
 SERVER = """#!/bin/sh

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.native.stock import engine, start_worker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 HELD = 2
 """Layers of that device: the last one, and the output."""

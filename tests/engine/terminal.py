@@ -12,12 +12,9 @@ import subprocess
 import termios
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from tests.engine.conftest import WAIT_S
-
-if TYPE_CHECKING:
-    from tests.engine.conftest import User
+from tests.engine.conftest import WAIT_S, User
 
 ROWS, COLUMNS = 36, 120
 

@@ -6,19 +6,14 @@ import signal
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from backends.engine.find import find_engine
 from backends.paths import user_paths
-from tests.engine.conftest import wait_for
+from tests.engine.conftest import User, wait_for
 from tests.native.stock import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.engine.conftest import User
 
 ASK = ("Who are you?", "--temperature", "0")
 

@@ -6,29 +6,27 @@ import asyncio
 import os
 import random
 import signal
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from backends.client.client import ControllerClient
 from backends.errors import DllmError
 from backends.state import (
     ChatChange,
     ChatMessage,
     ChatRequest,
+    ChatState,
     ClusterState,
+    Conversation,
+    Reply,
     Sampling,
 )
 from tests.engine.conftest import User, somebody
 from tests.engine.driving import client_of, kill_controller, settled
 from tests.engine.terminal import Terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from backends.client.client import ControllerClient
-    from backends.state import ChatState, Conversation, Reply
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 

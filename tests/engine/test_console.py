@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from textual.pilot import Pilot
 
 from backends.client.client import ControllerClient
 from backends.paths import user_paths
@@ -16,11 +17,6 @@ from tests.engine.conftest import WAIT_S, User
 from tests.tui.helpers import last_answer
 from tui.app.app import DllmApp
 from tui.screens.cluster.chat_pane import Composer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.pilot import Pilot
 
 pytestmark = pytest.mark.engine
 

@@ -16,15 +16,12 @@ import threading
 import time
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.engine.conftest import wait_for
+from tests.engine.conftest import User, wait_for
 from tests.kit.processes import with_word
-
-if TYPE_CHECKING:
-    from tests.engine.conftest import User
 
 pytestmark = [pytest.mark.trial, pytest.mark.engine, pytest.mark.timeout(1800)]
 

@@ -12,17 +12,14 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from backends.speculation.auto import WORTH
-from tests.engine.conftest import running_pid, wait_for
+from tests.engine.conftest import User, running_pid, wait_for
 from tests.kit.models import write_llama
 from tests.native.stock import engine
-
-if TYPE_CHECKING:
-    from tests.engine.conftest import User
 
 pytestmark = pytest.mark.engine
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
-from tests.engine.conftest import wait_for
-
-if TYPE_CHECKING:
-    from tests.engine.conftest import User
+from tests.engine.conftest import User, wait_for
 
 pytestmark = pytest.mark.engine
 

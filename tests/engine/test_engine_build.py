@@ -12,20 +12,16 @@ import io
 import os
 import shutil
 import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from backends.engine import build, build_errors, find, install, versions
+from backends.engine.build import BuildProgress
 from backends.errors import EngineError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from backends.engine.build import BuildProgress
-    from backends.paths import Paths
+from backends.paths import Paths
 
 pytestmark = pytest.mark.engine
 CMAKELISTS = """

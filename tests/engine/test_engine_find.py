@@ -8,8 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
@@ -26,6 +26,7 @@ from backends.engine.explain import explain
 from backends.engine.logs import LoadLog, clean_lines
 from backends.engine.server import Health, ServerClient
 from backends.errors import EngineError
+from backends.machines.agent import AgentSession
 from backends.machines.local import local_host_for_now
 from backends.paths import Paths, user_paths
 from backends.state import (
@@ -37,11 +38,6 @@ from backends.state import (
 )
 from tests.kit.models import write_llama
 from tests.native.stock import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from backends.machines.agent import AgentSession
 
 pytestmark = pytest.mark.engine
 HELLO = ChatRequest(

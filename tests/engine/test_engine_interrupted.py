@@ -10,15 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from backends.engine import build, install, versions
+from backends.engine.build import BuildProgress
 from backends.paths import user_paths
-
-if TYPE_CHECKING:
-    from backends.engine.build import BuildProgress
 
 pytestmark = pytest.mark.engine
 

@@ -13,7 +13,8 @@ import re
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,9 +22,6 @@ from backends.demo import MODEL_PATH
 from tests.engine.conftest import User, wait_for
 from tests.engine.head_device import engine_with_device
 from tests.native.stock import engine
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.trial, pytest.mark.engine]
 

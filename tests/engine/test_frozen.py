@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-if TYPE_CHECKING:
-    from tests.engine.conftest import User
+from tests.engine.conftest import User
 
 pytestmark = pytest.mark.engine
 

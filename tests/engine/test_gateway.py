@@ -8,7 +8,8 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -16,9 +17,6 @@ import pytest
 
 from tests.engine.conftest import User, running_pid, somebody, wait_for
 from tests.kit.processes import with_word
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.engine
 

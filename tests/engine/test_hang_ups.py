@@ -6,15 +6,12 @@ import os
 import pty
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from tests.engine.conftest import User, wait_for
 from tests.engine.test_kills import engine_processes, serve
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.engine
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
+from backends.client.client import ControllerClient
 from backends.errors import DllmError
-from backends.state import Ask, ClusterState
+from backends.state import Ask, ClusterSnapshot, ClusterState, Plan
+from tests.engine.conftest import User
 from tests.engine.driving import alive, client_of, kill_controller, settled, wanted
-
-if TYPE_CHECKING:
-    from backends.client.client import ControllerClient
-    from backends.state import ClusterSnapshot, Plan
-    from tests.engine.conftest import User
 
 pytestmark = [pytest.mark.trial, pytest.mark.engine]
 

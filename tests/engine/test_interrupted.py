@@ -6,18 +6,13 @@ import os
 import random
 import signal
 import time
-from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
-from tests.engine.conftest import somebody, wait_for
+from tests.engine.conftest import User, somebody, wait_for
 from tests.kit.processes import is_agent, words_of
 from tests.native.stock import free_port
-
-if TYPE_CHECKING:
-    import psutil
-
-    from tests.engine.conftest import User
 
 TRIES = int(os.environ.get("DLLM_TEST_INTERRUPTS", "10"))
 pytestmark = [

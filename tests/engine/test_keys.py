@@ -7,16 +7,12 @@ import socket
 import subprocess
 import sys
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
-from tests.engine.conftest import wait_for
-
-if TYPE_CHECKING:
-    from tests.engine.conftest import User
+from tests.engine.conftest import User, wait_for
 
 pytestmark = pytest.mark.engine
 

@@ -7,11 +7,12 @@ import os
 import signal
 import time
 from statistics import median
-from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.state import Ask, ClusterState
+from backends.client.client import ControllerClient
+from backends.state import Ask, ClusterSnapshot, ClusterState
+from tests.engine.conftest import User
 from tests.engine.driving import (
     alive,
     client_of,
@@ -20,11 +21,6 @@ from tests.engine.driving import (
     settled,
     wanted,
 )
-
-if TYPE_CHECKING:
-    from backends.client.client import ControllerClient
-    from backends.state import ClusterSnapshot
-    from tests.engine.conftest import User
 
 pytestmark = [pytest.mark.trial, pytest.mark.engine, pytest.mark.timeout(600)]
 

@@ -11,8 +11,9 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -24,17 +25,12 @@ from backends.models.layers import read_model
 from backends.paths import relay_binary, user_paths
 from backends.split.layout import even_counts, make_split
 from backends.split.loads import device_loads
-from backends.state import FlashAttention, ServerSettings
+from backends.state import DeviceMemory, EngineInfo, FlashAttention, ServerSettings
 from tests.engine.conftest import wait_for
 from tests.engine.test_engine_find import flags_of
 from tests.kit.models import write_llama
 from tests.native.stock import engine as pinned_engine
 from tests.native.stock import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from backends.state import DeviceMemory, EngineInfo
 
 pytestmark = [pytest.mark.trial, pytest.mark.engine]
 MIB = 1 << 20

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,12 +20,7 @@ from backends.models.layers import read_model
 from backends.paths import Paths, user_paths
 from backends.split.layout import make_split
 from backends.state import MemorySource, Plan, WorkerSpec
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from tests.engine.conftest import User
+from tests.engine.conftest import User
 
 pytestmark = pytest.mark.engine
 PLAN = Plan(

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.engine.conftest import User
 from tests.kit.models import write_llama
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.engine.conftest import User
 
 pytestmark = pytest.mark.engine
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,21 +21,14 @@ from backends.link.relay import worker_weights
 from backends.models.header import read_header
 from backends.models.layers import read_model
 from backends.paths import relay_binary
-from backends.split.flags import check_exact, compile_split
+from backends.split.flags import Placement, check_exact, compile_split
 from backends.split.layout import make_split
 from backends.split.measured import ServerLog, held_split, measured_split
 from backends.state import Plan, WorkerSpec
 from backends.state.links import Held, WorkerWeights
 from tests.kit.models import write_llama
-from tests.native.relaying import running
+from tests.native.relaying import Relay, running
 from tests.native.stock import engine, free_port, start, start_worker, wait_until_up
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from backends.split.flags import Placement
-    from tests.native.relaying import Relay
 
 pytestmark = pytest.mark.engine
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from backends.engine.find import find_engine
 from backends.paths import user_paths
-from tests.engine.conftest import wait_for
+from tests.engine.conftest import User, wait_for
 from tests.native.stock import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.engine.conftest import User
 
 pytestmark = pytest.mark.engine
 ASK = ("Who are you?", "--temperature", "0")

@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.engine.conftest import wait_for
+from tests.engine.conftest import User, wait_for
 from tests.native.stock import engine
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.engine.conftest import User
 
 pytestmark = pytest.mark.engine
 

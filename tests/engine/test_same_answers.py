@@ -9,22 +9,19 @@ from __future__ import annotations
 import json
 import os
 import urllib.request
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from backends.paths import relay_binary
 from tests.kit.models import write_llama
 from tests.native.pairing import paired
+from tests.native.relaying import Relay
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from tests.native.relaying import Relay
 
 pytestmark = [pytest.mark.trial, pytest.mark.engine]
 

@@ -6,20 +6,15 @@ import os
 import shlex
 import signal
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
 from backends.controller.lock import lock_holder
-from tests.engine.conftest import wait_for
+from tests.engine.conftest import User, wait_for
 from tests.kit.processes import kill_until_none
 from tests.native.stock import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.engine.conftest import User
 
 pytestmark = pytest.mark.engine
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.engine.conftest import wait_for
+from tests.engine.conftest import User, wait_for
 from tests.kit.processes import with_word
-
-if TYPE_CHECKING:
-    from tests.engine.conftest import User
 
 pytestmark = pytest.mark.engine
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from gguf import GGUFReader
 
 from backends.models.sparse_copy import plan_sparse, write_sparse
 from backends.paths import relay_binary
-from tests.engine.conftest import wait_for
+from tests.engine.conftest import User, wait_for
 from tests.kit.models import write_llama
 from tests.native.pairing import FarEnd
-from tests.native.relaying import running
+from tests.native.relaying import Relay, running
 from tests.native.stock import (
     SHORT_PROMPT,
     Cluster,
@@ -28,12 +28,6 @@ from tests.native.stock import (
     start,
     start_worker,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.engine.conftest import User
-    from tests.native.relaying import Relay
 
 pytestmark = pytest.mark.engine
 

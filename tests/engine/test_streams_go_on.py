@@ -9,19 +9,17 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 import pytest
 
 from tests.engine.conftest import User, somebody, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 

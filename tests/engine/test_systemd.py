@@ -6,19 +6,15 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.engine.conftest import wait_for
+from tests.engine.conftest import User, wait_for
 from tests.kit.processes import kill_until_none
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.engine.conftest import User
 
 SYSTEMD = Path("/lib/systemd/systemd")
 BOOTED = "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system"

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import http.client
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
 from backends.gateway.stream import Replay
-from tests.engine.conftest import wait_for
+from tests.engine.conftest import User, wait_for
 from tests.kit.processes import with_word
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.engine.conftest import User
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 

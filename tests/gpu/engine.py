@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from backends.engine import install
 from backends.engine.versions import DEFAULT
 from backends.paths import user_paths
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def cache_home() -> Path:

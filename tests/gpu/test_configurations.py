@@ -7,19 +7,15 @@ big head with 82 % of the layers, a small one with 15 %, and one without a devic
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.engine.conftest import wait_for
+from tests.engine.conftest import User, wait_for
 from tests.gpu import engine
 from tests.native.stock import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.engine.conftest import User
 
 ASK = ("Who are you?", "--temperature", "0")
 GPU = "local/Vulkan0"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.gpu.conftest import listed
 from tests.native.stock import Cluster, free_port, start, start_worker, wait_until_up
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROMPT = list(range(20, 40))
 TOKENS = 12

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from backends.controller.chat import live
 from backends.controller.chat.chats import Chats
+from backends.controller.chat.live import LiveChat
 from backends.controller.chat.store import ChatStore
-from backends.state import ChatDelta, ChatQuestion, Conversation, Reply, Turn
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
-    from pathlib import Path
-
-    import pytest
-
-    from backends.controller.chat.live import LiveChat
-    from backends.state import ChatRequest, ChatState
+from backends.state import (
+    ChatDelta,
+    ChatQuestion,
+    ChatRequest,
+    ChatState,
+    Conversation,
+    Reply,
+    Turn,
+)
 
 MODEL = "/models/m.gguf"
 DONE = ChatDelta(done=True, finish_reason="stop")
 
 
 def conversation(chat: str = "one", **fields: object) -> Conversation:
-    """One with a turn in it."""
     reply = Reply(text="Because.", model=MODEL, finish_reason="stop")
     turns = (Turn(question="Why?", replies=(reply,)),)
     values = {"cluster": "default", "model": MODEL, "turns": turns} | fields
@@ -53,7 +55,6 @@ class Model:
             self.closed += 1
 
     def say(self, *deltas: ChatDelta) -> None:
-        """Let pieces come."""
         for delta in deltas:
             self.deltas.put_nowait(delta)
 
@@ -64,7 +65,6 @@ class Model:
         turns: int = 0,
         again: int | None = None,
     ) -> None:
-        """Ask in a conversation of so many turns, or again the question there."""
         asked = ChatQuestion(question=question, turns=turns, again=again)
         at = float(len(self.asked))
         chat.ask(asked, Reply(model=MODEL, at=at), self.answers)
@@ -72,7 +72,6 @@ class Model:
 
 @asynccontextmanager
 async def chats_in(folder: Path, *, keep: bool = True) -> AsyncIterator[Chats]:
-    """The conversations of a controller; closed as it would."""
     chats = Chats(ChatStore(folder), lambda: keep, save_s=0.01)
     yield chats
     await chats.close()
@@ -80,7 +79,6 @@ async def chats_in(folder: Path, *, keep: bool = True) -> AsyncIterator[Chats]:
 
 @asynccontextmanager
 async def a_chat(folder: Path) -> AsyncIterator[tuple[Model, LiveChat]]:
-    """The current conversation with a model, and who answers in it."""
     async with chats_in(folder) as chats:
         yield Model(), await chats.current("default", MODEL)
 
@@ -104,7 +102,6 @@ class Disk:
 async def until_state(
     states: AsyncGenerator[ChatState, None], condition: Callable[[ChatState], object]
 ) -> ChatState:
-    """The first state told that fulfils a condition."""
     async with asyncio.timeout(10):
         async for state in states:
             if condition(state):

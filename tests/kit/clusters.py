@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from backends.config import Config
 from backends.controller.cluster import Cluster
@@ -15,20 +17,15 @@ from backends.controller.gateway import ApiPorts
 from backends.controller.journal import Journal, Record
 from backends.controller.processes import ProcessBook
 from backends.controller.snapshot_store import SnapshotStore
+from backends.engine.ask import Engine
 from backends.errors import ModelError
 from backends.machines.readers import Readers
 from backends.paths import Paths
 from backends.speculation.auto import TrialBook
+from backends.state import ClusterState, ModelInfo, Plan
 from tests.kit.machines import Cast, engine_of
 from tests.kit.waiting import PATIENCE_S
 from tests.unit.planning import machines as planned
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from backends.engine.ask import Engine
-    from backends.state import ClusterState, ModelInfo, Plan
 
 
 class ScriptedReaders(Readers):
@@ -58,7 +55,6 @@ def paths_in(folder: Path) -> Paths:
 
 
 def plan_on(*peers: str) -> Plan:
-    """A plan for workers on these machines, or for this one alone."""
     known = [planned.peer(name, "CPU") for name in peers if name != "local"]
     here = planned.here("CPU")
     return planned.plan_for(here, *known, peers=tuple(peer.name for peer in known))

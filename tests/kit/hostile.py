@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 T = TypeVar("T")
 
@@ -43,7 +41,6 @@ OURS = {
 
 
 def hostile(text: str) -> str:
-    """The text with the attack behind it; the same in each place that names it."""
     if text.count("/") == 1 and not text.startswith("/"):
         return "/".join(map(_named, text.split("/")))
     return _named(text)
@@ -54,7 +51,6 @@ def _named(text: str) -> str:
 
 
 def filled(value: T) -> T:
-    """The value with every text in it made hostile, at any depth."""
     made: Any = _filled(value, ())
     return made  # type: ignore[no-any-return]
 
@@ -89,10 +85,8 @@ def _filled_mapping(value: Mapping[object, object]) -> dict[object, object]:
 
 
 def drives(shown: str) -> list[str]:
-    """The parts of a shown text that would drive a terminal."""
     return [repr(found) for found in DRIVES.findall(shown)]
 
 
 def troubles(shown: str) -> list[str]:
-    """The same, and what is left of it."""
     return drives(shown) + [trace for trace in TRACES if trace in shown]

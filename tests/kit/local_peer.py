@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from subprocess import PIPE
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import asyncssh
 from msgspec.structs import replace
@@ -17,6 +19,7 @@ from backends.errors import HostError
 from backends.machines.agent import AgentSession
 from backends.machines.facts import MachineTold
 from backends.machines.local import PipeStream
+from backends.machines.machine import Machine
 from backends.machines.peer import SshPeer
 from backends.machines.shell import (
     RUN_TIMEOUT_S,
@@ -25,22 +28,13 @@ from backends.machines.shell import (
     greeting_of,
     script,
 )
-from backends.machines.ssh.connection import ConnectionState
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
-    from backends.machines.machine import Machine
-    from backends.machines.ssh.connection import Connection
-    from backends.paths import Paths
-
+from backends.machines.ssh.connection import Connection, ConnectionState
+from backends.paths import Paths
 
 RTT_MS = 1.5
 
 
 def write_program(path: Path, answer: str, code: int = 0, padding: int = 0) -> Path:
-    """A program that prints a line whatever it is asked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = f"#!/bin/sh\necho '{answer}'\nexit {code}\n"
     path.write_bytes(text.encode() + b"#" * padding)
@@ -74,12 +68,10 @@ class LocalShell:
         self._sh = sh
 
     def program(self, name: str, answer: str, code: int = 0) -> None:
-        """A program that is found before the system's own."""
         write_program(self.home / "bin" / name, answer, code)
         self.env["PATH"] = f"{self.home}/bin:{os.environ['PATH']}"
 
     async def connect(self) -> None:
-        """Be greeted, as a connection is that begins."""
         told = await self.run(script("greet"))
         self.greeting = greeting_of(told.stdout)
 
@@ -106,7 +98,6 @@ class LocalShell:
             server.close()
 
     async def ping_ms(self) -> float:
-        """As the protocol says."""
         return 0.01
 
     async def run(

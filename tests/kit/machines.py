@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
 from backends.data_place import DataPlace
-from backends.engine.ask import SPEC_TYPE
+from backends.engine.ask import SPEC_TYPE, Engine
 from backends.errors import (
     EngineError,
     HostError,
@@ -26,8 +26,10 @@ from backends.machines.agent import Orphan, ProcessRecord, ProcessSpec
 from backends.planning.blueprint import short_name
 from backends.planning.pairing import CAN_PAIR, CAN_SEAL
 from backends.state import (
+    Device,
     EngineSource,
     LogChunk,
+    ModelInfo,
     Peer,
     PeerQuestion,
     PeerState,
@@ -37,12 +39,6 @@ from backends.state import (
     Transport,
 )
 from tests.unit.planning import machines as planned
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from backends.engine.ask import Engine
-    from backends.state import Device, ModelInfo
 
 START_S = 0.05
 DIES_AFTER_WORKER_S = 0.1
@@ -146,7 +142,6 @@ class Host:
         return record
 
     def ends(self, name: str, **how: int) -> None:
-        """A process ends; what depends on it dies of that."""
         record = self.processes[name]
         self.listening.discard(record.pid)
         self.put(replace(record, state=ProcessState.EXITED, **how))
@@ -244,7 +239,6 @@ class ScriptedMachine:
 
     @property
     def processes(self) -> Host:
-        """The processes there, whoever can reach them."""
         return self._host
 
     @property
@@ -254,7 +248,6 @@ class ScriptedMachine:
         return replace(known, since=self.away_since)
 
     def breaks(self) -> None:
-        """All connections to it break."""
         broken, self.tunnels = self.tunnels, []
         for tunnel in broken:
             tunnel.breaks()
@@ -328,7 +321,6 @@ class Cast:
         self.machines = {n: ScriptedMachine(self, n) for n in ("local", *names)}
 
     def number(self) -> int:
-        """A number never given before: of a process, a port, a way."""
         self._number += 1
         return self._number
 
@@ -361,7 +353,6 @@ class Cast:
         )
 
     def holder(self, short: str) -> tuple[Host, ProcessRecord]:
-        """The machine that runs a process, and its record."""
         for machine in self.machines.values():
             for record in machine.processes.seen:
                 if short_name(record.name) == short and record.alive:
@@ -394,7 +385,6 @@ class Cast:
             host.ends(server.name, exit_signal=signal.SIGABRT)
 
     def server_at(self, port: int) -> ProcessRecord | None:
-        """The llama-server that listens at a port."""
         for machine in self.all():
             for record in machine.processes.seen:
                 if record.port == port and record.pid in machine.processes.listening:

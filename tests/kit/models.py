@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import gguf
 import numpy as np
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 N_VOCAB = 512
 N_HEAD = 4
@@ -195,11 +192,9 @@ class Tensors:
             self._writer.add_tensor(f"{name}.weight", weights.astype(np.float16))
 
     def add_norm(self, name: str, count: int) -> None:
-        """A vector of ones."""
         self._writer.add_tensor(f"{name}.weight", np.ones(count, np.float32))
 
     def add_first_half(self, name: str, count: int) -> None:
-        """A matrix that passes on the first of two vectors, set end to end."""
         weights = np.eye(count, 2 * count, dtype=np.float16)
         self._writer.add_tensor(f"{name}.weight", weights)
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import psutil
 
 from tests.kit.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
@@ -30,7 +27,6 @@ def processes_of(home: Path) -> list[psutil.Process]:
 
 
 def name_of(process: psutil.Process) -> str:
-    """Its name; empty once it is gone."""
     try:
         return process.name()
     except psutil.Error:
@@ -38,7 +34,6 @@ def name_of(process: psutil.Process) -> str:
 
 
 def words_of(process: psutil.Process) -> list[str]:
-    """Its command line; nothing once it is gone."""
     try:
         return process.cmdline()
     except psutil.Error:
@@ -46,14 +41,12 @@ def words_of(process: psutil.Process) -> list[str]:
 
 
 def is_agent(process: psutil.Process) -> bool:
-    """Tell the agent from the relay, which is the same program."""
     return words_of(process)[1:2] == ["host"]
 
 
 def with_word(
     processes: Iterable[psutil.Process], word: str, name: str = ""
 ) -> list[psutil.Process]:
-    """The processes with this argument, and with this name if one is given."""
     return [
         process
         for process in processes
@@ -62,7 +55,6 @@ def with_word(
 
 
 def kill_all(processes: Iterable[psutil.Process]) -> None:
-    """kill -9 each; one may have ended since it was found, also because of another."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

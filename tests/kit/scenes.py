@@ -12,21 +12,26 @@ import re
 import shlex
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from msgspec.structs import replace
 
+from backends.controller.cluster import Cluster
 from backends.controller.clusters import Clusters
 from backends.engine.server import Counts, Health, ServerClient
 from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.gateway.control import GatewayLink
+from backends.gateway.target import Target
 from backends.speculation import auto
 from backends.state import (
     DEFAULT_CLUSTER,
     Actor,
     ClusterState,
+    Failure,
+    Plan,
     ProcessRole,
     ServerSettings,
     Speculation,
@@ -37,13 +42,6 @@ from tests.kit.full_disk import little_room
 from tests.kit.machines import Cast
 from tests.kit.virtual_time import in_virtual_time
 from tests.unit.planning import machines as planned
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.controller.cluster import Cluster
-    from backends.gateway.target import Target
-    from backends.state import Failure, Plan
 
 ANNA = Actor(program="scene", user="anna")
 PATIENCE = "3600"
@@ -105,7 +103,6 @@ class Scene:
                 self.cast.died(record)
 
     def on(self, cluster: str) -> None:
-        """From here on another cluster is meant."""
         self._on = cluster
 
     @property
@@ -168,7 +165,6 @@ class Scene:
         self._asked = plan
 
     async def serves(self, *words: str) -> None:
-        """Launch, and wait until that serves."""
         await self.launch(*words)
         await self.until("serving")
 
@@ -177,18 +173,15 @@ class Scene:
         await self.cluster.want(None, by=ANNA)
 
     async def checks(self, *words: str) -> None:
-        """Look whether a plan can be had, before anything is stopped for it."""
         await self.cluster.require_possible(self._plan(*words))
 
     async def looks_at_losses(self) -> None:
         await self.cluster.look_at_fallbacks(0.0)
 
     def losses(self, *names: str) -> None:
-        """The snapshot shows what goes on without each of these."""
         assert [one.lost for one in self.now.fallbacks] == list(names)
 
     async def refused(self, text: str, verb: str, *words: str) -> None:
-        """A request is refused, with a sentence that has this text."""
         with pytest.raises(DllmError, match=re.escape(text)):
             await self._do(verb, *words)
 
@@ -214,7 +207,6 @@ class Scene:
             host.ends(record.name, exit_signal=signal.SIGKILL)
 
     def deletes(self, name: str) -> None:
-        """Something else deletes the directory of a process, which ends."""
         host, record = self.cast.holder(name)
         host.ends(record.name)
         del host.processes[record.name]
@@ -236,7 +228,6 @@ class Scene:
         self.clusters.show_peers(self.cast.values())
 
     def silent(self, name: str, seconds: str) -> None:
-        """A machine is cut off that was silent for so long already."""
         self.away(name)
         self.cast.machines[name].away_since = time.time() - float(seconds)
 
@@ -258,24 +249,19 @@ class Scene:
         getattr(self.cast, how).remove(name)
 
     def becomes(self, name: str, state: str) -> None:
-        """A process is ``running`` or ``not responding``."""
         host, record = self.cast.holder(name)
         host.put(replace(record, state=type(record.state)(state)))
 
     def dies(self, name: str, times: str = "1", words: str = "it broke") -> None:
-        """The next processes of that name end as soon as they are started."""
         self.cast.dying[name] = [f"{words}\n"] * int(times)
 
     def bare(self, state: str) -> None:
-        """Somebody else's rpc-server is ``gone``, or ``there``."""
         self._has_bare = state == "there"
 
     def appears(self, machine: str, name: str) -> None:
-        """A process runs that nothing wants any more."""
         self.cast.appears(machine, name, ProcessRole.WORKER)
 
     def orphan(self, name: str) -> None:
-        """A process of ours whose directory is lost."""
         self.cast.machines["local"].processes.lost.append(f"default/{name}")
 
     def orphans(self, *names: str) -> None:
@@ -283,23 +269,19 @@ class Scene:
         assert [name.removeprefix("default/") for name in lost] == list(names)
 
     def connected(self, name: str) -> None:
-        """A machine can be reached again, and nobody has looked at it yet."""
         self.cast.machines[name].there = True
 
     def removed(self, machine: str) -> None:
-        """A machine is taken out of the settings."""
         del self.cast.machines[machine]
         self.clusters.show_peers(self.cast.values())
 
     def snatched(self, *programs: str) -> None:
-        """Other programs take the ports that are about to be ours."""
         self.cast.snatched.extend(programs)
 
     def taken(self, port: str, program: str) -> None:
         self.cast.machines["local"].processes.taken[int(port)] = program
 
     def small(self, *names: str) -> None:
-        """These machines have no memory left."""
         for name in names:
             self.cast.machines[name].device = planned.device(name, "CPU", 1)
 
@@ -311,18 +293,15 @@ class Scene:
         self.cast.load_s = float(seconds)
 
     def lost(self, model: str) -> None:
-        """A model's file vanishes."""
         del self.models[model]
 
     def found(self, model: str) -> None:
         self.models[model] = replace(planned.model_of(), path=model)
 
     def speeds(self, *told: str) -> None:
-        """``none=20 small=60``: what measurements of drafts give; 0 fails."""
         self.rates = {k: float(v) for k, v in (one.split("=") for one in told)}
 
     def asks(self, in_flight: str, fragile: str = "0") -> None:
-        """So many requests are being answered."""
         counts = {"in_flight": int(in_flight), "fragile": int(fragile)}
         self.counts = replace(self.counts, **counts)
         self._count()
@@ -344,16 +323,13 @@ class Scene:
             self._cleaning.close()
 
     def forget(self) -> None:
-        """The journal vanishes."""
         self.paths.journal("default").unlink()
         self._asked = None
 
     def set_aside(self) -> None:
-        """The journal that was not understood is kept."""
         assert self.paths.journal("default").with_suffix(".unreadable").exists()
 
     def scribble(self, text: str = "{") -> None:
-        """Something writes over the journal."""
         self.paths.journal("default").write_text(text)
         self._asked = None
 
@@ -400,26 +376,22 @@ class Scene:
             raise AssertionError(f"{state} in vain: {self._shown()}") from None
 
     async def recovers(self, within: str = PATIENCE) -> None:
-        """It stops serving, by itself or by what was done, and serves again."""
         async with asyncio.timeout(float(within)):
             while self.now.state is ClusterState.SERVING:
                 await self.cluster.store.change()
             await self.until("serving")
 
     async def stays(self, state: str, seconds: str) -> None:
-        """Expect no change for so long."""
         begun = len(self.cast.started)
         await asyncio.sleep(float(seconds))
         assert self.now.state.value == state, self._shown()
         assert len(self.cast.started) == begun, self.cast.started[begun:]
 
     def runs(self, *names: str) -> None:
-        """Exactly these processes run, besides the gateway."""
         there = [name for name in self.cast.running() if name != "api-gateway"]
         assert there == sorted(names), there
 
     def gateway(self, mode: str) -> None:
-        """Expect that the gateway runs, is gone, or was told this mode last."""
         if mode in ("runs", "gone"):
             assert ("api-gateway" in self.cast.running()) == (mode == "runs")
             return
@@ -431,7 +403,6 @@ class Scene:
         assert found == int(times), self.cast.started
 
     def uses(self, *names: str) -> None:
-        """The plan that is pursued has layers on these machines."""
         plan = self.now.plan
         devices = {s.device.partition("/")[0] for s in plan.split.shares if s.layers}
         assert devices == set(names), plan.split
@@ -469,7 +440,6 @@ class Scene:
         assert sorted(one.name for one in self.now.leftovers) == sorted(names)
 
     def journal(self, field: str, value: str) -> None:
-        """A field of the record that a later controller would find."""
         record = self.cluster._journal.load()
         found: Any = record
         for name in field.split("."):
@@ -592,7 +562,6 @@ class Scene:
 
 
 def play(folder: Path, script: str) -> Scene:
-    """Play a script from the beginning; returns the stage as it is in the end."""
     scene = Scene(folder)
     with scene.staged():
         in_virtual_time(lambda: scene.play(script))

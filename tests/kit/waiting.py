@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator
 
 PATIENCE_S = 60.0
 POLL_S = 0.005
 
 
 async def until(condition: Callable[[], object], what: str = "the condition") -> None:
-    """Wait while the event loop goes on."""
     for _ in _looks(condition, what):
         await asyncio.sleep(POLL_S)
 
@@ -24,7 +20,6 @@ def wait_until(
     what: str = "the condition",
     patience_s: float = PATIENCE_S,
 ) -> None:
-    """Wait for what another thread or process does."""
     for _ in _looks(condition, what, patience_s):
         time.sleep(POLL_S)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,14 +12,9 @@ from backends.paths import relay_binary
 from tests.native.relaying import Relay, Worker, running
 from tests.native.spawning import Spawner, kill_marked
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 @pytest.fixture(scope="session")
 def relay() -> Path:
-    """The program under test."""
     return relay_binary()
 
 
@@ -35,20 +31,17 @@ def with_tls(relay: Path) -> None:
 
 @pytest.fixture
 def spawner(relay: Path, tmp_path: Path) -> Iterator[Spawner]:
-    """Starts processes; whatever still runs afterwards is killed."""
     yield Spawner(relay, tmp_path)
     kill_marked(tmp_path)
 
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    """A worker that is not there yet but listens."""
     with Worker() as listening:
         yield listening
 
 
 @pytest.fixture
 def head(relay: Path, worker: Worker, tmp_path: Path) -> Iterator[Relay]:
-    """A relay before it."""
     with running(relay, worker.port, tmp_path / "w.sock") as started:
         yield started

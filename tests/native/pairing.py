@@ -6,23 +6,19 @@ import json
 import secrets
 import subprocess
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 from tests.kit.waiting import PATIENCE_S
 from tests.native.relaying import Relay, running
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
 
 # So that the worker is asked what the client asks, and nothing else.
 AS_ASKED = ("--no-answers",)
 
 
 def key_file(path: Path) -> tuple[str, str]:
-    """A new key in a file, as both ends are given it."""
     path.touch(0o600)
     path.write_text(secrets.token_hex(32) + "\n")
     return "--key-file", str(path)
@@ -101,7 +97,6 @@ def waited_for(relay: Relay, before: Counter[str] | None = None) -> Counter[str]
 
 
 def all_waited_for(relay: Relay) -> Counter[str]:
-    """What has waited for the worker, once no client is there any more."""
     with relay.stats() as stats:
         return _waited(
             stats.until(

@@ -29,16 +29,13 @@ class Recording:
     pieces: list[tuple[bool, bytes]] = field(default_factory=list)
 
     def turns(self) -> list[tuple[bool, bytes]]:
-        """The pieces, joined up to where the direction changes."""
         turns = itertools.groupby(self.pieces, itemgetter(0))
         return [(up, b"".join(part for _, part in group)) for up, group in turns]
 
     def stream(self, up: bool) -> bytes:
-        """All bytes of one direction."""
         return b"".join(part for way, part in self.pieces if way == up)
 
     def pack(self) -> bytes:
-        """Each turn: ``>`` to the worker or ``<`` to the client, size u64, bytes."""
         return b"".join(
             struct.pack("<cQ", b">" if up else b"<", len(data)) + data
             for up, data in self.turns()
@@ -46,7 +43,6 @@ class Recording:
 
     @classmethod
     def unpack(cls, packed: bytes) -> Recording:
-        """What ``pack`` made."""
         made = cls()
         at = 0
         while at < len(packed):
@@ -64,7 +60,6 @@ class Session:
     recordings: list[Recording]
 
     def protocol(self) -> str | None:
-        """The version in the first HELLO reply; None when nobody says HELLO."""
         first = self.recordings[0]
         if first.stream(up=True)[0] != HELLO:
             return None
@@ -72,7 +67,6 @@ class Session:
         return ".".join(str(number) for number in version)
 
     def save(self, file: Path) -> None:
-        """Write it as an archive; the same session gives the same bytes."""
         file.parent.mkdir(exist_ok=True)
         with tarfile.open(file, "w:xz") as archive:
             self._add(archive, ABOUT, json.dumps(self.about, indent=1).encode())
@@ -87,7 +81,6 @@ class Session:
 
     @classmethod
     def load(cls, file: Path) -> Session:
-        """What ``save`` wrote."""
         with tarfile.open(file) as archive:
             parts = {each.name: archive.extractfile(each) for each in archive}
             data = {name: part.read() for name, part in parts.items() if part}

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import itertools
 import random
+import socket
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import mul
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.native.relaying import (
     ALLOC_BUFFER,
@@ -25,10 +27,6 @@ from tests.native.relaying import (
     receive,
     request,
 )
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
 
 BUFFER_BYTES = 4096
 ROW_BYTES = 64
@@ -99,20 +97,17 @@ class Given:
     def crowded(
         self, count: int, *, stride: int = 0, kind: int = F32, **row: Any
     ) -> bytes:
-        """So many numbers in fewer bytes than they take."""
         made = bytearray(self.row(kind=kind, **row))
         struct.pack_into("<4I4I", made, 20, count, 1, 1, 1, stride, 0, 0, 0)
         return bytes(made)
 
     def shape(self, op: int = 0) -> bytes:
-        """A row without bytes."""
         made = bytearray(self.row(op=op, kind=F32))
         struct.pack_into("<Q", made, 12, 0)
         struct.pack_into("<Q", made, 220, 0)
         return bytes(made)
 
     def sum(self, *sources: int, number: int = 2) -> bytes:
-        """A row made of others."""
         return self.row(op=ADD, number=number, sources=sources, kind=F32)
 
     def chain(self, length: int) -> bytes:
@@ -138,7 +133,6 @@ class Given:
         return self.graph(*tensors, bytes(last), nodes=(len(tensors) + 1,))
 
     def part(self, part: Part, number: int) -> bytes:
-        """A tensor of this shape, its rows without gaps."""
         made = bytearray(self.row(kind=part.kind, number=number))
         ne = [*part.shape, 1, 1, 1][:4]
         strides = itertools.accumulate(ne[:3], initial=ITEM_BYTES[part.kind], func=mul)
@@ -146,7 +140,6 @@ class Given:
         return bytes(made)
 
     def graph(self, *tensors: bytes, nodes: tuple[int, ...] = (1,)) -> bytes:
-        """A graph of these."""
         uid = struct.pack("<Q", 5) if self.version == "8.0.0" else b""
         payload = struct.pack("<I", 0) + uid + struct.pack("<I", len(nodes))
         payload += struct.pack(f"<{len(nodes)}Q", *nodes)
@@ -155,12 +148,10 @@ class Given:
 
 
 def numbers(*values: int) -> bytes:
-    """As they lie on the wire."""
     return struct.pack(f"<{len(values)}Q", *values)
 
 
 def set_tensor(tensor: bytes, offset: int, data: bytes) -> bytes:
-    """A SET_TENSOR of 7.0 or later."""
     return request(SET_TENSOR, tensor + bytes(1) + numbers(offset) + data)
 
 
@@ -175,7 +166,6 @@ def rows_got(given: Given, count: int) -> bytes:
 
 
 def scaled(given: Given, count: int) -> bytes:
-    """A graph that writes behind the end of a buffer."""
     made = given.crowded(count, op=SCALE, number=2, sources=(1,))
     return given.graph(given.crowded(count), made, nodes=(2,))
 
@@ -317,5 +307,4 @@ UNFIT: dict[str, Callable[[Given], bytes]] = {
 
 
 def of_version(version: str) -> dict[str, Callable[[Given], bytes]]:
-    """All there are of it."""
     return CLASSES | UNFIT | (CLASSES_OF_8 if version == "8.0.0" else {})

@@ -8,14 +8,12 @@ import struct
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 from tests.kit.waiting import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 HELLO, DEVICE_COUNT, GET_TENSOR, BUFFER_GET_BASE, GRAPH_COMPUTE = 14, 15, 8, 3, 10
 ALLOC_BUFFER, SET_TENSOR, GET_DEVICE_MEMORY = 0, 6, 11
@@ -25,17 +23,14 @@ TENSOR_BYTES = 296
 
 
 def request(command: int, payload: bytes = b"") -> bytes:
-    """One RPC request."""
     return struct.pack("<BQ", command, len(payload)) + payload
 
 
 def reply(payload: bytes) -> bytes:
-    """One RPC reply."""
     return struct.pack("<Q", len(payload)) + payload
 
 
 def tensor(op: int = 0) -> bytes:
-    """A small rpc_tensor."""
     made = bytearray(TENSOR_BYTES)
     struct.pack_into("<4I4I", made, 20, 4, 1, 1, 1, 4, 16, 16, 16)
     struct.pack_into("<I", made, 52, op)
@@ -43,7 +38,6 @@ def tensor(op: int = 0) -> bytes:
 
 
 def set_tensor_header(size: int) -> bytes:
-    """What precedes the data of a SET_TENSOR of protocol 7; ``size`` bytes follow."""
     made = bytearray(TENSOR_BYTES)
     struct.pack_into("<IQ", made, 8, 24, BUFFER)
     struct.pack_into("<4I4I", made, 20, size, 1, 1, 1, 1, size, size, size)
@@ -53,7 +47,6 @@ def set_tensor_header(size: int) -> bytes:
 
 
 def graph(*tensors: bytes) -> bytes:
-    """A GRAPH_COMPUTE of protocol 7."""
     payload = struct.pack("<II", 0, len(tensors))
     payload += b"".join(struct.pack("<Q", i + 1) for i in range(len(tensors)))
     payload += struct.pack("<I", len(tensors)) + b"".join(tensors)
@@ -65,7 +58,6 @@ HELLO_REPLY = reply(bytes((7, 0, 0, 0)) + bytes(24))
 
 
 def receive(peer: socket.socket, count: int) -> bytes:
-    """Exactly ``count`` bytes, or fewer when the stream ends."""
     data = b""
     while len(data) < count and (part := peer.recv(count - len(data))):
         data += part
@@ -88,18 +80,15 @@ class Stats:
         self.close()
 
     def close(self) -> None:
-        """Read no more."""
         self._lines.close()
         self.socket.close()
 
     def line(self) -> dict[str, Any]:
-        """The next line, whatever it is."""
         text = self._lines.readline()
         assert text, "the relay closed its stats"
         return dict(json.loads(text))
 
     def send(self, command: object) -> None:
-        """A command line."""
         self.socket.sendall(json.dumps(command).encode() + b"\n")
 
     def until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -150,13 +139,11 @@ class Relay:
         self.port = int(self.ready["port"])
 
     def connect(self) -> socket.socket:
-        """A client's connection."""
         client = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return client
 
     def stats(self) -> Stats:
-        """A new reader."""
         return Stats(self.stats_path)
 
     def stop(self) -> int:
@@ -179,7 +166,6 @@ def running(
     *options: str,
     way: str = "--worker",
 ) -> Iterator[Relay]:
-    """A relay for the time of a block."""
     relay = Relay(program, worker, stats, *options, way=way)
     try:
         yield relay
@@ -202,7 +188,6 @@ class Worker:
         self.listener.close()
 
     def accept(self) -> socket.socket:
-        """The next connection."""
         peer, _ = self.listener.accept()
         peer.settimeout(PATIENCE_S)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -210,7 +195,6 @@ class Worker:
 
 
 def greet(client: socket.socket, worker: socket.socket) -> None:
-    """Both ends say HELLO, protocol 7.0.0."""
     client.sendall(HELLO_REQUEST)
     assert receive(worker, len(HELLO_REQUEST)) == HELLO_REQUEST
     worker.sendall(HELLO_REPLY)
@@ -218,7 +202,6 @@ def greet(client: socket.socket, worker: socket.socket) -> None:
 
 
 def give_buffer(client: socket.socket, worker: socket.socket, size: int) -> None:
-    """The worker gives a buffer, and says where it lies."""
     asked = request(ALLOC_BUFFER, struct.pack("<IQ", 0, size))
     exchange(client, worker, asked, reply(struct.pack("<QQ", BUFFER, size)))
     asked = request(BUFFER_GET_BASE, struct.pack("<Q", BUFFER))
@@ -228,7 +211,6 @@ def give_buffer(client: socket.socket, worker: socket.socket, size: int) -> None
 def exchange(
     client: socket.socket, worker: socket.socket, asked: bytes, answer: bytes
 ) -> None:
-    """A question and its reply, unchanged at either end."""
     client.sendall(asked)
     assert receive(worker, len(asked)) == asked
     worker.sendall(answer)
@@ -236,7 +218,6 @@ def exchange(
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:
-    """Start something beside the test."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tests.native.recording import Recording
-from tests.native.relaying import in_thread, receive
-
-if TYPE_CHECKING:
-    from tests.native.relaying import Relay, Worker
+from tests.native.relaying import Relay, Worker, in_thread, receive
 
 Cut = Callable[[bytes], list[bytes]]
 
 
 def whole(data: bytes) -> list[bytes]:
-    """A turn as one piece."""
     return [data]
 
 
@@ -39,6 +34,5 @@ def replay(
 
 
 def send(source: socket.socket, pieces: list[bytes]) -> None:
-    """Every piece by itself."""
     for piece in pieces:
         source.sendall(piece)

@@ -7,17 +7,15 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psutil
 
 from tests.kit.waiting import PATIENCE_S, wait_until
 from tests.native.identity import start_id
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -30,35 +28,29 @@ class Spawned:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
         return start_id(self.pid) == self.start_id
 
     @property
     def log(self) -> str:
-        """Everything it printed."""
         return (self.directory / "log").read_text()
 
     @property
     def record(self) -> dict[str, Any]:
-        """``process.json``."""
         value: dict[str, Any] = json.loads(
             (self.directory / "process.json").read_text()
         )
         return value
 
     def wait_gone(self) -> None:
-        """Wait until it does not run any more."""
         wait_until(lambda: not self.alive, "its end")
 
     def ended(self) -> dict[str, Any]:
-        """``exit.json``, once it is there."""
         path = self.directory / "exit.json"
         wait_until(path.exists, "exit.json")
         value: dict[str, Any] = json.loads(path.read_text())
         return value
 
     def output(self) -> Any:
-        """What it printed, as JSON, once it has ended."""
         assert self.ended()["code"] == 0, self.log
         return json.loads(self.log)
 
@@ -73,7 +65,6 @@ class Spawner:
     def argv(
         self, command: Sequence[str], name: str, options: Sequence[str]
     ) -> list[str]:
-        """The command line of spawn."""
         directory = str(self.folder / name)
         return [str(self.relay), "spawn", "--dir", directory, *options, "--", *command]
 
@@ -84,7 +75,6 @@ class Spawner:
         options: Sequence[str] = (),
         **settings: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """Run spawn, whatever comes of it."""
         settings = {"capture_output": True, "timeout": PATIENCE_S, **settings}
         return subprocess.run(
             self.argv(command, name, options), text=True, check=False, **settings
@@ -97,7 +87,6 @@ class Spawner:
         options: Sequence[str] = (),
         **settings: Any,
     ) -> Spawned:
-        """Start a process that must start."""
         done = self.run(*command, name=name, options=options, **settings)
         assert (done.returncode, done.stderr) == (0, "")
         printed = json.loads(done.stdout)
@@ -118,7 +107,6 @@ def marked(folder: Path) -> set[int]:
 
 
 def kill_marked(folder: Path) -> None:
-    """End whatever a test left running."""
     for pid in marked(folder):
         with contextlib.suppress(ProcessLookupError):  # It ended since it was found.
             os.kill(pid, signal.SIGKILL)

@@ -8,24 +8,20 @@ import socket
 import subprocess
 import time
 import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.native.relaying import Relay, running
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 START_S = 60.0
 SHORT_PROMPT = [1, *range(10, 49)]
 
 
 def engine(version: str) -> Path:
-    """The directory of an engine in the cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     found = sorted((cache / "dllm-tui" / "engines").glob(f"{version}-*/llama-server"))
     if not found:
@@ -34,7 +30,6 @@ def engine(version: str) -> Path:
 
 
 def free_port() -> int:
-    """A port nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 

@@ -8,8 +8,9 @@ import signal
 import socket
 import struct
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -21,10 +22,6 @@ from tests.native.relaying import (
     reply,
     request,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 GIB = 1 << 30
 ALLOC_BUFFER, GET_DEVICE_MEMORY = 0, 11
@@ -50,7 +47,6 @@ def paper(relay: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes],
 
 @contextmanager
 def greeted(port: int) -> Iterator[socket.socket]:
-    """A connection behind its HELLO."""
     with socket.create_connection(("127.0.0.1", port), 10) as client:
         client.sendall(HELLO_REQUEST)
         assert receive(client, len(HELLO_REPLY)) == HELLO_REPLY

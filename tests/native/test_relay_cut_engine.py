@@ -11,7 +11,8 @@ import struct
 import time
 import urllib.request
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple, Self
+from pathlib import Path
+from typing import NamedTuple, Self
 
 import pytest
 
@@ -19,9 +20,6 @@ from tests.kit.models import write_llama
 from tests.native.pairing import FarEnd, key_file
 from tests.native.relaying import in_thread, running
 from tests.native.stock import SHORT_PROMPT, engine, server, start_worker
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("with_tls")]
 
@@ -55,7 +53,6 @@ class Cutter:
         self._listener.close()
 
     def arm(self, within: int, times: int = 1) -> None:
-        """Cut so often, each time within so many bytes of both directions."""
         self._within, self._more = within, times
         self._next()
 
@@ -90,7 +87,6 @@ class Cutter:
                         return
 
     def _pass(self, data: bytes, to: socket.socket) -> bool:
-        """Whether the connection goes on."""
         left = self._left
         to.sendall(data if left is None else data[:left])
         if left is None or len(data) < left:
@@ -136,8 +132,6 @@ def stream(url: str) -> Answer:
 
 
 class Pauses:
-    """How long the link paused each time, as its relay tells."""
-
     def __init__(self) -> None:
         self.ms: list[int] = []
 

@@ -6,16 +6,14 @@ import itertools
 import socket
 import statistics
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kit.models import write_delta_net, write_llama
 from tests.native.relaying import HELLO_REPLY, HELLO_REQUEST, Stats, receive, running
 from tests.native.stock import SHORT_PROMPT, Cluster, cluster, engine, start_worker
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.engine
 
@@ -34,14 +32,12 @@ PARTS = ("head_ns", "up_ns", "compute_ns", "down_ns", "wait_ns")
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of 12 layers that takes prompts of 1500 tokens."""
     file = tmp_path_factory.mktemp("model") / "small.gguf"
     write_llama(file, n_layer=12, n_embd=N_EMBD, n_ff=256)
     return file
 
 
 def passes_of(stats: Stats, wanted: int) -> list[dict[str, Any]]:
-    """At least so many generated passes."""
     passes: list[dict[str, Any]] = []
     while sum(each["generated"] for each in passes) < wanted:
         passes += stats.until(lambda line: line["type"] == "passes")["passes"]

@@ -8,7 +8,7 @@ import stat
 import struct
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
@@ -34,16 +34,12 @@ from tests.native.relaying import (
     tensor,
 )
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 MAX_RSS_BYTES = 32 << 20
 CUSTOM_OP = 95
 BIG_BYTES = 1 << 30
 
 
 def ask_hello(head: Relay) -> bytes:
-    """What a client gets for its HELLO."""
     with head.connect() as client:
         client.sendall(HELLO_REQUEST)
         return client.recv(1)
@@ -193,7 +189,6 @@ def test_the_worker_is_not_left_with_a_reply_on_its_hands(
 
 
 def test_back_pressure(head: Relay, worker: Worker) -> None:
-    """What the worker does not read stays with the client, not in the relay."""
     with head.connect() as client, worker.accept() as peer:
         greet(client, peer)
         give_buffer(client, peer, BIG_BYTES)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -24,10 +25,6 @@ from tests.native.relaying import (
     in_thread,
     receive,
 )
-
-if TYPE_CHECKING:
-    import socket
-    from pathlib import Path
 
 SIZE_BYTES = 64 << 20
 NAME = "blk.0.weight"
@@ -62,7 +59,6 @@ def set_weight(model: Path) -> bytes:
 
 
 def read_to_end(peer: socket.socket) -> None:
-    """Until it is closed, in whatever way."""
     with suppress(ConnectionError):
         while peer.recv(CHUNK_BYTES):
             pass

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import gguf
@@ -18,9 +19,6 @@ from backends.machines.local import local_host_for_now
 from tests.kit.models import write_llama
 from tests.native.pairing import paired
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 pytestmark = pytest.mark.engine
 
@@ -36,7 +34,6 @@ RSS_BYTES_MAX = 32 << 20
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with tensors of all sizes, some of them asked for by hash."""
     file = tmp_path_factory.mktemp("model") / "wide.gguf"
     write_llama(file, n_layer=3, n_embd=512, n_ff=11264, n_ctx=512)
     # No table is kept of a file that was changed just now.
@@ -48,7 +45,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def direct(
     model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[int]]:
-    """What each engine says of it without relays."""
     return {each: tokens_direct(each, model, tmp_path_factory) for each in VERSIONS}
 
 
@@ -63,13 +59,11 @@ def tokens_direct(
 
 
 def weights_of(model: Path) -> list[tuple[str, int]]:
-    """What a worker with all layers is sent: name and bytes."""
     tensors = gguf.GGUFReader(model).tensors
     return [(t.name, int(t.n_bytes)) for t in tensors if t.name != "token_embd.weight"]
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """The most memory a process has had at a time."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) << 10
 
@@ -148,7 +142,6 @@ def test_what_the_worker_has_does_not_cross(
 
 
 async def make_tables(run_dir: Path, model: Path) -> None:
-    """What `models verify` keeps of a file."""
     async with local_host_for_now(run_dir) as host:
         last = [told async for told in host.hashing(str(model))][-1]
     assert last.complete
@@ -176,13 +169,11 @@ def test_known_hashes_save_the_bytes_of_llama_server_too(
 
 
 def copy_of(model: Path, file: Path) -> Path:
-    """The same bytes under another name."""
     shutil.copy(model, file)
     return file
 
 
 def chunks_at(model: Path, names: set[str]) -> tuple[list[int], int]:
-    """Where these tensors begin, and what their first chunks hold in all."""
     tensors = [t for t in gguf.GGUFReader(model).tensors if t.name in names]
     sizes = sum(min(int(t.n_bytes), CHUNK_BYTES) for t in tensors)
     return [int(t.data_offset) for t in tensors], sizes
@@ -228,7 +219,6 @@ def test_a_fine_tune_costs_what_differs(
 def test_another_quant_and_a_file_cut_short_later(
     relay: Path, model: Path, direct: dict[str, list[int]], tmp_path: Path
 ) -> None:
-    """What has another type is missing; what is beyond the end is sent."""
     quant = tmp_path / "quant.gguf"
     write_llama(quant, n_layer=3, n_embd=512, n_ff=11264, n_ctx=512, quantized=True)
     with load("8.0.0", relay, model, tmp_path, quant) as (tokens, line, _):

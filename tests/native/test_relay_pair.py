@@ -11,9 +11,10 @@ import signal
 import socket
 import struct
 import subprocess
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -29,15 +30,11 @@ from tests.native.relaying import (
     running,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 HEAD = ("head", "--listen", "127.0.0.1:0", "--name", "w")
 WORKER = ("worker", "--worker", "127.0.0.1:1", "--name", "w")
 
 
 def run(relay: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """The program, to its end."""
     return subprocess.run(
         [str(relay), *args], capture_output=True, text=True, timeout=20, check=False
     )
@@ -183,12 +180,10 @@ def test_a_head_that_sends_what_it_may_takes_little_memory(
 
 
 def status_of(pid: int) -> str:
-    """What Linux tells of a process."""
     return Path(f"/proc/{pid}/status").read_text()
 
 
 def has_ipv6() -> bool:
-    """Whether there is a loopback of it."""
     try:
         with socket.socket(socket.AF_INET6) as one:
             one.bind(("::1", 0))
@@ -259,7 +254,6 @@ def test_a_head_that_comes_again_as_the_same_takes_its_place(
 
 @contextmanager
 def frozen(relay: Relay) -> Iterator[None]:
-    """A relay that says nothing for the time of a block, and hangs up on nobody."""
     relay.process.send_signal(signal.SIGSTOP)
     try:
         yield
@@ -268,7 +262,6 @@ def frozen(relay: Relay) -> Iterator[None]:
 
 
 def dialled(read: Stats, place: str) -> dict[str, Any]:
-    """What is told of the link once it leads there."""
     seen = read.until(lambda line: (line.get("pair") or {}).get("place") == place)
     found: dict[str, Any] = seen["pair"]
     return found

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kit.models import write_llama
 from tests.native.pairing import all_waited_for, key_file, paired, waited_for
+from tests.native.relaying import Relay
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from pathlib import Path
-
-    from tests.native.relaying import Relay
 
 pytestmark = pytest.mark.engine
 
@@ -28,19 +25,16 @@ VOUCHED_S = 10.0
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of 12 layers that takes prompts of 1500 tokens."""
     file = tmp_path_factory.mktemp("model") / "small.gguf"
     write_llama(file, n_layer=12, n_embd=128, n_ff=256)
     return file
 
 
 def answers(url: str) -> list[list[int]]:
-    """Greedy tokens behind a short and a long prompt."""
     return [Cluster(url).complete(each, TOKENS) for each in (SHORT_PROMPT, LONG_PROMPT)]
 
 
 def in_full(line: dict[str, Any]) -> bool:
-    """Whether a snapshot counts the whole wire: replies cross as they are, framed."""
     pair = line.get("pair")
     return bool(
         pair
@@ -90,7 +84,6 @@ def test_the_same_tokens_through_pairs(
 def counted_start(
     version: str, model: Path, pairs: list[Relay], log: Path
 ) -> tuple[list[Counter[str]], list[int]]:
-    """What waited for each worker until a llama-server had started, and its tokens."""
     before = [all_waited_for(each) for each in pairs]
     began = time.monotonic()
     with server(version, model, [each.port for each in pairs], log) as url:
@@ -101,7 +94,6 @@ def counted_start(
 
 
 def asked_once(waited: Counter[str], took_s: float) -> Counter[str]:
-    """Without what is asked again where a start takes longer than is vouched for."""
     again = int(took_s / VOUCHED_S)
     if again:
         del waited["GET_DEVICE_MEMORY"]

@@ -6,16 +6,14 @@ import itertools
 import random
 import struct
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.native.recording import FOLDER, REQUEST_HEADER_BYTES, Session
 from tests.native.relaying import Worker, running
 from tests.native.replaying import replay, whole
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # In the order of llama.cpp's `enum rpc_cmd`, RPC 8.0.0.
 COMMANDS = (
@@ -56,7 +54,6 @@ PLAYS = [
 
 
 def in_pieces(data: bytes) -> list[bytes]:
-    """Cut at random, anew every time."""
     cuts = [0]
     while cuts[-1] < len(data):
         cuts.append(cuts[-1] + random.randint(1, LONGEST_PIECE))
@@ -97,7 +94,6 @@ def check_understood(session: Session, seen: dict[str, Any]) -> None:
 
 
 def check_passed_plain(session: Session, seen: dict[str, Any]) -> None:
-    """A protocol without a version is carried, and the snapshot says so."""
     assert seen["protocol"] is None
     assert seen["plain_reason"] == "no HELLO first: RPC from before 1.0, or none"
     assert seen["plain_connections"] == TIMES * len(session.recordings)

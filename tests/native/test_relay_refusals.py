@@ -10,8 +10,9 @@ import os
 import signal
 import socket
 import struct
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
@@ -30,17 +31,12 @@ from tests.native.refused import (
 from tests.native.relaying import GET_TENSOR, Relay, receive, request, running
 from tests.native.stock import engine, start_worker
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
 pytestmark = pytest.mark.engine
 
 COUNT = int(os.environ.get("DLLM_REFUSALS", "10"))
 
 
 def is_refused(head: Relay, version: str, made: Callable[[Given], bytes]) -> None:
-    """The connection closes, and nothing else happens."""
     with head.connect() as client:
         bad = made(Given(client, version))
         with contextlib.suppress(ConnectionError):
@@ -50,7 +46,6 @@ def is_refused(head: Relay, version: str, made: Callable[[Given], bytes]) -> Non
 
 @contextlib.contextmanager
 def guarded(relay: Path, work: Path, version: str) -> Iterator[Relay]:
-    """A relay before a stock worker that lives to the end."""
     with ExitStack() as stack:
         port = start_worker(stack, engine(version), work / "worker.log")
         (worker,) = psutil.Process().children()

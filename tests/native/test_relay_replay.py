@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import filecmp
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,16 +14,12 @@ from tests.native.relaying import Worker, running
 from tests.native.replaying import replay
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 pytestmark = pytest.mark.engine
 
 TOKENS = 12
 
 
 def record(version: str, work: Path) -> list[Recording]:
-    """What passes between a llama-server and its only worker, load to exit."""
     with ExitStack() as stack:
         port = start_worker(stack, engine(version), work / "worker.log")
         recorder = stack.enter_context(Recorder(port))

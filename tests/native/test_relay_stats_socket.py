@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import shutil
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.kit.waiting import wait_until
-from tests.native.relaying import HELLO_REQUEST, Worker, greet, running
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.native.relaying import Relay, Stats
+from tests.native.relaying import HELLO_REQUEST, Relay, Stats, Worker, greet, running
 
 
 def meet(head: Relay, worker: Worker, stats: Stats, bytes_up: int) -> None:
-    """A client comes and goes, which is told within a tick."""
     with head.connect() as client, worker.accept() as peer:
         greet(client, peer)
         stats.snapshot(bytes_up=bytes_up)
 
 
 def answers(head: Relay) -> bool:
-    """Whether it listens again: its socket is there a moment before that."""
     try:
         head.stats().close()
     except OSError:

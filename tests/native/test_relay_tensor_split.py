@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -13,16 +14,11 @@ from tests.kit.processes import with_word
 from tests.native.relaying import in_thread
 from tests.native.stock import SHORT_PROMPT, Cluster, cluster
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
 def running(relay: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two workers of 8.0.0 that are asked to join each other, behind relays."""
     work = tmp_path_factory.mktemp("tensor")
     model = work / "small.gguf"
     write_llama(model, n_layer=4, n_embd=128, n_ff=256)
@@ -60,7 +56,6 @@ def test_a_frozen_worker_is_shown_with_its_age(running: Cluster) -> None:
 
 
 def stock_worker_of(port: str) -> psutil.Process:
-    """The rpc-server that listens there; a child of this process."""
     found = with_word(psutil.Process().children(), port, "ggml-rpc-server")
     assert found, "no worker at that port"
     return found[0]

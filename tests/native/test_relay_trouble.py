@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -25,9 +25,6 @@ from tests.native.relaying import (
     request,
     running,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ASK_MEMORY = request(GET_DEVICE_MEMORY, bytes(4))
 MEMORY = reply(bytes(16))

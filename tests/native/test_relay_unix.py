@@ -8,7 +8,7 @@ import struct
 import time
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -30,15 +30,11 @@ from tests.native.relaying import (
 )
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 BUFFER_BYTES = 1 << 16
 SET_TENSOR, ADD, NAME_AT = 6, 2, 228
 
 
 def pump(source: socket.socket, target: socket.socket) -> None:
-    """Everything from one to the other, and the end of it."""
     with contextlib.suppress(OSError):
         while data := source.recv(BUFFER_BYTES):
             target.sendall(data)
@@ -86,7 +82,6 @@ def test_a_worker_behind_a_unix_socket(relay: Path, tmp_path: Path) -> None:
 
 
 def test_the_rate_behind_a_tunnel_is_that_of_bulks(relay: Path, tmp_path: Path) -> None:
-    """What a prompt takes on the way is no computing."""
     bulk = set_tensor(4_000_000)
     ask, answer = request(BUFFER_GET_BASE, bytes(8)), reply(bytes(8))
     fed, computed = set_tensor(1_000_000), tensor(op=ADD)
@@ -127,7 +122,6 @@ def test_the_rate_behind_a_tunnel_is_that_of_bulks(relay: Path, tmp_path: Path) 
 
 
 def set_tensor(count: int) -> bytes:
-    """So many bytes for an input."""
     named = tensor()[:NAME_AT] + b"RPC0#embd#0"
     return request(SET_TENSOR, named.ljust(TENSOR_BYTES, b"\0") + bytes(9 + count))
 
@@ -143,7 +137,6 @@ def test_no_socket_there_is_said_at_once(relay: Path, tmp_path: Path) -> None:
 
 
 def log_of(head: Relay) -> str:
-    """What it has complained of, which follows the end of the connection."""
     deadline = time.monotonic() + PATIENCE_S
     while not (text := head.log.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -174,5 +167,4 @@ def test_the_same_tokens_through_a_unix_socket(
 
 
 def complete(url: str) -> list[int]:
-    """Greedy tokens of a short prompt."""
     return Cluster(url).complete(SHORT_PROMPT, 32)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from backends.machines.local import local_host_for_now
+from backends.state.models import Seeding
 from tests.kit.models import write_llama
 from tests.native.relaying import running
 from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from backends.state.models import Seeding
 
 pytestmark = pytest.mark.engine
 
@@ -47,7 +44,6 @@ def loaded(version: str, relay: Path, model: Path, work: Path) -> Iterator[Clust
 
 
 def answered(line: dict[str, Any]) -> bool:
-    """Whether a snapshot is of after the answer; the first may be of the load."""
     if line["type"] != "snapshot":
         return False
     return bool(line["commands"].get("GET_TENSOR", {"count": 0})["count"] >= N_TOKENS)
@@ -70,7 +66,6 @@ def test_what_is_seeded_does_not_cross(
     monkeypatch: pytest.MonkeyPatch,
     version: str,
 ) -> None:
-    """What we write is what the worker would have written, and it takes it."""
     answers, sent, asked = [], [], []
     for cache in ("its own", "ours"):
         monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / cache))

@@ -6,17 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kit.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tests.native.spawning import Spawner
+from tests.native.spawning import Spawner
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -28,7 +25,6 @@ def probe(
     options: Sequence[str] = (),
     **settings: Any,
 ) -> Any:
-    """Evaluate a Python expression in a spawned process."""
     code = f"import json, os, signal, stat, sys; print(json.dumps({expression}))"
     return spawner.start(
         sys.executable, "-c", code, *args, options=options, **settings

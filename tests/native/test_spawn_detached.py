@@ -9,21 +9,16 @@ import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from tests.kit.waiting import wait_until
 from tests.native.identity import start_id
-from tests.native.spawning import Spawned, marked
-
-if TYPE_CHECKING:
-    from tests.native.spawning import Spawner
+from tests.native.spawning import Spawned, Spawner, marked
 
 
 def test_it_returns_while_the_child_runs(spawner: Spawner) -> None:
-    """Capturing output waits for the end of the pipe: nobody else may hold it."""
     began = time.monotonic()
     child = spawner.start("sleep", "60")
     assert time.monotonic() - began < 10

@@ -9,19 +9,15 @@ import stat
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.kit.waiting import wait_until
 from tests.native.identity import start_id
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.native.spawning import Spawned, Spawner
+from tests.native.spawning import Spawned, Spawner
 
 
 def test_the_record_tells_everything(spawner: Spawner) -> None:

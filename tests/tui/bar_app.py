@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
+from textual.app import ComposeResult
+from textual.pilot import Pilot
 
 from backends.split.layout import make_split
-from backends.state import ClusterSnapshot, Peer
+from backends.state import ClusterSnapshot, Device, Peer, Plan
 from tests.tui import scenes
 from tui.app.console import ConsoleApp
 from tui.app.theming import DEFAULT_THEME
@@ -15,31 +15,21 @@ from tui.model.editor import PlanEditor
 from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.split_bar import SplitBar
 
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-    from textual.pilot import Pilot
-
-    from backends.state import Device, Plan
-
 DEVICES = (scenes.STUDIO, scenes.MINI, scenes.BOX)
 IDS = tuple(device.id for device in DEVICES)
 
 
 def plan_of(*layers: int, ids: tuple[str, ...] = IDS) -> Plan:
-    """The homelab's model over the first of its devices."""
     split = make_split(47, ids[: len(layers)], layers)
     return msgspec.structs.replace(scenes.HOMELAB_PLAN, split=split)
 
 
 def homelab(*devices: Device) -> ClusterSnapshot:
-    """The homelab's machines with these devices, and nothing running."""
     peers = tuple(Peer(name=d.id.split("/")[0], devices=(d,)) for d in devices)
     return ClusterSnapshot(peers=peers)
 
 
 class BarApp(ConsoleApp):
-    """Nothing but a bar on a desk."""
-
     def __init__(self, plan: Plan | None, height: int = 4) -> None:
         super().__init__(
             theme_folders=[BUILTIN_FOLDER],
@@ -88,5 +78,4 @@ def x_of(bar: SplitBar, position: int) -> int:
 
 
 async def grab(pilot: Pilot[None], bar: SplitBar) -> None:
-    """Press on the picked handle."""
     assert await pilot.mouse_down(bar, offset=(bar.handle_x, 1))

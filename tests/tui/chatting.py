@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from textual.pilot import Pilot
 
 from backends.state import (
     ChatDelta,
@@ -13,14 +13,9 @@ from backends.state import (
 )
 from tests.tui import scenes
 from tests.tui.helpers import until
+from tests.tui.stages import ChatStage
 from tui.screens.cluster.answer import ChatAnswer
 from tui.screens.cluster.chat_pane import Composer
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
-
-    from tests.tui.stages import ChatStage
-
 
 TIMINGS = ChatTimings(tokens=42, tok_per_s=21.34, first_token_s=0.88)
 
@@ -28,7 +23,6 @@ DONE = ChatDelta(done=True, finish_reason="stop", timings=TIMINGS)
 
 
 def said(question: str, answer: str) -> Turn:
-    """A question of an earlier conversation, answered."""
     model = scenes.HOMELAB_PLAN.model
     reply = Reply(text=answer, model=model, finish_reason="stop")
     return Turn(question=question, replies=(reply,))
@@ -50,23 +44,19 @@ async def ask(app: ChatStage, pilot: Pilot[None], question: str = "Why?") -> Cha
 
 
 def drawn_whole(app: ChatStage) -> bool:
-    """Whether the last answer is complete, and all of it drawn."""
     return app.query(ChatAnswer).last().drawn_whole.is_set()
 
 
 async def answer(app: ChatStage, pilot: Pilot[None], *deltas: ChatDelta) -> None:
-    """Let pieces of an answer come, and be drawn to the end."""
     app.give(*deltas)
     await until(pilot, lambda: drawn_whole(app))
     await until(pilot, lambda: not app.pane.answering)
 
 
 def sampling(app: ChatStage) -> Sampling:
-    """How tokens are to be drawn."""
     now = app.pane.conversation
     return now.sampling if now else Sampling()
 
 
 def roles(app: ChatStage) -> list[str]:
-    """Who spoke, in the last request."""
     return [message.role for message in app.asked[-1].messages]

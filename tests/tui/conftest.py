@@ -8,25 +8,20 @@ import os
 os.environ["TEXTUAL_ANIMATIONS"] = "none"
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from textual.css.stylesheet import Stylesheet
 from textual.widgets import Input, TextArea
 
-from tests.kit.console import starting
+from tests.kit.console import Started, starting
 from tests.tui import scenes
 from tests.tui.parsing import parse_once
 from tests.tui.scripted import ScriptedCluster
 from tui.app import console
 from tui.app.app import DllmApp
 from tui.flows import settling
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.kit.console import Started
 
 
 @pytest.fixture(autouse=True)
@@ -51,13 +46,11 @@ def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
 @pytest.fixture
 def memory_file(tmp_path: Path) -> Path:
-    """Where the console under test remembers things."""
     return tmp_path / "state" / "console.json"
 
 
 @pytest.fixture
 def started(memory_file: Path) -> Started:
-    """Starts a console on a scripted cluster."""
     return starting(memory_file)
 
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from textual.pilot import Pilot
 
 from tests.tui.helpers import until
+from tui.app.app import DllmApp
 from tui.dialogs.ask import ChoiceDialog
 from tui.screens.cluster.split_bar import SplitBar
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
-
-    from tui.app.app import DllmApp
-
 
 SIZE = (120, 36)
 

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from textual import events
+from textual.app import App
+from textual.pilot import Pilot
+from textual.widget import Widget
 
+from tui.app.app import DllmApp
 from tui.app.console import ConsoleApp
 from tui.screens.cluster.split_bar import SplitBar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.app import App
-    from textual.pilot import Pilot
-    from textual.widget import Widget
-
-    from tui.app.app import DllmApp
-    from tui.widgets.strips import StripWidget
+from tui.widgets.strips import StripWidget
 
 PATIENCE_S = 120.0
 """A machine that does other work may take seconds for what takes milliseconds."""
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object]) -> None:
-    """Let the app work until a condition holds; fails after some seconds."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await pilot.pause()
@@ -34,37 +28,31 @@ async def until(pilot: Pilot[None], condition: Callable[[], object]) -> None:
 
 
 async def settled(pilot: Pilot[None]) -> None:
-    """Wait until a split is shown, and everything it entails."""
     bar = pilot.app.query_one(SplitBar)
     await until(pilot, lambda: bar.edit is not None and bar.size.width > 0)
     await pilot.pause()
 
 
 async def wheel_down(pilot: Pilot[None], widget: Widget) -> None:
-    """Turn the wheel by a notch over a widget."""
     down = events.MouseScrollDown
     await pilot._post_mouse_events([down], widget, offset=(1, 0))
     await pilot.pause()
 
 
 def text_of(widget: StripWidget) -> str:
-    """What a widget shows, without colours."""
     return "\n".join(strip.text.rstrip() for strip in widget.lines())
 
 
 def screen_text(app: App[None]) -> str:
-    """The whole screen, without colours."""
     lines = app.screen._compositor.render_strips()
     return "\n".join(strip.text.rstrip() for strip in lines)
 
 
 def toasts(app: App[None]) -> list[str]:
-    """The messages of the toasts there are."""
     return [notification.message for notification in app._notifications]
 
 
 def last_answer(app: DllmApp) -> str:
-    """What came of the answer to the last question."""
     now = app._home.chat.conversation
     return now.turns[-1].reply.text if now and now.turns else ""
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from backends.errors import ControllerError, HostError
-from backends.state import Peer, PeerState, PeerWork, ProvisionMode, Transport
+from backends.state import (
+    Peer,
+    PeerAnswer,
+    PeerState,
+    PeerWork,
+    ProvisionMode,
+    Transport,
+)
 from tests.tui import peer_scenes as people
 from tests.tui.scripted import LifelikeCluster
-
-if TYPE_CHECKING:
-    from backends.state import PeerAnswer
 
 STEP_S = 0.15
 STEPS = 40
@@ -61,13 +65,11 @@ class LifelikePeers(LifelikeCluster):
             self._tell(name, state=PeerState.ASKING, question=question)
 
     async def answer_peer(self, name: str, answer: PeerAnswer) -> Peer:
-        """Looked at, and found without an engine."""
         self._tell(name, state=PeerState.PROBING, question=None, note="")
         await asyncio.sleep(1)
         return self._tell(name, state=PeerState.NO_ENGINE, note=people.EVE.note)
 
     async def remove_peer(self, name: str) -> None:
-        """Gone."""
         assert self.now is not None
         peers = tuple(peer for peer in self.now.peers if peer.name != name)
         self.push(msgspec.structs.replace(self.now, peers=peers))
@@ -97,7 +99,6 @@ class LifelikePeers(LifelikeCluster):
         )
 
     async def cancel_work(self, name: str) -> Peer:
-        """Noticed at the next step."""
         self._cancelled.add(name)
         return self._peer(name)
 

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from textual.pilot import Pilot
+
+from backends.errors import DllmError
 from backends.state import (
     Peer,
     ProvisionMode,
 )
+from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import settled, until
 from tests.tui.scripted import ScriptedCluster
+from tui.app.app import DllmApp
 from tui.screens.cluster.peers_pane import PeerList
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from textual.pilot import Pilot
-
-    from backends.errors import DllmError
-    from tests.kit.console import Started
-    from tui.app.app import DllmApp
-
 
 HOME = (people.ADA, people.BOB, people.BOX, people.EVE, people.NUC)
 
@@ -87,6 +83,5 @@ async def at_peer(
 
 
 def machines(app: DllmApp) -> list[str]:
-    """Who works in the plan on the desk."""
     assert app.editor.plan is not None
     return list(dict.fromkeys(worker.peer for worker in app.editor.plan.workers))

@@ -45,7 +45,6 @@ def _upper_us(value_ns: float) -> float:
 
 
 def commands(count: int, us: float, megabytes: int) -> dict[str, LinkCommand]:
-    """What llama-server asks of a worker that serves for a while."""
     return {
         "GRAPH_COMPUTE": LinkCommand(
             count=2 * count // 3, bytes_up=count * 9_000, bytes_down=0

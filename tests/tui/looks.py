@@ -10,5 +10,4 @@ EVERY_SIZE = [(60, 18), *SIZES, (160, 48)]
 
 
 def name_of(size: tuple[int, int]) -> str:
-    """``80x24``."""
     return f"{size[0]}x{size[1]}"

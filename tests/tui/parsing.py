@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable
+from typing import Any
 
+from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from textual.css.model import RuleSet
 
 _parse_rules = Stylesheet._parse_rules
 _parsed: dict[Hashable, list[RuleSet]] = {}
 
 
 def parse_once(sheet: Stylesheet, css: str, *where: Any, **more: Any) -> list[RuleSet]:
-    """The rules of a text, which nobody changes, as the variables are now."""
     variables = frozenset(sheet._variables.items())
     key = (variables, css, where, frozenset(more.items()))
     if key not in _parsed:

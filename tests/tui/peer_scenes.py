@@ -192,7 +192,6 @@ EVERY = (*scenes.idle().peers, ADA, BOB, BOX, NEW, MINI, EVE, FRED, OLD, GUS, NU
 
 
 def here(*peers: Peer, quiet: bool = False) -> ClusterSnapshot:
-    """This machine idle beside these (by default all); ``quiet``: nobody asks."""
     peers = (*scenes.idle().peers, *peers) if peers else EVERY
     if quiet:
         peers = tuple(peer for peer in peers if peer.question is None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from textual.pilot import Pilot
 
 from backends.state import Peer, QuestionKind
 from tests.tui import peer_scenes as people
@@ -12,10 +13,6 @@ from tests.tui.helpers import until
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.question import QuestionDialog
 from tui.screens.cluster.peers_pane import PeerList
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
-
 
 SIZE = (120, 36)
 

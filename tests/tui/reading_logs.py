@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
+from textual.pilot import Pilot
 from textual.widgets import Tab
 
 from backends.state import (
@@ -22,20 +23,13 @@ from tests.tui.stages import ScreenStage
 from tui.screens.logs.screen import LogsScreen
 from tui.screens.logs.view import LogView
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from textual.pilot import Pilot
-
 
 def line(number: int) -> str:
-    """One line as llama-server writes it."""
     level = "E" if number % 50 == 13 else "I"
     return f"0.{number // 60:02d}.{number % 60:03d}.000 {level} line {number} of it\n"
 
 
 def lines(first: int, last: int) -> str:
-    """Some lines, the last one excluded."""
     return "".join(line(number) for number in range(first, last))
 
 
@@ -52,7 +46,6 @@ def process(name: str, **facts: object) -> ProcessInfo:
 
 
 def snapshot(*processes: ProcessInfo) -> ClusterSnapshot:
-    """A cluster that consists of these."""
     return ClusterSnapshot(state=ClusterState.SERVING, processes=processes)
 
 
@@ -70,7 +63,6 @@ class LogCluster(ScriptedCluster):
     async def read_log(
         self, name: str, offset: int, limit_bytes: int = 65536
     ) -> LogChunk:
-        """The text, from the start again where it is shorter than the offset."""
         self.reads.append((name, offset, limit_bytes))
         self._fail("read_log")
         restarted = offset > len(self.logs[name].encode())
@@ -88,21 +80,17 @@ class Logs(ScreenStage):
 
     @property
     def view(self) -> LogView:
-        """The log shown."""
         return next(view for view in self.logs.query(LogView) if view.display)
 
     def labels(self) -> list[str]:
-        """What stands on the tabs."""
         return [tab.label_text for tab in self.logs.query(Tab)]
 
 
 def reading(app: Logs) -> bool:
-    """A log is being read again and again."""
     return any(w.group == "logs" and not w.is_finished for w in app.workers)
 
 
 async def opened(app: Logs, pilot: Pilot[None], *processes: ProcessInfo) -> LogView:
-    """Wait until the first log shows its end."""
     await until(pilot, lambda: app.logs.is_mounted)
     app.logs.show_snapshot(snapshot(*(processes or (SERVER, WORKER))))
     await until(pilot, lambda: app.logs.query(LogView) and app.view.lines)

@@ -130,7 +130,6 @@ HOMELAB_PLAN = Plan(
 
 
 def measured(model: ModelInfo, plan: Plan) -> MeasuredSplit:
-    """What a log would report: the plan, and bytes near the predicted ones."""
     return MeasuredSplit(
         layers=ranges(plan.split),
         buffers=tuple(
@@ -196,7 +195,6 @@ def homelab_serving() -> ClusterSnapshot:
 
 
 def homelab_without_relays() -> ClusterSnapshot:
-    """The same, launched with nothing between llama-server and the workers."""
     serving = homelab_serving()
     assert serving.plan is not None
     plan = msgspec.structs.replace(serving.plan, relay=False)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,6 +17,7 @@ from backends.state import (
     DEFAULT_CLUSTER,
     Ask,
     ChatDelta,
+    ChatRequest,
     ChatTimings,
     ClusterSnapshot,
     ClusterState,
@@ -35,12 +38,6 @@ from backends.state import (
 )
 from tests.tui import scenes
 from tests.tui.scripted_chats import ScriptedChats
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-    from pathlib import Path
-
-    from backends.state import ChatRequest
 
 ANSWER = (
     "Air scatters short wavelengths more strongly than long ones, so blue light "
@@ -63,7 +60,6 @@ class ScriptedCluster:
         models: dict[str, ModelInfo] | None = None,
         chats_folder: Path | None = None,
     ) -> None:
-        """Begin with a snapshot; None says nothing until ``push``."""
         self.now = first
         self.calls: list[tuple[str, Any]] = []
         self.plans = plans or {
@@ -104,22 +100,18 @@ class ScriptedCluster:
     # --- what tests do -----------------------------------------------------------
 
     def push(self, snapshot: ClusterSnapshot) -> None:
-        """The next snapshot."""
         self.now = snapshot
         for queue in self._queues:
             queue.put_nowait(snapshot)
 
     def lose(self, error: DllmError | None = None) -> None:
-        """The controller goes away: it ends its streams, or they break."""
         for queue in self._queues:
             queue.put_nowait(error)
 
     def called(self, name: str) -> list[Any]:
-        """The arguments of the calls of this name."""
         return [argument for call, argument in self.calls if call == name]
 
     def use(self, cluster: str) -> None:
-        """Remember it; the test pushes what that one says."""
         self._call("use", cluster)
         self.cluster = cluster
 
@@ -168,54 +160,44 @@ class ScriptedCluster:
         return Peer(name=name, state=PeerState.PROBING, transport=Transport.SSH)
 
     async def settings_taken(self) -> None:
-        """As if it went by them."""
         self._call("settings_taken", None)
 
     async def peers_to_pick(self) -> tuple[str, ...]:
-        """Some names."""
         self._call("peers_to_pick", None)
         return ("studio", "mini", "nuc")
 
     async def add_peer(
         self, name: str, *, ssh: str | None = None, bare: str | None = None
     ) -> Peer:
-        """Remember it; the test pushes what follows."""
         self._call("add_peer", (name, ssh, bare))
         return self._peer(name)
 
     async def remove_peer(self, name: str) -> None:
-        """Remember it."""
         self._call("remove_peer", name)
 
     async def probe_peer(self, name: str) -> Peer:
-        """Remember it."""
         self._call("probe_peer", name)
         return self._peer(name)
 
     async def answer_peer(self, name: str, answer: PeerAnswer) -> Peer:
-        """Remember it."""
         self._call("answer_peer", (name, answer))
         return self._peer(name)
 
     async def provision_peer(
         self, name: str, mode: ProvisionMode = ProvisionMode.AUTO
     ) -> Peer:
-        """Remember it."""
         self._call("provision_peer", (name, mode))
         return self._peer(name)
 
     async def clean_peer(self, name: str) -> int:
-        """Remember it."""
         self._call("clean_peer", name)
         return 17 << 20
 
     async def copy_model(self, name: str, path: str) -> str:
-        """Remember it."""
         self._call("copy_model", (name, path))
         return f"/home/ada/.models/{path.rpartition('/')[2]}"
 
     async def cancel_work(self, name: str) -> Peer:
-        """Remember it."""
         self._call("cancel_work", name)
         return self._peer(name)
 
@@ -231,16 +213,13 @@ class ScriptedCluster:
         )
 
     async def stop(self) -> ClusterSnapshot:
-        """Remember it; the test pushes what follows."""
         self._call("stop", None)
         return self.now or ClusterSnapshot()
 
     async def shutdown(self, *, only_if_idle: bool = False) -> None:
-        """Remember it."""
         self._call("shutdown", only_if_idle)
 
     async def inspect(self, path: str) -> ModelInfo:
-        """The header kept for that path."""
         self._call("inspect", path)
         if path not in self.models:
             raise ModelError(f"{path} is not a GGUF file", "Pick another file.")
@@ -274,7 +253,6 @@ class ScriptedCluster:
         )
 
     async def names_after(self, path: str) -> tuple[str, ...]:
-        """Those below the models kept."""
         self._call("names_after", path)
         folder, _, part = path.rpartition("/")
         paths = [m for m in self.models if m.startswith(f"{folder}/")]
@@ -310,19 +288,16 @@ class ScriptedCluster:
         return self.now
 
     async def events(self, *, after: int = 0) -> tuple[Event, ...]:
-        """Those that a test keeps."""
         self._call("events", after)
         return tuple(event for event in self.story if event.number > after)
 
     async def memory(self, plan: Plan) -> PlanMemory:
-        """What a test gave for a plan."""
         self._call("memory", plan)
         if self.memories is None:
             raise EngineError("The scripted engine tells nothing of memory")
         return self.memories(plan)
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:
-        """The passes of the scene's links."""
         links = self.now.links if self.now else ()
         return {link.worker: link.passes for link in links}
 
@@ -350,7 +325,6 @@ class LifelikeCluster(ScriptedCluster):
     async def launch(
         self, plan: Plan, *, replaces: int | None = None
     ) -> ClusterSnapshot:
-        """Start, load, serve; speeds wander."""
         now = await super().launch(plan, replaces=replaces)
         self._play = asyncio.create_task(self._run(plan))
         return now

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Sequence
 
-from backends.state import Sampling
+from textual.app import ComposeResult
+from textual.screen import Screen
+
+from backends.state import ChatDelta, ChatRequest, Failure, Sampling, Turn
 from tests.tui import scenes
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.scripted_chats import ScriptedChats
@@ -13,17 +16,9 @@ from tui.app import theming
 from tui.app.console import ClusterConsole
 from tui.flows.chats import ChatFlows
 from tui.model.editor import PlanEditor
+from tui.model.events import Severity
 from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.chat_pane import ChatPane
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
-
-    from textual.app import ComposeResult
-    from textual.screen import Screen
-
-    from backends.state import ChatDelta, ChatRequest, Failure, Turn
-    from tui.model.events import Severity
 
 
 class Stage(ClusterConsole):
@@ -73,7 +68,6 @@ class ChatStage(Stage):
         self.cluster.chats = self.chats
 
     def compose(self) -> ComposeResult:
-        """The pane."""
         yield ChatPane(id="chat", classes="pane")
 
     def on_mount(self) -> None:
@@ -97,7 +91,6 @@ class ChatStage(Stage):
                 return
 
     def give(self, *deltas: ChatDelta) -> None:
-        """Let pieces of the answer come."""
         for delta in deltas:
             self.deltas.put_nowait(delta)
 
@@ -121,13 +114,11 @@ class ChatStage(Stage):
 
     @property
     def turns(self) -> list[tuple[str, str]]:
-        """Questions and answers shown."""
         now = self.pane.conversation
         return [(turn.asked, turn.reply.text) for turn in now.turns] if now else []
 
     @property
     def pane(self) -> ChatPane:
-        """The pane under test."""
         return self.query_one(ChatPane)
 
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 
 from backends.errors import ControllerError, UsageError
 from backends.state import Peer, PeerState
+from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until, wheel_down
+from tests.tui.peering import adding, on_peers, question
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.add_peer import AddPeerDialog, outcome_of
 from tui.widgets.row_list import ChoiceList
-
-if TYPE_CHECKING:
-    from tests.kit.console import Started
-
-from tests.tui.peering import adding, on_peers, question
 
 BARE = "10.0.0.9:50052"
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import msgspec
+from textual.message import Message
 
 from backends.errors import ControllerError
 from tests.kit.waiting import PATIENCE_S
 from tests.tui import scenes
 from tests.tui.scripted import ScriptedCluster
 from tui.api.bridge import BROKE, Bridge, LinkLost, LinkRestored, SnapshotTaken
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from textual.message import Message
 
 
 def numbered(seq: int) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from textual.pilot import Pilot
 
 from backends.errors import ControllerError
 from backends.state import ChatDelta, Failure
@@ -12,9 +12,6 @@ from tests.tui.stages import ChatStage
 from tui.screens.cluster.answer import AnswerVariants, ChatAnswer, ChatQuestion
 from tui.screens.cluster.chat_pane import Composer
 from tui.screens.cluster.transcript import SHOWN_TURNS, ChatTranscript
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
 
 THREE = [("First?", "One."), ("Second?", "Two."), ("Third?", "Three.")]
 
@@ -115,7 +112,6 @@ async def test_edit_asks_a_question_again_in_other_words() -> None:
 
 
 async def three_asked(app: ChatStage, pilot: Pilot[None]) -> None:
-    """Three questions and their answers; the conversation has the focus."""
     for question, text in THREE:
         await ask(app, pilot, question)
         await answer(app, pilot, ChatDelta(text=text), DONE)

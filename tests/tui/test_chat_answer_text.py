@@ -9,11 +9,12 @@ import threading
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
-from textual.geometry import Offset
+from textual.geometry import Offset, Region
+from textual.pilot import Pilot
 from textual.selection import Selection
+from textual.strip import Strip
 
 from backends.state import ChatDelta
 from tests.tui.chatting import DONE, answer, ask, said
@@ -23,11 +24,6 @@ from tui.screens.cluster import answer_text
 from tui.screens.cluster.answer_text import AnswerText
 from tui.screens.cluster.transcript import ChatTranscript
 from tui.widgets.markdown_rows import LINK, MarkdownRows, text_of
-
-if TYPE_CHECKING:
-    from textual.geometry import Region
-    from textual.pilot import Pilot
-    from textual.strip import Strip
 
 PARAGRAPH = "Air **scatters** short waves more than long ones. " * 20
 TEXT = (
@@ -39,7 +35,6 @@ TEXT = (
 
 
 def drawn(*pieces: str) -> list[str]:
-    """Rows of a text that comes in pieces."""
     rows = MarkdownRows(40, {})
     for piece in pieces:
         rows.add(piece)
@@ -159,7 +154,6 @@ async def test_words_are_shown_before_markdown_can_be_drawn(
 
 
 def shown(app: ChatStage, text: str) -> bool:
-    """Whether that is on the screen."""
     return text in screen_text(app)
 
 

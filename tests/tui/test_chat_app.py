@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 async def ask(app: DllmApp, pilot: Pilot[None], question: str) -> None:
-    """Type a question into the chat of the console."""
     await settled(pilot)
     app._home.go_to("chat")
     await until(pilot, lambda: isinstance(app.focused, Composer))

@@ -56,7 +56,6 @@ async def ask(app: DllmApp, pilot: Pilot[None], question: str) -> None:
 
 
 def questions(app: DllmApp) -> list[str]:
-    """Those shown."""
     now = app._home.chat.conversation
     return [turn.question for turn in now.turns] if now else []
 
@@ -199,7 +198,6 @@ async def test_export_writes_markdown_and_json_and_never_over_a_file(
 async def test_the_same_question_on_another_split_stands_beside(
     started: Started,
 ) -> None:
-    """What each was answered with is told, so that two splits can be compared."""
     async with started(scenes.demo_serving(), wait=False) as (pilot, app, cluster):
         await ask(app, pilot, "Why?")
         await until(pilot, lambda: "worker1 6 | worker2 7" in screen_text(app))

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from backends.state import ClusterState
+from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import burst, screen_text, toasts, until
 from tui.actions import keymap
 from tui.actions.table import ACTIONS
+from tui.app.app import DllmApp
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.ask import ChoiceDialog
 from tui.dialogs.pick import ThemeDialog
 from tui.screens.cluster.chat_pane import Composer
 from tui.screens.cluster.split_bar import SplitBar
 from tui.widgets.inputs import LineInput
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.console import Started
-    from tui.app.app import DllmApp
-
 
 PANES = ("Peers", "Split", "Live", "Chat")
 

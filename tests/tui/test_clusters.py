@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
+import pytest
 
 from backends.errors import DllmError
-from backends.state import ClusterBrief, ClusterSnapshot, ClusterState, Speed
+from backends.state import ClusterBrief, ClusterSnapshot, ClusterState, ModelInfo, Speed
+from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.ask import ChoiceDialog
 from tui.model.state_file import Remembered, remember
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
-    from backends.state import ModelInfo
-    from tests.kit.console import Started
-
 
 SIZE = (120, 36)
 BRIEFS = (

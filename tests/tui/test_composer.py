@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator
 
 import pytest
 
+from backends.state import ChatState
 from tests.tui.chatting import DONE, EARLIER, answer, ask
 from tests.tui.helpers import burst, screen_text, until
 from tests.tui.scripted_chats import ScriptedChats
 from tests.tui.stages import ChatStage
 from tui.screens.cluster.chat_pane import Composer
 from tui.screens.cluster.transcript import ChatTranscript
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from backends.state import ChatState
 
 
 @pytest.mark.parametrize("key", ["ctrl+j", "shift+enter"])

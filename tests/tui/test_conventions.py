@@ -53,12 +53,10 @@ def serving(seq: int, tok_per_s: float) -> ClusterSnapshot:
 
 
 def pictures(folder: Path) -> list[str]:
-    """What the pictures in a folder hold."""
     return [path.read_text() for path in folder.glob("*.svg")]
 
 
 def log_lines(app: DllmApp) -> int:
-    """Lines held of the log in front."""
     screen = app.screen
     active = screen._active if isinstance(screen, LogsScreen) else None
     return active.view.standing.lines if active else 0
@@ -314,7 +312,6 @@ async def test_a_theme_is_found_by_its_name_though_its_file_has_another(
 
 
 def test_figures_have_fixed_places_whatever_they_are() -> None:
-    """Nothing jumps: values of another size leave every column where it was."""
     small, large = serving(1, 0.1), serving(2, 4321.0)
     places = [
         [

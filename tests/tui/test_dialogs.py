@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from rich.cells import cell_len
 from textual.events import Key
 from textual.keys import key_to_character
+from textual.pilot import Pilot
 from textual.screen import ModalScreen
 from textual.widgets import OptionList
 
+from backends.config import Setting
 from backends.state import EventTone, Sampling
+from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
@@ -36,21 +40,11 @@ from tui.model.launch_form import LaunchForm
 from tui.screens.cluster.launch_dialog import LaunchDialog
 from tui.screens.models.picker import ModelPicker
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.pilot import Pilot
-
-    from backends.config import Setting
-    from tests.kit.console import Started
-
-
 SIZE = (120, 40)
 HAPPENING = Happening(scenes.NOW, EventTone.INFORMATION, "It happened")
 
 
 async def no_change(name: str, text: str | None) -> list[Setting]:
-    """Nothing can be set."""
     return []
 
 
@@ -75,7 +69,6 @@ DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
 
 
 def launch_form(app: DllmApp) -> LaunchForm:
-    """The settings of the plan on the desk."""
     assert app.editor.plan is not None
     assert app.editor.model is not None
     return LaunchForm(app.editor.plan, app.editor.model, "/")
@@ -87,7 +80,6 @@ TEXT_KEYS = {"enter", "ctrl+j", "shift+enter", "ctrl+c", "delete", "backspace"}
 
 
 def all_dialogs(kind: type[ModalScreen[Any]]) -> set[type[object]]:
-    """Every class of dialog there is."""
     below = set(kind.__subclasses__())
     return below.union(*map(all_dialogs, below))
 
@@ -171,13 +163,11 @@ async def test_no_key_reaches_what_is_behind(started: Started) -> None:
 
 
 def acted(app: DllmApp) -> list[str]:
-    """What was asked of the cluster, apart from what a dialog asks by itself."""
     calls = app.cluster.calls  # type: ignore[attr-defined]
     return [name for name, _ in calls if name not in ("memory", "propose")]
 
 
 def foreign_keys(dialog: Dialog[Any], name: str) -> set[str]:
-    """Every key of what is behind a dialog that the dialog does not use itself."""
     active = dialog.active_bindings.items()
     own = {key for key, binding in active if binding.binding.id}
     answers = {"n", "z", "y"} if name in ("choice", "host key") else set()

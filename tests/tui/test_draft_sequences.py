@@ -8,23 +8,18 @@ are tried.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING
 
 import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from backends.split.layout import boundaries, counts, move_boundary, with_counts
-from backends.state import ClusterSnapshot, ClusterState
+from backends.state import ClusterSnapshot, ClusterState, ModelInfo, Plan, Split
 from tests.tui import scenes
 from tui.model.edit import same_plan
 from tui.model.editor import PlanEditor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.state import ModelInfo, Plan, Split
 
 EXAMPLES = int(os.environ.get("DLLM_DRAFT_EXAMPLES", "200"))
 STEPS_MIN, STEPS_MAX = 20, 40
@@ -36,8 +31,6 @@ MODELS = {model.path: model for model in (scenes.GLM, scenes.DEMO, TWIN)}
 
 
 class Book:
-    """What must be: every plan there was, in order, and where one stands."""
-
     def __init__(self) -> None:
         self.plans: list[Plan] = []
         self.at = -1
@@ -47,7 +40,6 @@ class Book:
         return self.plans[self.at] if self.plans else None
 
     def step(self, plan: Plan) -> None:
-        """The user, or another console, brought another plan."""
         if self.present is not None and same_plan(plan, self.present):
             self.plans[self.at] = plan
         else:
@@ -55,7 +47,6 @@ class Book:
             self.at += 1
 
     def split(self, layers: list[int]) -> None:
-        """The same plan with other layers; the same layers again are no step."""
         assert self.present is not None
         split = with_counts(self.present.split, layers)
         if split != self.present.split:
@@ -77,13 +68,11 @@ class World:
     # --- what the controller does ----------------------------------------------
 
     def says(self, **changes: object) -> ClusterSnapshot:
-        """The next snapshot; whether it arrives, and when, is another question."""
         now = self.said[-1]
         self.said.append(msgspec.structs.replace(now, seq=now.seq + 1, **changes))
         return self.said[-1]
 
     def runs(self, plan: Plan) -> ClusterSnapshot:
-        """A launch begins: the port is filled in, the header is still the old one."""
         plan = msgspec.structs.replace(plan, api_port=8123)
         return self.says(plan=plan, state=ClusterState.STARTING, generation=1)
 
@@ -105,7 +94,6 @@ class World:
         self.says(model=MODELS[plan.model] if plan else None)
 
     def another_launches(self, a: int, b: int) -> None:
-        """What nobody had before, or by chance what lies on our desk."""
         plan = msgspec.structs.replace(PLANS[a % 3], ctx_size=next(self.contexts))
         self.runs(self.editor.plan or plan if b % 3 == 0 else plan)
 
@@ -283,5 +271,4 @@ def test_nothing_is_lost_and_undo_is_exact(steps: list[tuple[int, int, int]]) ->
 
 
 def test_boundaries_of_both_plans_can_be_moved() -> None:
-    """The sequences above move the first two of each."""
     assert [len(boundaries(plan.split)) for plan in PLANS] == [2, 2, 2]

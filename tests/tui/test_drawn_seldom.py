@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from textual._compositor import Compositor
+from textual.pilot import Pilot
+from textual.strip import Strip
 
 from backends.units import format_rate
+from tests.kit.console import Started
 from tests.tui.helpers import text_of, until
+from tests.tui.scripted import ScriptedCluster
 from tests.unit.state.scene import busy_scene
+from tui.app.app import DllmApp
 from tui.screens.cluster.live_figures import LiveFigures
 from tui.screens.cluster.screen import TokenPane
 from tui.widgets.waterfall import Waterfall
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
-    from textual.pilot import Pilot
-    from textual.strip import Strip
-
-    from tests.kit.console import Started
-    from tests.tui.scripted import ScriptedCluster
-    from tui.app.app import DllmApp
-
 
 SNAPSHOTS = 10
 
@@ -32,7 +27,6 @@ SNAPSHOTS = 10
 async def push(
     cluster: ScriptedCluster, app: DllmApp, pilot: Pilot[None], tick: int
 ) -> None:
-    """The next moment of a busy cluster, until it is known."""
     scene = busy_scene(tick)
     cluster.push(scene)
     await until(pilot, lambda: app.editor.snapshot == scene)
@@ -94,6 +88,5 @@ async def test_hidden_panes_do_not_have_the_screen_arranged(
 
 
 def shown(figures: LiveFigures, text: str) -> bool:
-    """Whether it is on the screen, not only known."""
     strips = figures.screen._compositor.render_strips()
     return any(text in strip.text for strip in strips)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from textual.color import Color
@@ -15,9 +15,6 @@ from tui.app import theming
 from tui.model.state_file import Remembered, recall, remember
 from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.widgets.palette import palette_from
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OURS = ("dllm-dark", "dllm-light", "dllm-ansi", "dllm-colour-blind")
 

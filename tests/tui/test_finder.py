@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
 from backends.config import SettingsFile
 from backends.paths import Paths
 from backends.state import ModelCatalogue, ModelFile
+from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until, wheel_down
 from tests.tui.scripted import ScriptedCluster
 from tui.actions import keymap
 from tui.actions.table import ACTIONS, Action
+from tui.app.app import DllmApp
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.pick import NOTHING, PERHAPS, FinderDialog, FoundList
 from tui.dialogs.settings import SettingsDialog
 from tui.model.finding import Entry, found, near
 from tui.screens.logs.screen import LogsScreen
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from textual.pilot import Pilot
-
-    from tests.kit.console import Started
-    from tui.app.app import DllmApp
-
 
 SIZE = (120, 36)
 
@@ -44,7 +38,6 @@ async def find(pilot: Pilot[None], text: str) -> FinderDialog:
 
 
 def typed(text: str) -> list[str]:
-    """The keys of a text."""
     names = {" ": "space", ":": "colon", "-": "minus", "_": "underscore"}
     return [names.get(letter, letter) for letter in text]
 
@@ -79,7 +72,6 @@ def test_what_nothing_has_may_be_meant_otherwise() -> None:
 
 
 def test_a_pathological_name_costs_no_more_than_another() -> None:
-    """Textual's matcher tries each of the ways to pick these letters: about 10¹⁵."""
     assert [e.name for e in found("a" * 20 + "b", [entry("ab" * 40)])] == ["ab" * 40]
 
 
@@ -156,7 +148,6 @@ async def test_keys_are_those_of_the_user(started: Started) -> None:
 
 
 def selected(app: DllmApp) -> str:
-    """The setting the dialog of settings begins with."""
     assert isinstance(app.screen, SettingsDialog)
     setting = app.screen.selected
     return setting.name if setting else ""

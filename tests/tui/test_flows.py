@@ -135,7 +135,6 @@ async def test_the_layout_is_there_before_the_first_snapshot(started: Started) -
 
 
 async def ask(app: DllmApp, pilot: Pilot[None]) -> None:
-    """As the text field does."""
     chat = app._home.chat
     await until(pilot, lambda: chat.conversation)
     app.attempt(chat.session.ask("Why?"), group="asked")

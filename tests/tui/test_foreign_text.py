@@ -4,39 +4,38 @@ from __future__ import annotations
 
 import base64
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 from textual.drivers.headless_driver import HeadlessDriver
+from textual.pilot import Pilot
 
 from backends.errors import ModelError
-from backends.state import ChatDelta, ClusterBrief, Failure, Leftover
+from backends.state import (
+    ChatDelta,
+    ClusterBrief,
+    ClusterSnapshot,
+    Failure,
+    Leftover,
+    LogChunk,
+    ModelCatalogue,
+    ModelInfo,
+    PeerQuestion,
+)
+from tests.kit.console import Started
 from tests.kit.hostile import HOSTILE, MARKUP, filled, hostile, troubles
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import LOG, ScriptedCluster
+from tui.app.app import DllmApp
 from tui.dialogs.ask import ChoiceDialog
 from tui.dialogs.events import EventsDialog
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.question import QuestionDialog
 from tui.screens.cluster.answer import ChatReasoning
 from tui.screens.models.picker import ModelPicker
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
-
-    from backends.state import (
-        ClusterSnapshot,
-        LogChunk,
-        ModelCatalogue,
-        ModelInfo,
-        PeerQuestion,
-    )
-    from tests.kit.console import Started
-    from tui.app.app import DllmApp
-
 
 SIZE = (160, 50)
 NARROW = (60, 18)
@@ -54,11 +53,9 @@ class HostileCluster(ScriptedCluster):
         }
 
     async def catalogue(self, *, refresh: bool = False) -> ModelCatalogue:
-        """Nothing in it is to be trusted."""
         return filled(await super().catalogue(refresh=refresh))
 
     async def inspect(self, path: str) -> ModelInfo:
-        """A header, or an error that quotes one."""
         if path not in self.models:
             raise ModelError(f"{path}{HOSTILE} is no GGUF", HOSTILE)
         return self.models[path]
@@ -66,16 +63,13 @@ class HostileCluster(ScriptedCluster):
     async def read_log(
         self, name: str, offset: int, limit_bytes: int = 65536
     ) -> LogChunk:
-        """In pieces that cut sequences."""
         return await super().read_log(name, offset, min(limit_bytes, 997))
 
     async def peers_to_pick(self) -> tuple[str, ...]:
-        """Names from a file."""
         return tuple(map(hostile, await super().peers_to_pick()))
 
 
 def as_hostile(snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """A snapshot of which only the controller's own words can be trusted."""
     briefs = (ClusterBrief(name="other", model="/m.gguf"),)
     left = (Leftover(name="w", peer="mini", why="gone"),)
     full = msgspec.structs.replace(snapshot, clusters=briefs, leftovers=left)
@@ -84,7 +78,6 @@ def as_hostile(snapshot: ClusterSnapshot) -> ClusterSnapshot:
 
 @pytest.fixture(autouse=True)
 def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is written to the terminal beside the screen: titles, clipboards."""
     texts: list[str] = []
     monkeypatch.setattr(HeadlessDriver, "write", lambda _, text: texts.append(text))
     return texts
@@ -105,7 +98,6 @@ def look(app: DllmApp) -> str:
 
 
 async def told(pilot: Pilot[None], snapshot: ClusterSnapshot, seq: int) -> str:
-    """The screen after another snapshot."""
     app: Any = pilot.app
     new = msgspec.structs.replace(as_hostile(snapshot), seq=seq)
     app.cluster.push(new)

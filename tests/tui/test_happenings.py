@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import msgspec
+from textual.pilot import Pilot
 
 from backends.errors import ControllerError
 from backends.state import Actor, Event, EventKind, EventTone
+from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.events import EventsDialog, EvidenceDialog
 from tui.screens.logs.screen import LogsScreen
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
-
-    from tests.kit.console import Started
-
 
 SIZE = (120, 36)
 ANNA = Actor(program="console", user="anna", host="studio", pid=1, tty="pts/3")

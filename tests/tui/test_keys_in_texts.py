@@ -229,7 +229,6 @@ async def test_screens_and_dialogs_name_the_users_keys(
 
 
 def texts_of_the_console() -> Iterator[tuple[str, int, str]]:
-    """Every text of the console's code: file, line, text; no docstring, no style."""
     folder = Path(*tui.__path__)
     for file in sorted(folder.rglob("*.py")):
         name = file.relative_to(folder).as_posix()

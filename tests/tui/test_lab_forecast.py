@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
-from backends.state import Generation, Lab, Link, Pass, Speed
+from backends.state import ClusterSnapshot, Generation, Lab, Link, Pass, Speed
 from tests.tui import scenes
 from tui.screens.lab.forecast import (
     Samples,
@@ -21,11 +22,6 @@ from tui.screens.lab.forecast import (
 )
 from tui.screens.lab.links import GRACE_S, PRESETS, LabWishes, describe, preset_of
 from tui.widgets.throttle import Throttle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.state import ClusterSnapshot
 
 SLOW = Lab(latency_ms=10)
 
@@ -48,7 +44,6 @@ def link(worker: str = "mini", head_ms: float = 30.0, **changes: object) -> Link
 
 
 def passes(at_ms: float, span_ms: float, n: int = 4) -> tuple[Pass, ...]:
-    """Passes one after the other, the last one ending at a moment."""
     return tuple(
         Pass(at_ms=at_ms - span_ms * k, compute_ms=span_ms) for k in reversed(range(n))
     )
@@ -75,7 +70,6 @@ def test_more_round_trips_pay_the_latency_more_often() -> None:
 
 
 def test_jitter_cut_at_zero_adds_to_the_mean() -> None:
-    """A normal distribution around 0 cut at 0 has the mean deviation/√(2π)."""
     assert mean_delay_ms(Lab(jitter_ms=5)) == pytest.approx(1.9947, abs=1e-3)
     assert mean_delay_ms(Lab(latency_ms=4, jitter_ms=3)) == pytest.approx(4.13, abs=0.1)
 
@@ -92,7 +86,6 @@ def test_a_token_of_two_links_takes_head_machines_and_ways() -> None:
 
 
 def test_a_lab_that_was_on_while_measuring_does_not_count_twice() -> None:
-    """20 ms more on one link are in the other's head part, and nowhere in the own."""
     slowed = link("mini", up_ms_per_token=11.0, down_ms_per_token=11.0, lab=SLOW)
     links = (slowed, link("box", head_ms=50.0))
     assert own_ms(links) == pytest.approx(41)

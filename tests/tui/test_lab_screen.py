@@ -39,7 +39,6 @@ PARTS = ("head_ms", "up_ms", "compute_ms", "down_ms", "wait_ms")
 
 
 def network_ms(worker: str, lab: Lab | None) -> float:
-    """What the way to a worker takes, there and back."""
     added = 2 * mean_delay_ms(lab) if lab else 0.0
     flow = 20.1 / lab.rate_mb_s if lab and lab.rate_mb_s else 0.0
     return RTT_MS[worker] + added + flow
@@ -114,7 +113,6 @@ class LabApp:
 
 
 async def opened(pilot: Pilot[None], cluster: ScriptedCluster) -> LabApp:
-    """Go to the Lab screen."""
     await settled(pilot)
     await pilot.press("f4")
     await until(pilot, lambda: isinstance(pilot.app.screen, LabScreen))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from typing import TYPE_CHECKING
 
+import pytest
 from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.split.layout import make_split
-from backends.state import DeviceMemory, ServerSettings, Speculation
+from backends.state import Ask, DeviceMemory, Plan, ServerSettings, Speculation
+from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import ScriptedCluster
@@ -26,12 +27,6 @@ from tests.tui.test_launch_settings import (
 from tui.model.edit import Edit
 from tui.model.launch_settings import LaunchSettings, differences, up_command
 from tui.screens.cluster import launch_dialog
-
-if TYPE_CHECKING:
-    import pytest
-
-    from backends.state import Ask, Plan
-    from tests.kit.console import Started
 
 MIB = 1 << 20
 GUESS = Speculation(

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from backends.errors import EngineError
 from backends.split.layout import counts, with_counts
-from backends.state import ProcessInfo, ProcessRole, ProcessState
+from backends.state import (
+    ClusterSnapshot,
+    Peer,
+    Plan,
+    ProcessInfo,
+    ProcessRole,
+    ProcessState,
+)
+from tests.kit.console import Started
 from tests.tui import scenes
+from tests.tui.flowing import dialog, layers
 from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.ask import ChoiceDialog
 from tui.screens.logs.screen import LogsScreen
-
-if TYPE_CHECKING:
-    from backends.state import ClusterSnapshot, Peer, Plan
-    from tests.kit.console import Started
-
-from tests.tui.flowing import dialog, layers
 
 
 async def test_launch_runs_the_split_as_shown(started: Started) -> None:

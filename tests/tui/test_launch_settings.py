@@ -47,7 +47,6 @@ PLAN = scenes.DEMO_PLAN
 
 
 def demo(*, serving: bool = False) -> ScriptedCluster:
-    """The demo's plan, on the desk or running."""
     first = scenes.demo_serving() if serving else scenes.idle()
     return ScriptedCluster(first)
 
@@ -69,7 +68,6 @@ async def opened(pilot: Pilot[None]) -> LaunchDialog:
 
 
 async def typed(pilot: Pilot[None], name: str, text: str) -> None:
-    """Put a text into a field."""
     field = pilot.app.screen.query_one(f"#{name}", Input)
     field.focus()
     field.value = text
@@ -81,7 +79,6 @@ async def closed(pilot: Pilot[None]) -> None:
 
 
 def complaint(dialog: LaunchDialog, name: str) -> str:
-    """What is said under a field."""
     row = dialog.query_one(f"#row-{name}")
     return (
         str(row.query_one(".launch-wrong").render()) if row.has_class("-wrong") else ""

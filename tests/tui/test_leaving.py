@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from backends.errors import ControllerError
+from tests.kit.console import Started
 from tests.tui import scenes
+from tests.tui.flowing import dialog
 from tests.tui.helpers import toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.ask import ChoiceDialog
-
-if TYPE_CHECKING:
-    from tests.kit.console import Started
-
-from tests.tui.flowing import dialog
 
 
 async def test_with_nothing_running_q_leaves_and_lets_the_controller_go(

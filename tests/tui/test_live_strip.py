@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
+from textual.geometry import Region
 
 from backends.link.figures import token_totals
 from backends.split.layout import make_split, ranges
 from backends.state import (
     Acceptance,
+    ClusterSnapshot,
     Generation,
     Link,
     Peer,
@@ -18,6 +18,7 @@ from backends.state import (
     Speed,
     WorkerSpec,
 )
+from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import text_of, until
 from tests.tui.links import BOX, MINI, PLAIN, link
@@ -40,18 +41,10 @@ from tui.screens.cluster.live_figures import (
 from tui.screens.cluster.live_pane import LivePane
 from tui.widgets.strips import StripWidget, changed_span, line
 
-if TYPE_CHECKING:
-    from textual.geometry import Region
-
-    from backends.state import ClusterSnapshot
-    from tests.kit.console import Started
-
-
 MANY = tuple(link(f"node{n}", 2.0 + n / 3, n / 3) for n in range(1, 8))
 
 
 def serving(*links: Link, **facts: object) -> ClusterSnapshot:
-    """The homelab with these links."""
     return msgspec.structs.replace(scenes.homelab_serving(), links=links, **facts)
 
 
@@ -88,7 +81,6 @@ def node(name: str) -> Peer:
 
 
 def labels(snapshot: ClusterSnapshot, room: int, rows: int = 3) -> list[list[str]]:
-    """The labels of each column there is room for."""
     columns = columns_of(LiveFacts.of(snapshot), room, rows)
     return [[figure.label for figure in column.figures] for column in columns]
 
@@ -198,7 +190,6 @@ def test_a_worker_without_an_answer_is_shown_as_silent() -> None:
 
 
 async def strip(started: Started, snapshot: ClusterSnapshot, width: int) -> list[str]:
-    """Figures row by row, then the token bar."""
     async with started(snapshot, size=(width, 36)) as (pilot, app, _):
         await until(pilot, lambda: app.query_one(TokenBar).size.width)
         figures = text_of(app.query_one(LiveFigures)).splitlines()

@@ -27,7 +27,6 @@ from tui.screens.models.screen import ModelsScreen
 
 @pytest.fixture
 def cluster() -> LogCluster:
-    """Two logs."""
     return LogCluster()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from textual.geometry import Offset
@@ -12,16 +12,6 @@ from textual.selection import Selection
 from backends.errors import DllmError
 from tests.kit.full_disk import LIMIT_BYTES, little_room
 from tests.tui.helpers import screen_text, until
-from tui.model.log_levels import LogLevel
-from tui.screens.logs import feed
-from tui.screens.logs.feed import PAGE_BYTES, PAGES_BEHIND_MAX, TAIL_BYTES, save_log
-from tui.screens.logs.lines import LogRows
-from tui.screens.logs.view import LINES_AT_ONCE, SIDE_STEP
-from tui.widgets.inputs import FilterBar
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 from tests.tui.reading_logs import (
     SERVER,
     WORKER,
@@ -33,11 +23,16 @@ from tests.tui.reading_logs import (
     process,
     snapshot,
 )
+from tui.model.log_levels import LogLevel
+from tui.screens.logs import feed
+from tui.screens.logs.feed import PAGE_BYTES, PAGES_BEHIND_MAX, TAIL_BYTES, save_log
+from tui.screens.logs.lines import LogRows
+from tui.screens.logs.view import LINES_AT_ONCE, SIDE_STEP
+from tui.widgets.inputs import FilterBar
 
 
 @pytest.fixture
 def cluster() -> LogCluster:
-    """Two logs."""
     return LogCluster()
 
 

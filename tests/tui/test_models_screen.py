@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
+from textual.pilot import Pilot
 from textual.widgets import DataTable, Input
 
 from backends.errors import ControllerError
@@ -19,9 +18,6 @@ from tui.screens.models.picker import ModelPicker
 from tui.screens.models.screen import ModelsScreen
 from tui.screens.models.table import ModelTable
 from tui.widgets.inputs import FilterBar
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
 
 GIB = 1024**3
 
@@ -57,7 +53,6 @@ class Shelf(ScriptedCluster):
         self.scanning = False
 
     async def catalogue(self, *, refresh: bool = False) -> ModelCatalogue:
-        """What lies here now."""
         self._call("catalogue", refresh)
         return ModelCatalogue(
             models=self.files, folders=self.folders, scanning=self.scanning
@@ -73,11 +68,9 @@ class Models(ScreenStage):
 
     @property
     def table(self) -> ModelTable:
-        """The list."""
         return self.models.query_one(ModelTable)
 
     def names(self) -> list[str]:
-        """The names as listed by the rows on the screen."""
         rows = range(self.table.row_count)
         cells = [self.table.get_row_at(row)[0].plain for row in rows]
         return [cell[2:].partition(" · ")[0].strip() for cell in cells]
@@ -85,12 +78,10 @@ class Models(ScreenStage):
 
 @pytest.fixture
 def shelf() -> Shelf:
-    """Three models and a broken one."""
     return Shelf(QWEN, BROKEN, GLM, OSS)
 
 
 async def listed(app: Models, pilot: Pilot[None], count: int = 4) -> None:
-    """Wait until so many models are listed."""
     await until(pilot, lambda: app.models.is_mounted and app.table.row_count == count)
 
 
@@ -330,12 +321,10 @@ class Picking(Stage):
 
     @property
     def table(self) -> ModelTable:
-        """The list."""
         return self.screen.query_one(ModelTable)
 
 
 async def offered(app: Picking, pilot: Pilot[None], count: int = 4) -> None:
-    """Wait until so many models are offered."""
     await until(pilot, lambda: isinstance(app.screen, ModelPicker))
     await until(pilot, lambda: app.table.row_count == count)
 

@@ -81,7 +81,6 @@ class Shelf(ScriptedCluster):
         self.models[GLM.path] = GLM
 
     async def catalogue(self, *, refresh: bool = False) -> ModelCatalogue:
-        """What lies here."""
         folders = ("/home/me/.cache/huggingface/hub", "/home/me/models")
         return ModelCatalogue(models=self.files, folders=folders)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.content import Content
 
 from backends.state import ModelCatalogue, ModelFile
 from tests.tui import scenes
@@ -22,14 +21,10 @@ from tui.screens.models.table import (
 )
 from tui.widgets.table import SortOrder, fitting_columns
 
-if TYPE_CHECKING:
-    from textual.content import Content
-
 GIB = 1024**3
 
 
 def model(name: str, **facts: object) -> ModelFile:
-    """A model file."""
     defaults: dict[str, object] = {"size_bytes": GIB, "source": "models"}
     return ModelFile(path=f"/m/{name}.gguf", name=name, **(defaults | facts))  # type: ignore[arg-type]
 
@@ -41,7 +36,6 @@ ALL = (LARGE, BROKEN, SMALL)
 
 
 def names(query: str = "", order: SortOrder | None = None) -> list[str]:
-    """What is listed."""
     found = arrange_models(ALL, query, order or SortOrder("name"))
     return [item.name for item in found]
 
@@ -103,7 +97,6 @@ def test_a_problem_stands_beside_the_name() -> None:
 
 
 def test_who_alone_holds_a_model_stands_beside_its_name() -> None:
-    """Also where there is no room for the column of the holders."""
     cells = [
         cell_text(model("odd", held_by=holders), COLUMNS[0], 24, current=False).plain
         for holders in (("mini", "nuc"), ("local", "mini"), ())

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 from textual import events
+from textual.pilot import Pilot
 
 from backends.errors import ModelError
 from backends.split.layout import counts, with_counts
-from backends.state import ModelInfo, PeerState, Speed
+from backends.state import ClusterSnapshot, ModelInfo, PeerState, Speed
+from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
+from tui.app.app import DllmApp
 from tui.dialogs.ask import ChoiceDialog
 from tui.screens.cluster.split_bar import SplitBar
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pytest
-    from textual.pilot import Pilot
-
-    from backends.state import ClusterSnapshot
-    from tests.kit.console import Started
-    from tui.app.app import DllmApp
-
 
 SIZE = (120, 36)
 KEY_GAP_S = 0.001
@@ -56,7 +49,6 @@ async def burst(app: DllmApp, keys: Sequence[str]) -> None:
 
 
 async def quiet(pilot: Pilot[None], app: DllmApp) -> None:
-    """Until everything sent has been worked off."""
     await pilot.pause()
     await until(pilot, lambda: not app._typed and app._key_at_work is None)
     await until(pilot, lambda: app.query_one(SplitBar).message_queue_size == 0)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 
 from backends.state import (
+    ClusterSnapshot,
     ClusterState,
     Failure,
     MeasuredSplit,
@@ -16,6 +15,7 @@ from backends.state import (
     Step,
     StepState,
 )
+from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
 from tui.model.edit import marks_for
@@ -34,11 +34,6 @@ from tui.screens.traffic.detail import TrafficDetail
 from tui.screens.traffic.screen import LinkFigures
 from tui.widgets.rate_graph import axis_top
 from tui.widgets.strips import StripWidget, bar_cells, clip, fitting
-
-if TYPE_CHECKING:
-    from backends.state import ClusterSnapshot
-    from tests.kit.console import Started
-
 
 GIB, MIB = scenes.GIB, scenes.MIB
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 from textual import events
 
 from backends.state import Peer, PeerAnswer, PeerState, QuestionKind, Transport
+from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
+from tests.tui.peering import asks, on_peers, question
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.question import HostKeyDialog, QuestionDialog, SecretDialog
 from tui.model.peer_facts import peer_rows
-
-if TYPE_CHECKING:
-    from tests.kit.console import Started
-
-from tests.tui.peering import asks, on_peers, question
 
 
 async def test_a_host_key_is_shown_and_trusted(started: Started) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 
@@ -12,15 +10,12 @@ from backends.state import (
     PeerState,
     ServerSettings,
 )
+from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
-from tui.screens.cluster.split_bar import SplitBar
-
-if TYPE_CHECKING:
-    from tests.kit.console import Started
-
 from tests.tui.lineups import at_peer, cluster_of, machines, on_peer
+from tui.screens.cluster.split_bar import SplitBar
 
 
 async def test_w_leaves_a_peer_out_and_takes_it_in_again(started: Started) -> None:

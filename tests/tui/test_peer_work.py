@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from backends.errors import ControllerError
@@ -14,15 +12,12 @@ from backends.state import (
     ProcessState,
     ProvisionMode,
 )
+from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
-from tui.dialogs.ask import ChoiceDialog
-
-if TYPE_CHECKING:
-    from tests.kit.console import Started
-
 from tests.tui.lineups import HOME, Patient, at_peer, cluster_of, on_peer
+from tui.dialogs.ask import ChoiceDialog
 
 
 async def test_provisioning_ends_with_a_toast(started: Started) -> None:

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 
 async def shown(pilot: Pilot[None]) -> PeerList:
-    """The list, once it shows the first snapshot."""
     found = pilot.app.query_one(PeerList)
     await until(pilot, lambda: found.peers and found.size.width)
     return found
@@ -59,7 +58,6 @@ def chosen(found: PeerList) -> str:
 
 
 def crowd(number: int) -> tuple[Peer, ...]:
-    """Machines, most of them away."""
     return tuple(
         msgspec.structs.replace(people.NUC if n % 5 else people.BOB, name=f"m{n:02d}")
         for n in range(number)
@@ -432,7 +430,6 @@ def test_a_head_that_was_the_only_worker_is_followed_by_this_machine() -> None:
 
 
 def test_scenes_have_every_state_and_question() -> None:
-    """The snapshots show what these scenes hold."""
     states = {peer.state for peer in people.EVERY}
     assert set(PeerState) - states == {PeerState.STARTING, PeerState.SERVING}
     questions = (people.HOST_KEY, people.PASSWORD, people.PASSPHRASE)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 def made(make_app: MakeApp, *peers: Peer, theme: str = "dllm-dark") -> DllmApp:
-    """A console with a plan for the peers on its desk."""
     plans = {scenes.GLM.path: people.SPREAD_PLAN}
     cluster = ScriptedCluster(people.here(*peers, quiet=True), plans=plans)
     return make_app(cluster, initial_model=scenes.GLM.path, theme=theme)

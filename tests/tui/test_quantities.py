@@ -15,7 +15,6 @@ from tui.model.quantities import rate_text, rtt_text, trips_text
     [(0.0421, "42 µs"), (0.0994, "99 µs"), (0.11, "110 µs"), (3.1, "3.10 ms")],
 )
 def test_a_short_round_trip_keeps_its_figures(rtt_ms: float, said: str) -> None:
-    """On one machine it is microseconds: two decimals of a millisecond say 0.00."""
     assert rtt_text(rtt_ms) == said
     assert len(said) <= 8
 

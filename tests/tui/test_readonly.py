@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,26 +10,20 @@ from backends.client.client import ControllerClient
 from backends.client.http import ASKING, ClientFacts
 from backends.controller.lock import lock_holder
 from backends.paths import user_paths
+from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
 from tui.actions.keymap import ACTING, action_of, split_keys
+from tui.app.app import DllmApp
 from tui.app.console import REFUSED
 from tui.dialogs.pick import FinderDialog
 from tui.model.state_file import Remembered, remember
 from tui.screens.lab.screen import LabScreen
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.console import Started
-    from tui.app.app import DllmApp
-
-
 SIZE = (120, 36)
 
 
 def acted(app: DllmApp) -> list[str]:
-    """Calls that change something."""
     harmless = {
         *("inspect", "propose", "memory", "catalogue", "events", "passes"),
         "chat states",

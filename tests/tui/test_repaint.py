@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 from textual.geometry import Region
 from textual.widget import Widget
 
+from backends.state import ClusterSnapshot
+from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import until
 from tui.widgets.strips import StripWidget
-
-if TYPE_CHECKING:
-    from backends.state import ClusterSnapshot
-    from tests.kit.console import Started
 
 
 @pytest.mark.parametrize(("less", "most"), [(1, 0), (scenes.GIB, 100)])

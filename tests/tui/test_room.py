@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 
 from backends.split.layout import make_split, ranges
-from backends.state import WorkerSpec
+from backends.state import ClusterSnapshot, WorkerSpec
+from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, text_of, until
 from tui.screens.cluster.live_figures import LiveLine, WorkerGraphs
 from tui.screens.cluster.transcript import ChatTranscript
 from tui.widgets.waterfall import Waterfall
-
-if TYPE_CHECKING:
-    from backends.state import ClusterSnapshot
-    from tests.kit.console import Started
-
 
 ROOMY = (160, 48)
 

@@ -42,7 +42,6 @@ workers = 3  # as many as cores
 
 @pytest.fixture
 def paths(tmp_path: Path) -> Paths:
-    """Where the settings are: some are set."""
     paths = Paths(
         config_dir=tmp_path / "settings",
         state_dir=tmp_path,
@@ -76,7 +75,6 @@ async def opened(pilot: Pilot[None]) -> SettingsDialog:
 
 
 async def found(pilot: Pilot[None], name: str) -> None:
-    """Select a setting by its name."""
     dialog = pilot.app.screen
     assert isinstance(dialog, SettingsDialog)
     dialog.query_one("#settings-find", Input).value = name
@@ -84,7 +82,6 @@ async def found(pilot: Pilot[None], name: str) -> None:
 
 
 async def put(pilot: Pilot[None], name: str, text: str) -> None:
-    """Set a setting, as a person does: find it, Enter, the value, Enter."""
     await found(pilot, name)
     await pilot.press("enter")
     pilot.app.screen.query_one("#settings-text", Input).value = text
@@ -183,7 +180,6 @@ async def test_theme_and_keys_count_at_once(app: DllmApp, paths: Paths) -> None:
 
 
 def row(setting: str) -> int:
-    """Where it stands among all."""
     return Config.__struct_fields__.index(setting)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -12,19 +12,14 @@ import pytest
 from backends.errors import EngineError
 from backends.split.layout import with_counts
 from backends.split.loads import device_loads
-from backends.state import Ask, DeviceMemory, MemorySource, PlanMemory
+from backends.state import Ask, DeviceMemory, MemorySource, Plan, PlanMemory
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import ScriptedCluster
+from tui.app.app import DllmApp
 from tui.flows import settling
 from tui.model.editor import PlanEditor
 from tui.model.verdict import verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.state import Plan
-    from tui.app.app import DllmApp
 
 MIB = 1 << 20
 
@@ -46,13 +41,11 @@ def engine_says(plan: Plan, more_mib: int = 100) -> PlanMemory:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan settles almost at once."""
     monkeypatch.setattr(settling, "SETTLE_S", 0.05)
 
 
 @pytest.fixture
 def editor() -> PlanEditor:
-    """The demo's plan on the desk, nothing running."""
     made = PlanEditor()
     made.take(scenes.idle())
     made.put(scenes.DEMO_PLAN, scenes.DEMO)
@@ -185,7 +178,6 @@ async def test_an_error_is_said_beside_the_prediction_without_a_toast(
 
 
 def test_a_plan_asked_for_by_names_can_lie_on_the_desk() -> None:
-    """What was asked for may hold what cannot be hashed: a split by device."""
     asked = Ask(model="m.gguf", split={"worker1/CPU": 6, "worker2/CPU": 7})
     plan = msgspec.structs.replace(scenes.DEMO_PLAN, asked=asked)
     made = PlanEditor()

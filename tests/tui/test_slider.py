@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
 
 import pytest
 from textual import events, on
+from textual.app import ComposeResult
+from textual.pilot import Pilot
 from textual.screen import ModalScreen
 
 from tests.tui import scenes
@@ -15,18 +16,10 @@ from tui.app.console import ConsoleApp
 from tui.app.theming import DEFAULT_THEME
 from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.lab.links import LATENCY, RATE
-from tui.widgets.slider import LABEL_WIDTH, Slider
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-    from textual.pilot import Pilot
-
-    from tui.widgets.slider import Scale
+from tui.widgets.slider import LABEL_WIDTH, Scale, Slider
 
 
 class SliderApp(ConsoleApp):
-    """Nothing but a slider."""
-
     def __init__(self, scale: Scale = LATENCY) -> None:
         super().__init__(
             theme_folders=[BUILTIN_FOLDER],
@@ -57,13 +50,11 @@ SIZE = (100, 10)
 
 
 def x_of(slider: Slider, value: float) -> int:
-    """A column that stands for a value."""
     span = slider.track_width - 1
     return LABEL_WIDTH + round(slider.scale.fraction(value) * span)
 
 
 async def grab(pilot: Pilot[None], slider: Slider) -> None:
-    """Press on the thumb."""
     assert await pilot.mouse_down(slider, offset=(slider.thumb_x, 0))
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 def unmeasured() -> ClusterSnapshot:
-    """The homelab before its log was read."""
     return msgspec.structs.replace(scenes.homelab_serving(), measured=None)
 
 

@@ -164,7 +164,6 @@ async def test_a_click_beside_the_handles_picks_a_boundary_and_moves_nothing() -
 
 
 async def test_a_grab_without_a_move_changes_nothing_on_a_narrow_bar() -> None:
-    """Where several layers share a column, touching a handle must not move it."""
     app = BarApp(plan_of(25, 9, 14))
     async with app.run_test(size=(22, 10)) as pilot:
         await grab(pilot, app.bar)

@@ -80,7 +80,6 @@ async def test_more_layers_than_there_are_is_said() -> None:
 
 
 def ghosts(app: BarApp) -> set[int]:
-    """Columns of the bar in which a boundary that runs is drawn."""
     text = app.bar.lines()[1].text
     return {x for x, cell in enumerate(text) if cell == "┊"}
 

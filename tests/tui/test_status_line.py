@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 
 from backends.errors import ControllerError
-from backends.state import ClusterState, Lab
+from backends.state import ClusterSnapshot, ClusterState, Lab
 from backends.state.snapshots import RequestCounts
+from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tui.model.facts import warnings
-
-if TYPE_CHECKING:
-    from backends.state import ClusterSnapshot
-    from tests.kit.console import Started
-
 
 SIZE = (120, 36)
 SLOW = Lab(latency_ms=10)

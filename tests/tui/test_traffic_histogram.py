@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from textual.app import ComposeResult
 
 from backends.state import LinkCommand
 from tests.tui.helpers import text_of
@@ -22,9 +21,6 @@ from tui.screens.traffic.detail import (
     place_of,
 )
 from tui.screens.traffic.table import TrafficRow
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
 
 SLOW = buckets(4000, 9_800.0)
 
@@ -101,7 +97,6 @@ class DetailStage(Stage):
         self.figures = figures
 
     def compose(self) -> ComposeResult:
-        """The detail."""
         yield self.detail
 
     def on_mount(self) -> None:
@@ -110,7 +105,6 @@ class DetailStage(Stage):
 
 
 async def shown(figures: LinkCommand, width: int, height: int) -> list[str]:
-    """The lines of a detail of this size."""
     app = DetailStage(figures)
     async with app.run_test(size=(width, 24)) as pilot:
         app.detail.styles.height = height

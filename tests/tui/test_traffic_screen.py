@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from textual.pilot import Pilot
 
 from backends.state import Acceptance, Generation, Link, LinkCommand, Speed
 from tests.tui.helpers import screen_text, text_of, until
@@ -26,9 +26,6 @@ from tui.screens.traffic.screen import (
 from tui.screens.traffic.table import TrafficTable
 from tui.widgets.inputs import FilterBar
 
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
-
 
 class Traffic(ScreenStage):
     """The Traffic screen with these links."""
@@ -40,16 +37,13 @@ class Traffic(ScreenStage):
 
     @property
     def table(self) -> TrafficTable:
-        """The table of commands."""
         return self.traffic.table
 
     def rows(self, column: int = 1) -> list[str]:
-        """One column of what is listed."""
         count = range(self.table.row_count)
         return [self.table.get_row_at(row)[column].plain.strip() for row in count]
 
     async def fill(self, pilot: Pilot[None]) -> None:
-        """Wait until the links are listed."""
         await until(pilot, lambda: self.traffic.is_mounted)
         self.traffic.show_snapshot(traffic(*self.links))
         rows = sum(len(link.commands) for link in self.links)
@@ -69,7 +63,6 @@ async def test_a_pass_of_several_tokens_says_so() -> None:
 
 
 def link_of(name: str, **counts: int) -> Link:
-    """A link with so many calls of each command."""
     commands = {command: LinkCommand(count=n) for command, n in counts.items()}
     return Link(worker=name, commands=commands)
 

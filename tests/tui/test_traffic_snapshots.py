@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 def traffic(*links: Link, at: float = scenes.NOW) -> ClusterSnapshot:
-    """The homelab with these links."""
     return msgspec.structs.replace(scenes.homelab_serving(), links=links, at=at)
 
 

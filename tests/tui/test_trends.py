@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import pytest
 
-from backends.state import ProcessRole, Speed
+from backends.state import ClusterSnapshot, ProcessRole, Speed
 from tests.tui import scenes
 from tests.tui.links import BOX, MINI
 from tui.model.facts import LiveFacts
@@ -21,14 +19,10 @@ from tui.model.trends import (
     Trends,
 )
 
-if TYPE_CHECKING:
-    from backends.state import ClusterSnapshot
-
 COMPUTE, CORES, MEMORY, LINK = range(4)
 
 
 def serving(at_s: float, **facts: object) -> ClusterSnapshot:
-    """The homelab so many seconds after its scene."""
     return msgspec.structs.replace(
         scenes.homelab_serving(), at=scenes.NOW + at_s, links=(MINI, BOX), **facts
     )
@@ -56,7 +50,6 @@ def test_readings_of_one_stretch_are_one_column() -> None:
 
 
 def test_stretches_without_news_are_as_before_and_keep_their_time() -> None:
-    """Snapshots come with changes: no news means that nothing changed."""
     trends = Trends()
     trends.add(LiveFacts.of(serving(0)))
     trends.add(LiveFacts.of(serving(4 * STEP_S)))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from textual.app import ComposeResult
 
 from backends.state import Link, Pass
 from tests.tui.helpers import text_of
@@ -20,9 +19,6 @@ from tui.model.token_time import (
     typical_of,
 )
 from tui.widgets.waterfall import NO_RELAYS, NO_TOKEN, NOTHING_RUNS, Waterfall
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
 
 GLYPHS = "·░█▒─"
 
@@ -53,20 +49,16 @@ class WaterfallStage(Stage):
         self.waterfall = Waterfall()
 
     def compose(self) -> ComposeResult:
-        """The waterfall."""
         yield self.waterfall
 
     @property
     def lines(self) -> list[str]:
-        """What it shows."""
         return text_of(self.waterfall).splitlines()
 
     def row(self, name: str) -> str:
-        """The first row of that worker."""
         return next(line for line in self.lines if line.startswith(name))
 
     def count(self, name: str) -> list[int]:
-        """Cells of each part in that row."""
         return [self.row(name).count(glyph) for glyph in GLYPHS]
 
 
@@ -126,7 +118,6 @@ def test_prompts_are_no_tokens() -> None:
 
 
 def test_a_pause_is_no_part_of_a_typical_token() -> None:
-    """The first token of an answer has in its head how long nobody asked."""
     after_pause = token(30_000, 10, 30, 10, 10)
     link = Link(worker="a", passes=(USUAL, after_pause, USUAL))
     assert typical_of(tokens_of(link)) == (40, 10, 30, 10, 10)

@@ -11,7 +11,6 @@ from tui.cli.main import COMMANDS, cli
 
 
 def commands() -> Iterator[tuple[str, Command]]:
-    """Every command that does something, by its whole name; no hidden ones."""
     context = click.Context(cli)
     for name in COMMANDS:
         found = cli.get_command(context, name)

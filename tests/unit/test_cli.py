@@ -105,7 +105,6 @@ class Terminal:
     """Says that it is one."""
 
     def isatty(self) -> bool:
-        """Yes."""
         return True
 
 

@@ -131,7 +131,6 @@ def test_what_would_have_no_effect_is_an_error(line: str, said: str) -> None:
 
 
 def groups() -> set[str]:
-    """The commands that have commands."""
     return {name.rpartition(" ")[0] for name, _ in commands()} - {""}
 
 
@@ -157,8 +156,6 @@ PEERS = (
 
 
 def listed(monkeypatch: pytest.MonkeyPatch, *found: Peer) -> None:
-    """Have a controller know these peers."""
-
     async def settled(self: ControllerClient) -> tuple[Peer, ...]:
         return found
 

@@ -47,7 +47,6 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def offered(line: str) -> list[str]:
-    """What a bash offers at the end of a line."""
     words = line.split(" ")
     env = {
         VARIABLE: "bash_complete",

@@ -159,7 +159,6 @@ def test_a_peer_needs_one_way_to_reach_it(paths: Paths) -> None:
 
 
 def test_what_two_write_at_once_is_all_there(paths: Paths) -> None:
-    """Whoever comes second reads what the first has written."""
     with ThreadPoolExecutor(8) as pool:
         for number in range(24):
             pool.submit(put_peer, paths, f"peer{number}", PeerConfig(ssh="ada"))

@@ -148,7 +148,6 @@ def test_zed_looks_for_a_key_by_the_words_of_the_provider(
 
 
 def run(*arguments: str) -> tuple[str, str]:
-    """What the command prints, and says."""
     result = CliRunner().invoke(cli, ["connect", *arguments], catch_exceptions=False)
     return result.stdout, result.stderr
 

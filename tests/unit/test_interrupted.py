@@ -47,7 +47,6 @@ async def ended_by_a_signal(command: Command) -> bool:
 
 
 async def interrupted(command: Command) -> asyncio.Future[bool]:
-    """It has heard one signal."""
     running = asyncio.ensure_future(ended_by_a_signal(command))
     await until(lambda: command.works)
     os.kill(os.getpid(), signal.SIGINT)

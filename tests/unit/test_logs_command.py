@@ -46,7 +46,6 @@ def test_the_last_lines() -> None:
 
 
 def test_errors_from_anywhere_in_the_log() -> None:
-    """They lie far before the last lines."""
     assert [line.split()[-1] for line in printed("-n", "4", "--level", "error")] == [
         *("16005", "17005", "18005", "19005"),
     ]

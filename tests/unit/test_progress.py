@@ -15,7 +15,6 @@ from tui.cli.progress import ProgressLine, StepPrinter, progress_text, remaining
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is drawn over one another on a terminal."""
     lines: list[str] = []
     monkeypatch.setattr(progress, "on_terminal", lambda: True)
     monkeypatch.setattr(progress, "redraw", lines.append)

@@ -68,7 +68,6 @@ def test_it_is_ignored_where_it_was() -> None:
 
 
 def modules_after(statement: str) -> set[str]:
-    """Names of the modules a fresh interpreter has loaded after a statement."""
     code = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
     run = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from backends.paths import Paths, user_paths
 from tests.kit.processes import kill_until_none, processes_of, with_word
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import psutil
-
 
 def controllers_of(home: Path) -> list[psutil.Process]:
-    """Those of them that are controllers."""
     return with_word(processes_of(home), "backends.controller")
 
 
@@ -43,5 +38,4 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def paths(home: Path) -> Paths:
-    """The directories of that user."""
     return user_paths()

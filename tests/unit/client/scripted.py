@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -22,6 +23,7 @@ from backends.controller.responses import (
     start_stream,
 )
 from backends.errors import ControllerError
+from backends.paths import Paths
 from backends.planning.room import is_same
 from backends.split.layout import make_split, ranges
 from backends.state import (
@@ -40,12 +42,6 @@ from backends.state import (
     QuestionKind,
     Transport,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from typing import Any
-
-    from backends.paths import Paths
 
 PERIOD_S = 0.05
 LOAD_S = 0.4
@@ -84,7 +80,6 @@ class ScriptedController:
         )
 
     def show(self, name: str = "default", **changes: Any) -> None:
-        """The cluster changes."""
         old = self.snapshot(name)
         self.now[name] = msgspec.structs.replace(old, seq=old.seq + 1, **changes)
 
@@ -177,7 +172,6 @@ class ScriptedController:
         return json_response(_proposed(await body(request, Ask)))
 
     async def _prepare(self, request: web.Request) -> web.Response:
-        """Nothing is in the way of any plan."""
         asked = await body(request, PrepareRequest)
         plan = _proposed(asked.ask) if asked.ask else asked.plan
         assert plan is not None

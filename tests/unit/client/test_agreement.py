@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -16,12 +16,8 @@ from backends.client.http import ASKING, ClientFacts
 from backends.client.start import answers
 from backends.controller.lock import lock_holder
 from backends.errors import ControllerError
+from backends.paths import Paths
 from backends.state import API_VERSION
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.paths import Paths
 
 OTHER_RELEASE = """
 import sys

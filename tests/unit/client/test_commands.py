@@ -10,13 +10,16 @@ import pty
 import signal
 import sys
 import termios
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from backends.client.client import ControllerClient
 from backends.demo import MODEL_PATH
 from backends.errors import ControllerError
+from backends.paths import Paths
 from backends.state import (
     ClusterState,
     Failure,
@@ -33,27 +36,17 @@ from tests.kit.waiting import PATIENCE_S, until
 from tests.unit.client.conftest import controllers_of
 from tests.unit.client.scripted import ScriptedController, serving
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-    from typing import Any
-
-    from backends.paths import Paths
-
 UP = ("up", str(MODEL_PATH), "--detach")
 RUN = "import sys; from tui.cli.main import main; main()"
 
 
 class Done(NamedTuple):
-    """How a command ended."""
-
     code: int
     out: str
     err: str
 
 
 async def begun(*args: str) -> asyncio.subprocess.Process:
-    """A command that runs."""
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
         sys.executable, "-c", RUN, *args, stdout=pipe, stderr=pipe, stdin=-3
@@ -61,7 +54,6 @@ async def begun(*args: str) -> asyncio.subprocess.Process:
 
 
 async def done(process: asyncio.subprocess.Process) -> Done:
-    """The end of a command."""
     async with asyncio.timeout(60):
         out, err = await process.communicate()
     assert b"Traceback" not in err, err.decode()
@@ -69,13 +61,11 @@ async def done(process: asyncio.subprocess.Process) -> Done:
 
 
 async def command(*args: str) -> Done:
-    """A command from beginning to end."""
     return await done(await begun(*args))
 
 
 @pytest.fixture
 async def controller(paths: Paths) -> AsyncIterator[ScriptedController]:
-    """A scripted controller that listens."""
     controller = ScriptedController()
     async with serving(controller, paths):
         yield controller
@@ -265,13 +255,11 @@ async def test_a_key_that_is_not_trusted_leaves_no_peer(
 
 
 def terminal_of_its_own() -> None:
-    """Make the terminal on standard input the one whose Ctrl-C counts."""
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def read_until(descriptor: int, mark: bytes) -> bytes:
-    """All that is written up to a mark."""
     seen = b""
     while mark not in seen:
         seen += os.read(descriptor, 1024)
@@ -289,7 +277,6 @@ async def test_models_are_listed(home: Path) -> None:
 
 
 async def test_an_address_that_is_none_is_a_mistake_of_usage(home: Path) -> None:
-    """By a real controller, whose word it is."""
     told = await command("peers", "add", "x", "--bare", "127.0.0.1:99999")
     assert (told.code, told.out) == (2, "")
     assert "'127.0.0.1:99999' is no address of an rpc-server" in told.err
@@ -323,7 +310,6 @@ async def test_commands_of_a_frozen_controller_end(home: Path, paths: Paths) -> 
 async def test_an_interrupted_launch_leaves_no_controller(
     home: Path, paths: Paths
 ) -> None:
-    """Ctrl-C while the controller that it started still comes up."""
     up = await begun(*UP)
     await until(lambda: any(p.pid != up.pid for p in processes_of(home)))
     os.kill(up.pid, signal.SIGINT)

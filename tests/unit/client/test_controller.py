@@ -11,7 +11,8 @@ import socket
 import subprocess
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -26,19 +27,14 @@ from backends.config import PeerConfig, put_peer
 from backends.controller.lock import lock_holder
 from backends.controller.responses import Listening
 from backends.errors import ControllerError
+from backends.paths import Paths
 from backends.state import API_VERSION
 from tests.kit.processes import processes_of
 from tests.unit.client.conftest import controllers_of
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.paths import Paths
-
 
 @pytest.fixture
 async def client(paths: Paths) -> ControllerClient:
-    """A client whose controller runs."""
     client = ControllerClient(paths, silence_s=2.0)
     await client.start()
     assert client.started_controller
@@ -46,7 +42,6 @@ async def client(paths: Paths) -> ControllerClient:
 
 
 async def raw(paths: Paths, request: bytes) -> bytes:
-    """What a controller answers to some bytes."""
     reader, writer = await asyncio.open_unix_connection(str(paths.socket))
     writer.write(request)
     answer = await asyncio.wait_for(reader.read(65536), 5)
@@ -166,7 +161,6 @@ async def test_a_frozen_controller_is_named(
 
 
 async def test_a_quiet_stream_is_no_silent_one(paths: Paths) -> None:
-    """Nothing changes for longer than silence is borne: the controller says so."""
     client = ControllerClient(paths, silence_s=1.7)
     began = asyncio.get_running_loop().time()
     stream = client.snapshots()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,12 +10,10 @@ import pytest
 from backends.client.calls import RequestFailed
 from backends.client.client import ControllerClient
 from backends.demo import MODEL_PATH
+from backends.paths import Paths
 from backends.planning.proposal import local_workers
 from backends.split.layout import make_split
 from backends.state import ClusterState, Plan, ServerSettings
-
-if TYPE_CHECKING:
-    from backends.paths import Paths
 
 DEVICES = ("local/CPU", "worker1/CPU", "worker2/CPU")
 PLAN = Plan(

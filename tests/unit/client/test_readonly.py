@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -17,7 +18,7 @@ from backends.client.http import ASKING, ClientFacts, ReadOnly, require_allowed
 from backends.config import set_value
 from backends.controller.chat.store import ChatStore
 from backends.demo import MODEL_PATH
-from backends.paths import user_paths
+from backends.paths import Paths, user_paths
 from backends.split.layout import make_split
 from backends.state import (
     Ask,
@@ -37,15 +38,8 @@ from tests.unit.client.test_commands import command
 from tui.api.services import ChatService, ClusterService
 from tui.cli.main import cli
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from backends.paths import Paths
-
 
 def public(seam: type) -> list[str]:
-    """The calls of a seam."""
     return [name for name in vars(seam) if not name.startswith("_")]
 
 
@@ -98,7 +92,6 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def calls() -> list[str]:
-    """Everything the console may ask."""
     return [*public(ClusterService), *(f"chats.{name}" for name in public(ChatService))]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import pytest
@@ -16,6 +17,7 @@ from backends.config import Config
 from backends.controller.chat import asking
 from backends.controller.chat.asking import QuestionQueue, split_now
 from backends.controller.chat.live import LiveChat
+from backends.controller.cluster import Cluster
 from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import ControllerError
 from backends.state import (
@@ -30,11 +32,6 @@ from backends.state import (
 )
 from backends.state import ClusterState as State
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from backends.controller.cluster import Cluster
 
 REQUEST = ChatRequest(messages=(ChatMessage(role="user", content="Why?"),))
 PIECE = b'data: {"choices":[{"delta":{"content":"So."}}]}\n\n'

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from backends.config import Config
 from backends.controller import __main__ as controller
+from backends.controller.chat.live import LiveChat
 from backends.controller.chat.store import ChatStore
 from backends.errors import ControllerError, DllmError, UsageError
 from backends.state import (
@@ -19,8 +21,10 @@ from backends.state import (
     ChatDelta,
     ChatFrame,
     ChatQuestion,
+    ChatRequest,
     ChatState,
     ChatTimings,
+    Conversation,
     Reply,
     Sampling,
 )
@@ -36,13 +40,6 @@ from tests.kit.chats import (
     until_state,
 )
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from pathlib import Path
-
-    from backends.controller.chat.live import LiveChat
-    from backends.state import ChatRequest, Conversation
 
 
 def newest(state: ChatState) -> Reply:
@@ -223,7 +220,6 @@ async def test_an_unreadable_file_is_told_in_the_listing(tmp_path: Path) -> None
 
 
 async def said(model: Model, chat: LiveChat, piece: ChatDelta) -> None:
-    """The chat has taken a piece in."""
     before = chat.state.seq
     model.say(piece)
     await until(lambda: chat.state.seq > before)
@@ -232,7 +228,6 @@ async def said(model: Model, chat: LiveChat, piece: ChatDelta) -> None:
 async def test_frames_tell_every_state_and_answers_by_their_ends(
     tmp_path: Path,
 ) -> None:
-    """What goes over the socket for a token does not grow with the conversation."""
     long = conversation(system="x" * 10_000)
     ChatStore(tmp_path).save(long)
     model = Model()
@@ -284,7 +279,6 @@ THREE = [("First?", "One."), ("Second?", "Two."), ("Third?", "Three.")]
 
 
 def line_of(conversation: Conversation) -> list[tuple[str, str]]:
-    """Questions and answers of the line that is gone on from."""
     return [(turn.asked, turn.reply.text) for turn in conversation.turns]
 
 
@@ -295,14 +289,12 @@ async def answered(
     text: str,
     again: int | None = None,
 ) -> None:
-    """Ask and let the answer come, whole."""
     model.ask(chat, question, len(chat.conversation.turns), again)
     model.say(ChatDelta(text=text), DONE)
     await until(lambda: not chat.answering)
 
 
 async def three(model: Model, chat: LiveChat) -> None:
-    """Three questions and their answers."""
     for question, text in THREE:
         await answered(model, chat, question, text)
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
 import pytest
 
 from backends.controller.gateway import ApiPorts
 from backends.controller.journal import Goal, Journal, Record
+from backends.controller.processes import ProcessBook
 from backends.controller.stopping import ClusterProcesses
 from backends.errors import ControllerError
 from backends.gateway.access import ApiSettings
+from backends.state import Plan
 from tests.kit.clusters import Stage, plan_on
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.controller.processes import ProcessBook
-    from backends.state import Plan
 
 
 @pytest.mark.parametrize("later", [plan_on("local"), None])
@@ -40,7 +37,6 @@ async def test_who_asked_last_holds_however_long_another_is_checked(
 async def test_the_same_plan_with_other_settings_is_another_goal(
     tmp_path: Path,
 ) -> None:
-    """What runs is not begun anew for it, and it goes back if the API cannot be had."""
     api = ApiSettings(wait_s=300, drain_s=60)
     goal = Goal(generation=4, plan=plan_on("local"), api=api)
     known = Record(goal=goal, served_since=5.0, secret="5a", server="7@1.0")

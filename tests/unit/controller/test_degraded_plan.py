@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from backends.errors import PlanError
 from backends.planning.fallback import plan_without
 from backends.planning.room import ClusterMemory
 from backends.split.layout import devices, make_split, ranges
-from backends.state import DeviceMemory, MeasuredSplit
+from backends.state import DeviceMemory, MeasuredSplit, ModelInfo, Peer, Plan
 from tests.kit.clusters import Stage
 from tests.unit.planning.machines import (
     ADA,
@@ -36,11 +37,6 @@ from tests.unit.planning.machines import (
     peer,
     plan_for,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.state import ModelInfo, Peer, Plan
 
 PLAN = plan_for(PLAIN, ADA, peers=("ada",))
 BIG = model_of(layer_bytes=200 * MIB)
@@ -86,7 +82,6 @@ def on(
 
 
 def little(free_bytes: int) -> Peer:
-    """This machine, of 4 GiB."""
     return here(replace(device("local", "CPU", free_bytes), total_bytes=4 * GIB))
 
 

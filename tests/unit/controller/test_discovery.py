@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from backends.data_place import DataPlace
 from backends.engine.ask import Engine
 from backends.errors import HostError
 from backends.link.relay import worker_relay_argv
-from backends.link.transport import local_transport
+from backends.link.transport import LinkTransport, local_transport
 from backends.machines.agent import ProcessRecord
 from backends.machines.machine import LocalMachine
 from backends.planning.pairing import (
@@ -27,6 +28,7 @@ from backends.state import (
     EngineInfo,
     EngineSource,
     ModelFile,
+    ModelInfo,
     Plan,
     ProcessRole,
     ProcessState,
@@ -35,12 +37,6 @@ from backends.state import (
 )
 from tests.kit.clusters import Stage
 from tests.unit.planning.machines import MODEL
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.link.transport import LinkTransport
-    from backends.state import ModelInfo
 
 BEFORE = "/models/before.gguf"
 PLAN = Plan(

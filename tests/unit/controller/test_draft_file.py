@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -21,16 +22,13 @@ from backends.state import (
     NGRAM_DRAFT,
     NO_DRAFT,
     Drafts,
+    ModelInfo,
     ServerSettings,
     Speculation,
+    Split,
 )
 from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
 from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.state import ModelInfo, Split
 
 PLAN = plan_for(PLAIN, ADA, peers=("ada",))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -14,16 +16,11 @@ from msgspec.structs import replace
 from backends.controller.api import Api
 from backends.controller.clusters import Clusters
 from backends.machines.peers import Peers
+from backends.paths import Paths
 from backends.state import ClusterState, Peer, PeerState, PeerWork, ProcessRole
 from tests.kit.clusters import Stage, plan_on, running
 from tests.kit.waiting import PATIENCE_S
 from tests.unit.controller.test_launch_order import held
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from backends.paths import Paths
 
 IF_IDLE = "/shutdown?only_if_idle=1"
 
@@ -68,7 +65,6 @@ async def ending(tmp_path: Path, paths: Paths) -> AsyncIterator[Ending]:
 
 
 async def test_one_that_only_stops_ends_after_that(ending: Ending) -> None:
-    """Whoever began it was interrupted while it stopped, and asks no more."""
     ending.stage.cast.appears("local", "w", ProcessRole.WORKER)
     await ending.cluster.want(None)
     await ending.stops.wait()

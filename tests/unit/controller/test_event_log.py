@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -38,10 +39,6 @@ from backends.state import (
     Plan,
 )
 from tests.kit.waiting import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 ANNA = Actor(program="console", user="anna", host="studio", pid=47, tty="pts/3")
 PLAN = Plan(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -15,13 +17,8 @@ from backends.controller.follow import Follower
 from backends.errors import DllmError, EngineError
 from backends.models.catalogue import Catalogue
 from backends.paths import Paths
+from backends.state import EventKind
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-    from pathlib import Path
-
-    from backends.state import EventKind
 
 
 class Controller:
@@ -88,7 +85,6 @@ class Controller:
     # --- what tests do ---------------------------------------------------------------
 
     def write(self, text: str) -> None:
-        """As an editor does: another file in its place."""
         new = self.paths.config_file.with_suffix(".new")
         new.write_text(text)
         new.replace(self.paths.config_file)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -18,21 +20,14 @@ from backends.controller.event_log import EventFiles, EventLog
 from backends.controller.event_recorders import EventRecorder
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.snapshot_store import SnapshotStore
+from backends.errors import DllmError
 from backends.gateway.access import Access
-from backends.gateway.target import PORT_TAKEN, gateway_argv
-from backends.machines.agent import ProcessRecord
+from backends.gateway.target import PORT_TAKEN, Target, gateway_argv
+from backends.machines.agent import ProcessRecord, ProcessSpec
 from backends.state import ProcessRole, ProcessState
 from backends.state.snapshots import RequestCounts
 from tests.kit.waiting import until
 from tests.unit.planning.machines import ADA, PLAIN, plan_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from backends.errors import DllmError
-    from backends.gateway.target import Target
-    from backends.machines.agent import ProcessSpec
 
 PLAN = plan_for(PLAIN, ADA, peers=("ada",))
 
@@ -140,7 +135,6 @@ async def test_it_is_started_again_also_after_it_had_to_move(tmp_path: Path) -> 
 
 
 async def test_a_port_that_was_taken_for_a_moment_was_taken(tmp_path: Path) -> None:
-    """By another controller that looks for a free one, say."""
     host = Host()
     host.taken_for_a_moment.add(8090)
     with pytest.raises(ApiPortTaken, match="Port 8090 is in use by another program"):
@@ -175,7 +169,6 @@ async def test_one_that_dies_again_and_again_is_left(tmp_path: Path) -> None:
 
 
 def targets(gateway: Gateway) -> list[Target]:
-    """What it is told from now on."""
     told: list[Target] = []
     link: Any = SimpleNamespace(tell=told.append)
     gateway._link, gateway._port = link, 8090
@@ -231,7 +224,6 @@ async def test_what_waited_before_this_controller_is_not_told_again(
 
 
 def drained(gateway: Gateway, in_flight: int, fragile: int = 0) -> RequestCounts:
-    """What a gateway tells that was told to drain."""
     told = RequestCounts(drains=True, in_flight=in_flight, fragile=fragile)
     gateway._counted(told)
     return told

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -16,9 +16,6 @@ from backends.errors import ControllerError
 from backends.state import Failure, Leftover, MeasuredSplit, Plan, Share, Split
 from backends.writing import write_private
 from tests.kit.waiting import PATIENCE_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLAN = Plan(
     model="/m.gguf",

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 
 import msgspec
 import pytest
-from aiohttp import web
+from aiohttp import ClientResponse, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from backends.controller.api import Api, LaunchRequest
+from backends.controller.cluster import Cluster
 from backends.controller.responses import errors_as_values
+from backends.state import Plan
 from tests.kit.clusters import Stage, plan_on
 from tests.kit.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from aiohttp import ClientResponse
-
-    from backends.controller.cluster import Cluster
-    from backends.state import Plan
-
 
 class Checks:
-    """What a launch goes through before it is wanted; on ada as long as a test says."""
-
     def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = asyncio.Event()
         self.over = asyncio.Event()
@@ -49,7 +42,6 @@ class Checks:
 
     @asynccontextmanager
     async def asked(self) -> AsyncIterator[TestClient[Any, Any]]:
-        """Who asks for launches, stops and events."""
         app = web.Application(middlewares=[errors_as_values])
         app.router.add_post("/launch", self.api._launch)
         app.router.add_post("/stop", self.api._stop)
@@ -73,7 +65,6 @@ class Checks:
 
 
 async def held(client: TestClient[Any, Any], generation: int = 0) -> ClientResponse:
-    """A stream of events whose end ends what it holds."""
     query = {"holder": "word", "generation": str(generation)}
     stream = await client.get("/events", params=query)
     await stream.content.readline()

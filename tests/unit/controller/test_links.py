@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +14,12 @@ from backends.controller.links import End, Links, Transports
 from backends.controller.snapshot_store import SnapshotStore
 from backends.data_place import DataPlace
 from backends.errors import HostError, PeerUnreachable, UsageError
-from backends.link.transport import LinkRoute, PlainTransport, TransportKind
+from backends.link.transport import (
+    LinkRoute,
+    LinkTransport,
+    PlainTransport,
+    TransportKind,
+)
 from backends.link.wire import Line, PairLine, require_possible
 from backends.planning.pairing import Pairing
 from backends.state import (
@@ -22,11 +28,6 @@ from backends.state import (
     Lab,
     ServerSettings,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.link.transport import LinkTransport
 
 
 class Tunnel(PlainTransport):
@@ -136,7 +137,6 @@ async def test_rows_are_known_until_a_relay_stops_reading(tmp_path: Path) -> Non
 async def test_a_broken_connection_is_told_once_the_link_goes_on(
     tmp_path: Path,
 ) -> None:
-    """What was before the controller came is no news to it."""
     told: list[str] = []
     links = following(tmp_path / "s", told)
     (reader,) = links._each()

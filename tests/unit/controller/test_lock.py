@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from backends.controller.lock import hold_lock, lock_holder
 from backends.errors import ControllerError
 from backends.state import API_VERSION, ControllerInfo
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 INFO = ControllerInfo(api=API_VERSION, version="1.2", pid=4711, socket="/run/x.sock")
 

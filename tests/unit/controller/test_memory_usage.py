@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+import pytest
 
 from backends.controller import memory_usage
 from backends.controller.memory_usage import held_by, machines_now
 from backends.errors import EngineError, ModelError, PeerUnreachable
+from backends.machines.readers import Readers
 from backends.state import (
     ClusterSnapshot,
     ClusterState,
@@ -23,11 +26,6 @@ from backends.state import (
     ProcessState,
 )
 from tests.unit.planning.machines import ADA, BOB, MIB, MODEL, PLAIN, device, plan_for
-
-if TYPE_CHECKING:
-    import pytest
-
-    from backends.machines.readers import Readers
 
 PLAN = plan_for(PLAIN, BOB, workers=1, peers=("bob",))
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from backends.controller import model_api
 from backends.controller.model_api import ModelApi
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    import pytest
 
 NOBODY: Any = None
 

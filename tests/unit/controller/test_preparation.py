@@ -6,8 +6,9 @@ import os
 import shutil
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -24,21 +25,18 @@ from backends.machines.machine import LocalMachine
 from backends.machines.readers import Readers
 from backends.models import layers
 from backends.models.header import read_header
+from backends.paths import Paths
 from backends.state import (
     Ask,
     ClusterState,
+    Device,
     EngineInfo,
     EngineSource,
     Peer,
     PeerFacts,
+    Preview,
 )
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
-    from backends.paths import Paths
-    from backends.state import Device, Preview
 
 # Whatever it is to do, this program ends at once.
 ENGINE = EngineInfo(
@@ -113,7 +111,6 @@ class Bench:
         return await self.preparations.prepare(self.clusters.get(), ask)
 
     async def launched(self, token: str) -> None:
-        """Launch, and wait until the first process has ended as it must."""
         cluster = self.clusters.get()
         plan, facts = await self.preparations.launchable(cluster, token)
         await cluster.want(plan, facts=facts)

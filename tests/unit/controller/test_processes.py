@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -15,12 +16,8 @@ from backends.controller.clusters import Clusters
 from backends.controller.processes import ProcessBook, Usage, usage_of
 from backends.errors import HostError
 from backends.machines.agent import ProcessRecord
+from backends.paths import Paths
 from backends.state import ProcessRole, ProcessState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.paths import Paths
 
 
 class Agent:
@@ -175,7 +172,6 @@ def test_two_readings_tell_the_cores_kept_busy(
 
 
 def test_a_reading_soon_after_counts_with_the_next() -> None:
-    """Else somebody who asks often would see the ticks of the clock."""
     first = usage_of(record(0), 10.0, None)
     second = usage_of(record(5000), 15.0, first)
     soon = usage_of(record(5010), 15.1, second)

@@ -6,7 +6,8 @@ import asyncio
 import gc
 import os
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -26,10 +27,6 @@ from backends.controller.responses import (
 from backends.errors import ControllerError
 from backends.state.base import AGENT_HEADER
 from tests.kit.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 # A machine may stand still for a second or two.
 SILENCE_S = 3.0

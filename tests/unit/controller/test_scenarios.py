@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.kit.scenes import play
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ASKED_FOR = {
     "a launch serves, and a stop ends it": """

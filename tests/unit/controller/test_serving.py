@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
 
@@ -15,10 +17,6 @@ from backends.errors import HostError
 from backends.state import LogChunk
 from tests.kit.clusters import Stage
 from tests.kit.virtual_time import in_virtual_time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 IDLE = "0.01.000.000 I srv  update_slots: all slots are idle\n"
 BUSY = "0.01.000.000 I slot launch_slot_: id  0 | task 10 | processing task\n"
@@ -84,7 +82,6 @@ class Server:
 def follow(
     server: Server, monkeypatch: pytest.MonkeyPatch, seconds: float = 60.0
 ) -> list[str]:
-    """What a server is asked meanwhile."""
     monkeypatch.setattr(serving, "ServerClient", server)
 
     async def run() -> None:
@@ -118,7 +115,6 @@ def test_an_idle_server_gets_few_lines_in_its_log(
 def test_its_averages_are_left_alone_where_relays_see_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only the first count is its own: what it made before the relays were followed."""
     asked = follow(Server(3, is_processing=True), monkeypatch)
     assert asked.count("metrics") == 1
     assert asked.count("slots") == 120

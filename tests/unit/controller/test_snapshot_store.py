@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from msgspec.structs import replace
 
 from backends.config import Config
 from backends.controller.clusters import Clusters
 from backends.controller.snapshot_store import SnapshotStore
+from backends.machines.machine import Machines
+from backends.machines.readers import Readers
 from backends.paths import Paths
 from backends.planning.room import ClusterMemory
 from backends.state import (
     ClusterState,
+    Device,
     DeviceMemory,
     DraftNow,
     EngineInfo,
@@ -34,13 +38,6 @@ from tests.unit.planning.machines import (
     plan_for,
 )
 from tui.model.editor import PlanEditor
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.machines.machine import Machines
-    from backends.machines.readers import Readers
-    from backends.state import Device
 
 CPU, GPU = device("local", "CPU"), device("local", "CUDA0")
 ENGINE = EngineInfo(
@@ -70,14 +67,12 @@ def store() -> SnapshotStore:
 
 
 def missing_mib(shown: SnapshotStore) -> dict[str, int]:
-    """By device, what it has less than a GiB."""
     devices = {d.id: d for peer in shown.snapshot.peers for d in peer.devices}
     missing = {name: (GIB - d.free_bytes) // MIB for name, d in devices.items()}
     return {name: n for name, n in missing.items() if n}
 
 
 async def test_a_closed_board_ends_its_streams_and_does_not_change_for_ever() -> None:
-    """Who waits for something else would look again and again, and nobody else run."""
     shown = store()
 
     async def streamed() -> int:

@@ -62,7 +62,6 @@ def test_a_single_token_has_no_speed() -> None:
 
 
 def test_a_new_task_starts_from_nothing() -> None:
-    """The counter of a slot falls when a request begins: that is no negative speed."""
     meter = SpeedMeter()
     meter.read([slot(500, task=1)], 0.0)
     speed = meter.read([slot(10, task=2)], 1.0)
@@ -79,7 +78,6 @@ def test_a_pause_is_no_part_of_the_next_answer() -> None:
 
 
 def test_what_the_server_counted_itself_misses_no_token() -> None:
-    """Of a request that ended between two readings the slots say nothing."""
     meter = SpeedMeter()
     assert meter.read([slot(30)], 0.0, finished=100).tokens == 130
     assert meter.read([slot(0, busy=False)], 0.5, finished=100).tokens == 130

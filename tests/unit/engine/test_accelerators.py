@@ -46,7 +46,6 @@ class Machine:
         }
 
     def program(self, name: str, text: str) -> None:
-        """Install a program."""
         path = self.bin / name
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
@@ -68,13 +67,11 @@ class Machine:
         self.env["VULKAN_SDK"] = str(sdk)
 
     async def choose(self, wanted: str) -> Choice:
-        """As a build here would."""
         return await choose(wanted, Here(self.env))
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """A machine without any GPU or toolkit."""
     if any(Path("/dev/dri").glob("renderD*")):
         pytest.skip("there is a GPU here")
     return Machine(tmp_path / "machine")

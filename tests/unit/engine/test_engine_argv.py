@@ -106,7 +106,6 @@ def test_what_the_engine_does_not_know_is_left_out() -> None:
 def test_an_engine_whose_level_4_is_debugging_keeps_its_own_level(
     flags: set[str],
 ) -> None:
-    """There it prints prompts and answers; the buffers it prints anyway."""
     assert not {"-v", "-lv"} & set(argv(frozenset(flags)))
 
 

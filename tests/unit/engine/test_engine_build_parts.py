@@ -118,7 +118,6 @@ def sdist(folder: Path, members: dict[str, bytes | str]) -> tuple[Source, Path]:
 
 
 def files_below(folder: Path) -> list[str]:
-    """Every file with a suffix, relative."""
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*.*"))
 
 
@@ -233,7 +232,6 @@ async def test_output_is_passed_on_line_by_line(tmp_path: Path) -> None:
 
 
 def wait_for_lock(descriptor: int) -> None:
-    """Block until the lock is ours."""
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
@@ -326,7 +324,6 @@ def test_the_version_is_what_the_engine_prints() -> None:
 
 
 def program(folder: Path, text: str) -> str:
-    """An engine of that behaviour."""
     path = folder / "llama-server"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
@@ -334,7 +331,6 @@ def program(folder: Path, text: str) -> str:
 
 
 async def gone(marker: str) -> bool:
-    """Whether no process with that argument is left, soon."""
     for _ in range(100):
         if not any(
             marker in (process.info["cmdline"] or [])

@@ -25,14 +25,12 @@ from backends.state import EngineSource
 
 @pytest.fixture
 def paths(paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
-    """Empty directories, no variable, nothing on PATH."""
     monkeypatch.delenv(ENGINE_DIR_VARIABLE, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     return paths
 
 
 def put(folder: Path, *names: str) -> Path:
-    """Executable files of these names."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / name).write_text("#!/bin/sh\n")

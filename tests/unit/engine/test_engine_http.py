@@ -78,13 +78,10 @@ def sse(*bodies: object, done: bool = True, cut: bool = False) -> Handler:
 
 
 def chunk(finish: str | None = None, **delta: str) -> dict[str, Any]:
-    """An event of a chat answer."""
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
 
 def answering(status: int, body: object) -> Handler:
-    """A handler that gives one JSON answer."""
-
     async def handler(_: web.Request) -> web.StreamResponse:
         return web.json_response(body, status=status)
 
@@ -92,7 +89,6 @@ def answering(status: int, body: object) -> Handler:
 
 
 async def collect(client: ServerClient) -> list[ChatDelta]:
-    """All pieces of an answer."""
     return [delta async for delta in client.chat(ASK)]
 
 
@@ -394,7 +390,6 @@ bounded 0 sleep 600; echo "$?"
 
 
 def test_who_waits_for_a_quick_one_does_not_wait_for_its_limit() -> None:
-    """The watcher that is told to end may not be able to hear it yet."""
     argv = ["sh", "-c", OFTEN, "sh", str(COMMON)]
     found = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert found.stdout.split() == ["7", "137"], found.stderr

@@ -18,12 +18,10 @@ MIB = 1 << 20
 
 
 def captured(name: str) -> str:
-    """A captured log."""
     return (DATA / f"{name}.log").read_text()
 
 
 def fed(*texts: str) -> LoadLog:
-    """A log that was fed these texts."""
     log = LoadLog()
     for text in texts:
         log.feed(text)

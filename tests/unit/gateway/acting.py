@@ -25,7 +25,6 @@ TIMINGS = {"cache_n": 1, "prompt_n": 3, "prompt_ms": 2.0, "predicted_ms": 1.0}
 
 
 def tokenized(text: str) -> list[int]:
-    """The ids of a text, a byte each."""
     return [PIECES.index(bytes([byte])) for byte in text.encode()]
 
 
@@ -35,7 +34,6 @@ class Actor:
     def __init__(
         self, breaks_at: int | None = None, number: int = 1, end: bytes = b"\n"
     ) -> None:
-        """``number`` tells it from other ones; ``end`` is that of its lines."""
         self.end = end
         self.asked: list[tuple[str, Any]] = []
         self.breaks_at = breaks_at

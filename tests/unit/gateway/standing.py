@@ -47,19 +47,15 @@ class Stage:
 
     @property
     def port(self) -> int:
-        """Where the gateway listens."""
         return int(self.url.rpartition(":")[2])
 
     def serve(self, port: int, server: str = "one") -> None:
-        """A llama-server is there."""
         self.tell(mode=Mode.SERVE, port=port, server=server)
 
     def tell(self, **told: object) -> None:
-        """What a controller would tell."""
         self.proxy.queue.turn_to(Target(model="m", **told))  # type: ignore[arg-type]
 
     async def ask(self, path: str = CHAT, **body: object) -> tuple[int, bytes]:
-        """Status and whole body of the answer to a request, for a chat if not told."""
         async with self.client.post(self.url + path, json=body) as answer:
             return answer.status, await answer.read()
 
@@ -89,20 +85,17 @@ async def gateway(access: Access | None = None) -> AsyncIterator[Stage]:
 
 
 def abort(request: web.BaseRequest) -> None:
-    """Break a connection off."""
     assert request.transport is not None
     request.transport.abort()
 
 
 async def dying(request: web.BaseRequest) -> web.Response:
-    """Take a request, and break off without an answer."""
     await request.read()
     abort(request)
     return web.Response()
 
 
 async def stream_of(request: web.BaseRequest) -> web.StreamResponse:
-    """Begin a stream of events."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     return response

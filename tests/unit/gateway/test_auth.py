@@ -388,7 +388,6 @@ def test_whatever_is_sent_gets_an_answer_or_an_end(
 
 
 async def _said_to(raw: bytes, folder: Path) -> bytes:
-    """What comes back, and then a plain request is answered all the same."""
     async with room(folder) as there:
         reader, writer = await asyncio.open_connection("127.0.0.1", there.stage.port)
         writer.write(raw)

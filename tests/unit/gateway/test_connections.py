@@ -24,7 +24,6 @@ class Server:
 
     @property
     def count(self) -> int:
-        """How many connections there were."""
         return len({id(one.protocol) for one in self.connections})
 
     async def __call__(self, request: web.BaseRequest) -> web.Response:

@@ -26,7 +26,6 @@ ASKED = [
 
 
 def events(raw: bytes) -> list[dict[str, Any]]:
-    """What a stream says, without the word that ends it."""
     lines = [line.removeprefix(b"data: ") for line in raw.split(b"\n\n")]
     return [json.loads(line) for line in lines if line.startswith(b"{")]
 
@@ -43,7 +42,6 @@ def text_of(raw: bytes) -> str:
 
 
 async def undisturbed(path: str, body: dict[str, Any]) -> bytes:
-    """The answer of one llama-server, asked directly."""
     async with upstream(Actor()) as port, gateway() as stage:
         url = f"http://127.0.0.1:{port}{path}"
         async with stage.client.post(url, json=body) as answer:
@@ -142,7 +140,6 @@ class Slow(Actor):
 
 
 async def test_the_longest_pause_is_the_one_that_clients_saw() -> None:
-    """Until the next piece: another llama-server reads the prompt again first."""
     async with gateway() as stage:
         await broken(stage, NATIVE, PROMPTED, Actor(3), Slow())
         await stage.until(passed=1)
@@ -178,7 +175,6 @@ async def test_a_limit_is_that_of_the_whole_answer(path: str, limit: int) -> Non
 
 
 async def test_a_character_whose_tokens_are_not_known_has_it_told_once_more() -> None:
-    """What was in the middle of it is asked for; that must agree with what is known."""
     second = Actor(number=2)
     second.tokenized = lambda text: [0, 0, 0]
     async with gateway() as stage:
@@ -242,7 +238,6 @@ STOP = {"stop": ["zz"]}
 
 
 def error_of(raw: bytes) -> str:
-    """What a stream says in the end."""
     return str(events(raw)[-1]["error"]["message"])
 
 
@@ -327,7 +322,6 @@ async def test_what_may_begin_a_stop_word_is_not_lost(
 
 
 def stopping(breaks_at: int | None = None, number: int = 1) -> Actor:
-    """Ends with a token of which a part is the stop word."""
     actor = Actor(breaks_at, number)
     actor.answer = [0, 1, 8, 4, 6]
     return actor
@@ -335,7 +329,6 @@ def stopping(breaks_at: int | None = None, number: int = 1) -> Actor:
 
 @pytest.mark.parametrize("path", [NATIVE, COMPLETIONS, CHAT])
 async def test_nothing_is_made_after_a_stop_word(path: str) -> None:
-    """What was cut off the last token is not known; so it is told once more."""
     body = {**(MESSAGES if path == CHAT else PROMPTED), "stop": ["f"]}
     # Of the chat's events the first tells whose turn it is.
     breaks_at, second = 4 if path == CHAT else 3, stopping(number=2)
@@ -348,7 +341,6 @@ async def test_nothing_is_made_after_a_stop_word(path: str) -> None:
 
 @pytest.mark.parametrize("path", [NATIVE, COMPLETIONS, CHAT])
 async def test_nothing_is_made_after_a_stop_word_of_a_later_one(path: str) -> None:
-    """What was made by ids is agreed with like what came at first."""
     body = {**(MESSAGES if path == CHAT else PROMPTED), "stop": ["f"]}
     first = stopping(3 if path == CHAT else 2)
     actors = [first, stopping(1, number=2), stopping(number=3)]

@@ -34,7 +34,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def control_of(proxy: Proxy, socket: Path) -> Control:
-    """The control of a gateway that is told what to do before it listens anywhere."""
     listener = Listener(Server(proxy.answer), Access(), 0)
     listener.is_open.set()
     return Control(proxy, socket, listener)
@@ -54,11 +53,9 @@ class Port:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return int(self.listener.sockets[0].getsockname()[1])
 
     async def end(self) -> None:
-        """Leave nothing, as if killed."""
         self._keeping.cancel()
         await asyncio.gather(self._keeping, return_exceptions=True)
         await self.listener.close(0)

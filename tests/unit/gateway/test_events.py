@@ -24,7 +24,6 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 def pieces_of(raw: bytes, size: int) -> list[bytes]:
-    """The same, so many bytes at a time."""
     return [raw[at : at + size] for at in range(0, len(raw), size)]
 
 

@@ -73,7 +73,6 @@ def test_whatever_is_asked_and_answered_comes_to_an_end(
 async def _answered(
     path: str, body: bytes, answers: list[list[bytes]]
 ) -> tuple[int, bytes]:
-    """What a client gets of llama-servers that say this, one after the other."""
     seen: list[int] = []
 
     def saying(number: int) -> object:

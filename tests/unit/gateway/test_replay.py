@@ -39,7 +39,6 @@ class Teller:
     def __init__(
         self, number: int, breaks_at: int | None = None, words: Sequence[str] = WORDS
     ) -> None:
-        """``breaks_at`` events it breaks off."""
         self.number = number
         self.breaks_at = breaks_at
         self.words = words
@@ -48,7 +47,6 @@ class Teller:
         self.asked: list[dict[str, Any]] = []
 
     def events(self, path: str) -> list[bytes]:
-        """All that it says there."""
         return [_event(event) for event in _SAY[path](self.number, self.words)] + (
             [b"data: [DONE]\n\n"] if path == CHAT else []
         )
@@ -144,12 +142,10 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 def measured_out(raw: bytes) -> bytes:
-    """An answer without what each llama-server measures of it."""
     return re.sub(rb'"timings":\{[^}]*\}|"id_slot":\d+', b"", raw)
 
 
 async def told(stage: Stage, path: str, *tellers: Teller) -> bytes:
-    """What a client gets of llama-servers of which each but the last breaks off."""
     asking: asyncio.Task[tuple[int, bytes]] | None = None
     for number, teller in enumerate(tellers):
         async with upstream(teller) as port:
@@ -279,7 +275,6 @@ async def test_a_client_gets_comments_while_the_prompt_is_read_again(
     is_read, second = asyncio.Event(), Teller(2)
 
     async def reading(request: web.BaseRequest) -> web.StreamResponse:
-        """Not even header fields come before the prompt is read."""
         await is_read.wait()
         return await second(request)
 

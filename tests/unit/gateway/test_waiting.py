@@ -230,7 +230,6 @@ async def test_a_stream_of_which_nothing_came_is_asked_again(abort: bool) -> Non
 
 
 async def test_no_more_are_asked_for_than_llama_server_has_slots() -> None:
-    """Who leaves the queue costs nothing; who looks at something needs no slot."""
     arrived, go_on = list[int](), asyncio.Event()
 
     async def working(request: web.BaseRequest) -> web.Response:
@@ -257,7 +256,6 @@ async def test_no_more_are_asked_for_than_llama_server_has_slots() -> None:
 
 
 async def test_who_waits_for_a_slot_waits_for_the_next_llama_server() -> None:
-    """What was begun goes before what was not."""
     arrived, go_on = list[int](), asyncio.Event()
 
     async def working(request: web.BaseRequest) -> web.Response:

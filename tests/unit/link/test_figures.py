@@ -56,7 +56,6 @@ def test_the_longest_percentile_counts() -> None:
 
 
 def token(head_ms: float, compute_ms: float = 10.0) -> Pass:
-    """A pass in two parts."""
     return Pass(at_ms=0, head_ms=head_ms, compute_ms=compute_ms)
 
 
@@ -95,7 +94,6 @@ def test_a_command_carries_its_histogram() -> None:
 
 @pytest.mark.parametrize("first_ns", [0, 5, 8, 15, 16, 17, 100, 4_096, 10**6, 10**9])
 def test_buckets_touch_as_the_relay_divides_them(first_ns: int) -> None:
-    """Each bucket begins right after the one before, in eighths of an octave."""
     octave = max(first_ns.bit_length() - 4, 0)
     lower_ns = first_ns >> octave << octave
     upper_ns = lower_ns + (1 << octave) - 1

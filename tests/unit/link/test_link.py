@@ -157,7 +157,6 @@ def test_counters_become_a_link() -> None:
 def test_the_round_trip_is_the_links_own_whatever_the_lab_adds(
     rtt_us: int, latency_ms: float, rtt_ms: float | None
 ) -> None:
-    """A Unix socket knows no round trip: all that the relay tells is the lab's."""
     meter = LinkMeter("w")
     lab = {"latency_ms": latency_ms, "jitter_ms": 2.0, "rate_mb_s": 0.0, "seed": 1}
     meter.take(line(SNAPSHOT | {"rtt_us": rtt_us, "lab": lab}))
@@ -199,7 +198,6 @@ def test_what_a_tunnel_takes_is_not_compute() -> None:
 
 
 def test_a_pause_is_no_part_of_a_token() -> None:
-    """The first token after a pause carries it; the figure per token must not."""
     meter = LinkMeter("w")
     meter.take(passes(one_pass(head_ms=30_000), *(one_pass() for _ in range(5))))
     assert meter.link.head_ms_per_token == 1.0
@@ -235,12 +233,10 @@ def test_a_trace_has_the_parts_end_to_end() -> None:
 
 
 def snapshot(at_s: float, up: int, down: int = 0) -> Line:
-    """A relay's counters at a moment of its clock."""
     return Line(type="snapshot", at_ns=int(at_s * 1e9), bytes_up=up, bytes_down=down)
 
 
 def rates(meter: LinkMeter) -> tuple[float | None, float | None]:
-    """Bytes per second up and down."""
     return meter.link.bytes_per_s_up, meter.link.bytes_per_s_down
 
 
@@ -267,7 +263,6 @@ def test_a_relay_that_began_anew_is_no_negative_rate() -> None:
 
 
 def test_silence_is_not_spread_over_what_comes_after_it() -> None:
-    """A relay says nothing while nothing moves: the new bytes are of its last tick."""
     seen = Throughput()
     seen.take(10.0, 0, 0)
     assert seen.take(40.0, 1_000, 500) == (4_000, 2_000)

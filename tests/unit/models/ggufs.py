@@ -27,7 +27,6 @@ TOKENS = [f"token{index}" for index in range(32)]
 
 
 def n_bytes(shape: Shape, kind: GGMLQuantizationType) -> int:
-    """Bytes of a tensor."""
     block, block_bytes = GGML_QUANT_SIZES[kind]
     return int(np.prod(shape)) // block * block_bytes
 

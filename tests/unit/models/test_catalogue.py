@@ -53,7 +53,6 @@ def folder(path: Path, source: str = "models") -> Folder:
 
 @pytest.fixture
 async def host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentSession]:
-    """This machine."""
     async with local_host_for_now(tmp_path_factory.mktemp("run")) as host:
         yield host
 

@@ -57,7 +57,6 @@ def test_a_shape_of_its_own() -> None:
 
 
 def test_either_hash_tells_bytes_apart() -> None:
-    """Nobody makes two tensors by accident that have either hash in common."""
     for other in (replace(HERE[0], xxh64="0" * 16), replace(HERE[0], fnv1a="0" * 16)):
         found = compared(other, *HERE[1:])
         assert [one.why for one in found.differing] == ["other bytes"]

@@ -30,7 +30,6 @@ Q4_K, Q6_K = GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q6_K
 
 
 def adds_up(info: ModelInfo) -> bool:
-    """Whether layers, output and embedding are all tensors of an untied model."""
     layers = sum(layer.bytes for layer in info.layers)
     return layers + info.output_bytes + info.embedding_bytes == info.tensor_bytes
 

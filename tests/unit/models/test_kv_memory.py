@@ -22,7 +22,6 @@ HEADS = {"embedding_length": 4096, "attention.head_count": 32}
 
 
 def params_of(arch: str, params: dict[str, Any]) -> Params:
-    """The hyperparameters of a header that has only these."""
     metadata = {f"{arch}.{key}": value for key, value in params.items()}
     return Params(Header(Path("m.gguf"), 0, 3, "little", 32, 0, metadata, ()), arch)
 

@@ -56,14 +56,12 @@ HEADER_BYTES_MAX = 1 << 20
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with tensors of more than a chunk."""
     file = tmp_path_factory.mktemp("model") / "big.gguf"
     write_llama(file, n_layer=N_LAYER, n_embd=512, n_ff=2048)
     return file
 
 
 def made(model: Path, keep: str, out: Path | None = None) -> Path:
-    """A sparse file of it; the first part."""
     return _path(asyncio.run(write_sparse(plan_sparse(model, keep, out)))[0].path)
 
 
@@ -203,7 +201,6 @@ def test_a_record_that_says_nothing_is_refused(tmp_path: Path) -> None:
 
 
 def copied(sparse: Path, out: Path, kind: gguf.GGMLQuantizationType) -> Path:
-    """As llama-quantize writes one: the same metadata, other types."""
     kept = read_header(sparse).metadata
     known = {key: kept[key] for key in (IDENTITY, KEPT, TENSORS, HOLES)}
     tensors = {name: (shape, kind) for name, (shape, _) in llama_tensors().items()}

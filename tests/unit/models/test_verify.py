@@ -17,7 +17,6 @@ from tui.cli.main import cli
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user with nothing."""
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("CONFIG", "STATE", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
@@ -25,7 +24,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def in_a_store(model: Path, folder: Path) -> Path:
-    """The model as Hugging Face's cache keeps it: a link to one named by its hash."""
     blob = folder / hashlib.sha256(model.read_bytes()).hexdigest()
     model.rename(blob)
     model.symlink_to(blob)

@@ -68,7 +68,6 @@ def peer(name: str, *devices: str | Device, state: PeerState = PeerState.READY) 
 
 
 def here(*devices: str | Device) -> Peer:
-    """The machine we run on."""
     found = (device("local", d) if isinstance(d, str) else d for d in devices)
     return Peer(name="local", devices=tuple(found))
 
@@ -103,11 +102,9 @@ def plan_for(
     model: ModelInfo = MODEL,
     **asked: object,
 ) -> Plan:
-    """A plan on these machines, ours first."""
     request = Ask(model=PATH, **asked)  # type: ignore[arg-type]
     return propose(request, model, config or Config(), machines, cores=8)
 
 
 def shares(plan: Plan) -> dict[str, int]:
-    """Layers by device, in the order of the split."""
     return {share.device: share.layers for share in plan.split.shares}

@@ -39,7 +39,6 @@ def record(spec: ProcessSpec, state: ProcessState, pid: int = 7) -> ProcessRecor
 
 
 def missing(*records: ProcessRecord) -> list[str]:
-    """Short names of what is not kept of the two."""
     blueprint = Blueprint(nodes=(WORKER, RELAY), placement=NOWHERE)
     there = {("here", one.name): one for one in records}
     return [node.short_name for node in compare(blueprint, there, {}).missing]

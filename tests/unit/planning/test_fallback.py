@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.planning.fallback import CTX_STEP, plan_without
+from backends.state import Peer, Plan
 from tests.unit.planning.machines import (
     ADA,
     BOB,
@@ -25,12 +25,8 @@ from tests.unit.planning.machines import (
     shares,
 )
 
-if TYPE_CHECKING:
-    from backends.state import Peer, Plan
-
 
 def known(*machines: Peer) -> dict[str, Peer]:
-    """By name."""
     return {machine.name: machine for machine in machines}
 
 

@@ -39,7 +39,6 @@ def sparse(
 
 
 def plan(*counts: int, worker: WorkerSpec = MINI, **more: object) -> Plan:
-    """Layers of the head's CPU, then of a worker."""
     devices = ["local/CPU", *worker.device_ids]
     split = make_split(N, devices, counts)
     return replace(Plan(model="/head.gguf", split=split, workers=(worker,)), **more)

@@ -45,7 +45,6 @@ LOADS = ClusterMemory(
 
 
 def machines() -> list[Peer]:
-    """Every device with 500 MiB free of a GiB."""
     bob = peer("bob", *(device("bob", n, GIB) for n in ("CPU", "CUDA0", "CUDA1")))
     return [_half_full(here(device("local", "CPU", GIB))), _half_full(bob)]
 
@@ -56,7 +55,6 @@ def _half_full(one: Peer) -> Peer:
 
 
 def free_mib(found: list[Peer]) -> dict[str, int]:
-    """What differs from before."""
     free = {d.id: d.free_bytes // MIB for one in found for d in one.devices}
     return {name: n for name, n in free.items() if n != 500}
 

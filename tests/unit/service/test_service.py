@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -29,9 +29,6 @@ from backends.service.unit import (
 )
 from tests.kit.waiting import until
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 ODD = Service(
     argv=(sys.executable, "a b", 'quo"te', "back\\slash", "50%", "$HOME", "'"),
     environment={"PATH": '/a b:/c%d:/"q"', "XDG_STATE_HOME": "/s\\t"},
@@ -40,7 +37,6 @@ ODD = Service(
 
 
 def words(unit: str, name: str) -> list[str]:
-    """What systemd makes of a line, or of each line of this name."""
     values = [
         line.partition("=")[2]
         for line in unit.splitlines()
@@ -74,7 +70,6 @@ def test_systemd_has_no_objection(tmp_path: Path) -> None:
 
 
 def verified(unit: Path) -> tuple[int, str]:
-    """What ``systemd-analyze verify`` says of a unit of the user's manager."""
     done = subprocess.run(
         ["systemd-analyze", "--user", "verify", str(unit)],
         env={**os.environ, "XDG_RUNTIME_DIR": str(unit.parent)},

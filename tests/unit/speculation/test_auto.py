@@ -166,7 +166,6 @@ async def stage(tmp_path: Path) -> Any:
 
 
 async def rest() -> None:
-    """Longer than an idle moment of the stage."""
     await asyncio.sleep(0.1)
 
 
@@ -488,7 +487,6 @@ def always(speed: float) -> Iterator[float]:
 
 
 def but_slow(speed: float, *numbers: int) -> Iterator[float]:
-    """The answers of these numbers take ten times as long."""
     for number, one in enumerate(always(speed)):
         yield one / 10 if number in numbers else one
 

@@ -176,7 +176,6 @@ def split(*counts: int) -> Split:
 
 
 def plan(*counts: int) -> Plan:
-    """Drafting with the model's own layers, or as it pays."""
     server = ServerSettings(draft="auto", cache_type_k="q8_0", cache_type_v="q8_0")
     made = Plan(model=MODEL.path, split=split(*counts), ctx_size=CTX, server=server)
     own = own_layers(made, MODEL, "draft-mtp")

@@ -29,7 +29,6 @@ UNFUSED = FlashAttention.OFF
 
 
 def kv(**settings: object) -> int:
-    """Of the only layer."""
     server = msgspec.convert(settings, ServerSettings)
     return kv_bytes(MODEL, CTX, server)[0]
 

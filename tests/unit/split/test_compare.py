@@ -35,7 +35,6 @@ def test_a_layer_elsewhere_is_named() -> None:
 
 
 def test_a_log_without_layers_is_no_agreement() -> None:
-    """A full disk cuts the log short: nothing is claimed then."""
     measured = measured_split(PLAN, PLACEMENT, {})
     assert measured.layers == ()
     assert "nothing was compared" in measured.mismatches[0]

@@ -59,14 +59,12 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 def ends(plan: Plan) -> dict[str, str]:
-    """An endpoint of its own for every worker."""
     return {w.name: f"127.0.0.1:{50000 + i}" for i, w in enumerate(plan.workers)}
 
 
 @settings(max_examples=600)
 @given(plans())
 def test_llama_cpp_reads_back_the_split(plan: Plan) -> None:
-    """Compile, then apply llama.cpp's float32 rule: the very same layers come back."""
     placement = compile_split(plan, ends(plan))
     assert engine_ranges(plan, placement) == ranges(plan.split)
     assert sum(placement.tensor_split) == placement.n_gpu_layers

@@ -32,7 +32,6 @@ DETOURS = ("-ot", r"blk\.2\.ffn.*=CPU")
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> ModelInfo:
-    """Five layers of a llama's tensors, and one that drafts (MTP)."""
     folder: Path = tmp_path_factory.mktemp("nextn")
     params = LLAMA | {"block_count": N_LAYER, "nextn_predict_layers": 1}
     tensors = llama_tensors(N_LAYER) | NEXTN_TENSORS

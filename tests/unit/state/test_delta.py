@@ -81,7 +81,6 @@ snapshots = st.builds(
 
 
 def over_the_wire(frame: Frame) -> Frame:
-    """A frame as the other side reads it."""
     return msgspec.json.decode(msgspec.json.encode(frame), type=Frame)
 
 
