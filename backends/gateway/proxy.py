@@ -20,7 +20,7 @@ from backends.gateway.api_shapes import (
 from backends.gateway.continuation import CannotResume
 from backends.gateway.reply import LOST, ClientLeft, ResponseWriter
 from backends.gateway.request import RESUMED_BYTES_MAX, BufferedRequest
-from backends.gateway.stream import resumable
+from backends.gateway.resumable_stream import resumable
 from backends.gateway.target import Mode, Target
 from backends.gateway.upstream import Absent, Upstream
 from backends.gateway.waiting import STOPPED, Lost, Queue
@@ -28,7 +28,7 @@ from backends.gateway.waiting import STOPPED, Lost, Queue
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from backends.gateway.stream import ResumableStream
+    from backends.gateway.resumable_stream import ResumableStream
     from backends.gateway.upstream import Answer
     from backends.state.snapshots import RequestCounts
 

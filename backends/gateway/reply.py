@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from aiohttp import StreamReader
 
-    from backends.gateway.stream import ResumableStream
+    from backends.gateway.resumable_stream import ResumableStream
     from backends.gateway.upstream import Answer
 
 HEALED = "X-Dllm-Healed"

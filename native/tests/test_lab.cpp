@@ -4,7 +4,7 @@
 
 #include "check.h"
 #include "netem/lab.h"
-#include "netem/pacer.h"
+#include "netem/delay_line.h"
 
 using dllm::Bytes;
 using dllm::Lab;

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from backends.gateway.stream import Replay
+from backends.gateway.resumable_stream import Replay
 from tests.engine.conftest import User, wait_for
 from tests.kit.processes import with_word
 

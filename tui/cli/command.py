@@ -337,15 +337,14 @@ def _checked(
 
 
 def completing(source: str) -> Complete:
-    """For ``shell_complete``: the names of a source in ``tui.cli.completion``."""
+    """For ``shell_complete``: the names of a source that the root command knows."""
 
     def complete(
         context: click.Context, parameter: click.Parameter, typed: str
     ) -> list[CompletionItem]:
-        # Imported here because only a shell that completes needs it.
-        from tui.cli.completion import completions
-
-        return completions(source, context, typed)
+        root: Any = context.find_root().command
+        found: list[CompletionItem] = root.completions(source, context, typed)
+        return found
 
     return complete
 

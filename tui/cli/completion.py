@@ -51,8 +51,7 @@ def completion(shell: str) -> None:
     It completes commands, options, and the names of clusters, peers, models,
     processes, links, devices and themes.
     """
-    from tui.cli.main import cli
-
+    cli = click.get_current_context().find_root().command
     kind = get_completion_class(shell)
     assert kind is not None, "click completes in these shells"
     show(kind(cli, {}, PROGRAM, VARIABLE).source())

@@ -21,7 +21,7 @@ from tui.cli.command import (
     run,
     tidily,
 )
-from tui.cli.models import require_model
+from tui.cli.model_argument import require_model
 from tui.cli.output import emit_json, say, show, shower, unseen
 from tui.cli.status import measured_text
 from tui.cli.up import BUSY, launched, shares

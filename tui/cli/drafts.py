@@ -18,6 +18,7 @@ from backends.units import (
     format_speed,
 )
 from tui.cli.command import Command, Name, options
+from tui.cli.model_argument import require_model, searched
 from tui.cli.output import say
 from tui.widgets.safe_text import safe_line
 
@@ -49,8 +50,6 @@ async def drafts(client: ControllerClient, model: str, measure: bool) -> Drafts:
     quarter of it. Below each one are the results of up --draft auto on this machine, by
     network: speed with and without the draft, and the verdict.
     """
-    from tui.cli.models import require_model
-
     return await _found(client, await require_model(model), measure=measure)
 
 
@@ -64,8 +63,6 @@ async def _found(client: ControllerClient, path: str, *, measure: bool) -> Draft
             )
         await client.measure_drafts()
         say("All drafts are measured again when nobody asks; dllm-tui status shows it.")
-    from tui.cli.models import searched
-
     await searched(client)
     return await client.models.drafts(path)
 

@@ -31,6 +31,8 @@ from tui.cli.output import show, warn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from click.shell_completion import CompletionItem
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -97,6 +99,15 @@ class Root(Group):
             module = importlib.import_module(f"tui.cli.{COMMANDS[cmd_name]}")
         command: click.Command = getattr(module, cmd_name)
         return command
+
+    def completions(
+        self, source: str, ctx: click.Context, typed: str
+    ) -> list[CompletionItem]:
+        """The names of a source in ``tui.cli.completion`` that begin as typed."""
+        # Imported here because only a shell that completes needs it.
+        from tui.cli.completion import completions
+
+        return completions(source, ctx, typed)
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
@@ -227,7 +238,7 @@ def _watches_only() -> bool:
 def _whole(model: str | None) -> str | None:
     if model is None:
         return None
-    from tui.cli.models import require_model
+    from tui.cli.model_argument import require_model
 
     return run(require_model(model))
 

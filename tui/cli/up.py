@@ -38,7 +38,7 @@ from backends.state import (
 from backends.units import format_bytes
 from tui.cli.command import Command, Inherited, Name, cluster_option, options
 from tui.cli.down import end_cluster
-from tui.cli.models import require_model
+from tui.cli.model_argument import require_model
 from tui.cli.output import Column, emit_json, say, table_lines
 from tui.cli.progress import StepPrinter, ticking
 from tui.cli.status import cluster_json, measured_text, prompts_text

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "link.h"
-#include "netem/pacer.h"
+#include "netem/delay_line.h"
 #include "posix.h"
 
 namespace dllm {

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "netem/pacer.h"
+#include "netem/delay_line.h"
 #include "posix.h"
 #include "transport_security.h"
 

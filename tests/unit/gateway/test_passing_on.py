@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 from backends.gateway.api_shapes import EVENTS
 from backends.gateway.reply import ClientLeft, ResponseWriter
 from backends.gateway.request import read_options
-from backends.gateway.stream import resumable
+from backends.gateway.resumable_stream import resumable
 from tests.kit.waiting import PATIENCE_S
 from tests.unit.gateway.standing import (
     CHAT,

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from backends.gateway import reply
-from backends.gateway.stream import OFTEN, REPLAYS_MAX, Replay, SentEvents
+from backends.gateway.resumable_stream import OFTEN, REPLAYS_MAX, Replay, SentEvents
 from backends.gateway.target import Mode
 from tests.kit.waiting import until
 from tests.unit.gateway.standing import (
@@ -354,7 +354,7 @@ async def test_what_was_passed_on_unread_is_not_told_again() -> None:
 
 
 def test_a_longer_answer_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backends.gateway.stream.EVENTS_MAX", 2)
+    monkeypatch.setattr("backends.gateway.resumable_stream.EVENTS_MAX", 2)
     record = SentEvents()
     for _ in range(3):
         record.add(b"x")

@@ -1,4 +1,4 @@
-#include "pacer.h"
+#include "delay_line.h"
 
 #include <algorithm>
 
