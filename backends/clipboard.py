@@ -1,8 +1,8 @@
 """Copies, kept where the terminal's own clipboard may not reach.
 
 A console copies through the terminal (OSC 52), which never says whether it did so:
-macOS's Terminal does not, tmux only if it is told to. So a copy also goes to the
-desktop's clipboard, where this is the machine one sits at, and to a file.
+macOS's Terminal does not, tmux only if it is told to. So a copy also goes to a file.
+On the machine that one sits at it goes to the desktop's clipboard, too.
 """
 
 from __future__ import annotations

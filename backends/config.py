@@ -217,8 +217,8 @@ def change_value(
 ) -> None:
     """Write one setting, of a table where it has several names; None takes it out.
 
-    The user's comments and order stay as they are. ``check`` is given the file's text
-    as it is and as it would be, and raises what it has against it.
+    The user's comments and order stay as they are. ``check`` gets the file's text
+    as it is and as it would be; it raises if that is wrong.
 
     Raises:
         DllmError: the file cannot be parsed or written.

@@ -24,8 +24,8 @@ def importing() -> Iterator[None]:
 def spare_modules() -> None:
     """Set aside what is there now, and at the end all of it.
 
-    Modules and what they define stay as long as the program; to look through them again
-    and again, and once more before it exits, is a tenth and more of a short one's time.
+    Modules and what they define stay as long as the program. Looking through them
+    again and again takes a tenth and more of a short program's time.
     Call it when all is imported.
     """
     gc.freeze()

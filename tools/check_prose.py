@@ -9,6 +9,7 @@ Add a folder to CLEAN when it has become clean.
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -50,7 +51,7 @@ CLEAN = (
     "tools",
 )
 """Folders and files that are clean, and stay so."""
-WORDS_MAX = 25
+WORDS_MAX = 20
 """Words of one sentence."""
 SHORT_LINES = 5
 """A private function of so many lines needs no docstring."""
@@ -59,6 +60,8 @@ _ODD = re.compile(
     r"|Which)\b"
 )
 _SECTION = re.compile(r"^\s*(?:Raises|Args|Returns|Yields|Examples?):$", re.M)
+# Rows of a table, and commands, which are set in.
+_NO_PROSE = re.compile(r"^(?:\|| {4}).*$", re.M)
 _SENTENCE = re.compile(r"(?<=[.:;!?])\s+")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -97,8 +100,8 @@ def _text(node: ast.stmt) -> str:
 def _of_text(line: int, text: str) -> Iterator[Finding]:
     if odd := _ODD.match(text):
         yield Finding(line, f"begins with {odd[0]!r}: say it as subject, verb, object")
-    prose = " ".join(_SECTION.split(text)[0].split())
-    for sentence in _SENTENCE.split(prose):
+    prose = _NO_PROSE.sub("", inspect.cleandoc(_SECTION.split(text)[0]))
+    for sentence in _SENTENCE.split(" ".join(prose.split())):
         if len(sentence.split()) > WORDS_MAX:
             yield Finding(line, f"more than {WORDS_MAX} words: {sentence[:50]}…")
 

@@ -66,8 +66,9 @@ class Record(Value, frozen=True, kw_only=True):
     """Why the goal is not reached and nothing more is tried; None while it is pursued.
     """
     secret: str = ""
-    """From which the relays of this goal have their keys, so that one started again,
-    by whatever controller, has that of the other end; empty before there are any."""
+    """The source of the keys of this goal's relays; empty before there are any.
+
+    A relay that any controller starts again has the key of the other end."""
     waits_for: tuple[str, ...] = ()
     """Machines whose return mends ``failure``."""
     measured: MeasuredSplit | None = None

@@ -199,8 +199,8 @@ def question_of(plan: Plan, files: Sequence[str]) -> MemoryQuestion:
 def files_here(model: ModelInfo, headers: Path) -> list[str]:
     """Files of ours that have the model's header, the first part first.
 
-    A model on a peer was read through a sparse copy of its beginning, which is kept
-    below ``headers`` by peer.
+    A model on a peer was read through a sparse copy of its beginning. ``headers``
+    keeps that by peer.
 
     Raises:
         ModelError: there is no such copy.

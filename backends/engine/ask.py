@@ -1,8 +1,8 @@
 """Asking an engine what it is: version, RPC protocol, devices, flags; kept on disk.
 
-The agent of the machine it is on runs its programs. The answers change only with these,
-so they are kept under the cache, keyed by machine, path, size and modification time:
-the second question costs milliseconds.
+The agent of the machine it is on runs its programs. The answers change only with these.
+So they are kept under the cache, keyed by machine, path, size and modification time.
+The second question costs milliseconds.
 """
 
 from __future__ import annotations

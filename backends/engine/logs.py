@@ -76,8 +76,8 @@ def without_requests(lines: Iterable[str]) -> Iterator[str]:
 class LoadLog:
     """Facts from a llama-server's log, fed as it grows.
 
-    Only the first model of a start counts: a draft model loaded after it prints the
-    same lines, and so does the context of the model's own MTP layers.
+    Only the first model of a start counts. A draft model loaded after it prints the
+    same lines. So does the context of the model's own MTP layers.
     """
 
     def __init__(self) -> None:

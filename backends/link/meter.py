@@ -51,8 +51,8 @@ ALONE = PairLine(wire_bytes_up=None, wire_bytes_down=None)
 class LinkMeter:
     """Takes the lines of one relay and gives the link as it is now; pure.
 
-    Behind a tunnel the kernel tells the relay the round trip to the tunnel's near end
-    only, and what the tunnel takes looks like compute. ``tunnel_rtt_ms`` gives the rest
+    Behind a tunnel the kernel knows the round trip to the tunnel's near end only. The
+    time in the tunnel looks like compute. ``tunnel_rtt_ms`` gives the rest
     of the way: half of it is counted as ``up``, half as ``down``.
 
     What came out of a pass is known to the relay before the last layer alone; the

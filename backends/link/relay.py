@@ -69,8 +69,8 @@ def relay_argv(
 ) -> tuple[str, ...]:
     """The head end of a link: metering between llama-server and one worker.
 
-    ``upstream`` is ``host:port`` of its rpc-server, as the head reaches it, or, where
-    there are arguments of a ``pair``, of the relay beside that; ``binary`` and
+    ``upstream`` is ``host:port`` of its rpc-server, as the head reaches it. With
+    arguments of a ``pair`` it is that of the relay beside it. ``binary`` and
     ``stats`` are paths on the head. That relay is dialled at ``direct`` first, where it
     listens besides.
     """
@@ -93,8 +93,8 @@ def pair_argv(
 ) -> tuple[str, ...]:
     """The arguments of the head's relay for its pair.
 
-    One with the ``identity`` of another takes its place. That a machine is gone is for
-    the connection through which it is reached to say, which may come back in time.
+    One with the ``identity`` of another takes its place. The connection to the machine
+    says if that is gone; it may come back in time.
     Of ``sparse`` models it sends no hole.
     """
     return (

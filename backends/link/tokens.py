@@ -1,9 +1,9 @@
 """The tokens of a pass, if a link cannot see them for itself.
 
 Tokens leave the cluster as rows of logits, one each, at the worker with the last layer.
-Its relay counts them. The others' passes are the same ones, a little earlier; and where
-no worker has the last layer, or the head drafts tokens and throws rows away,
-llama-server's own counters are asked.
+Its relay counts them. The others' passes are the same ones, a little earlier. If no
+worker has the last layer, llama-server's own counters are asked. So they are if the
+head drafts tokens and throws rows away.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ class Guesses:
     """Tells generated passes from prompts by their sizes alone; pure.
 
     For a link where nobody sees what comes out, as when the head has the last layer.
-    Slots decode a token each: their number rises only by a prompt, and a pass right
+    Slots decode a token each, so their number rises only by a prompt. A pass right
     after a prompt's that is larger than the next is its remainder. A prompt of one
     token is taken for generated all the same. So is a short one (no more tokens than
     slots) that follows a generated pass as large. A draft's passes are of any size up
-    to ``decode_max``, so that with a draft every prompt that short counts as generated.
+    to ``decode_max``. So with a draft every prompt that short counts as generated.
     """
 
     def __init__(self) -> None:

@@ -223,9 +223,10 @@ def log_chunk(
 ) -> LogChunk:
     """Make a chunk of what was read at ``start``, when ``offset`` was asked for.
 
-    Never splits a character: bytes of an unfinished one are left for the next read,
-    unless nothing else was read and the process has ended. An offset beyond the end
-    means that the log was emptied or belongs to a new process: reading restarted at 0.
+    Never splits a character: bytes of an unfinished one are left for the next read.
+    They are taken if nothing else was read and the process has ended. An offset beyond
+    the end means that the log was emptied or belongs to a new process: reading
+    restarted at 0.
     """
     skipped = _continuation_bytes(data) if offset < 0 and start > 0 else 0
     text, pending = _decode(data[skipped:])
@@ -267,8 +268,8 @@ class AgentSession:
     """Starts, finds and stops processes of this user on one machine, by its agent.
 
     It remembers nothing that matters: all state is in the directories there, so another
-    one adopts what this one started. The agent is started by the first call, and again
-    by the next one after its end, or by itself where it ``restarts``.
+    one adopts what this one started. The first call starts the agent, and so does the
+    next one after its end. If it ``restarts``, it does that by itself.
 
     ``open_stream`` starts an agent, and ``lease_s`` is how long that lives without a
     word of ours; None: while the stream stands.

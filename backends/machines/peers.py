@@ -53,7 +53,7 @@ class Peers:
 
     Nothing is reached before ``start``.
 
-    ``show`` is told how all peers are, ``serves`` tells whether a machine takes
+    ``show`` is told how all peers are. ``serves`` tells whether a machine takes
     part in a cluster that runs, starts or stops.
     """
 

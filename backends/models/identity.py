@@ -1,15 +1,14 @@
 """The identity of a model file's bytes, in a few milliseconds.
 
 The identity of a file is ``1-<size in bytes>-<32 hex digits>``. The digits are the
-first half of a SHA-256 over its first and last MiB, and over eight blocks of 128 KiB
+first half of a SHA-256. It covers the first and last MiB, and eight blocks of 128 KiB
 between them. A file of up to 4 MiB is hashed whole. The agent
 (``native/src/agent/files.cpp``) computes the same, so files on different machines can
 be compared by text.
 
 Files with different identities differ. Files with the same identity are the same *for
-practical purposes* only. Another model, another quant
-or another fine-tune differs in its size or in every block; but a file of the same size
-that was damaged or edited between the blocks that are read has the same identity.
+practical purposes* only. Another model, another quant or another fine-tune differs in
+its size or in every block. But damage between the blocks that are read goes unseen.
 ``full_sha256`` proves sameness, at the price of reading the whole file; a copy is
 checked with it, and weights that stay home are compared tensor by tensor.
 """

@@ -81,7 +81,7 @@ def layer_memory(
     """K and V of every layer, f16, in bytes per token.
 
     Full attention keeps ``n_head_kv · (key_length + value_length)`` numbers. Compressed
-    attention (MLA, files with the ``*_mla`` keys) keeps no V, and one row of
+    attention (MLA, files with the ``*_mla`` keys) keeps no V. It keeps one row of
     ``key_length`` = kv_lora_rank + rope dimensions. A sparse-attention indexer adds a
     key of its own. Recurrent layers, layers that reuse another's cache and multi-token
     prediction layers keep nothing.
@@ -176,8 +176,8 @@ def head_lengths(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Each length of a head of K there is, and of V, in values; ascending.
 
-    llama.cpp stores each in whole blocks of a cache type. It looks at all layers, and
-    an indexer's key, which is cached in the type of K, is such a head of its own.
+    llama.cpp stores each in whole blocks of a cache type. It looks at all layers.
+    An indexer's key, cached in the type of K, is such a head of its own.
     """
     if not params.number("attention.head_count"):
         return (), ()

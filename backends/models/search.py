@@ -276,8 +276,8 @@ def model_name(folder: Folder, directory: Path, stem: str) -> str:
 async def find_model(name: str, host: Asked, folders: Iterable[Folder]) -> Path:
     """The file a catalogue name stands for, from file names alone.
 
-    A whole name wins, then a name's last piece (``llama-8b-q4_k_m``), then a piece of a
-    name if only one has it; letter case does not matter.
+    A whole name wins, then a name's last piece (``llama-8b-q4_k_m``). Then comes a
+    piece of a name, if only one has it. Letter case does not matter.
     """
     wanted = name.lower().removesuffix(".gguf")
     every = await search(host, folders)

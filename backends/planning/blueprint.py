@@ -1,7 +1,8 @@
 """From a plan and the facts to every process of a cluster: one pure step.
 
-A process is wanted exactly as its specification says. What runs already is kept if it
-was started from an equal one, after the very processes and ways it depends on.
+A process is wanted exactly as its specification says. A running process is
+kept if it was started from an equal one. The processes and transports that it depends
+on must still be the same.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ def shared_out(
 ) -> Split:
     """A split over these devices, in this order.
 
-    By memory, in proportion. The head's CPU is the last resort: it computes the first
-    layers only where the others together cannot hold all, and no more of them than it
-    must. Where nothing fits, the split is the proportional one all the same.
+    By memory, in proportion. The head's CPU is the last resort. It computes the first
+    layers only if the others together cannot hold all, and no more than it must.
+    Where nothing fits, the split is the proportional one all the same.
     """
     if ends := _ends(model, devices, head):
         return _around(ends, model, devices, ctx_size, head, server)

@@ -1,8 +1,8 @@
 """Our own arithmetic of llama.cpp's KV cache and compute buffers; all predicted.
 
 The rules are read off the buffers that llama.cpp (RPC 7.0.0) reports. Models of
-several widths were tried, with several contexts, slots, cache types and numbers of
-devices, with flash attention and without.
+several widths were tried, with flash attention and without. Contexts, slots, cache
+types and numbers of devices were varied.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A split as llama.cpp's own arguments, and llama.cpp's rule for reading them back.
 
-llama.cpp offloads from the end: with ``-ngl N`` the last N of ``n_layer + 1`` layers
-(the output is one) go to the devices of ``--device``, in proportion to ``-ts``. Integer
-``-ts`` counts that sum to N give exactly those counts
-(``llama-model.cpp``, ``load_tensors``).
+llama.cpp offloads from the end. ``-ngl N`` puts the last N of ``n_layer + 1`` layers
+on the devices of ``--device``, by ``-ts``; the output is one. Integer ``-ts`` counts
+that sum to N give exactly those counts (``llama-model.cpp``, ``load_tensors``).
 """
 
 from __future__ import annotations
@@ -115,8 +114,8 @@ def _rpc_devices(
 ) -> dict[str, tuple[str, str, int]]:
     """Our device ids to llama-server's name, the endpoint, and the number there.
 
-    llama-server counts all devices of every endpoint, in the order of ``--rpc``, those
-    it is told not to use among them.
+    llama-server counts all devices of every endpoint, in the order of ``--rpc``. It
+    counts the ones that it does not use, too.
     """
     found = [
         (device_id, endpoint, index)

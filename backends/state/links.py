@@ -75,7 +75,7 @@ class Generation(Value, frozen=True, kw_only=True):
     """The traffic of generating on one link. Prompts do not count.
 
     Totals are since the controller follows the relay. Figures per pass are means over
-    the latest. Slots that decode together share a pass, and with a draft model one pass
+    the latest. Slots that decode together share a pass. With a draft model one pass
     brings several tokens of the same answer.
     """
 

@@ -33,8 +33,8 @@ class MemorySource(StrEnum):
 class DeviceMemory(Value, frozen=True, kw_only=True):
     """Bytes of a plan on one device.
 
-    The head's CPU has the token embedding and the buffers llama-server keeps beside
-    its devices, whether it holds layers or not.
+    The head's CPU has the token embedding, whether it holds layers or not. It also has
+    the buffers that llama-server keeps beside its devices.
     """
 
     device: str

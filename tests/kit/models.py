@@ -230,8 +230,9 @@ def _add_tensors(
 
 
 def _make_draft(tensors: Tensors, n_layer: int, n_blocks: int, n_embd: int) -> None:
-    """Have the last blocks go on from the newest token alone, as the others nearly do,
-    whose embedding outweighs what blocks change.
+    """Have the last blocks go on from the newest token alone.
+
+    The others nearly do, because its embedding outweighs what blocks change.
     """
     for index in range(n_blocks):
         for part in ("attn_q_norm", "attn_k_norm"):

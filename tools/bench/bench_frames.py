@@ -1,7 +1,7 @@
 """Measure the CPU time of the console's frames: run it with ``make bench-tui``.
 
 There is no terminal and no cluster. The real console is fed a cluster at work on 80
-layers, as the controller streams it, and a boundary of the split is dragged. Only CPU
+layers, as the controller streams it. A boundary of the split is dragged. Only CPU
 time of this process counts, so a busy machine changes little. Figures, no verdict.
 
 ``--profile NAME`` (``idle``, ``busy`` or ``drag``) tells which functions take it.

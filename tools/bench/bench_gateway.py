@@ -3,7 +3,7 @@
 Run as ``python -m tools.bench.bench_gateway BUILD``. BUILD is a build of ``native/``
 with its target ``bench_programs``. One stock llama-server with a model of some 10 ms a
 token answers streams. It is asked directly, through a gateway and through a bare copy
-relay, a turn at a time and in random order. The copy relay does the least that any
+relay, in random order. The copy relay does the least that any
 process in the middle can. The first figure is the time to the first piece of an answer
 of one token, from a cached prompt. The second is the rate of the pieces of a longer
 answer. Verdicts are medians of the turns' differences and ratios.

@@ -12,9 +12,9 @@ say the same tokens:
 The last two then go through a simulated network of 5 ms and 30 MB/s. A second model
 with a context of 8,192 shows how a long prompt fares there. It is so small that what
 crosses decides, as it does when the devices are fast. A third model shows the start of
-``llama-server`` over four workers here, with that latency, as it asks and asked ahead.
-Then comes what a pair adds to a token's round trip on this machine, and what crosses
-for a token and for a prompt. ``--only PART`` runs one of these.
+``llama-server`` over four workers with that latency, as it asks and asked ahead. Then
+comes what a pair adds to a token's round trip on this machine. The last part is what
+crosses for a token and for a prompt. ``--only PART`` runs one of these.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``llama-bench`` through relays against direct: the cost of a relay for a token.
 
 Run as ``python -m tools.bench.bench_llama RELAY``. Two workers of the installed engine
-hold the demo model. ``llama-bench`` generates text over them, in turns of one run
+hold the demo model. ``llama-bench`` generates text over them. Each turn has one run
 direct and one through a relay per worker, in random order. With ``--way pair`` there
 are two relays per worker with TLS between them. The model is then one of 1.1 GB, and a
 prompt is read, too. The verdict is the median of the turns' ratios. ``llama-bench`` is

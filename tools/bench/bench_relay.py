@@ -1,10 +1,10 @@
 """The relay against a bare copy relay, socat and haproxy: round trips and throughput.
 
 Run as ``python -m tools.bench.bench_relay BUILD``. BUILD is a build of ``native/``
-with its target ``bench_programs``. One client makes a block of round trips over a new
-connection through each relay in turn, and to the worker itself. So other load on the
-machine hits them alike. Every round has new processes, because a thread's core is
-settled early and then stays. A ratio is the median, over the blocks, of a relay's
+with its target ``bench_programs``. One client makes a block of round trips through
+each relay in turn, and to the worker itself. Each has a new connection. So other load
+on the machine hits them alike. Every round has new processes, because a thread's core
+is settled early and then stays. A ratio is the median, over the blocks, of a relay's
 median against the bare copy's of the same block.
 """
 

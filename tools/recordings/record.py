@@ -5,7 +5,7 @@
 WORKER is an ``rpc-server``, CLIENT a ``llama-bench`` or a ``llama-server`` of the same
 build. The recording is named by the protocol version of the worker's own HELLO and
 lands in ``tests/native/recordings``. Weights repeat themselves and big ones come from
-the worker's cache, so that it stays a few kilobytes small.
+the worker's cache, so it stays a few kilobytes small.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python -m tools.recordings.record_depth 8.0.0
 
-Of the engine of this version in the cache: the requests to the second of two workers,
-the last stage. Of weights and of the batches of a long prompt only some are kept, of
-the hidden states of a batch the first, repeated; replies but HELLO's are left out. So a
+The engine of this version in the cache runs with two workers. The requests to the
+second one, the last stage, are recorded. Only some weights and some batches of a long
+prompt are kept. Of the hidden states of a batch the first is kept, and repeated. No
+reply but HELLO's is kept. So a
 recording stays some ten kilobytes small, and says the same of everything else.
 """
 

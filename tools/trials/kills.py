@@ -3,8 +3,8 @@
 Run as ``make trials`` or ``python -m tools.trials.kills --trials 100``. A client that
 knows of nothing asks for a greedy answer of 400 tokens of the bundled model; at a
 random event a process of the kind that ``--kill`` names is killed, of several a random
-one. Beside the killing of workers the same with a stock llama-server and stock workers
-that nobody looks after, all started anew for every trial. What the client saw is
+one. Workers are also killed under a stock llama-server, with stock workers
+that nobody looks after. All start anew for every trial. What the client saw is
 printed as a table for the docs. The exit status tells whether all of ours were whole,
 and word for word what an undisturbed cluster answers.
 """

@@ -1,11 +1,13 @@
 """Peers that lose their tunnels, their sshd or their power in a streamed answer.
 
 Run as root with ``make trials WHAT=tunnel|sshd|machine``, or with
-``python -m tools.trials.kills_on_machines``. As ``tools.trials.kills``, with the
-workers on two peers over real SSH: tunnels
-end with the controller that holds them, after which somebody asks for the status, as a
-service or a console does; an sshd is killed with all its sessions and started again;
-the cable of a machine is out until the answer is whole.
+``python -m tools.trials.kills_on_machines``. They are like ``tools.trials.kills``,
+with the workers on two peers over real SSH.
+
+- tunnel: the controller that holds the tunnels is killed; then somebody asks for the
+  status, as a service or a console does.
+- sshd: an sshd is killed with all its sessions, and started again.
+- machine: the cable of a machine is out until the answer is whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hours of faults: every answer right, and nothing that outlives them grows.
 
 Run as ``python -m tools.trials.soak --minutes 120``. Four clients ask a cluster of
-two workers, plainly and streamed, and every 20 s one of its processes is killed. In the
+two workers, plainly and streamed. Every 20 s one of its processes is killed. In the
 first quarter gateway and controller are among them; from then on their memory,
 descriptors and files are watched. The exit status is the verdict.
 """

@@ -1,8 +1,8 @@
 """Run a command on a machine that stands still now and then, as shared ones do.
 
 ``python -m tools.trials.stalled -- pytest tests/unit``: everything that the command
-starts is frozen at random moments, clocks go on. What a test takes for a fault then,
-or for a success, is a race of the test or of what it tests. Needs root, and Linux's
+starts is frozen at random moments, clocks go on. A test that then fails, or passes
+wrongly, has a race, or its subject has one. Needs root, and Linux's
 cgroups.
 
 A login at a real sshd is lost now and then, which is no fault of ours: the kernel

@@ -175,7 +175,7 @@ def known_devices(
 ) -> tuple[Device, ...]:
     """The devices a plan names, under the names it has for them.
 
-    A worker computes on a device of its machine, so it shows that device's memory,
+    A worker computes on a device of its machine. So it shows that device's memory,
     whether it runs already or not.
     """
     peers = tuple(peers)

@@ -1,6 +1,6 @@
 """Finding things by part of a name: quick enough for each key, however many there are.
 
-Textual's own matcher tries every way to lay a query over a text, which for a long path
+Textual's own matcher tries every way to lay a query over a text. For a long path that
 takes longer than anybody waits.
 """
 

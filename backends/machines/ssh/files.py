@@ -38,8 +38,8 @@ _OPEN_TIMEOUT_S = 15.0
 async def start_sftp(link: asyncssh.SSHClientConnection) -> asyncssh.SFTPClient:
     """An SFTP client, within 15 s.
 
-    A subsystem may be started by the user's login shell, and one that prints a greeting
-    (a noisy ``.bashrc``) speaks into the protocol. So the server is run from a shell of
+    The user's login shell may start the subsystem. One that prints a greeting (a noisy
+    ``.bashrc``) speaks into the protocol. So the server is run from a shell of
     ours behind a mark; where it is nowhere to be found, sshd may have one built in.
     """
     async with asyncio.timeout(_OPEN_TIMEOUT_S):
@@ -136,8 +136,8 @@ async def upload(
 ) -> bool:
     """Send a file, from where an earlier try stopped; whether there was one.
 
-    The parts of a chunk may be written in any order, so what the last chunk of a broken
-    transfer would cover is sent again. Whether all is right shows only in its hash.
+    The parts of a chunk may be written in any order. So the range of the last chunk of
+    a broken transfer is sent again. Whether all is right shows only in its hash.
     """
     size = (await asyncio.to_thread(source.stat)).st_size
     there = await _size(sftp, target)

@@ -38,8 +38,8 @@ PIECE_CHARS = 1_000
 class AnswerText(Widget):
     """Markdown whose end is shown in a height that seldom changes.
 
-    While the end is followed the text scrolls in here, and no more rows are taken than
-    a view and a page before it. Else there are rows for all of it, to look back.
+    While the end is followed the text scrolls in here. It takes no more rows than a
+    view and a page before it. Else there are rows for all of it, to look back.
 
     Args:
         view_rows: Rows of the view that follows the end; None if no view does.

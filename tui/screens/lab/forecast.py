@@ -43,7 +43,7 @@ def same_lab(one: Lab | None, other: Lab | None) -> bool:
 def mean_delay_ms(lab: Lab) -> float:
     """The mean of the added one-way latency.
 
-    The relay draws it from a normal distribution and cuts it at 0, so jitter greater
+    The relay draws it from a normal distribution and cuts it at 0. So jitter greater
     than the latency adds to the mean.
     """
     mean, deviation = lab.latency_ms, lab.jitter_ms
