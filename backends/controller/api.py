@@ -123,6 +123,10 @@ class Leases:
         """Return true if a connected client launches, or has launched."""
         return bool(self._held)
 
+    def is_gone(self, holder: str) -> bool:
+        """Return true if this client was to hold a cluster, and left."""
+        return bool(holder) and holder not in self._held
+
     def left(self, holder: str) -> set[int]:
         """The generations that must not outlive it."""
         return self._held.pop(holder, set())
@@ -133,7 +137,7 @@ class Leases:
         Raises:
             ControllerError: it left.
         """
-        if holder and holder not in self._held:
+        if self.is_gone(holder):
             raise ControllerError("Whoever asked for this launch is gone")
 
 
@@ -296,7 +300,11 @@ class Api:
         goal = await cluster.want(
             plan, asked.replaces, api=settings, number=number, facts=facts, by=by
         )
-        self._leases.holds(asked.holder, goal.generation)
+        if self._leases.is_gone(asked.holder):
+            # Nothing would end what it was to hold.
+            await asyncio.shield(self._let_go(cluster, by))
+        else:
+            self._leases.holds(asked.holder, goal.generation)
         return json_response(cluster.store.snapshot)
 
     def _require_time(self) -> None:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 API = "api"
 """Name of the way to llama-server."""
 
+EXPECTED_S = 60.0
+"""Facts of a preparation are used for so long."""
 LISTEN_S = 60.0
 LISTEN_AGAIN_S = 20.0
 
@@ -54,7 +56,7 @@ class Discovery:
         self._ways = context.ways
         self._steps = context.steps
         self._api_ports = context.api_ports
-        self._prepared: tuple[Plan, Facts] | None = None
+        self._prepared: tuple[Plan, Facts, float] | None = None
 
     @property
     def listen_s(self) -> float:
@@ -88,18 +90,17 @@ class Discovery:
         )
 
     def expect(self, plan: Plan | None, facts: Facts | None) -> None:
-        """Use these facts for the next start, if it is of exactly this plan."""
-        self._prepared = (plan, facts) if plan and facts else None
+        """Use these facts for a start of exactly this plan, if it comes soon."""
+        until = asyncio.get_running_loop().time() + EXPECTED_S
+        self._prepared = (plan, facts, until) if plan and facts else None
 
     async def _site(self, plan: Plan) -> Facts:
-        if (
-            self._prepared
-            and self._prepared[0] == plan
-            and not self._context.has_served
-        ):
-            self._steps.done("engine")
-            self._steps.done("model")
-            return self._prepared[1]
+        if self._prepared and not self._context.has_served:
+            expected, facts, until = self._prepared
+            if expected == plan and asyncio.get_running_loop().time() < until:
+                self._steps.done("engine")
+                self._steps.done("model")
+                return facts
         return await site_of(
             self._cluster,
             plan,

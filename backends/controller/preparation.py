@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from backends.controller.drafting import Drafting
 from backends.controller.memory_usage import (
@@ -72,7 +74,8 @@ class Prepared:
     facts: Facts
     probed: dict[str, float]
     """When each peer of the plan was probed last."""
-    until: float
+    until: float = 0.0
+    """The end of its token, set when that is given."""
 
 
 class Preparations:
@@ -110,8 +113,8 @@ class Preparations:
             plan = await self.drafting.require(asked, survey.peers)
         await self._machines.reached(machines_of(plan))
         prepared = await self._prepared(cluster, plan, survey)
-        token = self._keep(cluster, prepared)
-        return await self._preview(cluster, prepared, token)
+        preview = await self._preview(cluster, prepared)
+        return msgspec.structs.replace(preview, token=self._keep(cluster, prepared))
 
     async def launchable(
         self, cluster: Cluster, asked: Plan | str
@@ -184,14 +187,13 @@ class Preparations:
                 Steps(),
             ),
             probed=self._probed(plan),
-            until=time.monotonic() + LASTS_S,
         )
 
     def _keep(self, cluster: Cluster, prepared: Prepared) -> str:
         now = time.monotonic()
         self._kept = {key: one for key, one in self._kept.items() if one.until > now}
         token = secrets.token_hex(8)
-        self._kept[cluster.name, token] = prepared
+        self._kept[cluster.name, token] = replace(prepared, until=now + LASTS_S)
         return token
 
     async def _taken(self, cluster: Cluster, token: str) -> Prepared:
@@ -216,9 +218,7 @@ class Preparations:
         names = machines_of(plan)
         return {p.name: p.facts.at for p in peers if p.facts and p.name in names}
 
-    async def _preview(
-        self, cluster: Cluster, prepared: Prepared, token: str
-    ) -> Preview:
+    async def _preview(self, cluster: Cluster, prepared: Prepared) -> Preview:
         plan, model, survey = prepared.plan, prepared.model, prepared.survey
         asked = await self._clusters.memory.of(plan)
         by_device = {one.device: one for one in asked.devices}
@@ -239,7 +239,6 @@ class Preparations:
             ),
             notes=remarks(plan, model, devices, {p.name: p for p in survey.peers}),
             refusal=_refusal(plan, model, devices),
-            token=token,
         )
 
 

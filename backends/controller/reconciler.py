@@ -55,7 +55,7 @@ from backends.state import (
 from backends.tasks import first_of, forever
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from backends.controller.builder import Built
     from backends.controller.context import ClusterContext
@@ -179,6 +179,11 @@ def next_phase(phase: Phase, trigger: Trigger) -> Phase:
     return REQUESTS.get(trigger) or TRANSITIONS[phase].get(trigger, Phase.FAILED)
 
 
+def fault_pauses_s() -> Iterator[float]:
+    """Pauses after faults, one after the other, without end."""
+    return chain(FAULT_PAUSES_S, repeat(FAULT_PAUSES_S[-1]))
+
+
 def trigger_of(error: Exception) -> Trigger:
     """The trigger for which an error stands."""
     match error:
@@ -239,7 +244,7 @@ class Reconciler:
         self._is_resting = False
         self._error: Exception | None = None
         """The error that led to the present phase."""
-        self._pauses_s = chain(FAULT_PAUSES_S)
+        self._pauses_s = fault_pauses_s()
         self._draft = NO_DRAFT
         self._begun_at = 0.0
         self._plan: Plan
@@ -331,7 +336,7 @@ class Reconciler:
     def _forget(self, mended: str) -> None:
         self._error = None
         self._draft = NO_DRAFT
-        self._pauses_s = chain(FAULT_PAUSES_S, repeat(FAULT_PAUSES_S[-1]))
+        self._pauses_s = fault_pauses_s()
         self._recovery.begin(mended)
         self._steps.reset()
         if not mended:

@@ -352,13 +352,14 @@ class Scene:
 
         self._later.append(asyncio.ensure_future(act()))
 
-    def break_code(self, what: str) -> None:
-        """A fault of our own: some step raises what nobody thought of, once."""
+    def break_code(self, what: str, times: str = "1") -> None:
+        """A fault of our own: some step raises what nobody thought of."""
         host = self.cast.machines["local"].processes
-        whole = getattr(host, what)
+        whole, left = getattr(host, what), iter(range(int(times), 0, -1))
 
         async def faulty(*_: object) -> None:
-            setattr(host, what, whole)
+            if next(left) == 1:
+                setattr(host, what, whole)
             raise ZeroDivisionError("in the depths")
 
         setattr(host, what, faulty)

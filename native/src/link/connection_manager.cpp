@@ -154,7 +154,12 @@ Nanos ConnectionManager::due(Nanos now) {
 
 void ConnectionManager::step(Nanos now) {
   for (const UniqueFd& listener : listeners_) accept(listener.get(), now);
-  if (dials()) dial(now);
+  // A connection that works again leaves none half made: nothing would take that up.
+  if (dials()) {
+    dial(now);
+  } else {
+    dialing_.reset();
+  }
   std::erase_if(callers_, [&](Caller& caller) { return !attend(caller, now); });
   watch(now);
 }

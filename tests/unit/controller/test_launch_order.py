@@ -133,6 +133,32 @@ async def test_a_launch_whose_holder_left_before_it_began_does_not(
     assert stage.cluster.goal.plan is None
 
 
+async def test_a_launch_whose_holder_leaves_while_it_is_written_ends(
+    stage: Stage, checks: Checks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, written = asyncio.Event(), asyncio.Event()
+    want = stage.cluster.want
+
+    async def slowly(plan: Plan | None, *args: Any, **more: Any) -> Any:
+        if plan is not None:
+            begun.set()
+            await written.wait()
+        return await want(plan, *args, **more)
+
+    monkeypatch.setattr(stage.cluster, "want", slowly)
+    async with checks.asked() as client:
+        stream = await held(client)
+        body = launch(plan_on("local"), "word")
+        slow = asyncio.create_task(client.post("/launch", data=body))
+        await begun.wait()
+        stream.close()
+        await until(lambda: checks.api.streams == 0)
+        written.set()
+        await slow
+        assert stage.cluster.goal.plan is None
+        assert not checks.api._leases.anybody
+
+
 async def test_a_controller_that_ends_launches_nothing(
     stage: Stage, checks: Checks
 ) -> None:

@@ -863,6 +863,14 @@ CONTROLLERS = {
         started llama-server 1
         told "failed: The controller failed: ZeroDivisionError" "taken up"
         """,
+    "many faults of ours end nothing that serves": """
+        serves local
+        controller ends
+        break-code record 6
+        controller starts
+        until serving
+        started llama-server 1
+        """,
     "relays end with the tunnels, and a worker is to blame before them": """
         serves ada relays
         controller restarts
