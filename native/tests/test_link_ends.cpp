@@ -1,5 +1,7 @@
 // Both ends of a link, as they run: what goes in at one comes out at the other, and how everybody's
 // leaving is told.
+#include <ctime>
+
 #include "link_ends.h"
 #include "pair_ends.h"
 
@@ -262,6 +264,56 @@ TEST(a_machine_that_is_silent_by_all_ways_keeps_its_link) {
   pair.near.pause(false);
   CHECK(until([&] { return !silent(0); }));
   CHECK(!pair.head.was_told("the link broke"));
+}
+
+// Takes no connection before the queue of those that wait is emptied.
+struct FullPort {
+  FullPort() : listener(::socket(AF_INET, SOCK_STREAM, 0)) {
+    const auto address = dllm::address_of({"127.0.0.1", 0});
+    dllm::check(::bind(listener.get(), address.get(), address.length), "bind");
+    dllm::check(::listen(listener.get(), 0), "listen");
+    do {
+      waiting.push_back(dllm::begin_connect(endpoint()));
+    } while (is_taken(waiting.back().get()));
+  }
+  [[nodiscard]] dllm::Endpoint endpoint() const {
+    return {"127.0.0.1", dllm::bound_port(listener.get())};
+  }
+  void take_all() {
+    waiting.clear();
+    while (dllm::wait_readable(listener.get(), 100)) taken.push_back(accepted());
+  }
+
+  UniqueFd listener;
+  std::vector<UniqueFd> waiting, taken;
+
+ private:
+  static bool is_taken(int fd) {
+    pollfd question{fd, POLLOUT, 0};
+    return ::poll(&question, 1, 100) == 1;
+  }
+  [[nodiscard]] UniqueFd accepted() const { return dllm::accept_client(listener.get()); }
+};
+
+TEST(a_connection_half_made_when_the_old_one_works_again_costs_nothing) {
+  check::TempDir dir;
+  const UniqueFd server = dllm::listen_unix(dir / "server");
+  Worker worker({path_in(dir, "worker"), false, kKey}, path_in(dir, "server"));
+  Between near(path_in(dir, "near"), path_in(dir, "worker"));
+  FullPort far;
+  Head head({path_in(dir, "near"), true, kKey, {}, {far.endpoint()}}, "studio");
+  CHECK(until([&] { return head.tally().pair.is_up; }));
+  near.pause(true);
+  // Two seconds of silence, two for the first place again; then the other one is dialled.
+  CHECK(until([&] { return head.tally().pair.unheard > 9 * dllm::kNanosPerSecond / 2; }));
+  near.pause(false);
+  CHECK(until([&] { return head.tally().pair.unheard == 0; }));
+  far.take_all();
+  // The kernel tries a refused connection again within so long.
+  std::this_thread::sleep_for(std::chrono::milliseconds(3500));
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  CHECK(std::clock() - before < CLOCKS_PER_SEC / 4);
 }
 
 TEST(a_relay_that_is_gone_closes_the_client_and_comes_again) {
