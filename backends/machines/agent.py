@@ -298,7 +298,7 @@ class AgentSession:
         self._log_limit_bytes = log_limit_bytes
         self._seen: dict[str, ProcessRecord] = {}
         self._stopping: Counter[tuple[str, int | None]] = Counter()
-        self._endings: set[asyncio.Future[ProcessRecord | None]] = set()
+        self._endings: dict[asyncio.Future[ProcessRecord | None], str] = {}
         self._subscribers: dict[object, Callable[[], None]] = {}
 
     @property
@@ -413,6 +413,9 @@ class AgentSession:
         return await _finished(self._started(spec))
 
     async def _started(self, spec: ProcessSpec) -> ProcessRecord:
+        # A stop that nobody waits for any more would take the new process, too.
+        if ending := [one for one, name in self._endings.items() if name == spec.name]:
+            await asyncio.wait(ending)
         meta = Meta(role=spec.role, port=spec.port, digest=spec.digest)
         answer = await self._ask(
             "start",
@@ -455,12 +458,12 @@ class AgentSession:
         it began: cancelling this only ends the waiting.
         """
         ending = asyncio.ensure_future(self._end(checked_name(name), grace_s))
-        self._endings.add(ending)
+        self._endings[ending] = name
         ending.add_done_callback(self._ended)
         return await asyncio.shield(ending)
 
     def _ended(self, ending: asyncio.Future[ProcessRecord | None]) -> None:
-        self._endings.discard(ending)
+        self._endings.pop(ending, None)
         if not ending.cancelled() and (error := ending.exception()):
             # Nobody need be waiting any more.
             log.info("an ending on %s: %s", self.name, error)

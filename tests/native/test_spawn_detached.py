@@ -38,8 +38,11 @@ def test_a_hang_up_of_the_terminal_ends_neither(spawner: Spawner) -> None:
     process = json.loads(record.read_text())
     child = Spawned(record.parent, process["pid"], process["start_id"])
     # The record is there a moment before the program is.
-    wait_until(lambda: marked(spawner.folder) == {child.pid}, "the program")
-    assert child.alive
+    end = record.parent / "exit.json"
+    wait_until(
+        lambda: marked(spawner.folder) == {child.pid} or end.exists(), "the program"
+    )
+    assert child.alive, end.read_text()
     assert start_id(process["supervisor_pid"]) == process["supervisor_start_id"]
 
 
