@@ -176,8 +176,9 @@ class ControllerConnection:
         """The error of a lost connection; the next call looks again."""
         self._socket = None
         if not isinstance(error, TimeoutError):
+            why = f" ({error.strerror})" if error.strerror else ""
             return ControllerError(
-                f"The connection to the controller broke ({error.strerror or error})",
+                f"The connection to the controller broke{why}",
                 "Try again: a new controller takes over what runs.",
             )
         holder = lock_holder(self.paths.lock)

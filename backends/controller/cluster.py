@@ -221,7 +221,7 @@ class Cluster:
             is_drained = record.drained_since is not None
             if self.pursued is None and not is_drained:
                 raise ControllerError(
-                    "Nothing runs: there is nothing to drain",
+                    f"Nothing runs: there is nothing to {'drain' if on else 'resume'}",
                     "See dllm-tui status; dllm-tui up launches a model.",
                 )
             if on == is_drained:

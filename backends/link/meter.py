@@ -239,7 +239,7 @@ class LinkMeter:
             compute_ms_per_token=median_ms(lambda p: p.compute_ms),
             down_ms_per_token=median_ms(lambda p: p.down_ms),
             wait_ms_per_token=median_ms(lambda p: p.wait_ms),
-            pass_p50_ms=_percentile(times_ms, 50),
+            pass_p50_ms=_percentile(pass_times_ms(recent), 50),
             pass_p99_ms=_percentile(times_ms, 99),
             generation=made,
             passes=tuple(reversed(shown)),

@@ -165,6 +165,7 @@ async def test_what_the_command_line_set_shows(make_app: MakeApp) -> None:
         (["c", "C"], []),
         (["equals_sign", "2", "0", "enter"], [("mini", Lab(latency_ms=20))]),
         (["down", "equals_sign", "5", "enter"], [("mini", Lab(jitter_ms=5))]),
+        (["equals_sign", "w", "3", "c", "enter"], [("mini", Lab(latency_ms=3))]),
         (["up", "left"], [("box", Lab(rate_mb_s=1000))]),
     ],
 )

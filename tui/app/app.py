@@ -70,7 +70,7 @@ def _models(app: DllmApp) -> ConsoleScreen:
 def _lab(app: DllmApp) -> ConsoleScreen:
     from tui.screens.lab.screen import LabScreen
 
-    return LabScreen(app.cluster)
+    return LabScreen(app.cluster, lambda: app.editor.marks)
 
 
 MODES: Mapping[str, Callable[[DllmApp], ConsoleScreen]] = {

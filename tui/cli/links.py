@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backends.errors import DllmError
+from backends.errors import DllmError, UsageError
 from backends.state import Lab, to_json
 from backends.units import format_lab
 from tui.cli.command import Command, Group, Name, cluster_option, options, quantity
 from tui.cli.output import Column, Table, emit_json, say
 from tui.cli.status import current_snapshot
+from tui.model.facts import is_off
 from tui.model.quantities import way_text
 
 if TYPE_CHECKING:
@@ -110,6 +111,11 @@ async def slow_link(
         seed=seed,
     )
     require_possible(wanted)
+    if is_off(wanted):
+        raise UsageError(
+            "No limit is given: there is nothing to simulate",
+            "Give --latency, --jitter or --rate; links reset removes all.",
+        )
     return await _applied(client, link, wanted)
 
 

@@ -198,8 +198,7 @@ class PeerFlows:
 
     async def _leave_out(self, plan: Plan, peer: Peer) -> None:
         lineup = Lineup.of(plan)
-        is_own_worker = _machine(peer) == LOCAL and peer.role is PeerRole.WORKER
-        if is_own_worker and lineup.own and lineup.own > 1:
+        if _machine(peer) == LOCAL and lineup.own and lineup.own > 1:
             lineup = lineup.with_worker(LOCAL, lineup.own - 1)
         else:
             lineup = lineup.without(_machine(peer))

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from textual import events
 
 
+ENTRY_ACTIONS = ("number", "erase_typed", "cancel")
+
+
 class NumberStrip(StripWidget):
     """Digits are screens until a key has begun a number; then they are its digits.
 
@@ -66,13 +69,18 @@ class NumberStrip(StripWidget):
         self.typed = self.typed[:-1]
 
     def on_key(self, event: events.Key) -> None:
-        character = event.character or ""
-        if self.typed is None or not self._belongs(character):
+        # A letter has its usual meaning again once the number is taken or cancelled.
+        if self.typed is None or not event.is_printable or self._ends(event.key):
             return
         event.stop()
         event.prevent_default()
-        if len(self.typed) < self.TYPED_MAX:
+        character = event.character or ""
+        if self._belongs(character) and len(self.typed) < self.TYPED_MAX:
             self.typed += character
+
+    def _ends(self, key: str) -> bool:
+        active = self.screen.active_bindings.get(key)
+        return active is not None and active.binding.action in ENTRY_ACTIONS
 
     def _belongs(self, character: str) -> bool:
         if character == ".":

@@ -15,6 +15,7 @@ from tui.actions.keymap import bindings
 from tui.app.console import console_of
 from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
 from tui.app.messages import Copyable
+from tui.model.facts import device_marks
 from tui.model.quantities import acceptance_text
 from tui.screens.lab.forecast import Labs, Samples, forecast, own_ms, total_added_ms
 from tui.screens.lab.links import (
@@ -30,7 +31,7 @@ from tui.widgets.strips import resubtitle
 from tui.widgets.throttle import Throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from textual import events
     from textual.app import ComposeResult
@@ -59,7 +60,7 @@ class LabScreen(ConsoleScreen):
 
 Makes links **worse than they are**, live, in the relay: latency and jitter each way,
 and a bandwidth limit. The cluster goes on; clearing makes it as it was. What
-`dllm-tui lab` sets shows here as well.
+`dllm-tui links slow` sets shows here as well.
 
 Drag a thumb, use the arrows, or press **{slider.set:or}**, type a
 number and press it again (0 MB/s: no limit).
@@ -94,10 +95,15 @@ speed without a draft under the same lab, once both were measured.
     """
 
     def __init__(
-        self, cluster: ClusterService, *, clock: Callable[[], float] = time.monotonic
+        self,
+        cluster: ClusterService,
+        marks: Callable[[], Sequence[str]] = tuple,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._cluster = cluster
+        self._marks = marks
         self._wishes = LabWishes(clock)
         self._told: tuple[str | None, Lab | None] = (None, None)
         self._telling = Throttle(self, GAP_S, self._send)
@@ -169,7 +175,8 @@ speed without a draft under the same lab, once both were measured.
 
     def _show(self) -> None:
         """Headings, presets, figures and plot."""
-        marks = self._marks()
+        plan = self._snapshot.plan if self._snapshot else None
+        marks = device_marks(plan, self._marks())
         for link in self._links:
             block = self._blocks[link.worker]
             current = link.worker == self._current
@@ -212,15 +219,6 @@ speed without a draft under the same lab, once both were measured.
     @property
     def _links(self) -> tuple[Link, ...]:
         return self._snapshot.links if self._snapshot else ()
-
-    def _marks(self) -> dict[str, int]:
-        plan = self._snapshot.plan if self._snapshot else None
-        names = (
-            [share.device.partition("/")[0] for share in plan.split.shares]
-            if (plan)
-            else [link.worker for link in self._links]
-        )
-        return {name: index for index, name in enumerate(names)}
 
     def on_resize(self, event: events.Resize) -> None:
         self._arrange()
