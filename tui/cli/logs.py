@@ -80,9 +80,10 @@ async def logs(
     """Show the log of a process; without NAME list them."""
     if as_json:
         refuse_with("--json", "--follow")
-    names = await _names(client.cluster)
     if name is None:
         refuse_without("a process", "--follow", "--level", "--lines")
+    names = await _names(client.cluster)
+    if name is None:
         if as_json:
             emit_json(names)
         elif names:
