@@ -252,8 +252,9 @@ async def hand_over(paths: Paths, manager: Manager) -> ServiceState:
         # The service, which waits for its place, adopts what it leaves.
         await dismiss(paths, holder.pid)
         deadline = time.monotonic() + RUNS_WITHIN_S
-        while lock_holder(paths.lock) is None:
-            await _look_again(manager, deadline)
+    # A command that comes before it has its place would start a controller, too.
+    while lock_holder(paths.lock) is None:
+        await _look_again(manager, deadline)
     return state
 
 

@@ -68,7 +68,7 @@ async def test_w_on_one_of_two_workers_here_leaves_the_other(started: Started) -
         await on_peer(pilot, "worker1")
         await pilot.press("w")
         await until(pilot, lambda: toasts(app))
-        assert toasts(app)[-1].startswith("worker1 is the only worker")
+        assert toasts(app)[-1].startswith("Only local has layers")
 
 
 async def test_what_the_user_set_survives_a_change_of_parts(started: Started) -> None:
@@ -148,7 +148,7 @@ async def test_the_only_worker_stays(started: Started) -> None:
     async with at_peer(started, "ada", cluster) as (pilot, app, _):
         await pilot.press("w")
         await until(pilot, lambda: toasts(app))
-        assert "ada is the only worker" in toasts(app)[0]
+        assert "Only ada has layers" in toasts(app)[0]
 
 
 async def test_peers_that_went_away_do_not_keep_others_from_changing(

@@ -198,13 +198,15 @@ class PeerFlows:
 
     async def _leave_out(self, plan: Plan, peer: Peer) -> None:
         lineup = Lineup.of(plan)
-        if _machine(peer) == LOCAL and lineup.own and lineup.own > 1:
+        is_own_worker = _machine(peer) == LOCAL and peer.role is PeerRole.WORKER
+        if is_own_worker and lineup.own and lineup.own > 1:
             lineup = lineup.with_worker(LOCAL, lineup.own - 1)
         else:
             lineup = lineup.without(_machine(peer))
         if lineup.empty:
             self._app.tell(
-                f"{peer.name} is the only worker: add another first, with {{peers.use}}"
+                f"Only {_machine(peer)} has layers: add another machine first, "
+                "with {peers.use}"
             )
         else:
             await self._propose(plan, lineup)
