@@ -6,6 +6,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <set>
 #include <string>
@@ -126,7 +127,7 @@ class Memory : public dllm::weights::Source {
   [[nodiscard]] std::uint64_t size_bytes() const override { return size_; }
   std::size_t read(std::uint64_t offset, std::span<std::uint8_t> into) override {
     ++reads_;
-    if (before_read_) before_read_(*this, offset);
+    if (const auto told = before_read()) told(*this, offset);
     if (offset >= data_.size()) return 0;
     const std::size_t count = std::min<std::uint64_t>(into.size(), data_.size() - offset);
     std::copy_n(std::next(data_.begin(), static_cast<std::ptrdiff_t>(offset)), count, into.begin());
@@ -136,14 +137,23 @@ class Memory : public dllm::weights::Source {
   std::string& data() { return data_; }
   [[nodiscard]] std::size_t reads() const { return reads_; }
   void before_read(std::function<void(Memory&, std::uint64_t)> told) {
+    const std::lock_guard lock(mutex_);
     before_read_ = std::move(told);
   }
 
  private:
+  using Told = std::function<void(Memory&, std::uint64_t)>;
+  // Another thread reads ahead.
+  Told before_read() {
+    const std::lock_guard lock(mutex_);
+    return before_read_;
+  }
+
   std::string data_;
   std::uint64_t size_;
   std::atomic<std::size_t> reads_ = 0;
-  std::function<void(Memory&, std::uint64_t)> before_read_;
+  std::mutex mutex_;
+  Told before_read_;
 };
 
 // A model of one file, or of several parts, and its memory.
