@@ -24,6 +24,12 @@ def printable(text: str, limit: int = TEXT_CHARS_MAX) -> str:
     return "".join(char if char.isprintable() else REPLACEMENT for char in cut)
 
 
+def last_line(text: str) -> str:
+    """The last line that is not blank; empty if there is none."""
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
 def shown_path(path: Path) -> str:
     """An absolute path as text that can be shown and sent."""
     return printable(str(path.absolute()), PATH_CHARS_MAX)

@@ -19,6 +19,7 @@ import msgspec
 
 from backends.errors import EngineError, HostError, PeerUnreachable
 from backends.places import LOCAL
+from backends.printable import last_line
 from backends.state import NOT_JSON, Device, DeviceKind, EngineInfo, Value
 from backends.writing import write_private
 
@@ -266,13 +267,11 @@ def _remedy(host: Asked) -> str:
 
 
 def _why(done: Outcome) -> str:
-    """One line of reason: the signal, or the last thing it said."""
     if done.signal == signal.SIGILL:
         return "it uses instructions this CPU does not have"
     if done.signal is not None:
         return f"killed by {_signal_name(done.signal)}"
-    lines = [line.strip() for line in done.text.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else f"exit code {done.code}"
+    return last_line(done.text)[:200] or f"exit code {done.code}"
 
 
 def _signal_name(number: int) -> str:

@@ -125,7 +125,7 @@ class Progress:
         self.lines: list[str] = []
         self.stage = ""
         self._tell = tell
-        self._steps = Steps(remember)
+        self._steps = NinjaProgress(remember)
 
     def feed(self, line: str) -> None:
         """Take one line of ``build.sh``."""
@@ -148,7 +148,7 @@ class Progress:
         return tuple(self.lines[-LINES_SHOWN:])
 
 
-class Steps:
+class NinjaProgress:
     """Ninja counts what is left; this remembers how much there was at first."""
 
     def __init__(self, path: Path | None = None) -> None:

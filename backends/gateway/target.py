@@ -1,4 +1,4 @@
-"""What a controller tells a gateway, and the command line of a gateway."""
+"""The messages of a controller to a gateway, and the command line of a gateway."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ from backends.machines.provisioning import SPARE_BYTES
 from backends.machines.shell import (
     ProvisionError,
     WrongFile,
-    last_line,
     lock,
     peer_full,
     refusal,
     rows,
     script,
     transfer_error,
+    why_ended,
 )
 from backends.machines.ssh.files import Meter, upload
 from backends.models.header import read_header
@@ -229,7 +229,7 @@ class _Copy:
                 "Did the original change meanwhile? Else look at its disk.",
             )
         if result.code == _TAKEN:
-            return WrongFile(f"{self.shell.name}: {last_line(result)}")
+            return WrongFile(f"{self.shell.name}: {why_ended(result)}")
         return refusal(self.shell.name, result)
 
     async def _script(self, action: str, *args: str, check: bool = True) -> ShellResult:

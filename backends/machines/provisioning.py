@@ -29,13 +29,13 @@ from backends.machines.shell import (
     ProvisionError,
     There,
     WrongFile,
-    last_line,
     lock,
     peer_full,
     refusal,
     rows,
     script,
     transfer_error,
+    why_ended,
 )
 from backends.machines.ssh.files import Meter, upload
 from backends.state import (
@@ -273,7 +273,7 @@ async def _put_in_place(
 
 def raise_for(peer: str, result: ShellResult) -> None:
     """Turn the status of ``install.sh`` into what it means."""
-    said = last_line(result)
+    said = why_ended(result)
     if result.code == _DIFFERS:
         raise WrongFile(
             f"What was sent to {peer} arrived changed ({said})",
@@ -435,7 +435,7 @@ class Provisioned(Value, frozen=True, kw_only=True):
     """The reason for the methods, if they may surprise: one sentence."""
 
 
-class Site(Protocol):
+class InstallTarget(Protocol):
     """A peer on which something is to be installed."""
 
     @property
@@ -449,7 +449,7 @@ class Site(Protocol):
 
 
 async def provision(
-    site: Site,
+    site: InstallTarget,
     *,
     head: MachineTold,
     engine: EngineInfo,
@@ -508,7 +508,7 @@ class _Job:
 
     def __init__(
         self,
-        site: Site,
+        site: InstallTarget,
         head: MachineTold,
         paths: Paths,
         report: Callable[[PeerWork], None],

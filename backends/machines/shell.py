@@ -14,6 +14,7 @@ import asyncssh
 from backends.engine import compiling
 from backends.errors import HostError, PeerUnreachable
 from backends.machines.facts import System
+from backends.printable import last_line
 from backends.state import Failure, Value
 from backends.units import format_bytes
 
@@ -96,7 +97,7 @@ class AgentShell:
         code = told.code if told.code is not None else 128 + (told.signal or 0)
         result = ShellResult(code=code, stdout=told.stdout, stderr=told.stderr)
         if told.timed_out or (check and code != 0):
-            raise HostError(f"A command on {self.name} failed: {last_line(result)}")
+            raise HostError(f"A command on {self.name} failed: {why_ended(result)}")
         if on_line is not None:
             for line in told.stdout.splitlines():
                 on_line(line)
@@ -177,12 +178,12 @@ class There:
         result = await self._shell.run(
             text, *args, timeout_s=None, check=False, on_line=on_line
         )
-        return result.code, last_line(result)
+        return result.code, why_ended(result)
 
 
-def last_line(result: ShellResult) -> str:
-    said = (result.stderr.strip() or result.stdout.strip()).splitlines()
-    return said[-1].strip() if said else f"exit status {result.code}"
+def why_ended(result: ShellResult) -> str:
+    said = last_line(result.stderr) or last_line(result.stdout)
+    return said or f"exit status {result.code}"
 
 
 def rows(text: str) -> list[list[str]]:
@@ -192,7 +193,7 @@ def rows(text: str) -> list[list[str]]:
 def refusal(peer: str, result: ShellResult) -> ProvisionError:
     """Explain a script that did not do its work, by its last line."""
     hint = _CANNOT_WRITE if result.code == _IO_ERROR else ""
-    return ProvisionError(f"{peer}: {last_line(result)}", hint.format(peer=peer))
+    return ProvisionError(f"{peer}: {why_ended(result)}", hint.format(peer=peer))
 
 
 @contextlib.asynccontextmanager
@@ -247,7 +248,7 @@ async def _refusal(
     result = await holding
     if result.code == LOCKED_ELSEWHERE:
         return PeerBusy(
-            f"{doing} is under way on {shell.name} already ({last_line(result)})",
+            f"{doing} is under way on {shell.name} already ({why_ended(result)})",
             "Wait for it to end, or end it where it was begun.",
         )
     return refusal(shell.name, result)

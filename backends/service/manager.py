@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from backends.client.start import dismiss
 from backends.controller.lock import lock_holder
 from backends.errors import DllmError
+from backends.printable import last_line
 from backends.service.unit import (
     LABEL,
     UNIT,
@@ -98,7 +99,7 @@ class Systemd:
         if done.returncode:
             raise DllmError(
                 "There is no systemd user session here "
-                f"({_last_line(done.stderr) or 'systemctl does not answer'})",
+                f"({_said(done) or 'systemctl does not answer'})",
                 "Log in as this user (su and sudo give no session of one's own), or "
                 "have what starts programs here run the command of --dry-run.",
             )
@@ -187,7 +188,7 @@ def _properties(*argv: str) -> dict[str, str]:
 def _ask(*argv: str) -> None:
     done = _run(*argv)
     if done.returncode:
-        why = _last_line(done.stderr) or f"exit code {done.returncode}"
+        why = _said(done) or f"exit code {done.returncode}"
         raise DllmError(f"{' '.join(argv)} failed: {why}")
 
 
@@ -212,9 +213,8 @@ def _failed(argv: Sequence[str], why: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(argv, 1, "", why)
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].rstrip(".") if lines else ""
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    return last_line(done.stderr).rstrip(".")
 
 
 def _write(file: Path, text: str) -> bool:

@@ -43,7 +43,7 @@ Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
-class Column(Generic[Row]):
+class TableColumn(Generic[Row]):
     """One column of a table."""
 
     key: str
@@ -62,8 +62,8 @@ class Column(Generic[Row]):
 
 
 def fitting_columns(
-    columns: Iterable[Column[Row]], rows: Collection[Row], width: int
-) -> list[Column[Row]]:
+    columns: Iterable[TableColumn[Row]], rows: Collection[Row], width: int
+) -> list[TableColumn[Row]]:
     """The columns that have room, and something to show."""
     return [
         column
@@ -81,7 +81,7 @@ class KeyCell(Text):
 class SortableTable(DataTable[Text], Generic[Row]):
     """Rows in an order of ours, as many columns as fit, the cursor on its row."""
 
-    COLUMNS: ClassVar[tuple[Column[Any], ...]]
+    COLUMNS: ClassVar[tuple[TableColumn[Any], ...]]
     REST_CELLS_MIN = 15
     """Least width of the column that gets what the others leave."""
 
@@ -103,7 +103,7 @@ class SortableTable(DataTable[Text], Generic[Row]):
         self.order = order
         self.query_text = ""
         self._shown: dict[str, Row] = {}
-        self._layout: tuple[Column[Row], ...] = ()
+        self._layout: tuple[TableColumn[Row], ...] = ()
         self._rest_cells = self.REST_CELLS_MIN
 
     # --- what a table says of itself ------------------------------------------
@@ -121,11 +121,11 @@ class SortableTable(DataTable[Text], Generic[Row]):
         """The key of a row, the same while its cells change."""
         raise NotImplementedError
 
-    def cell_of(self, row: Row, column: Column[Row], width: int) -> Text:
+    def cell_of(self, row: Row, column: TableColumn[Row], width: int) -> Text:
         """One cell as it should look, exactly so wide."""
         raise NotImplementedError
 
-    def title_of(self, column: Column[Row]) -> str:
+    def title_of(self, column: TableColumn[Row]) -> str:
         """A column's title, with an arrow if it sorts."""
         arrow = "▼" if self.falls(self.order) else "▲"
         sign = arrow if column.key == self.order.column else ""
@@ -216,7 +216,7 @@ class SortableTable(DataTable[Text], Generic[Row]):
             if (old.plain, old.style) != (cell.plain, cell.style):
                 self.update_cell(key, column.key, cell, update_width=False)
 
-    def _cell(self, row: Row, column: Column[Row]) -> Text:
+    def _cell(self, row: Row, column: TableColumn[Row]) -> Text:
         cell = self.cell_of(row, column, column.width or self._rest_cells)
         if column is not self._layout[0]:
             return cell
@@ -260,7 +260,7 @@ class SortableTable(DataTable[Text], Generic[Row]):
         if (layout, rest) != (self._layout, self._rest_cells):
             self._lay_out(layout, rest)
 
-    def _lay_out(self, layout: tuple[Column[Row], ...], rest: int) -> None:
+    def _lay_out(self, layout: tuple[TableColumn[Row], ...], rest: int) -> None:
         pointed = self.pointed
         self._layout, self._rest_cells = layout, rest
         self.clear(columns=True)
@@ -271,7 +271,7 @@ class SortableTable(DataTable[Text], Generic[Row]):
         self._point_at(pointed)
         self.tell()
 
-    def _label(self, column: Column[Row]) -> Text:
+    def _label(self, column: TableColumn[Row]) -> Text:
         title = self.title_of(column)
         width = column.width or self._rest_cells
         return Text(title.rjust(width) if column.right else title)

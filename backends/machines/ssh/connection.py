@@ -24,7 +24,7 @@ from backends.machines.shell import (
 from backends.machines.ssh.errors import connection_lost, no_commands
 from backends.machines.ssh.files import start_sftp
 from backends.machines.ssh.login import CLOSE_TIMEOUT_S, Login, on_lost
-from backends.machines.ssh.sessions import hold, last_line, run_script
+from backends.machines.ssh.sessions import behind, hold, run_script
 from backends.machines.ssh.tunnels import Tunnel
 from backends.state import PeerQuestion, QuestionKind, Value
 
@@ -391,7 +391,7 @@ class Connection:
         if check and result.code != 0:
             raise HostError(
                 f"A command on {self.name} ended with status {result.code}"
-                + last_line(result.stderr)
+                + behind(result.stderr)
             )
         return result
 

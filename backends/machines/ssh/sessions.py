@@ -13,6 +13,7 @@ import asyncssh
 
 from backends.errors import HostError
 from backends.machines.shell import ShellResult
+from backends.printable import last_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -160,13 +161,13 @@ class _Session:
 
     def last_words(self) -> str:
         """The last line of stderr, to be put behind a message."""
-        return last_line(self._stderr.text())
+        return behind(self._stderr.text())
 
 
-def last_line(stderr: str) -> str:
+def behind(stderr: str) -> str:
     """``: the last line``, or nothing."""
-    lines = stderr.strip().splitlines()
-    return f": {lines[-1].strip()}" if lines else ""
+    said = last_line(stderr)
+    return f": {said}" if said else ""
 
 
 class _Output:

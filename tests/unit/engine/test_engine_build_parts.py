@@ -264,10 +264,10 @@ async def test_a_child_keeps_the_lock_when_we_are_killed(tmp_path: Path) -> None
 
 
 def test_a_resumed_compile_goes_on_where_it_was(tmp_path: Path) -> None:
-    first = compiling.Steps(tmp_path / "steps")
+    first = compiling.NinjaProgress(tmp_path / "steps")
     assert first.fraction(0, 0) == 0.0
     assert first.fraction(50, 200) == 0.25
-    again = compiling.Steps(tmp_path / "steps")
+    again = compiling.NinjaProgress(tmp_path / "steps")
     assert again.fraction(0, 150) == 0.25
     assert again.fraction(150, 150) == 1.0
 

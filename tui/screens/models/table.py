@@ -16,7 +16,7 @@ from backends.units import format_bytes, format_count
 from tui.model.quantities import short_count
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import clip
-from tui.widgets.table import Column, SortableTable, SortOrder
+from tui.widgets.table import SortableTable, SortOrder, TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,14 +39,16 @@ def _layers(model: ModelFile) -> str:
     return f"{model.n_layer}" if model.n_layer else "—"
 
 
-COLUMNS: tuple[Column[ModelFile], ...] = (
-    Column("name", "model", 0, lambda m: safe_line(m.name), _name),
-    Column(
+COLUMNS: tuple[TableColumn[ModelFile], ...] = (
+    TableColumn("name", "model", 0, lambda m: safe_line(m.name), _name),
+    TableColumn(
         "arch", "arch", 10, lambda m: _dash(m.arch), lambda m: m.arch, from_width=94
     ),
-    Column("quant", "quant", 8, lambda m: _dash(m.file_type), lambda m: m.file_type),
-    Column("layers", "layers", 7, _layers, lambda m: m.n_layer, True, 64),
-    Column(
+    TableColumn(
+        "quant", "quant", 8, lambda m: _dash(m.file_type), lambda m: m.file_type
+    ),
+    TableColumn("layers", "layers", 7, _layers, lambda m: m.n_layer, True, 64),
+    TableColumn(
         "size",
         "size",
         10,
@@ -54,7 +56,7 @@ COLUMNS: tuple[Column[ModelFile], ...] = (
         lambda m: m.size_bytes,
         True,
     ),
-    Column(
+    TableColumn(
         "context",
         "context",
         8,
@@ -63,7 +65,7 @@ COLUMNS: tuple[Column[ModelFile], ...] = (
         True,
         84,
     ),
-    Column(
+    TableColumn(
         "source",
         "found in",
         11,
@@ -71,7 +73,7 @@ COLUMNS: tuple[Column[ModelFile], ...] = (
         lambda m: m.source,
         from_width=106,
     ),
-    Column(
+    TableColumn(
         "held_by",
         "held by",
         18,
@@ -106,7 +108,7 @@ def _haystack(model: ModelFile) -> str:
 
 
 def cell_text(
-    model: ModelFile, column: Column[ModelFile], width: int, *, current: bool
+    model: ModelFile, column: TableColumn[ModelFile], width: int, *, current: bool
 ) -> Text:
     """One cell, exactly as wide as its column, dim for a model that cannot be used."""
     text = column.text(model)
@@ -251,10 +253,12 @@ and say why.
     def key_of(self, row: ModelFile) -> str:
         return row.path
 
-    def cell_of(self, row: ModelFile, column: Column[ModelFile], width: int) -> Text:
+    def cell_of(
+        self, row: ModelFile, column: TableColumn[ModelFile], width: int
+    ) -> Text:
         return cell_text(row, column, width, current=row.path == self.current)
 
-    def title_of(self, column: Column[ModelFile]) -> str:
+    def title_of(self, column: TableColumn[ModelFile]) -> str:
         """Matches sort themselves: no arrow then."""
         title = column.label if self.query_text else super().title_of(column)
         return f"  {title}" if column.key == "name" else title

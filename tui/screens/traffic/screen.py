@@ -40,7 +40,7 @@ from tui.widgets.strips import (
     parts_width,
     resubtitle,
 )
-from tui.widgets.table import Column, FilteredTable, fitting_columns
+from tui.widgets.table import FilteredTable, TableColumn, fitting_columns
 from tui.widgets.waterfall import Waterfall
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def _column(
     text: Callable[[Link], str],
     from_width: int = 0,
     needs: Callable[[Link], bool] = lambda link: True,
-) -> Column[Link]:
-    return Column(label, label, width, text, from_width=from_width, needs=needs)
+) -> TableColumn[Link]:
+    return TableColumn(label, label, width, text, from_width=from_width, needs=needs)
 
 
 COLUMNS = (
@@ -130,7 +130,9 @@ class LinkFigures(StripWidget):
         head = line([(clip("link", NAME_CELLS) + headings, self.palette.dim)], width)
         return [head, *(self._row(link, columns, width) for link in self.links)]
 
-    def _row(self, link: Link, columns: Sequence[Column[Link]], width: int) -> Strip:
+    def _row(
+        self, link: Link, columns: Sequence[TableColumn[Link]], width: int
+    ) -> Strip:
         """A link's figures; one that is plain has none, but a reason."""
         palette = self.palette
         name = (clip(safe_line(link.worker), NAME_CELLS - 1) + " ", palette.strong)

@@ -13,7 +13,7 @@ from backends.units import format_bytes
 from tui.model.quantities import UNKNOWN, count_cell, ratio_text, us_text
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import clip
-from tui.widgets.table import Column, SortableTable, SortOrder
+from tui.widgets.table import SortableTable, SortOrder, TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,9 +69,9 @@ def _figure(
     order: Callable[[LinkCommand], float],
     from_width: int = 0,
     needs: Callable[[TrafficRow], bool] = lambda row: True,
-) -> Column[TrafficRow]:
+) -> TableColumn[TrafficRow]:
     """A column of numbers, titled by its key."""
-    return Column(
+    return TableColumn(
         key,
         key,
         width,
@@ -83,9 +83,9 @@ def _figure(
     )
 
 
-COLUMNS: tuple[Column[TrafficRow], ...] = (
-    Column("worker", "worker", 9, lambda row: safe_line(row.worker)),
-    Column("command", "command", 0, lambda row: safe_line(row.command)),
+COLUMNS: tuple[TableColumn[TrafficRow], ...] = (
+    TableColumn("worker", "worker", 9, lambda row: safe_line(row.worker)),
+    TableColumn("command", "command", 0, lambda row: safe_line(row.command)),
     _figure("count", 7, lambda f: count_cell(f.count), lambda f: f.count),
     _figure("up", 8, lambda f: format_bytes(f.bytes_up), lambda f: f.bytes_up, 74),
     _figure(
@@ -143,7 +143,7 @@ def _haystack(row: TrafficRow) -> str:
     return f"{row.worker} {row.command}".lower()
 
 
-def cell_text(row: TrafficRow, column: Column[TrafficRow], width: int) -> Text:
+def cell_text(row: TrafficRow, column: TableColumn[TrafficRow], width: int) -> Text:
     """One cell, exactly as wide as its column; errors are loud, unused rows dim."""
     text = column.text(row)
     fitted = text.rjust(width) if column.right else clip(text, width)
@@ -221,7 +221,9 @@ What llama-server asked of each worker, as the relay in front of it counted.
     def key_of(self, row: TrafficRow) -> str:
         return row.key
 
-    def cell_of(self, row: TrafficRow, column: Column[TrafficRow], width: int) -> Text:
+    def cell_of(
+        self, row: TrafficRow, column: TableColumn[TrafficRow], width: int
+    ) -> Text:
         return cell_text(row, column, width)
 
     def falls(self, order: SortOrder) -> bool:
