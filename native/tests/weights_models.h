@@ -127,7 +127,7 @@ class Memory : public dllm::weights::Source {
   [[nodiscard]] std::uint64_t size_bytes() const override { return size_; }
   std::size_t read(std::uint64_t offset, std::span<std::uint8_t> into) override {
     ++reads_;
-    if (const auto told = before_read()) told(*this, offset);
+    if (const auto told = before_read(); told && *told) (*told)(*this, offset);
     if (offset >= data_.size()) return 0;
     const std::size_t count = std::min<std::uint64_t>(into.size(), data_.size() - offset);
     std::copy_n(std::next(data_.begin(), static_cast<std::ptrdiff_t>(offset)), count, into.begin());
@@ -138,13 +138,13 @@ class Memory : public dllm::weights::Source {
   [[nodiscard]] std::size_t reads() const { return reads_; }
   void before_read(std::function<void(Memory&, std::uint64_t)> told) {
     const std::lock_guard lock(mutex_);
-    before_read_ = std::move(told);
+    before_read_ = std::make_shared<Told>(std::move(told));
   }
 
  private:
   using Told = std::function<void(Memory&, std::uint64_t)>;
-  // Another thread reads ahead.
-  Told before_read() {
+  // Another thread reads ahead. Not a copy: what is told may count its calls.
+  std::shared_ptr<Told> before_read() {
     const std::lock_guard lock(mutex_);
     return before_read_;
   }
@@ -153,7 +153,7 @@ class Memory : public dllm::weights::Source {
   std::uint64_t size_;
   std::atomic<std::size_t> reads_ = 0;
   std::mutex mutex_;
-  Told before_read_;
+  std::shared_ptr<Told> before_read_;
 };
 
 // A model of one file, or of several parts, and its memory.
