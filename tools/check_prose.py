@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CLEAN = (
+    "backends/bench",
     "backends/client",
     "backends/controller",
     "backends/doctor",

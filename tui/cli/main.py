@@ -61,6 +61,7 @@ SECTIONS = {
         "logs": "logs",
         "events": "logs",
         "trace": "links",
+        "bench": "bench",
         "doctor": "service",
     },
     "Access and settings": {

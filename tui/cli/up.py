@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import shlex
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -332,11 +332,13 @@ async def launched(
     *,
     keep: bool,
     replace: bool = False,
+    shows: bool = True,
 ) -> AsyncIterator[tuple[ClusterSnapshot, AsyncIterator[ClusterSnapshot]]]:
     """A serving cluster of a plan, prepared or not, and its further snapshots.
 
     Unless ``keep``, the cluster ends with the block, also when we are killed, at any
     moment: the controller sees the stream break that was there before the launch.
+    ``shows`` prints the steps.
 
     Raises:
         ControllerError: something else runs and is not to be replaced, or was launched
@@ -354,7 +356,7 @@ async def launched(
         if ours.generation == replaced:
             say("This plan is already running: nothing to change.")
         try:
-            serving = await _until_serving(ours, now, snapshots)
+            serving = await _until_serving(ours, now, snapshots, shows=shows)
         except asyncio.CancelledError:
             # What was not wanted to the end is not to go on behind the user's back.
             with contextlib.suppress(DllmError):
@@ -409,9 +411,11 @@ async def _until_serving(
     ours: ClusterSnapshot,
     snapshot: ClusterSnapshot,
     later: AsyncIterator[ClusterSnapshot],
+    *,
+    shows: bool,
 ) -> ClusterSnapshot:
-    printer = StepPrinter()
-    async with ticking(printer.line):
+    printer = StepPrinter() if shows else None
+    async with ticking(printer.line) if printer else nullcontext():
         while not _serves(ours, snapshot, printer):
             following = await anext(later, None)
             if following is None:
@@ -421,7 +425,7 @@ async def _until_serving(
 
 
 def _serves(
-    ours: ClusterSnapshot, snapshot: ClusterSnapshot, printer: StepPrinter
+    ours: ClusterSnapshot, snapshot: ClusterSnapshot, printer: StepPrinter | None
 ) -> bool:
     """Show how far our launch is; True once it serves."""
     if snapshot.seq < ours.seq or snapshot.generation < ours.generation:
@@ -432,7 +436,8 @@ def _serves(
         raise ProcessFailed(msgspec.structs.replace(back.failure, hint=hint.lstrip()))
     if snapshot.generation > ours.generation:
         raise _superseded(snapshot)
-    printer.show(snapshot)
+    if printer is not None:
+        printer.show(snapshot)
     if snapshot.state is ClusterState.FAILED and snapshot.failure is not None:
         raise ProcessFailed(snapshot.failure)
     return snapshot.state is ClusterState.SERVING

@@ -1,0 +1,1 @@
+"""Benchmarks of clusters: a matrix of cases, and what was measured."""

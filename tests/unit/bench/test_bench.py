@@ -1,0 +1,224 @@
+"""The matrix of a benchmark, its statistics, files and tables."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from backends.bench.chart import as_svg, chart_of
+from backends.bench.matrix import Axes, Case, by_launch, seeds_cases, seeds_predicted
+from backends.bench.results import (
+    BenchRun,
+    BusyTime,
+    CaseResult,
+    Conditions,
+    Sample,
+    as_csv,
+    as_markdown,
+    compare,
+    comparison_table,
+    load,
+    save,
+    seeds_table,
+    table,
+)
+from backends.errors import DllmError, UsageError
+from backends.state import Ask, PairMode
+from tui.cli.main import cli
+
+CONDITIONS = Conditions(
+    at=1.0, program="1.0", machine="m", cores=2, memory_bytes=1, model="/m/x.gguf"
+)
+
+
+def measured(rates: Mapping[Case, tuple[float, ...]], *, rounds: int = 2) -> BenchRun:
+    return BenchRun(
+        conditions=CONDITIONS,
+        base=Ask(model="/m/x.gguf"),
+        prompt="p",
+        tokens=8,
+        rounds=rounds,
+        results=tuple(
+            CaseResult(
+                case=case,
+                samples=tuple(
+                    Sample(round=n, tok_per_s=rate, other_cores=0.0)
+                    for n, rate in enumerate(values, 1)
+                ),
+            )
+            for case, values in rates.items()
+        ),
+    )
+
+
+NEAR, FAR = Case(workers=2), Case(workers=2, latency_ms=10)
+RUN = measured({NEAR: (40.0, 44.0), FAR: (16.0, 17.0)})
+
+
+def test_a_matrix_has_each_combination_once_and_few_launches() -> None:
+    axes = Axes(workers=(1, 2, 2), latency_ms=(0, 5, 10), rate_mb_s=(0, 30))
+    cases = axes.cases()
+    assert len(cases) == len(set(cases)) == 12
+    launches = list(by_launch(cases))
+    assert [launch.workers for launch, _ in launches] == [1, 2]
+    assert all(len(of_one) == 6 and launch.lab is None for launch, of_one in launches)
+
+
+def test_a_case_becomes_a_request() -> None:
+    base = Ask(model="/m", peers=("mini",))
+    ask = Case(split="6,7", slots=2, relay="pair").ask(base)
+    assert (ask.counts, ask.split, ask.server.slots) == ((6, 7), None, 2)
+    assert (ask.relay, ask.pair, ask.peers) == (True, PairMode.ALWAYS, ("mini",))
+    assert "--ignore-eos" in ask.extra_args
+    ask = Case(split="a/CPU=6,b/CPU=7", relay="off").ask(base)
+    assert (ask.split, ask.relay) == ({"a/CPU": 6, "b/CPU": 7}, False)
+
+
+def test_a_run_knows_what_it_lacks(tmp_path: Path) -> None:
+    run = measured({NEAR: (40.0, 44.0), FAR: (16.0,)})
+    assert not run.done
+    assert [n for n in run.all_rounds if run.lacks(n, FAR)] == [2]
+    save(run, tmp_path / "r.json")
+    whole = load(tmp_path / "r.json").with_sample(FAR, Sample(round=2, tok_per_s=17))
+    assert whole.done
+    assert whole.of(FAR).rates == (16.0, 17.0)
+    # A case that cannot run is not tried again.
+    assert run.with_failure(FAR, "no room").done
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"format": 9}'])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "r.json").write_bytes(content)
+    with pytest.raises(UsageError, match=r"r\.json"):
+        load(tmp_path / "r.json")
+    with pytest.raises(UsageError, match="Cannot read"):
+        load(tmp_path / "none.json")
+    with pytest.raises(DllmError, match="Cannot write"):
+        save(RUN, Path("/proc/r.json"))
+
+
+def test_the_table_shows_what_varies_and_what_was_measured() -> None:
+    assert table(RUN) == [
+        ["latency", "tok/s", "launch s"],
+        ["0 ms", "42.0 (40.0–44.0)", "0.00"],
+        ["10 ms", "16.5 (16.0–17.0)", "0.00"],
+    ]
+    disturbed = RUN.with_sample(FAR, Sample(round=3, tok_per_s=9, other_cores=0.9))
+    assert table(disturbed)[0][-1] == "disturbed"
+    assert table(disturbed)[2][-1] == "1 of 3"
+    assert table(RUN.with_failure(FAR, "x"))[2][1] == "16.5 (16.0–17.0)"
+    assert table(measured({NEAR: ()}).with_failure(NEAR, "x"))[1][1] == "failed"
+
+
+def test_an_axis_that_follows_from_another_is_left_out() -> None:
+    run = measured(dict.fromkeys(seeds_cases(30), (1.0,)))
+    assert table(run)[0][:2] == ["workers", "latency"]
+    both = [Case(workers=w, split=s) for w in (1, 2) for s in ("6,7", "7,6")]
+    assert table(measured(dict.fromkeys(both, (1.0,))))[0][:2] == [
+        "workers",
+        "split",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rates", "verdict", "factor"),
+    [
+        ((41.0, 45.0), "same", "×1.02"),
+        ((45.0, 46.0), "faster", "×1.08"),
+        ((20.0, 39.0), "slower", "×0.70"),
+    ],
+)
+def test_two_runs_are_compared_by_their_spread(
+    rates: tuple[float, ...], verdict: str, factor: str
+) -> None:
+    now = measured({NEAR: rates, Case(workers=9): (1.0, 1.0)})
+    (one,) = compare(RUN, now)
+    assert (one.case, one.verdict) == (NEAR, verdict)
+    assert comparison_table(RUN, now)[1][-2:] == [factor, verdict]
+
+
+def test_the_published_table_is_met_by_links_of_the_same_latency() -> None:
+    """Two workers, 10 ms each way: four delays a token here, three sleeps there."""
+    found = seeds_predicted(2, 10, 40.0)
+    assert found is not None
+    published, there = found
+    assert published == 21.4
+    assert there == pytest.approx(1000 / (1000 / 60.2 + 30))
+    assert seeds_predicted(4, 30, 1.0) is None
+    cases = seeds_cases(30)
+    assert len(cases) == 15
+    assert all(
+        sum(int(part.split("=")[1]) for part in case.split.split(",")) == 31
+        for case in cases
+    )
+    rates = {c: (1000 / (20 + 2 * (c.workers or 0) * c.latency_ms),) for c in cases}
+    rows = seeds_table(measured(rates))[1:]
+    assert [row[:2] for row in rows][:2] == [["3", "0 ms"], ["3", "5 ms"]]
+    off = [abs(int(row[-1].rstrip("%"))) for row in rows if row[-1]]
+    # One published row, 4 nodes at 10 ms, is not on the line of its neighbours.
+    assert len(off) == 11
+    assert sorted(off)[-2] <= 8
+
+
+def test_files_for_other_programs() -> None:
+    lines = as_csv(RUN).splitlines()
+    assert lines[0].startswith("workers,split,ctx_size")
+    assert len(lines) == 5
+    assert as_markdown([["a|b", "c"], ["1", ""]]) == (
+        "| a\\|b | c |\n| --- | --- |\n| 1 |  |\n"
+    )
+    hostile = replace(CONDITIONS, model="/m/<script>&.gguf")
+    svg = as_svg(replace(RUN, conditions=hostile))
+    tags = [element.tag.split("}")[1] for element in ElementTree.fromstring(svg).iter()]
+    assert "script" not in tags
+    assert (tags.count("polyline"), tags.count("circle")) == (1, 2)
+    assert chart_of(measured({NEAR: (1.0,)})) is None
+    ElementTree.fromstring(as_svg(measured({NEAR: (1.0,)})))
+
+
+def test_processor_time_of_others_is_told_from_our_own() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as burner:
+        try:
+            began = time.monotonic()
+            others, ours = BusyTime([]), BusyTime([burner.pid])
+            time.sleep(1.0)
+            elapsed_s = time.monotonic() - began
+            difference = others.other_cores(elapsed_s) - ours.other_cores(elapsed_s)
+        finally:
+            burner.kill()
+    assert difference > 0.1
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["m.gguf", "--workers", "2,x"], "list of numbers from 0 to 16"),
+        (["m.gguf", "--slots", "0"], "list of numbers from 1"),
+        (["m.gguf", "--relay", "twin"], "--relay has no value 'twin'"),
+        (["m.gguf", "--relay", "off", "--latency", "5ms"], "without relays"),
+        (["m.gguf", "--latency", "5 parsec"], "Cannot read '5 parsec'"),
+        (["m.gguf", "--split", "6,?"], "'6,?' is not a split"),
+        (["m.gguf", "--profile", "seeds", "--workers", "2"], "no effect with"),
+        (["m.gguf", "--svg", "/no/such/place.svg"], "no folder for"),
+        (["--resume", "r.json", "--rounds", "5"], "no effect with --resume"),
+        ([], "Missing argument 'MODEL'"),
+    ],
+)
+def test_bad_options_are_one_sentence(
+    args: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m.gguf").write_bytes(b"")
+    save(RUN, Path("r.json"))
+    result = CliRunner().invoke(cli, ["bench", *args])
+    error = result.output + str(result.exception)
+    assert result.exit_code
+    assert says in error
