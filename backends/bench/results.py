@@ -15,7 +15,7 @@ import psutil
 from backends.bench.matrix import Case, seeds_predicted
 from backends.errors import DllmError, UsageError
 from backends.state import NOT_JSON, Ask, Value
-from backends.units import format_factor, format_ms
+from backends.units import format_difference, format_factor, format_ms, three_figures
 from backends.writing import write_private
 
 if TYPE_CHECKING:
@@ -294,37 +294,32 @@ def rate_text(result: CaseResult) -> str:
     rates = result.rates
     if not rates:
         return "failed" if result.failure else ""
-    if len(rates) == 1:
-        return f"{rates[0]:.1f}"
-    return f"{median(rates):.1f} ({min(rates):.1f}–{max(rates):.1f})"
+    low, middle, high = map(three_figures, (min(rates), median(rates), max(rates)))
+    return middle if len(rates) == 1 else f"{middle} ({low}–{high})"
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
+def _middle(figure: Callable[[Sample], float | None]) -> Callable[[CaseResult], str]:
+    def text(result: CaseResult) -> str:
+        value = result.middle(figure)
+        return "" if value is None else three_figures(value)
+
+    return text
+
+
+def _disturbed(result: CaseResult) -> str:
+    count = sum(sample.disturbed for sample in result.samples)
+    return f"{count} of {len(result.samples)}" if count else ""
 
 
 FIGURES = (
     Figure("tok/s", rate_text),
-    Figure(
-        "prompt tok/s", lambda r: _number(r.middle(lambda s: s.prompt_tok_per_s), 0)
-    ),
-    Figure("first token s", lambda r: _number(r.middle(lambda s: s.first_token_s), 2)),
-    Figure("trips/tok", lambda r: _number(r.middle(lambda s: s.trips_per_token), 2)),
-    Figure("KB/tok", lambda r: _kb(r.middle(lambda s: s.bytes_per_token))),
-    Figure("launch s", lambda r: _number(r.middle(lambda s: s.launch_s), 2)),
-    Figure(
-        "disturbed",
-        lambda r: (
-            f"{n} of {len(r.samples)}"
-            if (n := sum(s.disturbed for s in r.samples))
-            else ""
-        ),
-    ),
+    Figure("prompt tok/s", _middle(lambda s: s.prompt_tok_per_s)),
+    Figure("first token s", _middle(lambda s: s.first_token_s)),
+    Figure("trips/tok", _middle(lambda s: s.trips_per_token)),
+    Figure("KB/tok", _middle(lambda s: s.bytes_per_token and s.bytes_per_token / 1000)),
+    Figure("launch s", _middle(lambda s: s.launch_s)),
+    Figure("disturbed", _disturbed),
 )
-
-
-def _kb(n_bytes: float | None) -> str:
-    return "" if n_bytes is None else f"{n_bytes / 1000:.1f}"
 
 
 def table(run: BenchRun) -> list[list[str]]:
@@ -347,8 +342,8 @@ def comparison_table(before: BenchRun, now: BenchRun) -> list[list[str]]:
         *(
             [
                 *(text(one.case) for _, text in axes),
-                f"{median(one.before):.1f}",
-                f"{median(one.now):.1f}",
+                three_figures(median(one.before)),
+                three_figures(median(one.now)),
                 format_factor(one.factor),
                 one.verdict,
             ]
@@ -376,11 +371,11 @@ def seeds_table(run: BenchRun) -> list[list[str]]:
             [
                 str(workers + 1),
                 f"{result.case.latency_ms:g} ms",
-                f"{median(result.rates):.1f}",
+                three_figures(median(result.rates)),
                 format_ms(max(added_ms, 0.0)),
-                _number(published, 1),
-                _number(there, 1),
-                f"{there / published - 1:+.0%}" if published and there else "",
+                three_figures(published) if published else "",
+                three_figures(there) if there else "",
+                format_difference(there / published - 1) if published and there else "",
             ]
         )
     head = ["nodes", "latency", "tok/s", "added", "theirs", "theirs, our links", "off"]

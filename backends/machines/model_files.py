@@ -40,6 +40,7 @@ from backends.models.identity import (
 )
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
+from backends.models.search import DEFAULT_FOLDER
 from backends.state import PeerWork, Value
 from backends.writing import set_aside
 
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from backends.state import ModelInfo
 
 
-DEFAULT_FOLDER = "~/.models"
 HASH_S = 3600.0
 """Longest wait for the full hash of a file: a slow disk reads 100 GB in less."""
 _DIFFERS = 65

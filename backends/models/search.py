@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 DEPTH_MAX = 8
 """Folders below a configured one; the Hugging Face cache needs five."""
 NAMED_MAX = 4
+DEFAULT_FOLDER = "~/.models"
+"""The folder for models that are got or copied."""
 
 
 class Folder(NamedTuple):

@@ -247,3 +247,17 @@ class WorkerCache(Value, frozen=True, kw_only=True):
     def size_bytes(self) -> int:
         """Of all its files."""
         return sum(file.size_bytes for file in self.files)
+
+
+class Download(Value, frozen=True, kw_only=True):
+    """The progress of getting a model; the last one has its path."""
+
+    file: str
+    """The present file, or the work on it: ``checking model.gguf``."""
+    done_bytes: int = 0
+    size_bytes: int = 0
+    """Of all files; 0 while it is unknown."""
+    path: str = ""
+    """Of the model, its first part if it has several; empty until it is complete."""
+    verified_by: str = ""
+    """The proof that its bytes are right: ``SHA-256 of the repository``."""

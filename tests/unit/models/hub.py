@@ -1,0 +1,149 @@
+"""A server that speaks the API of the Hugging Face hub, and sends files by ranges."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+COMMIT = "c" * 40
+
+
+@dataclass
+class Hub:
+    """One repository, ``owner/name``, and the faults of its server."""
+
+    files: dict[str, bytes]
+    url: str = ""
+    cdn: str = ""
+    """Another host that files are redirected to."""
+    status: int = 0
+    """Every answer has it, if it is set."""
+    refusals: int = 0
+    """Answers with ``status`` before all goes well; 0: every one."""
+    error_code: str = ""
+    cut_after: int | None = None
+    """Bytes of a file's body before the connection breaks, once."""
+    announced: dict[str, str] = field(default_factory=dict)
+    """SHA-256 by file, where it is not the true one."""
+    pause_s: float = 0.0
+    ranges: list[str] = field(default_factory=list)
+    tokens: list[tuple[str, str]] = field(default_factory=list)
+    """Host and Authorization of each request for a file."""
+    served_bytes: int = 0
+
+    def sha256(self, name: str) -> str:
+        return self.announced.get(name, hashlib.sha256(self.files[name]).hexdigest())
+
+    def fault(self) -> web.Response | None:
+        if not self.status:
+            return None
+        status = self.status
+        if self.refusals:
+            self.refusals -= 1
+            self.status = self.status if self.refusals else 0
+        headers = {"Retry-After": "1"}
+        if self.error_code:
+            headers["X-Error-Code"] = self.error_code
+        return web.json_response({"error": "refused"}, status=status, headers=headers)
+
+    async def info(self, request: web.Request) -> web.StreamResponse:
+        if fault := self.fault():
+            return fault
+        if request.match_info["name"] != "name":
+            return web.json_response(
+                {"error": "Repository not found"},
+                status=401,
+                headers={"X-Error-Code": "RepoNotFound"},
+            )
+        siblings = [
+            {
+                "rfilename": name,
+                "size": len(content),
+                "lfs": {
+                    "sha256": self.sha256(name),
+                    "size": len(content),
+                    "pointerSize": 130,
+                },
+            }
+            for name, content in self.files.items()
+        ]
+        return web.json_response(
+            {"id": "owner/name", "sha": COMMIT, "siblings": siblings, "tags": []}
+        )
+
+    async def resolve(self, request: web.Request) -> web.StreamResponse:
+        if fault := self.fault():
+            return fault
+        name = request.match_info["file"]
+        size = str(len(self.files[name]))
+        headers = {
+            "X-Repo-Commit": COMMIT,
+            "X-Linked-Etag": f'"{self.sha256(name)}"',
+            "X-Linked-Size": size,
+        }
+        if self.cdn and request.host == self.url.removeprefix("http://"):
+            headers["Location"] = f"{self.cdn}/cdn/{name}"
+            return web.Response(status=302, headers=headers)
+        return await self.send(request, headers)
+
+    async def send(
+        self, request: web.Request, headers: dict[str, str] | None = None
+    ) -> web.StreamResponse:
+        """A file, or the rest of it; over a connection that may break."""
+        if fault := self.fault():
+            return fault
+        name = request.match_info["file"]
+        content = self.files[name]
+        etag = f'"{self.sha256(name)}"'
+        self.tokens.append((request.host, request.headers.get("Authorization", "")))
+        begin, status = 0, 200
+        asked = request.headers.get("Range", "")
+        fits = request.headers.get("If-Range", etag) == etag
+        if asked and fits:
+            self.ranges.append(asked)
+            begin = int(asked.removeprefix("bytes=").split("-")[0])
+            status = 206
+            if begin >= len(content):
+                return web.Response(status=416)
+        body = content[begin:]
+        told = {**(headers or {}), "ETag": etag, "Accept-Ranges": "bytes"}
+        if status == 206:
+            told["Content-Range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"
+        answer = web.StreamResponse(status=status, headers=told)
+        answer.content_length = len(body)
+        await answer.prepare(request)
+        if request.method == "HEAD":
+            return answer
+        cut, self.cut_after = self.cut_after, None
+        for at in range(0, len(body) if cut is None else cut, 4096):
+            end = at + 4096 if cut is None else min(at + 4096, cut)
+            await answer.write(body[at:end])
+            self.served_bytes += len(body[at:end])
+            if self.pause_s:
+                await asyncio.sleep(self.pause_s)
+        if cut is not None and request.transport is not None:
+            request.transport.abort()
+        return answer
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[str]:
+        """Serve it; the URL."""
+        app = web.Application()
+        app.router.add_get("/api/models/owner/{name}", self.info)
+        app.router.add_get("/api/models/owner/{name}/revision/{revision}", self.info)
+        app.router.add_get("/owner/name/resolve/{revision}/{file:.+}", self.resolve)
+        app.router.add_get("/cdn/{file:.+}", self.send)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            yield self.url
+        finally:
+            await runner.cleanup()
