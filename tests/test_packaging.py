@@ -105,7 +105,7 @@ def test_the_demo_runs_from_the_wheel(scripts: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
     result = json.loads(
         run(
-            *(scripts / "dllm-tui", "demo", "--headless", "--json"),
+            *(scripts / "dllm-tui", "demo", "--bundled", "--headless", "--json"),
             cwd=tmp_path,
             XDG_STATE_HOME=str(tmp_path / "state"),
             XDG_RUNTIME_DIR=str(tmp_path / "run"),

@@ -39,7 +39,7 @@ from backends.state import (
     ProvisionMode,
 )
 from backends.state.delta import Frame, applied
-from backends.state.models import Hashing, Seeding, WorkerCache
+from backends.state.models import Download, Hashing, Seeding, WorkerCache
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -185,6 +185,11 @@ class ControllerClient:
         return await self._call(
             "GET", f"/v1/models?refresh={int(refresh)}", ModelCatalogue
         )
+
+    def get_model(self, source: str) -> AsyncGenerator[Download, None]:
+        """Get a model; closing the stream ends it, and the next call resumes."""
+        asked = {"source": source}
+        return self._connection.stream("POST", "/v1/models/get", Download, asked)
 
     async def names_after(self, path: str) -> tuple[str, ...]:
         """Completions of the last part of a whole path: folders and models there."""

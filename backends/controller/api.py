@@ -167,7 +167,9 @@ class Api:
             clusters, parts.peers, parts.readers, self._models_found
         )
         self._peer_api = PeerApi(parts.peers, clusters.event_log)
-        self._model_api = ModelApi(parts.peers, clusters.event_log)
+        self._model_api = ModelApi(
+            parts.peers, clusters.event_log, parts.readers.settings
+        )
         self._chat_api = ChatApi(clusters, parts.chats)
         self.streams = 0
         self._leases = Leases()

@@ -14,17 +14,20 @@ from aiohttp import web
 
 from backends.controller.event_recorders import WorkRecorder
 from backends.controller.responses import asker, body, json_response, start_stream
+from backends.models.download import download, models_folder, parse_source
 from backends.models.search import names_after
 from backends.places import LOCAL
+from backends.printable import printable
 from backends.state import Value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
+    from backends.config import Config
     from backends.controller.event_log import EventLog
     from backends.machines.agent import AgentSession
     from backends.machines.machine import Machines
-    from backends.state.models import Hashing, Seeding
+    from backends.state.models import Download, Hashing, Seeding
 
 
 class HashRequest(Value, frozen=True, kw_only=True):
@@ -52,14 +55,26 @@ class CacheRequest(Value, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
 
 
+class GetRequest(Value, frozen=True, kw_only=True):
+    """A model to get, as ``models get`` takes it."""
+
+    source: str
+
+
 class ModelApi:
     """Answers requests about models; long work ends with its client, and resumes.
 
     Its changes become events.
     """
 
-    def __init__(self, machines: Machines, event_log: EventLog) -> None:
+    def __init__(
+        self,
+        machines: Machines,
+        event_log: EventLog,
+        settings: Callable[[], Config],
+    ) -> None:
         self._machines = machines
+        self._settings = settings
         self._looker = ThreadPoolExecutor(1, "paths")
         self._event_log = event_log
         self.streams = 0
@@ -68,6 +83,7 @@ class ModelApi:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/v1/paths", self._paths),
+            web.post("/v1/models/get", self._get),
             web.post("/v1/models/hash", self._hash),
             web.post("/v1/models/seed", self._seed),
             web.post("/v1/models/cache", self._cache),
@@ -80,6 +96,14 @@ class ModelApi:
         loop = asyncio.get_running_loop()
         names = await loop.run_in_executor(self._looker, names_after, typed)
         return json_response(names)
+
+    async def _get(self, request: web.Request) -> web.StreamResponse:
+        asked = await body(request, GetRequest)
+        parse_source(asked.source)
+        work = download(asked.source, models_folder(self._settings().model_dirs))
+        event_log = WorkRecorder(self._event_log, asker(request), LOCAL)
+        with event_log.tries(f"got the model {printable(asked.source)}"):
+            return await self._told(request, work)
 
     async def _hash(self, request: web.Request) -> web.StreamResponse:
         asked = await body(request, HashRequest)
@@ -115,7 +139,9 @@ class ModelApi:
         return self._machines.get(machine).host
 
     async def _told(
-        self, request: web.Request, work: AsyncGenerator[Hashing | Seeding, None]
+        self,
+        request: web.Request,
+        work: AsyncGenerator[Download | Hashing | Seeding, None],
     ) -> web.StreamResponse:
         """Pass on how far it is; a reader who leaves ends it."""
         response = await start_stream(request)

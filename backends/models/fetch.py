@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from backends.errors import DllmError, HostError, ModelError, UsageError
-from backends.models.download import HUB, URL, Ended, parse_source
+from backends.models.download import HUB, THERE, URL, Ended, parse_source
 from backends.models.identity import full_sha256
 from backends.models.layers import read_model
 from backends.models.parts import part_of, part_paths
@@ -49,7 +49,6 @@ TIMEOUT_S = 30.0
 SPARE_BYTES = 64 << 20
 """Room on the disk beyond the model."""
 RESUME = "The same command resumes."
-THERE = "there already"
 
 
 class Known(NamedTuple):

@@ -17,7 +17,9 @@ TWO_WAY = [f"{first},{N_LAYER + 1 - first}" for first in range(N_LAYER + 2)]
 
 def test_demo_answers_in_json(user: User) -> None:
     """The promise of the README, and nothing left afterwards."""
-    result = user.json("demo", "--headless", "--prompt", "What is a split?")
+    result = user.json(
+        "demo", "--bundled", "--headless", "--prompt", "What is a split?"
+    )
     assert "layer" in result["text"].lower()
     assert result["tokens"] > 3
     assert result["tok_per_s"] > 0
@@ -30,7 +32,9 @@ def test_demo_answers_in_json(user: User) -> None:
 
 
 def test_demo_prints_the_answer_alone_on_stdout(user: User) -> None:
-    run = user.run("demo", "--headless", "--prompt", "hello", "--max-tokens", "8")
+    run = user.run(
+        "demo", "--bundled", "--headless", "--prompt", "hello", "--max-tokens", "8"
+    )
     assert run.stdout.strip()
     assert "tok/s" in run.stderr
     assert "tok/s" not in run.stdout
@@ -97,7 +101,7 @@ def test_two_engines_side_by_side(user: User, demo_model: str) -> None:
     if not directory:
         pytest.skip("the 8.0.0 engine is not built: make engines")
     user.env["DLLM_ENGINE_DIR"] = directory
-    result = user.json("demo", "--headless", "--split", "4,4,5")
+    result = user.json("demo", "--bundled", "--headless", "--split", "4,4,5")
     assert result["engine"]["rpc_protocol"].startswith("8.")
     assert result["plan"] == result["measured"]
 

@@ -74,7 +74,7 @@ def interrupted(user: User, chance: random.Random, command: tuple[str, ...]) -> 
 def test_nothing_is_left_at_whatever_moment(demo_model: str) -> None:
     chance = random.Random(SEED)
     up = ("up", "--model", demo_model, "--workers", "2")
-    demo = ("demo", "--headless", "--prompt", "hello")
+    demo = ("demo", "--bundled", "--headless", "--prompt", "hello")
     for _ in range(TRIES):
         with somebody() as user:
             has_a_port_of_its_own(user)

@@ -253,7 +253,7 @@ def test_ctrl_c_during_the_load_leaves_nothing(user: User, big_model: str) -> No
 
 
 def test_ctrl_c_in_the_demo_leaves_nothing(user: User) -> None:
-    demo = user.start("demo", "--headless", "--prompt", "hello")
+    demo = user.start("demo", "--bundled", "--headless", "--prompt", "hello")
     wait_for(lambda: engine_processes(user), "the engine started")
     demo.send_signal(signal.SIGINT)
     demo.communicate(timeout=60)

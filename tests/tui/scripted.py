@@ -36,6 +36,7 @@ from backends.state import (
     ProvisionMode,
     Transport,
 )
+from backends.state.models import Download
 from tests.tui import scenes
 from tests.tui.scripted_chats import ScriptedChats
 
@@ -87,6 +88,9 @@ class ScriptedCluster:
         """Cleared, an answer waits before each piece but the first ``pieces_given``."""
         self.pieces_given = 0
         self.gate.set()
+        self.downloads = asyncio.Event()
+        """Cleared, a download waits after its first piece."""
+        self.downloads.set()
         self.story: list[Event] = []
         """What happened."""
         self.memories: Callable[[Plan], PlanMemory] | None = None
@@ -251,6 +255,15 @@ class ScriptedCluster:
         return ModelCatalogue(
             models=(*files, broken), folders=("/models",), scanned_at=scenes.NOW
         )
+
+    async def get_model(self, source: str) -> AsyncGenerator[Download, None]:
+        self._call("get_model", source)
+        size_bytes = 94 << 20
+        for part in range(4):
+            done_bytes = size_bytes * part // 4
+            yield Download(file="m.gguf", done_bytes=done_bytes, size_bytes=size_bytes)
+            await self.downloads.wait()
+        yield Download(file="m", path="/models/m.gguf", verified_by="pinned SHA-256")
 
     async def names_after(self, path: str) -> tuple[str, ...]:
         self._call("names_after", path)

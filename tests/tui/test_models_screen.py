@@ -7,7 +7,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input
 
-from backends.errors import ControllerError
+from backends.errors import ControllerError, ModelError
 from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
@@ -285,6 +285,42 @@ async def test_tab_completes_a_path(shelf: Shelf) -> None:
         await until(pilot, lambda: "does not answer" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: app.chosen == [GLM.path])
+
+
+async def test_a_model_is_got_with_progress(shelf: Shelf) -> None:
+    shelf.downloads.clear()
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        bar = app.models.query_one("#models-get", FilterBar)
+        await pilot.press("g", *"pypi:tiny", "enter")
+        await until(pilot, lambda: "0 % of 94.0 MiB" in bar.note)
+        assert "x cancels" in bar.note
+        assert app.focused is app.table
+        await pilot.press("g")
+        assert "already" in app.said[-1]
+        shelf.downloads.set()
+        await until(pilot, lambda: "Got m.gguf (pinned SHA-256)." in app.said)
+        assert not bar.display
+        assert ("catalogue", True) in shelf.calls
+
+
+async def test_a_download_is_cancelled_or_refused(shelf: Shelf) -> None:
+    shelf.downloads.clear()
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        bar = app.models.query_one("#models-get", FilterBar)
+        await pilot.press("g", *"o/n", "enter")
+        await until(pilot, lambda: "94.0 MiB" in bar.note)
+        await pilot.press("x")
+        await until(pilot, lambda: not bar.display)
+        assert "resumes" in app.said[-1]
+        shelf.errors["get_model"] = ModelError("o/n has several models: Q4 (1 GiB)")
+        await pilot.press("g", *"o/n", "enter")
+        await until(pilot, lambda: "several models" in screen_text(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: not bar.display and app.focused is app.table)
 
 
 async def test_copy_takes_the_path(shelf: Shelf) -> None:

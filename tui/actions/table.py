@@ -166,8 +166,10 @@ models.rescan      | r          | rescan            | rescan      | +  | Search 
 models.path        | p          | open_path         | path…       | +  | Use any GGUF file by its path
 models.down        | j          | move(1)           | down        |    | Next model
 models.up          | k          | move(-1)          | up          |    | Previous model
-models.first       | g          | move(-100000)     | first       |    | First model
-models.last        | G          | move(100000)      | last        |    | Last model
+models.get         | g          | get               | get…        | +  | Get a model from a repository, a URL or a package
+models.cancel      | x          | cancel_get        | cancel      |    | Cancel the download
+models.first       | home       | move(-100000)     | first       |    | First model
+models.last        | G,end      | move(100000)      | last        |    | Last model
 models.detail_down | shift+down | scroll_detail(2)  | detail down |    | Scroll the details
 models.detail_up   | shift+up   | scroll_detail(-2) | detail up   |    | Scroll the details back
 models.unfilter    | escape     | unfilter          | show all    |    | Remove the filter

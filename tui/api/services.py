@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from backends.state import ProvisionMode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from backends.state import (
         Ask,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Plan,
         PlanMemory,
     )
+    from backends.state.models import Download
 
 
 class ChatService(Protocol):
@@ -198,6 +199,10 @@ class ClusterService(Protocol):
 
     async def catalogue(self, *, refresh: bool = False) -> ModelCatalogue:
         """Models found on disk; a search goes on in the background."""
+        ...
+
+    def get_model(self, source: str) -> AsyncGenerator[Download, None]:
+        """Get a model; the last value has its path. Closing the stream ends it."""
         ...
 
     async def names_after(self, path: str) -> tuple[str, ...]:

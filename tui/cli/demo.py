@@ -1,13 +1,17 @@
-"""``dllm-tui demo``: the bundled model on two local workers."""
+"""``dllm-tui demo``: a small real model on two local workers."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
+from backends.errors import DllmError
+from backends.models.download import THERE
 from backends.state import Ask, ChatMessage, ChatRequest, Sampling
+from backends.units import format_seconds
 from tui.cli.chats import answer_text, asked
 from tui.cli.command import (
     Command,
@@ -22,6 +26,7 @@ from tui.cli.command import (
     tidily,
 )
 from tui.cli.model_argument import require_model
+from tui.cli.models import got
 from tui.cli.output import emit_json, say, show, shower, unseen
 from tui.cli.status import measured_text
 from tui.cli.up import BUSY, launched, shares
@@ -33,8 +38,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 dllm-tui demo
-dllm-tui demo --headless --prompt "What is a split?"
-dllm-tui demo --headless --prompt "How do I launch?" --split 4,4,5 --json
+dllm-tui demo --headless --prompt "Why is the sky blue?"
+dllm-tui demo --headless --bundled --prompt "What is a split?" --split 4,4,5
 """
 
 PROMPT = "What is a split?"
@@ -52,9 +57,12 @@ WORKERS = 2
     cls=Inherited,
     metavar="PATH",
     type=Name("models"),
-    help="Model to use instead of the bundled one.",
+    help="Model to use instead.",
 )
-@options(("--split", "N,N…", "Whole layers per worker, such as 6,7."))
+@options(
+    ("--bundled", bool, "Use the bundled model of 5 million parameters."),
+    ("--split", "N,N…", "Whole layers per worker, such as 16,15."),
+)
 @console_options
 @cluster_option
 def demo(
@@ -62,6 +70,7 @@ def demo(
     prompt: str,
     max_tokens: int | None,
     model: str | None,
+    bundled: bool,
     split: str | None,
     theme: str | None,
     no_mouse: bool,
@@ -71,21 +80,23 @@ def demo(
 ) -> None:
     """Try it: a real two-worker cluster on this machine.
 
-    Opens the console; with --headless (or --json) it asks one prompt and stops what it
-    started.
+    The model is SmolLM2-135M-Instruct, a download of 94 MB the first time; without
+    network it is the bundled one. Opens the console; with --headless (or --json) it
+    asks one prompt and stops what it started.
     """
     from backends.client.client import ControllerClient
-    from backends.demo import MODEL_PATH
 
+    if model:
+        refuse_with("--model", "--bundled")
     asks = headless or as_json
     if asks:
         refuse_with("--headless", "--theme", "--no-mouse", "--ascii")
     else:
         refuse_without("--headless", "--prompt", "--max-tokens")
     client = ControllerClient(cluster=cluster)
-    path = run(require_model(model or str(MODEL_PATH)))
-    ask = Ask(model=path, workers=WORKERS, **shares(split))
     if asks:
+        path = run(_model_path(model, bundled=bundled))
+        ask = Ask(model=path, workers=WORKERS, **shares(split))
         request = ChatRequest(
             messages=(ChatMessage(role="user", content=prompt),),
             sampling=Sampling(temperature=0.0, max_tokens=max_tokens),
@@ -96,9 +107,9 @@ def demo(
 
     # Before the launch: nobody waits for it afterwards.
     import_console()
-    run(tidily(client, _launch_if_idle(client, ask)))
+    opened = run(tidily(client, _launch_if_idle(client, model, split, bundled=bundled)))
     open_console(
-        model=path,
+        model=opened,
         theme=theme,
         mouse=not no_mouse,
         ascii_only=ascii_only,
@@ -155,10 +166,38 @@ def _result(serving: ClusterSnapshot, answer: Answer) -> dict[str, Any]:
     }
 
 
-async def _launch_if_idle(client: ControllerClient, ask: Ask) -> None:
+async def _launch_if_idle(
+    client: ControllerClient, model: str | None, split: str | None, *, bundled: bool
+) -> str | None:
+    """Serve the demo's model, and return its path; None if a cluster runs already."""
     if (await client.snapshot()).state in BUSY:
         say("A cluster is already running: opening the console on it.")
-        return
-    plan = await _plan(client, ask)
+        return None
+    path = await _model_path(model, bundled=bundled)
+    plan = await _plan(client, Ask(model=path, workers=WORKERS, **shares(split)))
     async with launched(client, plan, keep=True) as (serving, _):
         say(f"Serving {serving.api_url}; {measured_text(serving)}.")
+    return path
+
+
+async def _model_path(model: str | None, *, bundled: bool) -> str:
+    """The model of the demo; it is downloaded if need be and if that can be done."""
+    from backends.config import load_config
+    from backends.demo import MODEL_PATH
+    from backends.models.download import DEMO_SOURCE, models_folder
+    from backends.paths import user_paths
+
+    if model or bundled:
+        return await require_model(model or str(MODEL_PATH))
+    began = time.monotonic()
+    try:
+        found = await got(
+            DEMO_SOURCE, models_folder(load_config(user_paths()).model_dirs)
+        )
+    except DllmError as error:
+        say(f"{error} Serving the bundled model of 5 million parameters instead.")
+        return str(MODEL_PATH)
+    if found.verified_by != THERE:
+        took = format_seconds(time.monotonic() - began)
+        say(f"Got {found.path} in {took} ({found.verified_by}).")
+    return found.path

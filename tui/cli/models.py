@@ -153,6 +153,8 @@ async def got(source: str, folder: Path) -> Download:
     try:
         async with ticking(line), aclosing(download(source, folder)) as progress:
             async for last in progress:
+                if last.path:
+                    break
                 if last.size_bytes:
                     line.show_bytes(last.file, last.done_bytes, last.size_bytes)
                 else:

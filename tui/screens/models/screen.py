@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import aclosing
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
@@ -15,7 +17,13 @@ from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable
 from tui.screens.models.detail import ModelDetail
-from tui.screens.models.search import POLL_S, PathBar, check_path, watch_catalogue
+from tui.screens.models.search import (
+    POLL_S,
+    PathBar,
+    check_path,
+    download_text,
+    watch_catalogue,
+)
 from tui.screens.models.table import ModelTable, empty_text, summary_text
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile, ModelInfo
+    from backends.state.models import Download
     from tui.api.services import ClusterService
 
 REST_S = 0.1
@@ -70,6 +79,10 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
         self._empty = Static(empty_text(None), id="models-empty", markup=False)
         self.filter_bar = FilterBar("part of a name", id="models-filter")
         self._path_bar = PathBar(cluster, id="models-path")
+        self._get_bar = FilterBar(
+            "owner/name:Q4_K_M, a URL or pypi:name", sign="get", id="models-get"
+        )
+        self._getting: Worker[None] | None = None
         self._list = Container(id="models-list", classes="pane -empty")
         self._detail = ModelDetail(id="models-detail", classes="pane")
 
@@ -82,6 +95,7 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
                 yield self._empty
                 yield self.filter_bar
                 yield self._path_bar
+                yield self._get_bar
             yield self._detail
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
@@ -197,6 +211,66 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
             return
         self._path_bar.action_clear()
         console_of(self).use_model(path)
+
+    # --- getting a model ----------------------------------------------------------
+
+    def action_get(self) -> None:
+        if self._getting is None:
+            self._get_bar.open()
+        else:
+            console_of(self).tell("A model is being downloaded already.", "warning")
+
+    def action_cancel_get(self) -> None:
+        if self._getting is not None:
+            self._getting.cancel()
+            console_of(self).tell("Cancelled; getting it again resumes.")
+
+    @on(FilterBar.Changed, "#models-get")
+    def _source_changed(self, event: FilterBar.Changed) -> None:
+        event.stop()
+        self._get_bar.wrong = False
+        self._get_bar.note = ""
+
+    @on(FilterBar.Left, "#models-get")
+    def _source_left(self, event: FilterBar.Left) -> None:
+        event.stop()
+        self.table.focus()
+        source = self._get_bar.text.strip()
+        if event.submitted and source and self._getting is None:
+            self._getting = self._get(source)
+
+    @work(group="models-get", exit_on_error=False)
+    async def _get(self, source: str) -> None:
+        bar = self._get_bar
+        try:
+            got = await self._got(source)
+        except DllmError as error:
+            bar.open()
+            bar.wrong = True
+            bar.note = str(error)
+        except asyncio.CancelledError:
+            bar.action_clear()
+            raise
+        else:
+            bar.action_clear()
+            name = got.path.rpartition("/")[2]
+            console_of(self).tell(f"Got {name} ({got.verified_by}).")
+            self.action_rescan()
+        finally:
+            self._getting = None
+
+    async def _got(self, source: str) -> Download:
+        first, began = None, 0.0
+        keys = with_keys(self.app, "{models.cancel:short} cancels")
+        async with aclosing(self._cluster.get_model(source)) as progress:
+            async for now in progress:
+                if first is None or not first.size_bytes:
+                    first, began = now, time.monotonic()
+                text = download_text(now, first, time.monotonic() - began)
+                self._get_bar.note = f"{keys} · {text}"
+        if first is None or not now.path:
+            raise DllmError(f"The download of {source} ended early", "Get it again.")
+        return now
 
     def copyable(self) -> Copyable | None:
         model = self.table.pointed
