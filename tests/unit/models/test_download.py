@@ -269,8 +269,13 @@ async def test_another_host_gets_no_token(getting: Getting) -> None:
     getting.env["HF_TOKEN"] = "hf_secret"
     getting.hub.cdn = getting.hub.url.replace("127.0.0.1", "localhost")
     await getting.get()
-    assert getting.hub.tokens
-    assert all("secret" not in token for _, token in getting.hub.tokens)
+    assert {token for _, token in getting.hub.tokens} == {""}
+
+
+async def test_the_hub_itself_gets_the_token(getting: Getting) -> None:
+    getting.env["HF_TOKEN"] = "hf_secret"
+    await getting.get()
+    assert {token for _, token in getting.hub.tokens} == {"Bearer hf_secret"}
 
 
 # --- URLs ----------------------------------------------------------------------------
