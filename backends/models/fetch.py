@@ -21,7 +21,7 @@ import zipfile
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import HTTPException
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from urllib.parse import unquote, urlsplit
 
@@ -194,20 +194,20 @@ def from_hub(repository: str, wanted: str, progress: Progress) -> None:
         info = HfApi().model_info(repository, files_metadata=True)
     files = pick(repository, _gguf_files(info.siblings or ()), wanted)
     folder = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}")
-    cache = HubCache(folder, str(info.sha))
+    cache = HubCache(folder, _hex(str(info.sha), 40))
     sizes = [file.size_bytes for file in files]
-    there = sum(map(cache.bytes_of, files))
-    require_room(folder, sum(sizes) - there)
+    require_room(folder, sum(sizes) - sum(map(cache.bytes_of, files)))
+    missing = [file for file in files if not cache.blob(file).exists()]
     progress.begin(files[0].name, sum(sizes))
     for at, file in enumerate(files):
         progress.begin(file.name)
         progress.before_bytes = sum(sizes[:at])
-        if not cache.blob(file).exists():
+        if file in missing:
             _get_hub_file(repository, file, cache, progress)
         cache.link(file)
     first = cache.path(files[0])
     read_model(first)
-    progress.whole(first, "SHA-256 of the repository" if there < sum(sizes) else THERE)
+    progress.whole(first, "SHA-256 of the repository" if missing else THERE)
 
 
 class HubCache(NamedTuple):
@@ -268,10 +268,24 @@ def _get_hub_file(
 
 def _gguf_files(siblings: Iterable[Any]) -> list[HubFile]:
     return [
-        HubFile(one.rfilename, one.size or 0, one.lfs.sha256)
+        HubFile(one.rfilename, one.size or 0, _hex(one.lfs.sha256, 64))
         for one in siblings
-        if one.rfilename.endswith(".gguf") and one.lfs
+        if one.rfilename.endswith(".gguf") and one.lfs and _is_below(one.rfilename)
     ]
+
+
+def _is_below(name: str) -> bool:
+    # A name of another machine must not lead out of the cache.
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and name.isprintable()
+
+
+def _hex(text: str, digits: int) -> str:
+    if re.fullmatch(f"[0-9a-f]{{{digits}}}", text):
+        return text
+    raise ModelError(
+        f"The hub announces a hash that is none: {printable(text)}", "Try again later."
+    )
 
 
 def pick(repository: str, files: Sequence[HubFile], wanted: str) -> list[HubFile]:

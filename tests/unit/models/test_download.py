@@ -264,6 +264,18 @@ async def test_damaged_bytes_are_removed_and_told(getting: Getting) -> None:
     assert not list(getting.folder.rglob("blobs/*"))
 
 
+@pytest.mark.parametrize("name", ["../../../../m-Q4_0.gguf", "/m-Q4_0.gguf"])
+async def test_no_name_leads_out_of_the_cache(
+    getting: Getting, content: bytes, name: str
+) -> None:
+    getting.hub.files = {name: content}
+    assert "no GGUF file" in await getting.fails()
+    getting.hub.files = {NAME: content}
+    getting.hub.announced = {NAME: "../" * 21 + "m"}
+    assert "a hash that is none" in await getting.fails()
+    assert getting.files() == []
+
+
 async def test_another_host_gets_no_token(getting: Getting) -> None:
     """The same server under another name is another host."""
     getting.env["HF_TOKEN"] = "hf_secret"
