@@ -30,7 +30,9 @@ class Hub:
     """Bytes of a file's body before the connection breaks, once."""
     announced: dict[str, str] = field(default_factory=dict)
     """SHA-256 by file, where it is not the true one."""
-    pause_s: float = 0.0
+    hold_after: int | None = None
+    """Bytes of a file's body before it waits for ``go``."""
+    go: asyncio.Event = field(default_factory=asyncio.Event)
     ranges: list[str] = field(default_factory=list)
     tokens: list[tuple[str, str]] = field(default_factory=list)
     """Host and Authorization of each request for a file."""
@@ -124,8 +126,8 @@ class Hub:
             end = at + 4096 if cut is None else min(at + 4096, cut)
             await answer.write(body[at:end])
             self.served_bytes += len(body[at:end])
-            if self.pause_s:
-                await asyncio.sleep(self.pause_s)
+            if self.hold_after is not None and end >= self.hold_after:
+                await self.go.wait()
         if cut is not None and request.transport is not None:
             request.transport.abort()
         return answer

@@ -67,6 +67,24 @@ class Getting:
             await self.get(source)
         return str(caught.value)
 
+    async def begins(self, source: str) -> asyncio.Task[Download]:
+        """Get half of a model; the rest comes when the hub may go on."""
+        self.hub.go.clear()
+        half = self.hub.hold_after = len(self.hub.files[NAME]) // 2
+        task = asyncio.create_task(self.get(source))
+        parts = "*.part"
+        await until(
+            lambda: any(p.stat().st_size > half // 2 for p in self.folder.rglob(parts))
+        )
+        return task
+
+    async def is_ended_midway(self, source: str) -> None:
+        task = await self.begins(source)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        self.hub.hold_after = None
+        self.hub.go.set()
+
     @property
     def url(self) -> str:
         return f"{self.hub.url}/cdn/{NAME}"
@@ -195,13 +213,8 @@ async def test_a_download_that_is_ended_resumes(
     getting: Getting, content: bytes, source: str
 ) -> None:
     source = getting.url if source == "url" else source
-    getting.hub.pause_s = 0.005
-    async with aclosing(download(source, getting.folder, getting.env)) as progress:
-        async for one in progress:
-            if one.done_bytes > len(content) // 3:
-                break
+    await getting.is_ended_midway(source)
     assert NAME not in getting.files()
-    getting.hub.pause_s = 0
     assert bytes_of(await getting.get(source)) == content
     assert getting.hub.ranges
     assert [f for f in getting.files() if f.endswith((".part", ".resume"))] == []
@@ -216,12 +229,7 @@ async def test_a_file_that_changes_between_two_tries_comes_whole(
     other = other_file.read_bytes()
     for source in ("owner/name", getting.url):
         getting.hub.files[NAME] = content
-        getting.hub.pause_s = 0.005
-        async with aclosing(download(source, getting.folder, getting.env)) as progress:
-            async for one in progress:
-                if one.done_bytes > len(content) // 3:
-                    break
-        getting.hub.pause_s = 0
+        await getting.is_ended_midway(source)
         getting.hub.files[NAME] = other
         assert bytes_of(await getting.get(source)) == other
 
@@ -334,10 +342,9 @@ async def test_a_file_is_got_by_one_at_a_time(
     getting: Getting, content: bytes, source: str
 ) -> None:
     source = getting.url if source == "url" else source
-    getting.hub.pause_s = 0.01
-    first = asyncio.create_task(getting.get(source))
-    await until(lambda: any(name.endswith(".part") for name in getting.files()))
+    first = await getting.begins(source)
     assert "Another dllm-tui is getting" in await getting.fails(source)
+    getting.hub.go.set()
     assert bytes_of(await first) == content
 
 
