@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from textual.pilot import Pilot
 
 from backends.state import (
@@ -29,6 +32,15 @@ def said(question: str, answer: str) -> Turn:
 
 
 EARLIER = (said("Hello?", "Hello *you*!"),)
+
+
+@asynccontextmanager
+async def chatting(
+    width: int = 80, height: int = 24
+) -> AsyncIterator[tuple[ChatStage, Pilot[None]]]:
+    app = ChatStage()
+    async with app.run_test(size=(width, height)) as pilot:
+        yield app, pilot
 
 
 async def ask(app: ChatStage, pilot: Pilot[None], question: str = "Why?") -> ChatAnswer:

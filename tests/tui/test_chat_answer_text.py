@@ -17,7 +17,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from backends.state import ChatDelta
-from tests.tui.chatting import DONE, answer, ask, said
+from tests.tui.chatting import DONE, answer, ask, chatting, said
 from tests.tui.helpers import screen_text, until
 from tests.tui.stages import ChatStage
 from tui.screens.cluster import answer_text
@@ -143,8 +143,7 @@ async def test_words_are_shown_before_markdown_can_be_drawn(
 
     monkeypatch.delitem(sys.modules, answer_text.MARKDOWN, raising=False)
     monkeypatch.setattr(importlib, "import_module", loading)
-    app = ChatStage()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with chatting() as (app, pilot):
         await app.restore([said("Why?", "Air **scatters** light.")])
         try:
             await until(pilot, lambda: "Air **scatters** light." in screen_text(app))
@@ -169,8 +168,7 @@ async def filled(app: ChatStage, pilot: Pilot[None]) -> AnswerText:
 
 
 async def test_words_of_a_followed_answer_lay_nothing_out() -> None:
-    app = ChatStage()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with chatting() as (app, pilot):
         await filled(app, pilot)
         layouts: list[object] = []
         app.screen.screen_layout_refresh_signal.subscribe(app.pane, layouts.append)
@@ -194,8 +192,7 @@ async def test_the_pace_follows_what_drawing_and_painting_take(
     clock = SimpleNamespace(thread_time=lambda: cpu_s)
     monkeypatch.setattr("tui.screens.cluster.answer.time", clock)
     monkeypatch.setattr(AnswerText, "render_lines", painted)
-    app = ChatStage()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with chatting() as (app, pilot):
         coming = await ask(app, pilot)
         assert coming._drawing_s == 0.0
         # Where an answer begins, or a machine is busy, something may be painted later.
@@ -208,8 +205,7 @@ async def test_the_pace_follows_what_drawing_and_painting_take(
 
 
 async def test_an_answer_grows_by_few_layouts_to_its_place() -> None:
-    app = ChatStage()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with chatting() as (app, pilot):
         await ask(app, pilot)
         app.give(ChatDelta(text="begin\n\n"))
         await until(pilot, lambda: app.query(AnswerText))
@@ -226,8 +222,7 @@ async def test_an_answer_grows_by_few_layouts_to_its_place() -> None:
 
 
 async def test_a_complete_answer_has_rows_for_all_of_it() -> None:
-    app = ChatStage()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with chatting() as (app, pilot):
         text = await filled(app, pilot)
         await answer(app, pilot, ChatDelta(text="\n\nand *end*."), DONE)
         assert text.text == app.turns[0][1]
@@ -254,8 +249,7 @@ async def test_a_long_answer_is_drawn_in_pieces_between_which_others_run(
             await asyncio.sleep(0)
 
     monkeypatch.setattr(MarkdownRows, "add", counted)
-    app = ChatStage()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with chatting() as (app, pilot):
         await ask(app, pilot)
         running = asyncio.create_task(others())
         await answer(app, pilot, ChatDelta(text=f"{PARAGRAPH}\n\n" * 40), DONE)
@@ -265,8 +259,7 @@ async def test_a_long_answer_is_drawn_in_pieces_between_which_others_run(
 
 
 async def test_one_looks_back_at_all_of_an_answer_that_comes() -> None:
-    app = ChatStage()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with chatting() as (app, pilot):
         coming = await filled(app, pilot)
         transcript = app.query_one(ChatTranscript)
         transcript.focus()
@@ -282,8 +275,7 @@ async def test_one_looks_back_at_all_of_an_answer_that_comes() -> None:
 
 
 async def test_a_page_back_goes_on_where_the_view_was() -> None:
-    app = ChatStage()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with chatting() as (app, pilot):
         await ask(app, pilot)
         text = "\n\n".join(f"line {number}" for number in range(100))
         app.give(ChatDelta(text=text))
@@ -297,8 +289,7 @@ async def test_a_page_back_goes_on_where_the_view_was() -> None:
 
 
 async def test_what_comes_can_be_selected_and_rows_break_anew() -> None:
-    app = ChatStage()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with chatting() as (app, pilot):
         await ask(app, pilot)
         app.give(ChatDelta(text="one **two**\n\nthree " + "word " * 30))
         await until(pilot, lambda: "one two" in screen_text(app))

@@ -1,4 +1,4 @@
-"""The chat pane: asking, streaming, stopping, and what is on it afterwards."""
+"""The chat pane: asking, streaming, stopping, settings, and what stays on it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import sys
 
 from backends.state import (
     ChatDelta,
+    ChatMessage,
     Failure,
     Sampling,
 )
-from tests.tui.chatting import DONE, EARLIER, answer, ask, roles, said, sampling
+from tests.tui.chatting import (
+    DONE,
+    EARLIER,
+    answer,
+    ask,
+    chatting,
+    roles,
+    said,
+    sampling,
+)
 from tests.tui.helpers import screen_text, until
 from tests.tui.stages import ChatStage
+from tui.dialogs.sampling import SamplingDialog
 from tui.screens.cluster.answer import ChatAnswer
 from tui.screens.cluster.answer_text import AnswerText
 from tui.screens.cluster.chat_pane import Composer
@@ -19,8 +30,7 @@ from tui.screens.cluster.transcript import SHOWN_TURNS, ChatTranscript
 
 
 async def test_enter_sends_and_the_answer_streams_as_markdown() -> None:
-    app = ChatStage()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with chatting() as (app, pilot):
         await ask(app, pilot, "Why is the sky blue?")
         assert roles(app) == ["user"]
         assert app.query_one(Composer).text == ""
@@ -35,8 +45,7 @@ async def test_enter_sends_and_the_answer_streams_as_markdown() -> None:
 
 
 async def test_the_next_question_carries_the_conversation() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await ask(app, pilot)
         await answer(app, pilot, ChatDelta(text="Because."), DONE)
         await ask(app, pilot, "Really?")
@@ -44,8 +53,7 @@ async def test_the_next_question_carries_the_conversation() -> None:
 
 
 async def test_waiting_shows_how_much_of_the_prompt_was_read() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await ask(app, pilot)
         await until(pilot, lambda: "waiting for the first token" in screen_text(app))
         app.give(ChatDelta(prompt_progress=0.43))
@@ -54,8 +62,7 @@ async def test_waiting_shows_how_much_of_the_prompt_was_read() -> None:
 
 
 async def test_escape_stops_the_answer_and_keeps_what_came() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await ask(app, pilot)
         app.give(ChatDelta(text="Half an ans"))
         await until(pilot, lambda: "Half an ans" in screen_text(app))
@@ -67,8 +74,7 @@ async def test_escape_stops_the_answer_and_keeps_what_came() -> None:
 
 
 async def test_escape_leaves_the_composer_then_the_screen() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await ask(app, pilot)
         await answer(app, pilot, ChatDelta(text="Because."), DONE)
         await pilot.press("escape")
@@ -81,8 +87,7 @@ async def test_escape_leaves_the_composer_then_the_screen() -> None:
 
 
 async def test_a_failure_is_one_sentence_under_what_came() -> None:
-    app = ChatStage()
-    async with app.run_test(size=(100, 24)) as pilot:
+    async with chatting(100, 24) as (app, pilot):
         await ask(app, pilot)
         failure = Failure(what="worker1 ended with SIGKILL", hint="Give it less")
         await answer(
@@ -98,8 +103,7 @@ async def test_a_failure_is_one_sentence_under_what_came() -> None:
 
 
 async def test_reasoning_is_shown_apart_and_folds_when_the_answer_begins() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         last = await ask(app, pilot)
         app.give(ChatDelta(reasoning="Rayleigh, surely."))
         await until(pilot, lambda: "Rayleigh, surely." in screen_text(app))
@@ -115,8 +119,7 @@ async def test_reasoning_is_shown_apart_and_folds_when_the_answer_begins() -> No
 
 
 async def test_long_reasoning_shows_its_end_while_it_grows() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await ask(app, pilot)
         words = " ".join(str(number) for number in range(3000))
         app.give(ChatDelta(reasoning=words))
@@ -125,8 +128,7 @@ async def test_long_reasoning_shows_its_end_while_it_grows() -> None:
 
 
 async def test_the_view_follows_until_the_user_scrolls_up() -> None:
-    app = ChatStage()
-    async with app.run_test(size=(80, 12)) as pilot:
+    async with chatting(80, 12) as (app, pilot):
         await ask(app, pilot)
         app.give(ChatDelta(text="".join(f"line {n}\n\n" for n in range(30))))
         await until(pilot, lambda: "line 27" in screen_text(app))
@@ -148,8 +150,7 @@ async def test_the_view_follows_until_the_user_scrolls_up() -> None:
 
 
 async def test_html_and_control_characters_are_shown_harmlessly() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await ask(app, pilot, "a[b]\x1b[31mc")
         await answer(
             app, pilot, ChatDelta(text="see <b>this</b>\x1b[2J [red]x[/red]"), DONE
@@ -176,8 +177,7 @@ async def test_streaming_draws_the_same_as_drawing_at_once() -> None:
 
 
 async def test_a_restored_conversation_shows_its_newest_turns() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         numbers = range(SHOWN_TURNS + 3)
         earlier = [said(f"question {n}", f"answer {n}") for n in numbers]
         await app.restore(earlier, Sampling(temperature=0.5))
@@ -198,8 +198,7 @@ async def test_a_restored_conversation_shows_its_newest_turns() -> None:
 
 
 async def test_copy_takes_the_last_answer() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         assert app.pane.copyable() is None
         await app.restore(EARLIER)
         await pilot.press("escape", "y")
@@ -207,8 +206,7 @@ async def test_copy_takes_the_last_answer() -> None:
 
 
 async def test_links_are_copied_not_opened() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await ask(app, pilot)
         await answer(app, pilot, ChatDelta(text="[here](https://example.org)"), DONE)
         await until(pilot, lambda: "here" in screen_text(app))
@@ -231,3 +229,45 @@ def test_markdown_is_not_imported_before_the_first_answer() -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     )
     assert found.stdout.strip() == "[]"
+
+
+# --- system prompt and sampling -------------------------------------------------------
+
+
+async def test_settings_are_applied_to_the_next_question() -> None:
+    async with chatting() as (app, pilot):
+        await app.restore(EARLIER, Sampling(top_k=3))
+        await pilot.press("escape", "p")
+        await until(pilot, lambda: isinstance(app.screen, SamplingDialog))
+        await pilot.press(*"Be brief.", "tab", *"0.5", "enter")
+        await until(pilot, lambda: not isinstance(app.screen, SamplingDialog))
+        assert sampling(app) == Sampling(temperature=0.5, top_k=3)
+        app.pane.focus_default()
+        await ask(app, pilot)
+        assert app.asked[0].messages[0] == ChatMessage(
+            role="system", content="Be brief."
+        )
+        assert app.pane.border_subtitle == "system prompt · own sampling"
+
+
+async def test_a_wrong_setting_keeps_the_dialog_open() -> None:
+    async with chatting() as (app, pilot):
+        await app.restore(EARLIER)
+        await pilot.press("escape", "p")
+        await until(pilot, lambda: isinstance(app.screen, SamplingDialog))
+        await pilot.press("tab", *"hot", "enter")
+        assert "temperature takes a number, 0–5." in screen_text(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, SamplingDialog))
+        assert sampling(app) == Sampling()
+
+
+async def test_reset_empties_every_setting() -> None:
+    async with chatting() as (app, pilot):
+        await app.restore(EARLIER, Sampling(top_k=3, seed=1))
+        await pilot.press("escape", "p")
+        await until(pilot, lambda: isinstance(app.screen, SamplingDialog))
+        await pilot.click("#reset")
+        await pilot.press("f2")
+        await until(pilot, lambda: not isinstance(app.screen, SamplingDialog))
+        assert sampling(app) == Sampling()

@@ -8,26 +8,23 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from backends.state import ChatState
-from tests.tui.chatting import DONE, EARLIER, answer, ask
+from tests.tui.chatting import DONE, EARLIER, answer, ask, chatting
 from tests.tui.helpers import burst, screen_text, until
 from tests.tui.scripted_chats import ScriptedChats
-from tests.tui.stages import ChatStage
 from tui.screens.cluster.chat_pane import Composer
 from tui.screens.cluster.transcript import ChatTranscript
 
 
 @pytest.mark.parametrize("key", ["ctrl+j", "shift+enter"])
 async def test_a_new_line_does_not_send(key: str) -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await pilot.press("a", key, "b")
         assert app.query_one(Composer).text == "a\nb"
         assert app.asked == []
 
 
 async def test_keys_typed_fast_keep_their_order() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         composer = app.query_one(Composer)
         await burst(pilot, "a", "ctrl+j", "b", "enter", "c")
         await until(pilot, lambda: composer.text == "c" and app.asked)
@@ -45,8 +42,7 @@ async def test_who_asks_before_the_chat_is_there_is_answered_when_it_is(
             yield state
 
     monkeypatch.setattr(ScriptedChats, "states", late)
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await pilot.press("a", "enter", "c")
         assert (app.query_one(Composer).text, app.asked) == ("c", [])
         there.set()
@@ -55,8 +51,7 @@ async def test_who_asks_before_the_chat_is_there_is_answered_when_it_is(
 
 
 async def test_send_can_have_another_key() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         app.set_keymap({"composer.send": "f9"})
         await pilot.press("a", "enter", "b")
         assert app.query_one(Composer).text == "a\nb"
@@ -67,8 +62,7 @@ async def test_send_can_have_another_key() -> None:
 
 
 async def test_the_composer_grows_to_six_rows() -> None:
-    app = ChatStage()
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with chatting() as (app, pilot):
         composer = app.query_one(Composer)
         assert composer.size.height == 1
         await pilot.press("a", *["ctrl+j"] * 9)
@@ -76,15 +70,13 @@ async def test_the_composer_grows_to_six_rows() -> None:
 
 
 async def test_letters_type_and_do_not_command() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await pilot.press(*"rnqls56?:/")
         assert app.query_one(Composer).text == "rnqls56?:/"
 
 
 async def test_a_long_paste_arrives_whole() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         text = "\n".join(f"line {number}" for number in range(2000))
         composer = app.query_one(Composer)
         composer.insert(text)
@@ -94,8 +86,7 @@ async def test_a_long_paste_arrives_whole() -> None:
 
 
 async def test_up_and_down_walk_through_what_was_asked() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await app.restore(EARLIER)
         await ask(app, pilot, "Why?")
         await answer(app, pilot, DONE)
@@ -111,8 +102,7 @@ async def test_up_and_down_walk_through_what_was_asked() -> None:
 
 
 async def test_up_brings_back_what_another_console_asked_first() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await until(pilot, lambda: app.pane.conversation)
         await app.restore(EARLIER)
         await pilot.press("up")
@@ -120,16 +110,14 @@ async def test_up_brings_back_what_another_console_asked_first() -> None:
 
 
 async def test_up_in_a_draft_moves_the_cursor() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await app.restore(EARLIER)
         await pilot.press("a", "ctrl+j", "b", "up", "up")
         assert app.query_one(Composer).text == "a\nb"
 
 
 async def test_nothing_is_sent_while_an_answer_comes() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await ask(app, pilot)
         await pilot.press("m", "o", "enter")
         assert len(app.asked) == 1
@@ -138,8 +126,7 @@ async def test_nothing_is_sent_while_an_answer_comes() -> None:
 
 
 async def test_a_closed_composer_says_why_and_which_keys_work_there() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         app.pane.set_ready(False, "nothing runs: {cluster.launch} launches")
         await pilot.pause()
         assert "nothing runs: Esc l launches" in screen_text(app)
@@ -152,8 +139,7 @@ async def test_a_closed_composer_says_why_and_which_keys_work_there() -> None:
 
 
 async def test_while_a_model_loads_a_question_can_be_written() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await pilot.press("escape")
         app.pane.set_ready(False, "the model is loading…", returning=True)
         app.pane.focus_default()
@@ -162,8 +148,7 @@ async def test_while_a_model_loads_a_question_can_be_written() -> None:
 
 
 async def test_a_draft_survives_the_end_of_the_cluster() -> None:
-    app = ChatStage()
-    async with app.run_test() as pilot:
+    async with chatting() as (app, pilot):
         await pilot.press("h", "i")
         app.pane.set_ready(False, "starting…")
         await pilot.press("!", "enter")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +18,7 @@ from tui.screens.lab.links import LinkBlock
 from tui.screens.lab.screen import LabScreen, command_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from textual.pilot import Pilot
 
@@ -106,6 +107,9 @@ class LabApp:
     def wishes(self) -> list[tuple[str | None, Lab | None]]:
         return self.cluster.called("set_lab")
 
+    async def shows(self, text: str) -> None:
+        await until(self.pilot, lambda: text in screen_text(self.pilot.app))
+
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
         for _ in range(3):
@@ -120,33 +124,37 @@ async def opened(pilot: Pilot[None], cluster: ScriptedCluster) -> LabApp:
     return LabApp(pilot, cluster)
 
 
+@asynccontextmanager
+async def lab_of(
+    make_app: MakeApp, snapshot: ClusterSnapshot, size: tuple[int, int] = (120, 36)
+) -> AsyncIterator[LabApp]:
+    cluster = ScriptedCluster(snapshot)
+    async with make_app(cluster).run_test(size=size) as pilot:
+        yield await opened(pilot, cluster)
+
+
 async def test_each_link_has_its_sliders(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(serving())
-    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
-        lab = await opened(pilot, cluster)
+    async with lab_of(make_app, serving()) as lab:
         assert [b.worker for b in lab.screen.query(LinkBlock)] == ["mini", "box"]
         assert lab.block("mini").latency.has_focus
-        assert "RTT 3.10 ms · 1.0 trips/token" in screen_text(pilot.app)
+        assert "RTT 3.10 ms · 1.0 trips/token" in screen_text(lab.pilot.app)
 
 
 async def test_what_a_draft_brings_is_on_the_frame(make_app: MakeApp) -> None:
     speed = Speed(acceptance=Acceptance(drafted=8, accepted=6, passes=1))
-    cluster = ScriptedCluster(msgspec.structs.replace(serving(), speed=speed))
-    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
-        await opened(pilot, cluster)
+    async with lab_of(make_app, msgspec.structs.replace(serving(), speed=speed)) as lab:
         await until(
-            pilot, lambda: "75 % of the draft accepted" in screen_text(pilot.app)
+            lab.pilot,
+            lambda: "75 % of the draft accepted" in screen_text(lab.pilot.app),
         )
 
 
 async def test_what_the_command_line_set_shows(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(serving())
-    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
-        lab = await opened(pilot, cluster)
-        cluster.push(serving(mini=Lab(latency_ms=7.3)))
-        await until(pilot, lambda: lab.block("mini").latency.value == 7.3)
+    async with lab_of(make_app, serving()) as lab:
+        lab.cluster.push(serving(mini=Lab(latency_ms=7.3)))
+        await until(lab.pilot, lambda: lab.block("mini").latency.value == 7.3)
         assert lab.block("box").lab is None
-        assert "7.30 ms" in screen_text(pilot.app)
+        assert "7.30 ms" in screen_text(lab.pilot.app)
 
 
 @pytest.mark.parametrize(
@@ -172,18 +180,14 @@ async def test_what_the_command_line_set_shows(make_app: MakeApp) -> None:
 async def test_keys(
     make_app: MakeApp, keys: list[str], wishes: list[tuple[str | None, Lab | None]]
 ) -> None:
-    cluster = ScriptedCluster(serving())
-    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
-        lab = await opened(pilot, cluster)
+    async with lab_of(make_app, serving()) as lab:
         for key in keys:
             await lab.press(key)
         assert lab.wishes == wishes
 
 
 async def test_undo_of_all_gives_each_link_its_own_again(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(serving(mini=WIFI, box=WAN))
-    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
-        lab = await opened(pilot, cluster)
+    async with lab_of(make_app, serving(mini=WIFI, box=WAN)) as lab:
         for key in ("C", "u"):
             await lab.press(key)
         assert lab.wishes[0] == (None, None)
@@ -194,9 +198,7 @@ async def test_undo_of_all_gives_each_link_its_own_again(make_app: MakeApp) -> N
 
 
 async def test_a_seed_of_the_command_line_is_kept(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(serving(mini=Lab(latency_ms=1, seed=7)))
-    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
-        lab = await opened(pilot, cluster)
+    async with lab_of(make_app, serving(mini=Lab(latency_ms=1, seed=7))) as lab:
         await lab.press("right")
         assert lab.wishes == [("mini", Lab(latency_ms=1.1, seed=7))]
 
@@ -220,18 +222,16 @@ async def test_the_end_of_a_drag_is_told_always(started: Started) -> None:
 
 
 async def test_a_thumb_that_is_held_stays_when_news_come(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(serving())
-    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
-        lab = await opened(pilot, cluster)
+    async with lab_of(make_app, serving()) as lab:
         slider = lab.block("mini").latency
-        await pilot.mouse_down(slider, offset=(slider.thumb_x, 0))
-        await pilot.hover(slider, offset=(slider.thumb_x + 20, 0))
+        await lab.pilot.mouse_down(slider, offset=(slider.thumb_x, 0))
+        await lab.pilot.hover(slider, offset=(slider.thumb_x + 20, 0))
         held = slider.value
         assert held > 0
-        cluster.push(serving(1500, mini=Lab(latency_ms=99), box=WIFI))
-        await until(pilot, lambda: lab.block("box").lab is not None)
+        lab.cluster.push(serving(1500, mini=Lab(latency_ms=99), box=WIFI))
+        await until(lab.pilot, lambda: lab.block("box").lab is not None)
         assert slider.value == held
-        await pilot.press("escape")
+        await lab.pilot.press("escape")
         assert slider.value == 0
         assert not slider.dragging
 
@@ -239,47 +239,37 @@ async def test_a_thumb_that_is_held_stays_when_news_come(make_app: MakeApp) -> N
 async def test_prediction_follows_the_thumb_and_measurements_the_passes(
     make_app: MakeApp,
 ) -> None:
-    cluster = ScriptedCluster(serving())
-    async with make_app(cluster).run_test(size=(160, 36)) as pilot:
-        lab = await opened(pilot, cluster)
+    async with lab_of(make_app, serving(), (160, 36)) as lab:
         own_ms = HEAD_MS + 9.8 + 4.1 + 0.4 + 3.1 + 0.4
-        assert f"predicted  ~{1000 / own_ms:.1f}" in screen_text(pilot.app)
+        assert f"predicted  ~{1000 / own_ms:.1f}" in screen_text(lab.pilot.app)
         await lab.press("equals_sign", "1", "0", "enter")
         slower = 1000 / (own_ms + 20)
-        await until(
-            pilot, lambda: f"predicted  ~{slower:.1f}" in screen_text(pilot.app)
-        )
-        assert "the lab adds ~20.0 ms to a token" in screen_text(pilot.app)
-        cluster.push(serving(5000, mini=Lab(latency_ms=10)))
-        await until(pilot, lambda: lab.screen._samples.latest is None)
-        cluster.push(serving(9000, mini=Lab(latency_ms=10)))
-        await until(pilot, lambda: "● measured" in screen_text(pilot.app))
-        await until(pilot, lambda: lab.screen._samples.latest is not None)
+        await lab.shows(f"predicted  ~{slower:.1f}")
+        assert "the lab adds ~20.0 ms to a token" in screen_text(lab.pilot.app)
+        lab.cluster.push(serving(5000, mini=Lab(latency_ms=10)))
+        await until(lab.pilot, lambda: lab.screen._samples.latest is None)
+        lab.cluster.push(serving(9000, mini=Lab(latency_ms=10)))
+        await lab.shows("● measured")
+        await until(lab.pilot, lambda: lab.screen._samples.latest is not None)
 
 
 async def test_no_relays(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.homelab_without_relays())
-    async with make_app(cluster).run_test(size=(80, 24)) as pilot:
-        lab = await opened(pilot, cluster)
-        assert "launched with --relay off" in screen_text(pilot.app)
+    async with lab_of(make_app, scenes.homelab_without_relays(), (80, 24)) as lab:
+        assert "launched with --relay off" in screen_text(lab.pilot.app)
         await lab.press("w", "A", "c", "C", "u", "down", "y")
         assert lab.wishes == []
 
 
 async def test_links_come_and_go(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.homelab_without_relays())
-    async with make_app(cluster).run_test(size=(120, 36)) as pilot:
-        lab = await opened(pilot, cluster)
-        cluster.push(serving())
-        await until(pilot, lambda: len(lab.screen.query(LinkBlock)) == 2)
-        await until(pilot, lambda: lab.block("mini").latency.has_focus)
+    async with lab_of(make_app, scenes.homelab_without_relays()) as lab:
+        lab.cluster.push(serving())
+        await until(lab.pilot, lambda: len(lab.screen.query(LinkBlock)) == 2)
+        await until(lab.pilot, lambda: lab.block("mini").latency.has_focus)
         alone = serving()
-        cluster.push(msgspec.structs.replace(alone, links=alone.links[:1]))
-        await until(pilot, lambda: len(lab.screen.query(LinkBlock)) == 1)
-        cluster.push(scenes.homelab_without_relays())
-        await until(
-            pilot, lambda: "launched with --relay off" in screen_text(pilot.app)
-        )
+        lab.cluster.push(msgspec.structs.replace(alone, links=alone.links[:1]))
+        await until(lab.pilot, lambda: len(lab.screen.query(LinkBlock)) == 1)
+        lab.cluster.push(scenes.homelab_without_relays())
+        await lab.shows("launched with --relay off")
 
 
 @pytest.mark.parametrize(

@@ -1,34 +1,123 @@
-"""The log screen: following, filtering, wrapping, several processes."""
+"""The log screen: following, filtering, wrapping, and processes that come and go."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual.geometry import Offset
+from textual.pilot import Pilot
 from textual.selection import Selection
+from textual.widgets import Tab
 
 from backends.errors import DllmError
-from tests.kit.full_disk import LIMIT_BYTES, little_room
-from tests.tui.helpers import screen_text, until
-from tests.tui.reading_logs import (
-    SERVER,
-    WORKER,
-    LogCluster,
-    Logs,
-    line,
-    lines,
-    opened,
-    process,
-    snapshot,
+from backends.state import (
+    ClusterSnapshot,
+    ClusterState,
+    LogChunk,
+    ProcessInfo,
+    ProcessRole,
+    ProcessState,
 )
+from tests.kit.full_disk import LIMIT_BYTES, little_room
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, until
+from tests.tui.scripted import ScriptedCluster
+from tests.tui.stages import ScreenStage
 from tui.model.log_levels import LogLevel
 from tui.screens.logs import feed
 from tui.screens.logs.feed import PAGE_BYTES, PAGES_BEHIND_MAX, TAIL_BYTES, save_log
 from tui.screens.logs.lines import LogRows
-from tui.screens.logs.view import LINES_AT_ONCE, SIDE_STEP
+from tui.screens.logs.screen import GONE_LIMIT, LogsScreen
+from tui.screens.logs.view import LINES_AT_ONCE, SIDE_STEP, LogView
+from tui.screens.models.screen import ModelsScreen
 from tui.widgets.inputs import FilterBar
+
+
+def line(number: int) -> str:
+    level = "E" if number % 50 == 13 else "I"
+    return f"0.{number // 60:02d}.{number % 60:03d}.000 {level} line {number} of it\n"
+
+
+def lines(first: int, last: int) -> str:
+    return "".join(line(number) for number in range(first, last))
+
+
+def process(name: str, **facts: object) -> ProcessInfo:
+    """A process that runs, unless the facts differ."""
+    info = ProcessInfo(
+        name=name,
+        role=ProcessRole.WORKER,
+        state=ProcessState.RUNNING,
+        started_at=scenes.NOW,
+        log_path=f"/run/dllm/{name}/log",
+    )
+    return msgspec.structs.replace(info, **facts)
+
+
+def snapshot(*processes: ProcessInfo) -> ClusterSnapshot:
+    return ClusterSnapshot(state=ClusterState.SERVING, processes=processes)
+
+
+SERVER, WORKER = process("llama-server"), process("worker1")
+
+
+class LogCluster(ScriptedCluster):
+    """Counts reads, and says when a log became shorter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs = {"llama-server": lines(0, 200), "worker1": "Starting RPC server\n"}
+        self.reads: list[tuple[str, int, int]] = []
+
+    async def read_log(
+        self, name: str, offset: int, limit_bytes: int = 65536
+    ) -> LogChunk:
+        self.reads.append((name, offset, limit_bytes))
+        self._fail("read_log")
+        restarted = offset > len(self.logs[name].encode())
+        chunk = await super().read_log(name, 0 if restarted else offset, limit_bytes)
+        return msgspec.structs.replace(chunk, restarted=restarted)
+
+
+class Logs(ScreenStage):
+    """The Logs screen on a scripted cluster."""
+
+    def __init__(self, cluster: LogCluster, save_folder: Path | None = None) -> None:
+        self.cluster = cluster
+        self.logs = LogsScreen(cluster, poll_s=0.01, save_folder=save_folder)
+        super().__init__(self.logs)
+
+    @property
+    def view(self) -> LogView:
+        return next(view for view in self.logs.query(LogView) if view.display)
+
+    def labels(self) -> list[str]:
+        return [tab.label_text for tab in self.logs.query(Tab)]
+
+
+def reading(app: Logs) -> bool:
+    return any(w.group == "logs" and not w.is_finished for w in app.workers)
+
+
+async def opened(app: Logs, pilot: Pilot[None], *processes: ProcessInfo) -> LogView:
+    await until(pilot, lambda: app.logs.is_mounted)
+    app.logs.show_snapshot(snapshot(*(processes or (SERVER, WORKER))))
+    await until(pilot, lambda: app.logs.query(LogView) and app.view.lines)
+    return app.view
+
+
+@asynccontextmanager
+async def shown(
+    cluster: LogCluster,
+) -> AsyncIterator[tuple[Logs, Pilot[None], LogView]]:
+    app = Logs(cluster)
+    async with app.run_test(size=(80, 24)) as pilot:
+        yield app, pilot, await opened(app, pilot)
 
 
 @pytest.fixture
@@ -43,9 +132,7 @@ async def test_without_processes_it_says_what_will_be_here(cluster: LogCluster) 
 
 
 async def test_a_log_opens_at_its_end_and_follows(cluster: LogCluster) -> None:
-    app = Logs(cluster)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await opened(app, pilot)
+    async with shown(cluster) as (app, pilot, _):
         await until(pilot, lambda: "line 199 of it" in screen_text(app))
         assert "● following  200 lines" in screen_text(app)
         assert "/run/dllm/llama-server/log" in screen_text(app)
@@ -55,10 +142,8 @@ async def test_a_log_opens_at_its_end_and_follows(cluster: LogCluster) -> None:
 
 
 async def test_only_the_tail_of_a_long_log_is_read(cluster: LogCluster) -> None:
-    app = Logs(cluster)
     cluster.logs["llama-server"] = lines(0, 100_000)
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
+    async with shown(cluster) as (_, _, view):
         assert cluster.reads[0] == ("llama-server", -TAIL_BYTES, TAIL_BYTES)
         assert len(view.lines) < 3000
         assert "before this are not shown · S saves all" in view.lines[0]
@@ -68,9 +153,7 @@ async def test_only_the_tail_of_a_long_log_is_read(cluster: LogCluster) -> None:
 async def test_scrolling_up_stops_following_and_end_resumes(
     cluster: LogCluster,
 ) -> None:
-    app = Logs(cluster)
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
+    async with shown(cluster) as (app, pilot, view):
         await pilot.press("pageup")
         await until(pilot, lambda: not view.following)
         before = view.scroll_y
@@ -98,9 +181,7 @@ async def test_the_text_stays_while_old_lines_are_dropped() -> None:
 async def test_a_filter_keeps_matching_lines_and_counts_them(
     cluster: LogCluster,
 ) -> None:
-    app = Logs(cluster)
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
+    async with shown(cluster) as (app, pilot, view):
         await pilot.press("slash", *"line 19")
         await until(pilot, lambda: "11 of 200" in screen_text(app))
         assert "line 18 of it" not in screen_text(app)
@@ -117,9 +198,7 @@ async def test_a_filter_keeps_matching_lines_and_counts_them(
 async def test_levels_leave_out_lines_in_every_log(cluster: LogCluster) -> None:
     """The text's filter holds beside it; Esc takes away one after the other."""
     cluster.logs["worker1"] += "error: out of memory\n"
-    app = Logs(cluster)
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
+    async with shown(cluster) as (app, pilot, view):
         await pilot.press("v", "v")
         await until(pilot, lambda: "warnings and errors  4 of 200" in screen_text(app))
         assert "E line 63 of it" in screen_text(app)
@@ -135,9 +214,7 @@ async def test_levels_leave_out_lines_in_every_log(cluster: LogCluster) -> None:
 
 
 async def test_a_level_beside_a_pattern_that_is_none(cluster: LogCluster) -> None:
-    app = Logs(cluster)
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
+    async with shown(cluster) as (_, pilot, view):
         await pilot.press("slash", "slash", "left_square_bracket", "enter")
         before = view.filter
         await pilot.press("v", "v", "v")
@@ -146,9 +223,7 @@ async def test_a_level_beside_a_pattern_that_is_none(cluster: LogCluster) -> Non
 
 
 async def test_a_pattern_and_a_broken_one(cluster: LogCluster) -> None:
-    app = Logs(cluster)
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
+    async with shown(cluster) as (app, pilot, view):
         await pilot.press("slash", "slash", *r"line 1[78]\b")
         await until(pilot, lambda: view.standing.matching == 2)
         await pilot.press("left_square_bracket")
@@ -157,18 +232,14 @@ async def test_a_pattern_and_a_broken_one(cluster: LogCluster) -> None:
 
 
 async def test_escape_without_a_filter_goes_back(cluster: LogCluster) -> None:
-    app = Logs(cluster)
-    async with app.run_test() as pilot:
-        await opened(app, pilot)
+    async with shown(cluster) as (app, pilot, _):
         await pilot.press("escape")
         assert app.backs == 1
 
 
 async def test_wrapping_shows_whole_lines(cluster: LogCluster) -> None:
-    app = Logs(cluster)
     cluster.logs["llama-server"] = "x" * 100 + "END\n"
-    async with app.run_test(size=(80, 24)) as pilot:
-        await opened(app, pilot)
+    async with shown(cluster) as (app, pilot, _):
         await until(pilot, lambda: "x…" in screen_text(app))
         assert "END" not in screen_text(app)
         await pilot.press("right", "right", "right", "right")
@@ -214,9 +285,7 @@ async def test_a_log_that_finds_no_room_leaves_no_half(
 async def test_copying_takes_the_selection_or_all_that_is_shown(
     cluster: LogCluster,
 ) -> None:
-    app = Logs(cluster)
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
+    async with shown(cluster) as (app, pilot, view):
         await pilot.press("slash", *"line 19 ", "enter")
         await until(pilot, lambda: view.standing.matching == 1)
         await pilot.press("y")
@@ -229,10 +298,8 @@ async def test_copying_takes_the_selection_or_all_that_is_shown(
 
 
 async def test_text_can_be_selected_with_the_mouse(cluster: LogCluster) -> None:
-    app = Logs(cluster)
     cluster.logs["llama-server"] = "alpha beta\ngamma delta\n"
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
+    async with shown(cluster) as (app, pilot, view):
         await pilot.mouse_down(view, offset=(1, 0))
         await pilot.hover(view, offset=(6, 1))
         await pilot.mouse_up(view, offset=(6, 1))
@@ -262,9 +329,7 @@ async def test_a_log_that_is_gone_is_said_and_takes_no_focus_later(
     cluster: LogCluster,
 ) -> None:
     cluster.logs["worker9"] = "Starting RPC server\n"
-    app = Logs(cluster)
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
+    async with shown(cluster) as (app, pilot, view):
         app.logs.show_process("worker9")
         await until(pilot, lambda: app.said)
         assert app.said == ["There is no log of worker9 any more"]
@@ -292,9 +357,7 @@ async def test_a_log_far_behind_goes_on_at_its_end(cluster: LogCluster) -> None:
 async def test_an_end_that_is_known_in_part_is_not_shown_twice(
     cluster: LogCluster,
 ) -> None:
-    app = Logs(cluster)
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
+    async with shown(cluster) as (app, pilot, view):
         feed = app.logs._active
         assert feed is not None
         feed._pages_behind = PAGES_BEHIND_MAX
@@ -313,9 +376,7 @@ async def test_a_filter_lays_a_long_log_out_in_parts(
         parts.append(n_lines)
         return lay_out(rows, n_lines)
 
-    app = Logs(cluster)
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
+    async with shown(cluster) as (_, pilot, view):
         view.feed(lines(200, 19_000))
         await pilot.pause()
         monkeypatch.setattr(LogRows, "lay_out", counted)
@@ -328,9 +389,7 @@ async def test_a_filter_lays_a_long_log_out_in_parts(
 
 async def test_l_moves_sideways_like_h(cluster: LogCluster) -> None:
     cluster.logs["llama-server"] += "wide " * 50 + "\n"
-    app = Logs(cluster)
-    async with app.run_test(size=(80, 24)) as pilot:
-        view = await opened(app, pilot)
+    async with shown(cluster) as (_, pilot, view):
         await pilot.press("l")
         await until(pilot, lambda: view.scroll_x == SIDE_STEP)
         await pilot.press("h")
@@ -344,3 +403,93 @@ async def test_a_pager_gets_the_end_of_a_log(
     text = await feed.end_of_log(cluster, "llama-server")
     assert text.startswith("── 4.8 KiB before this are not shown ──\n")
     assert text.endswith(cluster.logs["llama-server"][-1000:])
+
+
+# --- processes that come, end and start anew ------------------------------------------
+
+
+async def test_brackets_go_through_the_tabs(cluster: LogCluster) -> None:
+    async with shown(cluster) as (app, pilot, _):
+        await pilot.press("right_square_bracket")
+        await until(pilot, lambda: "Starting RPC server" in screen_text(app))
+        await pilot.press("right_square_bracket")
+        await until(pilot, lambda: "line 199 of it" in screen_text(app))
+
+
+async def test_only_the_log_shown_is_read(cluster: LogCluster) -> None:
+    async with shown(cluster) as (app, pilot, _):
+        assert {name for name, _, _ in cluster.reads} == {"llama-server"}
+        await app.push_screen(ModelsScreen(cluster))
+        await until(pilot, lambda: not reading(app))
+        await app.pop_screen()
+        await until(pilot, lambda: reading(app))
+
+
+async def test_an_ended_process_keeps_its_tab_with_its_status(
+    cluster: LogCluster,
+) -> None:
+    async with shown(cluster) as (app, pilot, _):
+        killed = process("worker1", state=ProcessState.EXITED, exit_signal=9)
+        app.logs.show_snapshot(snapshot(SERVER, killed))
+        await until(pilot, lambda: "worker1 SIGKILL" in app.labels())
+        app.logs.show_snapshot(snapshot(SERVER))
+        await pilot.pause()
+        assert "worker1 SIGKILL" in app.labels()
+
+
+async def test_tabs_of_processes_long_gone_are_dropped(cluster: LogCluster) -> None:
+    app = Logs(cluster)
+    many = [process(f"run{number}") for number in range(GONE_LIMIT + 3)]
+    cluster.logs |= {info.name: "log\n" for info in many}
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(app, pilot, *many, SERVER)
+        app.logs.show_snapshot(snapshot(SERVER))
+        await until(pilot, lambda: len(app.labels()) == GONE_LIMIT + 1)
+        assert app.labels()[0] == "run3 gone"
+
+
+async def test_a_shorter_log_is_a_new_start(cluster: LogCluster) -> None:
+    async with shown(cluster) as (app, pilot, view):
+        cluster.logs["llama-server"] = "fresh\n"
+        await until(pilot, lambda: view.lines[-1] == "fresh")
+        assert view.lines[-2] == "── started again ──"
+        assert view.lines[-3].endswith("line 199 of it")
+        again = process("llama-server", started_at=scenes.NOW + 5)
+        app.logs.show_snapshot(snapshot(again))
+        cluster.logs["llama-server"] += "on\n"
+        await until(pilot, lambda: view.lines[-1] == "on")
+        assert view.lines.count("fresh") == 1
+
+
+async def test_another_start_is_noticed_though_the_log_is_longer(
+    cluster: LogCluster,
+) -> None:
+    async with shown(cluster) as (app, pilot, view):
+        cluster.logs["llama-server"] = "fresh\n" + lines(0, 200)
+        app.logs.show_snapshot(
+            snapshot(process("llama-server", started_at=scenes.NOW + 5))
+        )
+        await until(pilot, lambda: "fresh" in view.lines)
+        assert view.lines[view.lines.index("fresh") - 1] == "── started again ──"
+
+
+async def test_a_log_that_cannot_be_read_is_reported_once(cluster: LogCluster) -> None:
+    async with shown(cluster) as (app, pilot, _):
+        cluster.errors["read_log"] = DllmError("The log is gone")
+        reads = len(cluster.reads)
+        await until(pilot, lambda: len(cluster.reads) > reads + 5)
+        assert app.troubles == ["The log is gone"]
+        del cluster.errors["read_log"]
+        cluster.logs["llama-server"] += "back\n"
+        await until(pilot, lambda: app.view.lines[-1] == "back")
+
+
+async def test_show_process_may_come_before_anything_else(cluster: LogCluster) -> None:
+    app = Logs(cluster)
+    app.logs.show_process("worker1")
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: app.logs.is_mounted)
+        app.logs.show_snapshot(snapshot(SERVER, WORKER))
+        await until(pilot, lambda: "Starting RPC server" in screen_text(app))
+        app.logs.show_process("llama-server")
+        await until(pilot, lambda: "line 199 of it" in screen_text(app))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import msgspec
 import pytest
 from textual.pilot import Pilot
@@ -85,10 +88,18 @@ async def listed(app: Models, pilot: Pilot[None], count: int = 4) -> None:
     await until(pilot, lambda: app.models.is_mounted and app.table.row_count == count)
 
 
-async def test_models_are_listed_with_what_is_known(shelf: Shelf) -> None:
+@asynccontextmanager
+async def listing(
+    shelf: Shelf, size: tuple[int, int] = (120, 36)
+) -> AsyncIterator[tuple[Models, Pilot[None]]]:
     app = Models(shelf)
-    async with app.run_test(size=(160, 40)) as pilot:
+    async with app.run_test(size=size) as pilot:
         await listed(app, pilot)
+        yield app, pilot
+
+
+async def test_models_are_listed_with_what_is_known(shelf: Shelf) -> None:
+    async with listing(shelf, (160, 40)) as (app, _):
         assert app.names() == [GLM.name, OSS.name, QWEN.name, "broken"]
         shown = screen_text(app)
         assert "broken · not a GGUF file" in shown
@@ -98,9 +109,7 @@ async def test_models_are_listed_with_what_is_known(shelf: Shelf) -> None:
 
 
 async def test_columns_go_before_names_are_cut(shelf: Shelf) -> None:
-    app = Models(shelf)
-    async with app.run_test(size=(160, 40)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf, (160, 40)) as (app, pilot):
         assert len(app.table.column_keys) == 7
         await pilot.press("j")
         await pilot.resize_terminal(60, 20)
@@ -110,9 +119,7 @@ async def test_columns_go_before_names_are_cut(shelf: Shelf) -> None:
 
 
 async def test_sorting_by_key_keeps_the_cursor_on_its_model(shelf: Shelf) -> None:
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         await pilot.press("G", "k")
         assert app.table.pointed == QWEN
         while app.table.order.column != "size":
@@ -125,18 +132,14 @@ async def test_sorting_by_key_keeps_the_cursor_on_its_model(shelf: Shelf) -> Non
 
 
 async def test_a_click_on_a_header_sorts(shelf: Shelf) -> None:
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         await pilot.click(DataTable, offset=(3, 0))
         await until(pilot, lambda: app.table.order.reverse)
         assert app.names() == [QWEN.name, OSS.name, GLM.name, "broken"]
 
 
 async def test_the_filter_is_fuzzy_and_escape_clears_it(shelf: Shelf) -> None:
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         await pilot.press("slash", *"q3c")
         await listed(app, pilot, 1)
         assert "1 of 4 models" in screen_text(app)
@@ -149,9 +152,7 @@ async def test_the_filter_is_fuzzy_and_escape_clears_it(shelf: Shelf) -> None:
 
 
 async def test_a_filter_without_a_match_says_so(shelf: Shelf) -> None:
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         await pilot.press("slash", *"zzz")
         await until(pilot, lambda: "No model matches “zzz”." in screen_text(app))
         await pilot.press("escape")
@@ -159,18 +160,14 @@ async def test_a_filter_without_a_match_says_so(shelf: Shelf) -> None:
 
 
 async def test_enter_uses_the_model(shelf: Shelf) -> None:
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         await pilot.press("down", "enter")
         await until(pilot, lambda: app.chosen)
         assert app.chosen == [OSS.path]
 
 
 async def test_a_broken_model_is_not_used(shelf: Shelf) -> None:
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         await pilot.press("G", "enter")
         await until(pilot, lambda: app.said)
         assert app.said == ["broken cannot be used: not a GGUF file."]
@@ -178,17 +175,13 @@ async def test_a_broken_model_is_not_used(shelf: Shelf) -> None:
 
 
 async def test_the_model_in_use_is_marked(shelf: Shelf) -> None:
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         app.models.show_snapshot(ClusterSnapshot(plan=scenes.HOMELAB_PLAN))
         await until(pilot, lambda: f"● {GLM.name}" in screen_text(app))
 
 
 async def test_rescanning_shows_that_it_does_and_what_it_finds(shelf: Shelf) -> None:
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         await pilot.press("j")
         shelf.scanning = True
         await pilot.press("r")
@@ -207,9 +200,7 @@ async def test_rescanning_shows_that_it_does_and_what_it_finds(shelf: Shelf) -> 
 async def test_unchanged_cells_are_left_alone(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, _):
         updated: list[object] = []
         monkeypatch.setattr(
             app.table, "update_cell", lambda *args, **_: updated.append(args)
@@ -222,9 +213,7 @@ async def test_unchanged_cells_are_left_alone(
 
 
 async def test_details_are_read_for_the_model_under_the_cursor(shelf: Shelf) -> None:
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         await until(pilot, lambda: "47 layers + output" in screen_text(app))
         await pilot.press("j")
         await until(pilot, lambda: "Pick another" in screen_text(app))
@@ -234,9 +223,7 @@ async def test_details_are_read_for_the_model_under_the_cursor(shelf: Shelf) -> 
 
 
 async def test_details_scroll_where_there_is_little_room(shelf: Shelf) -> None:
-    app = Models(shelf)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf, (80, 24)) as (app, pilot):
         await until(pilot, lambda: "47 layers + output" in screen_text(app))
         detail = app.models.query_one(ModelDetail)
         await pilot.press("shift+down")
@@ -254,9 +241,7 @@ async def test_an_empty_shelf_says_where_it_looked() -> None:
 
 
 async def test_any_path_can_be_used(shelf: Shelf) -> None:
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         await pilot.press("p", *"/nowhere.gguf", "enter")
         await until(pilot, lambda: "is not a GGUF file. Pick" in screen_text(app))
         assert app.chosen == []
@@ -270,9 +255,7 @@ async def test_any_path_can_be_used(shelf: Shelf) -> None:
 
 async def test_tab_completes_a_path(shelf: Shelf) -> None:
     shelf.models |= {"/models/GLM-other.gguf": scenes.GLM}
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         bar = app.models.query_one("#models-path", FilterBar)
         await pilot.press("p", *"/models/G", "tab")
         await until(pilot, lambda: bar.text == "/models/GLM-")
@@ -324,9 +307,7 @@ async def test_a_download_is_cancelled_or_refused(shelf: Shelf) -> None:
 
 
 async def test_copy_takes_the_path(shelf: Shelf) -> None:
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         await pilot.press("y")
         assert app.clipboard == GLM.path
 
@@ -365,10 +346,16 @@ async def offered(app: Picking, pilot: Pilot[None], count: int = 4) -> None:
     await until(pilot, lambda: app.table.row_count == count)
 
 
-async def test_the_picker_begins_at_the_model_in_use(shelf: Shelf) -> None:
+@asynccontextmanager
+async def picking(shelf: Shelf) -> AsyncIterator[tuple[Picking, Pilot[None]]]:
     app = Picking(shelf)
     async with app.run_test(size=(80, 24)) as pilot:
         await offered(app, pilot)
+        yield app, pilot
+
+
+async def test_the_picker_begins_at_the_model_in_use(shelf: Shelf) -> None:
+    async with picking(shelf) as (app, pilot):
         assert app.table.pointed == QWEN
         await pilot.press("enter")
         await until(pilot, lambda: app.picked)
@@ -376,9 +363,7 @@ async def test_the_picker_begins_at_the_model_in_use(shelf: Shelf) -> None:
 
 
 async def test_the_picker_filters_while_one_types(shelf: Shelf) -> None:
-    app = Picking(shelf)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await offered(app, pilot)
+    async with picking(shelf) as (app, pilot):
         await pilot.press(*"flash")
         await offered(app, pilot, 1)
         await pilot.press("enter")
@@ -387,18 +372,14 @@ async def test_the_picker_filters_while_one_types(shelf: Shelf) -> None:
 
 
 async def test_arrows_move_while_one_types(shelf: Shelf) -> None:
-    app = Picking(shelf)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await offered(app, pilot)
+    async with picking(shelf) as (app, pilot):
         await pilot.press("up", "enter")
         await until(pilot, lambda: app.picked)
         assert app.picked == [OSS.path]
 
 
 async def test_the_picker_takes_a_path_or_says_why_not(shelf: Shelf) -> None:
-    app = Picking(shelf)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await offered(app, pilot)
+    async with picking(shelf) as (app, pilot):
         await pilot.press(*"/no.gguf")
         assert "Enter uses the file at this path, tab completes it" in screen_text(app)
         await pilot.press("enter")
@@ -410,9 +391,7 @@ async def test_the_picker_takes_a_path_or_says_why_not(shelf: Shelf) -> None:
 
 async def test_tab_completes_a_path_in_the_picker(shelf: Shelf) -> None:
     shelf.models |= {"/models/GLM-other.gguf": scenes.GLM}
-    app = Picking(shelf)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await offered(app, pilot)
+    async with picking(shelf) as (app, pilot):
         typed = app.screen.query_one(Input)
         await pilot.press(*"/mo", "tab")
         await until(pilot, lambda: typed.value == "/models/")
@@ -429,16 +408,12 @@ async def test_tab_completes_a_path_in_the_picker(shelf: Shelf) -> None:
 
 
 async def test_the_picker_says_where_it_looks(shelf: Shelf) -> None:
-    app = Picking(shelf)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await offered(app, pilot)
+    async with picking(shelf) as (app, pilot):
         await until(pilot, lambda: "looked in /" in screen_text(app))
 
 
 async def test_the_picker_refuses_a_broken_model(shelf: Shelf) -> None:
-    app = Picking(shelf)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await offered(app, pilot)
+    async with picking(shelf) as (app, pilot):
         await pilot.press(*"broken", "enter")
         await until(pilot, lambda: "It cannot be used" in screen_text(app))
         assert app.picked == []

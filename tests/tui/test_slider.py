@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from math import inf
 
 import pytest
@@ -58,14 +60,22 @@ async def grab(pilot: Pilot[None], slider: Slider) -> None:
     assert await pilot.mouse_down(slider, offset=(slider.thumb_x, 0))
 
 
+@asynccontextmanager
+async def sliding(
+    *, held: bool = False
+) -> AsyncIterator[tuple[SliderApp, Slider, Pilot[None]]]:
+    app = SliderApp()
+    async with app.run_test(size=SIZE) as pilot:
+        if held:
+            await grab(pilot, app.slider)
+        yield app, app.slider, pilot
+
+
 # --- mouse --------------------------------------------------------------------
 
 
 async def test_drag() -> None:
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
-        slider = app.slider
-        await grab(pilot, slider)
+    async with sliding(held=True) as (app, slider, pilot):
         assert app.mouse_captured is slider
         assert slider.dragging
         for value in (5, 10, 50):
@@ -79,22 +89,18 @@ async def test_drag() -> None:
 
 
 async def test_drag_goes_on_outside_the_slider() -> None:
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
-        await grab(pilot, app.slider)
+    async with sliding(held=True) as (app, slider, pilot):
         await pilot.hover(offset=(99, 8))
-        assert app.slider.value == 500
+        assert slider.value == 500
         await pilot.hover(offset=(0, 8))
-        assert app.slider.value == 0
+        assert slider.value == 0
         await pilot.hover(offset=(99, 8))
         await pilot.mouse_up(offset=(99, 8))
         assert app.finals == [500]
 
 
 async def test_escape_ends_a_drag_where_it_began() -> None:
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
-        slider = app.slider
+    async with sliding() as (app, slider, pilot):
         slider.show_value(3)
         await grab(pilot, slider)
         await pilot.hover(slider, offset=(60, 0))
@@ -110,60 +116,49 @@ async def test_escape_ends_a_drag_where_it_began() -> None:
 
 @pytest.mark.parametrize("button", [2, 3])
 async def test_other_buttons_drag_nothing(button: int) -> None:
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
+    async with sliding() as (app, slider, pilot):
         at = (50, 0)
-        await pilot._post_mouse_events(
-            [events.MouseDown], app.slider, at, button=button
-        )
+        await pilot._post_mouse_events([events.MouseDown], slider, at, button=button)
         assert app.mouse_captured is None
-        await pilot.hover(app.slider, offset=(20, 0))
+        await pilot.hover(slider, offset=(20, 0))
         assert app.changes == []
 
 
 async def test_a_click_on_the_track_jumps() -> None:
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.click(app.slider, offset=(x_of(app.slider, 20), 0))
-        assert app.slider.value == pytest.approx(20, rel=0.1)
-        assert app.finals == [app.slider.value]
+    async with sliding() as (app, slider, pilot):
+        await pilot.click(slider, offset=(x_of(slider, 20), 0))
+        assert slider.value == pytest.approx(20, rel=0.1)
+        assert app.finals == [slider.value]
 
 
 async def test_a_click_beside_the_track_changes_nothing() -> None:
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
+    async with sliding() as (app, slider, pilot):
         for x in (2, 97):
-            await pilot.click(app.slider, offset=(x, 0))
+            await pilot.click(slider, offset=(x, 0))
         assert app.changes == []
 
 
 async def test_a_grab_without_a_move_keeps_a_value_between_two_steps() -> None:
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
-        app.slider.show_value(7.3)
-        await grab(pilot, app.slider)
-        await pilot.hover(app.slider, offset=(app.slider.thumb_x, 0))
-        await pilot.mouse_up(app.slider, offset=(app.slider.thumb_x, 0))
-        assert app.slider.value == 7.3
+    async with sliding() as (app, slider, pilot):
+        slider.show_value(7.3)
+        await grab(pilot, slider)
+        await pilot.hover(slider, offset=(slider.thumb_x, 0))
+        await pilot.mouse_up(slider, offset=(slider.thumb_x, 0))
+        assert slider.value == 7.3
         assert app.changes == []
 
 
 async def test_moving_after_the_release_drags_nothing() -> None:
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
-        await grab(pilot, app.slider)
-        await pilot.hover(app.slider, offset=(40, 0))
-        await pilot.mouse_up(app.slider, offset=(40, 0))
-        value = app.slider.value
-        await pilot.hover(app.slider, offset=(70, 0))
-        assert app.slider.value == value
+    async with sliding(held=True) as (_, slider, pilot):
+        await pilot.hover(slider, offset=(40, 0))
+        await pilot.mouse_up(slider, offset=(40, 0))
+        value = slider.value
+        await pilot.hover(slider, offset=(70, 0))
+        assert slider.value == value
 
 
 async def test_resize_in_mid_drag_keeps_dragging() -> None:
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
-        slider = app.slider
-        await grab(pilot, slider)
+    async with sliding(held=True) as (app, slider, pilot):
         await pilot.hover(slider, offset=(40, 0))
         await pilot.resize_terminal(70, 12)
         assert slider.dragging
@@ -173,33 +168,28 @@ async def test_resize_in_mid_drag_keeps_dragging() -> None:
 
 
 async def test_a_dialog_in_mid_drag_puts_the_thumb_back() -> None:
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
-        await grab(pilot, app.slider)
-        await pilot.hover(app.slider, offset=(60, 0))
+    async with sliding(held=True) as (app, slider, pilot):
+        await pilot.hover(slider, offset=(60, 0))
         await app.push_screen(ModalScreen())
         await pilot.pause()
         assert app.mouse_captured is None
-        assert not app.slider.dragging
-        assert app.slider.value == 0
+        assert not slider.dragging
+        assert slider.value == 0
 
 
 async def test_a_lost_release_cannot_make_the_thumb_jump() -> None:
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
-        await grab(pilot, app.slider)
-        await pilot.hover(app.slider, offset=(60, 0))
+    async with sliding(held=True) as (app, slider, pilot):
+        await pilot.hover(slider, offset=(60, 0))
         app.capture_mouse(None)
-        await pilot.hover(app.slider, offset=(30, 0))
-        assert app.slider.value == 0
+        await pilot.hover(slider, offset=(30, 0))
+        assert slider.value == 0
         assert app.finals[-1:] in ([], [0])
 
 
 async def test_a_release_outside_the_window_is_noticed() -> None:
     """The driver sends the missing MouseUp itself when a move comes unpressed."""
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
-        slider, driver = app.slider, app._driver
+    async with sliding() as (app, slider, pilot):
+        slider, driver = slider, app._driver
         assert driver is not None
         for kind, x, button in (
             (events.MouseDown, slider.thumb_x, 1),
@@ -215,13 +205,11 @@ async def test_a_release_outside_the_window_is_noticed() -> None:
 
 
 async def test_news_leave_a_drag_alone() -> None:
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
-        await grab(pilot, app.slider)
-        await pilot.hover(app.slider, offset=(60, 0))
-        held = app.slider.value
-        app.slider.show_value(1)
-        assert app.slider.value == held
+    async with sliding(held=True) as (_, slider, pilot):
+        await pilot.hover(slider, offset=(60, 0))
+        held = slider.value
+        slider.show_value(1)
+        assert slider.value == held
 
 
 # --- keys ---------------------------------------------------------------------
@@ -247,11 +235,10 @@ async def test_news_leave_a_drag_alone() -> None:
     ],
 )
 async def test_keys(keys: list[str], value: float) -> None:
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
-        app.slider.show_value(10)
+    async with sliding() as (app, slider, pilot):
+        slider.show_value(10)
         await pilot.press(*keys)
-        assert app.slider.value == pytest.approx(value)
+        assert slider.value == pytest.approx(value)
         assert all(final for _, final in app.changes)
 
 
@@ -272,10 +259,9 @@ async def test_a_scale_with_no_limit_at_its_end(keys: list[str], value: float) -
 
 
 async def test_a_number_being_typed_shows() -> None:
-    app = SliderApp()
-    async with app.run_test(size=SIZE) as pilot:
+    async with sliding() as (_, slider, pilot):
         await pilot.press("equals_sign", "1", "2")
-        assert "12▏ms" in text_of(app.slider)
+        assert "12▏ms" in text_of(slider)
 
 
 # --- picture and scale ----------------------------------------------------------

@@ -1,24 +1,200 @@
-"""The split bar by mouse, and everything that can go wrong with a drag; its picture."""
+"""The split bar: its columns, by mouse, by keys, and its picture."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from textual import events
+from textual.app import ComposeResult
+from textual.pilot import Pilot
 from textual.screen import ModalScreen
 
+from backends.split.layout import make_split
+from backends.state import ClusterSnapshot, ClusterState, Device, Peer, Plan
 from tests.tui import scenes
-from tests.tui.bar_app import BarApp, grab, homelab, plan_of, x_of
-from tests.tui.helpers import text_of
+from tests.tui.helpers import text_of, toasts
+from tui.app.console import ConsoleApp
+from tui.app.theming import DEFAULT_THEME
+from tui.model.editor import PlanEditor
+from tui.model.theme_folders import BUILTIN_FOLDER
+from tui.screens.cluster.split_bar import BarGeometry, SplitBar
 
-# --- mouse ------------------------------------------------------------------
+DEVICES = (scenes.STUDIO, scenes.MINI, scenes.BOX)
+IDS = tuple(device.id for device in DEVICES)
+
+
+def plan_of(*layers: int, ids: tuple[str, ...] = IDS) -> Plan:
+    split = make_split(47, ids[: len(layers)], layers)
+    return msgspec.structs.replace(scenes.HOMELAB_PLAN, split=split)
+
+
+def homelab(*devices: Device) -> ClusterSnapshot:
+    peers = tuple(Peer(name=d.id.split("/")[0], devices=(d,)) for d in devices)
+    return ClusterSnapshot(peers=peers)
+
+
+class BarApp(ConsoleApp):
+    def __init__(self, plan: Plan | None, height: int = 4) -> None:
+        super().__init__(
+            theme_folders=[BUILTIN_FOLDER],
+            theme=DEFAULT_THEME,
+            keys={},
+            clock=lambda: scenes.NOW,
+        )
+        self.editor = PlanEditor()
+        self.editor.take(homelab(*DEVICES))
+        if plan is not None:
+            self.editor.put(plan, scenes.GLM)
+        self.bar = SplitBar(self.editor, id="bar")
+        self.bar.styles.height = height
+        self.editor.changed = self._changed
+        self.changes: list[tuple[tuple[int, ...], bool]] = []
+
+    def compose(self) -> ComposeResult:
+        yield self.bar
+
+    def on_mount(self) -> None:
+        self.bar.follow()
+        self.bar.focus()
+
+    def _changed(self) -> None:
+        assert self.editor.edit is not None
+        self.changes.append((self.editor.edit.counts, not self.editor.dragging))
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        assert self.bar.edit is not None
+        return self.bar.edit.counts
+
+    @property
+    def finals(self) -> list[tuple[int, ...]]:
+        return [layers for layers, final in self.changes if final]
+
+
+def x_of(bar: SplitBar, position: int) -> int:
+    """The column at which the picked handle stands for so many layers before it."""
+    geometry = bar.geometry
+    return next(
+        x
+        for x in range(geometry.width)
+        if geometry.position_at(bar.picked, x) == position
+    )
+
+
+async def grab(pilot: Pilot[None], bar: SplitBar) -> None:
+    assert await pilot.mouse_down(bar, offset=(bar.handle_x, 1))
+
+
+@asynccontextmanager
+async def bar_of(
+    *layers: int, held: bool = False
+) -> AsyncIterator[tuple[BarApp, SplitBar, Pilot[None]]]:
+    """A bar of 100 columns; ``held``: the picked handle is under the pressed mouse."""
+    app = BarApp(plan_of(*layers))
+    async with app.run_test(size=(100, 12)) as pilot:
+        if held:
+            await grab(pilot, app.bar)
+        yield app, app.bar, pilot
+
+
+# --- columns --------------------------------------------------------------------------
+
+
+counts = st.lists(st.integers(0, 60), min_size=1, max_size=9).map(tuple)
+widths = st.integers(1, 220)
+
+
+@given(width=widths, counts=counts)
+def test_segments_and_handles_fill_the_bar_without_overlap(
+    width: int, counts: tuple[int, ...]
+) -> None:
+    bar = BarGeometry(width, counts)
+    edge = 0
+    for index in range(len(counts)):
+        start, end = bar.span(index)
+        assert start == edge
+        assert end >= start
+        edge = end + 1 if index < len(counts) - 1 else end
+    assert edge == max(width, len(counts) - 1)
+
+
+@given(width=st.integers(17, 220), counts=counts)
+def test_every_device_keeps_a_column(width: int, counts: tuple[int, ...]) -> None:
+    bar = BarGeometry(width, counts)
+    spans = [bar.span(index) for index in range(len(counts))]
+    assert all(end > start for start, end in spans)
+
+
+@given(width=st.integers(20, 220), counts=counts, data=st.data())
+def test_a_handle_let_go_where_it_is_stays(
+    width: int, counts: tuple[int, ...], data: st.DataObject
+) -> None:
+    bar = BarGeometry(width, counts)
+    if not bar.positions or not bar.total:
+        return
+    index = data.draw(st.integers(0, len(bar.positions) - 1))
+    back = bar.position_at(index, bar.handle_x(index))
+    moved = list(bar.positions)
+    # A narrow bar cannot tell neighbouring layers apart: the column must agree.
+    assert bar._scaled(back) == bar._scaled(moved[index])
+    if bar.spare >= bar.total:
+        assert back == moved[index]
+
+
+@pytest.mark.parametrize("x", [-50, 0, 40, 79, 500])
+def test_positions_stay_within_the_layers(x: int) -> None:
+    bar = BarGeometry(80, (26, 8, 14))
+    assert 0 <= bar.position_at(0, x) <= 48
+
+
+def test_neighbouring_columns_move_by_one_layer_at_most_on_a_wide_bar() -> None:
+    bar = BarGeometry(120, (24, 24))
+    positions = [bar.position_at(0, x) for x in range(120)]
+    steps = [b - a for a, b in pairwise(positions)]
+    assert set(steps) <= {0, 1}
+    assert positions[0] == 0
+    assert positions[-1] == 48
+
+
+def test_the_nearest_handle_within_reach_is_found() -> None:
+    bar = BarGeometry(80, (26, 8, 14))
+    first, second = bar.handle_x(0), bar.handle_x(1)
+    assert bar.boundary_near(first + 1) == 0
+    assert bar.boundary_near(second - 1) == 1
+    assert bar.boundary_near(first + 4) is None
+
+
+def test_a_segment_is_found_by_its_columns() -> None:
+    bar = BarGeometry(80, (26, 8, 14))
+    for index in range(3):
+        start, end = bar.span(index)
+        assert {bar.segment_at(x) for x in range(start, end)} == {index}
+
+
+def test_layers_are_marked_where_each_has_two_columns() -> None:
+    wide, narrow = BarGeometry(60, (6, 7)), BarGeometry(20, (6, 7))
+    assert len(wide.layer_edges(0)) == 5
+    assert not narrow.layer_edges(1)
+
+
+def test_one_device_has_no_handle() -> None:
+    bar = BarGeometry(40, (13,))
+    assert bar.positions == ()
+    assert bar.span(0) == (0, 40)
+    assert bar.boundary_near(20) is None
+
+
+# --- mouse -----------------------------------------------------------------
 
 
 async def test_drag_moves_the_boundary_and_counts_when_let_go() -> None:
-    app = BarApp(plan_of(26, 8, 14))
-    async with app.run_test(size=(100, 10)) as pilot:
-        bar = app.bar
-        await grab(pilot, bar)
+    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
         assert app.mouse_captured is bar
         for position in (25, 23, 20):
             await pilot.hover(bar, offset=(x_of(bar, position), 1))
@@ -31,10 +207,7 @@ async def test_drag_moves_the_boundary_and_counts_when_let_go() -> None:
 
 
 async def test_drag_goes_on_outside_the_bar() -> None:
-    app = BarApp(plan_of(26, 8, 14))
-    async with app.run_test(size=(100, 12)) as pilot:
-        bar = app.bar
-        await grab(pilot, bar)
+    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
         await pilot.hover(offset=(x_of(bar, 10), 9))
         assert app.layers == (10, 24, 14)
         await pilot.mouse_up(offset=(x_of(bar, 10), 9))
@@ -44,20 +217,15 @@ async def test_drag_goes_on_outside_the_bar() -> None:
 
 
 async def test_a_boundary_stops_at_its_neighbours() -> None:
-    app = BarApp(plan_of(26, 8, 14))
-    async with app.run_test(size=(100, 10)) as pilot:
-        await grab(pilot, app.bar)
-        await pilot.hover(app.bar, offset=(99, 1))
+    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
+        await pilot.hover(bar, offset=(99, 1))
         assert app.layers == (34, 0, 14)
-        await pilot.mouse_up(app.bar, offset=(99, 1))
+        await pilot.mouse_up(bar, offset=(99, 1))
         assert app.finals == [(34, 0, 14)]
 
 
 async def test_escape_ends_a_drag_where_it_began() -> None:
-    app = BarApp(plan_of(26, 8, 14))
-    async with app.run_test(size=(100, 10)) as pilot:
-        bar = app.bar
-        await grab(pilot, bar)
+    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
         await pilot.hover(bar, offset=(20, 1))
         assert app.layers != (26, 8, 14)
         await pilot.press("escape")
@@ -72,9 +240,7 @@ async def test_escape_ends_a_drag_where_it_began() -> None:
 
 @pytest.mark.parametrize("button", [2, 3])
 async def test_other_buttons_drag_nothing(button: int) -> None:
-    app = BarApp(plan_of(26, 8, 14))
-    async with app.run_test(size=(100, 10)) as pilot:
-        bar = app.bar
+    async with bar_of(26, 8, 14) as (app, bar, pilot):
         at = (bar.handle_x, 1)
         await pilot._post_mouse_events([events.MouseDown], bar, at, button=button)
         assert app.mouse_captured is None
@@ -84,10 +250,7 @@ async def test_other_buttons_drag_nothing(button: int) -> None:
 
 
 async def test_moving_after_the_release_drags_nothing() -> None:
-    app = BarApp(plan_of(26, 8, 14))
-    async with app.run_test(size=(100, 10)) as pilot:
-        bar = app.bar
-        await grab(pilot, bar)
+    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
         await pilot.hover(bar, offset=(x_of(bar, 20), 1))
         await pilot.mouse_up(bar, offset=(x_of(bar, 20), 1))
         await pilot.hover(bar, offset=(70, 1))
@@ -95,10 +258,7 @@ async def test_moving_after_the_release_drags_nothing() -> None:
 
 
 async def test_resize_in_mid_drag_keeps_dragging() -> None:
-    app = BarApp(plan_of(26, 8, 14))
-    async with app.run_test(size=(100, 10)) as pilot:
-        bar = app.bar
-        await grab(pilot, bar)
+    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
         await pilot.hover(bar, offset=(x_of(bar, 20), 1))
         await pilot.resize_terminal(70, 12)
         assert bar.dragging
@@ -109,10 +269,7 @@ async def test_resize_in_mid_drag_keeps_dragging() -> None:
 
 
 async def test_a_dialog_in_mid_drag_puts_the_boundary_back() -> None:
-    app = BarApp(plan_of(26, 8, 14))
-    async with app.run_test(size=(100, 10)) as pilot:
-        bar = app.bar
-        await grab(pilot, bar)
+    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
         await pilot.hover(bar, offset=(20, 1))
         await app.push_screen(ModalScreen())
         await pilot.pause()
@@ -123,10 +280,7 @@ async def test_a_dialog_in_mid_drag_puts_the_boundary_back() -> None:
 
 async def test_a_lost_release_cannot_make_the_handle_jump() -> None:
     """Moves still in the queue when the capture is lost change nothing."""
-    app = BarApp(plan_of(26, 8, 14))
-    async with app.run_test(size=(100, 10)) as pilot:
-        bar = app.bar
-        await grab(pilot, bar)
+    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
         await pilot.hover(bar, offset=(60, 1))
         app.capture_mouse(None)
         await pilot.hover(bar, offset=(8, 1))
@@ -135,9 +289,7 @@ async def test_a_lost_release_cannot_make_the_handle_jump() -> None:
 
 async def test_a_release_outside_the_window_is_noticed() -> None:
     """The driver sends the missing MouseUp itself when a move comes unpressed."""
-    app = BarApp(plan_of(26, 8, 14))
-    async with app.run_test(size=(100, 10)) as pilot:
-        bar = app.bar
+    async with bar_of(26, 8, 14) as (app, bar, pilot):
         driver = app._driver
         assert driver is not None
         at, to = (bar.handle_x, bar.region.y + 1), x_of(bar, 20)
@@ -155,11 +307,10 @@ async def test_a_release_outside_the_window_is_noticed() -> None:
 
 
 async def test_a_click_beside_the_handles_picks_a_boundary_and_moves_nothing() -> None:
-    app = BarApp(plan_of(26, 8, 14))
-    async with app.run_test(size=(100, 10)) as pilot:
-        start, end = app.bar.geometry.span(1)
-        await pilot.click(app.bar, offset=((start + end) // 2, 1))
-        assert app.bar.picked == 1
+    async with bar_of(26, 8, 14) as (app, bar, pilot):
+        start, end = bar.geometry.span(1)
+        await pilot.click(bar, offset=((start + end) // 2, 1))
+        assert bar.picked == 1
         assert app.changes == []
 
 
@@ -174,9 +325,7 @@ async def test_a_grab_without_a_move_changes_nothing_on_a_narrow_bar() -> None:
 
 
 async def test_a_device_without_layers_can_be_given_some_by_mouse() -> None:
-    app = BarApp(plan_of(0, 34, 14))
-    async with app.run_test(size=(100, 10)) as pilot:
-        bar = app.bar
+    async with bar_of(0, 34, 14) as (app, bar, pilot):
         assert bar.geometry.span(0) == (0, 1)
         await pilot.press("left_square_bracket")
         await grab(pilot, bar)
@@ -186,10 +335,7 @@ async def test_a_device_without_layers_can_be_given_some_by_mouse() -> None:
 
 
 async def test_news_of_the_devices_leave_a_drag_alone() -> None:
-    app = BarApp(plan_of(26, 8, 14))
-    async with app.run_test(size=(100, 10)) as pilot:
-        bar = app.bar
-        await grab(pilot, bar)
+    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
         await pilot.hover(bar, offset=(x_of(bar, 20), 1))
         fuller = msgspec.structs.replace(scenes.MINI, free_bytes=scenes.GIB)
         app.editor.take(homelab(scenes.STUDIO, fuller, scenes.BOX))
@@ -200,7 +346,7 @@ async def test_news_of_the_devices_leave_a_drag_alone() -> None:
         assert bar.edit.misfits == {"mini/MTL0"}
 
 
-# --- picture ----------------------------------------------------------------
+# --- picture ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [20, 21, 33, 60, 80, 120, 200])
@@ -224,12 +370,11 @@ async def test_every_device_shows_its_letter_also_without_layers() -> None:
 
 
 async def test_too_much_shows_without_colour() -> None:
-    app = BarApp(plan_of(0, 48, 0))
-    async with app.run_test(size=(100, 10)):
-        text = text_of(app.bar)
+    async with bar_of(0, 48, 0) as (_, bar, _):
+        text = text_of(bar)
         assert "✗" in text
         assert "╱" in text
-        assert "✓" in text_of(app.bar) or "—" in text
+        assert "✓" in text_of(bar) or "—" in text
 
 
 async def test_ranges_say_bytes_and_output() -> None:
@@ -241,18 +386,203 @@ async def test_ranges_say_bytes_and_output() -> None:
 
 
 async def test_a_theme_change_recolours_the_bar() -> None:
-    app = BarApp(plan_of(20, 14, 14))
-    async with app.run_test(size=(100, 10)) as pilot:
-        before = app.bar.lines()[1]
+    async with bar_of(20, 14, 14) as (app, bar, pilot):
+        before = bar.lines()[1]
         app.theme = "textual-light"
         await pilot.pause()
-        assert app.bar.lines()[1] != before
+        assert bar.lines()[1] != before
 
 
 async def test_nothing_is_drawn_again_while_nothing_changes() -> None:
-    app = BarApp(plan_of(20, 14, 14))
-    async with app.run_test(size=(100, 10)) as pilot:
-        first = app.bar.lines()
-        app.bar.follow()
+    async with bar_of(20, 14, 14) as (_, bar, pilot):
+        first = bar.lines()
+        bar.follow()
         await pilot.pause()
-        assert app.bar.lines() is first
+        assert bar.lines() is first
+
+
+# --- keys ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "layers"),
+    [
+        (["right"], (27, 7, 14)),
+        (["left", "left"], (24, 10, 14)),
+        (["plus", "plus", "minus"], (27, 7, 14)),
+        (["shift+right"], (30, 4, 14)),
+        (["shift+left"], (22, 12, 14)),
+        (["home"], (0, 34, 14)),
+        (["end"], (34, 0, 14)),
+        (["right_square_bracket", "right"], (26, 9, 13)),
+        (["left_square_bracket", "left"], (26, 7, 15)),
+        (["right_square_bracket", "right_square_bracket", "left"], (25, 9, 14)),
+        (["equals_sign", "3", "0", "enter"], (30, 4, 14)),
+        (["enter", "3", "0", "equals_sign"], (30, 4, 14)),
+        (["equals_sign", "9", "9", "9", "enter"], (34, 0, 14)),
+        (["equals_sign", "0", "enter"], (0, 34, 14)),
+        (["equals_sign", "3", "0", "backspace", "enter"], (3, 31, 14)),
+        (["right_square_bracket", "enter", "5", "enter"], (26, 5, 17)),
+        (["greater_than_sign"], (8, 26, 14)),
+        (["right_square_bracket", "less_than_sign"], (8, 26, 14)),
+        (["right", "u"], (26, 8, 14)),
+        (["right", "right", "u", "U"], (28, 6, 14)),
+        (["right", "u", "ctrl+y"], (27, 7, 14)),
+    ],
+)
+async def test_keys(keys: list[str], layers: tuple[int, ...]) -> None:
+    async with bar_of(26, 8, 14) as (app, _, pilot):
+        await pilot.press(*keys)
+        assert app.layers == layers
+        assert app.finals[-1] == layers
+
+
+async def test_a_number_being_typed_shows_and_escape_forgets_it() -> None:
+    async with bar_of(26, 8, 14) as (app, bar, pilot):
+        await pilot.press("equals_sign")
+        assert "A gets ▏ of 34 layers" in text_of(bar)
+        await pilot.press("1", "2")
+        assert "A gets 12▏ of 34 layers" in text_of(bar)
+        await pilot.press("escape")
+        assert bar.typed is None
+        assert app.layers == (26, 8, 14)
+        assert app.changes == []
+
+
+async def test_digits_alone_type_nothing() -> None:
+    async with bar_of(26, 8, 14) as (app, bar, pilot):
+        await pilot.press("1", "2", "x", "enter", "enter")
+        assert bar.typed is None
+        assert app.changes == []
+
+
+async def test_more_layers_than_there_are_is_said() -> None:
+    async with bar_of(26, 8, 14) as (app, _, pilot):
+        await pilot.press("equals_sign", "6", "1", "enter")
+        assert app.layers == (34, 0, 14)
+        assert toasts(app) == ["At most 34 layers here: set to 34"]
+
+
+# --- what runs -------------------------------------------------------------
+
+
+def ghosts(app: BarApp) -> set[int]:
+    text = app.bar.lines()[1].text
+    return {x for x, cell in enumerate(text) if cell == "┊"}
+
+
+async def test_the_split_that_runs_stays_on_the_bar_while_dragging() -> None:
+    app = BarApp(plan_of(26, 8, 14))
+    app.editor.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
+    async with app.run_test(size=(100, 10)) as pilot:
+        bar = app.bar
+        assert ghosts(app) == set()
+        stood = bar.handle_x
+        await grab(pilot, bar)
+        await pilot.hover(bar, offset=(x_of(bar, 20), 1))
+        assert ghosts(app) == {stood}
+        await pilot.mouse_up(bar, offset=(x_of(bar, 20), 1))
+        assert ghosts(app) == {stood}
+        await pilot.press("right_square_bracket", "left")
+        assert len(ghosts(app)) == 2
+        ended = msgspec.structs.replace(scenes.idle(), seq=10)
+        app.editor.take(ended)
+        bar.follow()
+        assert ghosts(app) == set()
+
+
+async def test_the_split_that_runs_again_has_no_ghost() -> None:
+    app = BarApp(plan_of(26, 8, 14))
+    app.editor.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
+    async with app.run_test(size=(100, 10)) as pilot:
+        await pilot.press("left")
+        assert len(ghosts(app)) == 1
+        await pilot.press("u")
+        assert ghosts(app) == set()
+
+
+@pytest.mark.parametrize(
+    "state", [ClusterState.IDLE, ClusterState.FAILED, ClusterState.STOPPING]
+)
+async def test_what_does_not_run_leaves_no_ghost(state: ClusterState) -> None:
+    app = BarApp(plan_of(26, 8, 14))
+    ended = msgspec.structs.replace(scenes.homelab_serving(), seq=9, state=state)
+    app.editor.take(ended)
+    async with app.run_test(size=(100, 10)) as pilot:
+        await pilot.press("shift+left")
+        assert ghosts(app) == set()
+
+
+async def test_another_order_of_devices_has_no_ghost() -> None:
+    app = BarApp(plan_of(26, 8, 14))
+    app.editor.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
+    async with app.run_test(size=(100, 10)) as pilot:
+        await pilot.press("greater_than_sign")
+        assert ghosts(app) == set()
+
+
+async def test_a_reorder_keeps_letters_and_follows_the_device() -> None:
+    async with bar_of(26, 8, 14) as (app, bar, pilot):
+        await pilot.press("greater_than_sign")
+        names = text_of(bar).splitlines()[0]
+        assert names.index("B mini MTL0") < names.index("A studio MTL0")
+        assert bar.picked == 1
+        await pilot.press("less_than_sign")
+        assert app.layers == (26, 8, 14)
+
+
+async def test_the_boundary_most_likely_meant_is_picked_first() -> None:
+    async with bar_of(0, 34, 14) as (_, bar, _):
+        assert bar.picked == 1
+
+
+async def test_the_head_cpu_stays_first() -> None:
+    ids = ("studio/CPU", "mini/MTL0", "box/CUDA0")
+    app = BarApp(plan_of(6, 20, 22, ids=ids))
+    async with app.run_test(size=(100, 10)) as pilot:
+        await pilot.press("greater_than_sign")
+        assert app.layers == (6, 20, 22)
+        assert app.changes == []
+
+
+async def test_undo_at_the_beginning_changes_nothing() -> None:
+    async with bar_of(26, 8, 14) as (app, _, pilot):
+        await pilot.press("u", "U")
+        assert app.changes == []
+
+
+async def test_a_drag_is_one_step_of_undo() -> None:
+    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
+        for position in (25, 20, 15, 10):
+            await pilot.hover(bar, offset=(x_of(bar, position), 1))
+        await pilot.mouse_up(bar, offset=(x_of(bar, 10), 1))
+        await pilot.press("u")
+        assert app.layers == (26, 8, 14)
+
+
+async def test_a_plan_for_other_devices_is_a_step_of_undo_like_any_other() -> None:
+    async with bar_of(26, 8, 14) as (app, bar, pilot):
+        await pilot.press("right")
+        app.editor.put(plan_of(24, 24), scenes.GLM)
+        bar.follow()
+        assert bar.n_boundaries == 1
+        await pilot.press("u")
+        assert app.layers == (27, 7, 14)
+        await pilot.press("u", "U", "U")
+        assert bar.n_boundaries == 1
+
+
+async def test_one_device_alone_has_nothing_to_move() -> None:
+    async with bar_of(48) as (app, bar, pilot):
+        await pilot.press("right", "end", "equals_sign", "3", "enter", "u")
+        await pilot.click(bar, offset=(20, 1))
+        assert app.layers == (48,)
+        assert app.changes == []
+
+
+async def test_an_empty_bar_takes_any_key() -> None:
+    app = BarApp(None)
+    async with app.run_test(size=(100, 10)) as pilot:
+        await pilot.press("right", "equals_sign", "3", "enter", "u", "escape")
+        assert app.changes == []
+        assert text_of(app.bar) == ""

@@ -1,21 +1,34 @@
-"""The Traffic screen: sorting, filtering, pausing, and what each row says."""
+"""The Traffic screen: sorting, filtering, pausing, rows, and the histogram of one."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import msgspec
 import pytest
+from textual.app import ComposeResult
 from textual.pilot import Pilot
 
 from backends.state import Acceptance, Generation, Link, LinkCommand, Speed
 from tests.tui.helpers import screen_text, text_of, until
-from tests.tui.links import BOX, MINI, PLAIN
+from tests.tui.links import BOX, MINI, PLAIN, buckets
 from tests.tui.scripted import ScriptedCluster
-from tests.tui.stages import ScreenStage
+from tests.tui.stages import ScreenStage, Stage
 from tests.tui.test_traffic_snapshots import traffic
 from tui.model.quantities import us_text
-from tui.screens.traffic.detail import NO_TIMES, TrafficDetail
+from tui.screens.traffic.detail import (
+    NO_CALLS,
+    NO_TIMES,
+    Axis,
+    TrafficDetail,
+    axis_of,
+    bars_of,
+    heights_of,
+    labels_of,
+    place_of,
+)
 from tui.screens.traffic.screen import (
     COLUMNS,
     NAME_CELLS,
@@ -23,7 +36,7 @@ from tui.screens.traffic.screen import (
     TrafficScreen,
     alerts_of,
 )
-from tui.screens.traffic.table import TrafficTable
+from tui.screens.traffic.table import TrafficRow, TrafficTable
 from tui.widgets.inputs import FilterBar
 
 
@@ -50,11 +63,19 @@ class Traffic(ScreenStage):
         await until(pilot, lambda: self.table.row_count == rows)
 
 
+@asynccontextmanager
+async def filled(
+    *links: Link, width: int = 120
+) -> AsyncIterator[tuple[Traffic, Pilot[None]]]:
+    app = Traffic(*links)
+    async with app.run_test(size=(width, 36)) as pilot:
+        await app.fill(pilot)
+        yield app, pilot
+
+
 async def test_a_pass_of_several_tokens_says_so() -> None:
     made = Generation(tokens_per_pass=4.0, trips_per_pass=1.0, tokens_from="server")
-    app = Traffic(msgspec.structs.replace(MINI, generation=made))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await app.fill(pilot)
+    async with filled(msgspec.structs.replace(MINI, generation=made)) as (app, pilot):
         speed = Speed(acceptance=Acceptance(drafted=8, accepted=6, passes=1))
         shown = msgspec.structs.replace(traffic(*app.links), speed=speed)
         app.traffic.show_snapshot(shown)
@@ -68,9 +89,7 @@ def link_of(name: str, **counts: int) -> Link:
 
 
 async def test_numbers_sort_from_the_largest_and_the_cursor_stays() -> None:
-    app = Traffic(MINI)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await app.fill(pilot)
+    async with filled(MINI) as (app, pilot):
         await pilot.press("j")
         assert app.table.pointed is not None
         assert app.table.pointed.command == "GET_TENSOR"
@@ -124,18 +143,14 @@ def test_the_figures_of_links_fit_where_they_appear(paired: bool) -> None:
 
 
 async def test_a_click_on_a_header_sorts() -> None:
-    app = Traffic(MINI, BOX)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await app.fill(pilot)
+    async with filled(MINI, BOX) as (app, pilot):
         await pilot.click(TrafficTable, offset=(13, 0))
         await until(pilot, lambda: app.table.order.column == "command")
         assert app.rows() == sorted(app.rows())
 
 
 async def test_rows_follow_their_figures() -> None:
-    app = Traffic(link_of("mini", A=5, B=9))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await app.fill(pilot)
+    async with filled(link_of("mini", A=5, B=9)) as (app, pilot):
         await pilot.press("o", "o")
         assert app.rows() == ["B", "A"]
         app.traffic.show_snapshot(traffic(link_of("mini", A=50, B=9, C=1)))
@@ -145,9 +160,7 @@ async def test_rows_follow_their_figures() -> None:
 
 
 async def test_the_filter_keeps_rows_with_every_word() -> None:
-    app = Traffic(MINI, BOX)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await app.fill(pilot)
+    async with filled(MINI, BOX) as (app, pilot):
         await pilot.press("slash", *"box", "space", *"graph")
         await until(pilot, lambda: app.table.row_count == 2)
         assert app.rows() == ["GRAPH_COMPUTE", "GRAPH_RECOMPUTE"]
@@ -169,9 +182,7 @@ async def test_a_filter_that_nothing_matches_says_so() -> None:
 
 
 async def test_the_detail_follows_the_cursor_and_the_figures() -> None:
-    app = Traffic(MINI)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await app.fill(pilot)
+    async with filled(MINI) as (app, pilot):
         detail = app.traffic.query_one(TrafficDetail)
         await pilot.press("j")
         await until(pilot, lambda: "mini GET_TENSOR" in text_of(detail))
@@ -191,9 +202,7 @@ async def test_the_detail_follows_the_cursor_and_the_figures() -> None:
 
 
 async def test_median_worker_export_and_copy() -> None:
-    app = Traffic(MINI, BOX)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await app.fill(pilot)
+    async with filled(MINI, BOX) as (app, pilot):
         await pilot.press("v", "w", "x")
         await pilot.pause()
         assert app.traffic.waterfall.median
@@ -206,9 +215,7 @@ async def test_median_worker_export_and_copy() -> None:
 
 async def test_names_are_no_markup() -> None:
     name = "[red]x"
-    app = Traffic(link_of(name, **{"[/]": 3}))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await app.fill(pilot)
+    async with filled(link_of(name, **{"[/]": 3})) as (app, pilot):
         await pilot.press("w")
         refusing = msgspec.structs.replace(app.links[0], refused=2)
         app.traffic.show_snapshot(traffic(refusing))
@@ -217,9 +224,7 @@ async def test_names_are_no_markup() -> None:
 
 
 async def test_links_say_how_fast_they_are_and_why_not() -> None:
-    app = Traffic(MINI, PLAIN)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await app.fill(pilot)
+    async with filled(MINI, PLAIN) as (app, pilot):
         moving = msgspec.structs.replace(
             MINI, bytes_per_s_up=400_000.0, bytes_per_s_down=100_000.0
         )
@@ -246,9 +251,7 @@ async def test_a_pair_tells_what_stayed_home_and_what_crossed() -> None:
         weight_bytes_home=1 << 29,
         weight_bytes_sent=0,
     )
-    app = Traffic(paired, PLAIN)
-    async with app.run_test(size=(190, 36)) as pilot:
-        await app.fill(pilot)
+    async with filled(paired, PLAIN, width=190) as (app, pilot):
         await until(pilot, lambda: "crossed up" in screen_text(app))
         head, mini, _ = text_of(app.traffic.query_one(LinkFigures)).splitlines()
         assert head.split()[-7:-2] == ["home", "crossed", "up", "crossed", "down"]
@@ -274,9 +277,7 @@ async def test_each_command_tells_what_crossed_for_it() -> None:
     whole = {"wire_bytes_up": 60, "wire_bytes_down": 58}
     own = {"overhead_bytes_up": 3, "overhead_bytes_down": 4}
     paired = msgspec.structs.replace(MINI, commands=said, **whole, **own)
-    app = Traffic(MINI)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await app.fill(pilot)
+    async with filled(MINI) as (app, pilot):
         assert "crossed" not in app.table.column_keys
         app.traffic.show_snapshot(traffic(paired))
         await until(pilot, lambda: "crossed" in app.table.column_keys)
@@ -301,3 +302,119 @@ def test_alerts_name_what_is_wrong() -> None:
     link = Link(worker="a", refused=2, waiting=("x", "y"))
     assert alerts_of([link]) == "a: 2 refused · a: 2 waiting"
     assert alerts_of([Link(worker="a", unanswered_ms=3200.0)]) == "a: silent 3 s"
+
+
+# --- the histogram of one command -----------------------------------------------------
+
+
+SLOW = buckets(4000, 9_800.0)
+
+
+@pytest.mark.parametrize(
+    ("times_us", "axis"),
+    [
+        ((), Axis(0, 6)),
+        ((38.0, 410.0), Axis(1, 3)),
+        ((9_800.0,), Axis(3, 5)),
+        ((0.8, 2_000_000.0), Axis(-1, 7)),
+        ((0.0, 3.0), Axis(-1, 1)),
+        ((1_000.0, 1_000.0), Axis(3, 5)),
+    ],
+)
+def test_an_axis_is_of_whole_decades(times_us: tuple[float, ...], axis: Axis) -> None:
+    assert axis_of(times_us) == axis
+
+
+def test_places_on_the_axis_are_powers_of_ten() -> None:
+    axis = Axis(0, 6)
+    assert [place_of(10.0**n, axis, 60) for n in range(6)] == list(range(0, 60, 10))
+    assert place_of(0.01, axis, 60) == 0
+    assert place_of(1e9, axis, 60) == 59
+
+
+@pytest.mark.parametrize("room", [10, 39, 67, 240])
+def test_every_call_is_in_some_cell(room: int) -> None:
+    axis = axis_of([upper for upper, _ in SLOW])
+    heights = heights_of(SLOW, axis, room)
+    assert len(heights) == room
+    assert sum(heights) == pytest.approx(sum(count for _, count in SLOW))
+
+
+def test_a_bucket_wider_than_a_cell_leaves_no_gap() -> None:
+    heights = heights_of(((10_485.759, 80),), Axis(3, 5), 400)
+    filled = [at for at, height in enumerate(heights) if height]
+    assert len(filled) > 5
+    assert filled == list(range(filled[0], filled[-1] + 1))
+
+
+def test_what_is_off_the_axis_counts_at_its_ends() -> None:
+    heights = heights_of(((0.001, 3), (4.5e6, 2)), Axis(0, 6), 20)
+    assert [heights[0], heights[-1]] == pytest.approx([3, 2])
+
+
+def test_bars_are_to_scale_and_nothing_vanishes() -> None:
+    assert bars_of([0, 1, 4, 8, 0.001], 2) == ["   █ ", " ▂██▁"]
+    assert bars_of([0, 0], 2) == ["  ", "  "]
+
+
+@pytest.mark.parametrize(
+    ("axis", "room", "text"),
+    [
+        (Axis(0, 6), 60, "1 µs      10        100       1 ms      10        100"),
+        (Axis(1, 3), 40, "10 µs               100"),
+        (Axis(-1, 1), 40, "100 ns              1 µs"),
+    ],
+)
+def test_labels_say_their_units(axis: Axis, room: int, text: str) -> None:
+    assert labels_of(axis, room, room + 2).startswith(text)
+
+
+def test_labels_that_collide_are_left_out() -> None:
+    assert labels_of(Axis(0, 6), 12, 14) == "1 µs  1 ms 1 s"
+
+
+class DetailStage(Stage):
+    """One row in detail."""
+
+    def __init__(self, figures: LinkCommand) -> None:
+        super().__init__()
+        self.detail = TrafficDetail()
+        self.figures = figures
+
+    def compose(self) -> ComposeResult:
+        yield self.detail
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.detail.row = TrafficRow("mini", "GET_TENSOR", self.figures)
+
+
+async def shown(figures: LinkCommand, width: int, height: int) -> list[str]:
+    app = DetailStage(figures)
+    async with app.run_test(size=(width, 24)) as pilot:
+        app.detail.styles.height = height
+        await pilot.pause()
+        return text_of(app.detail).splitlines()
+
+
+@pytest.mark.parametrize(("width", "height"), [(48, 20), (76, 5), (116, 8)])
+async def test_marks_stand_under_their_bars(width: int, height: int) -> None:
+    lines = await shown(MINI.commands["GET_TENSOR"], width, height)
+    bars, marks, labels = lines[-4:-2], lines[-2], lines[-1]
+    assert len(lines) == min(height, 3 + 12 + 2)
+    assert bars[-1][marks.index("●")] == "█"
+    assert bars[-1][marks.index("▲")] == "▁"
+    assert labels.strip().startswith("1 ms")
+    assert all(len(line) <= width for line in lines)
+    assert any("┤" in line for line in lines)
+
+
+async def test_a_command_without_replies_has_no_times() -> None:
+    assert NO_TIMES in (await shown(LinkCommand(count=7), 76, 5))[0]
+    assert NO_CALLS in (await shown(LinkCommand(), 76, 5))[0]
+
+
+async def test_times_without_a_histogram_still_have_their_marks() -> None:
+    figures = LinkCommand(count=3, p50_us=38.0, p99_us=410.0)
+    lines = await shown(figures, 76, 8)
+    assert lines[-2].index("●") < lines[-2].index("◆")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 from textual.app import ComposeResult
+from textual.pilot import Pilot
 
 from backends.state import Link, Pass
 from tests.tui.helpers import text_of
@@ -60,6 +64,15 @@ class WaterfallStage(Stage):
 
     def count(self, name: str) -> list[int]:
         return [self.row(name).count(glyph) for glyph in GLYPHS]
+
+
+@asynccontextmanager
+async def drawn(
+    width: int, height: int
+) -> AsyncIterator[tuple[WaterfallStage, Pilot[None]]]:
+    app = WaterfallStage()
+    async with app.run_test(size=(width, height)) as pilot:
+        yield app, pilot
 
 
 # --- arithmetic ----------------------------------------------------------------------
@@ -154,8 +167,7 @@ def test_times_have_one_width(value: float | None) -> None:
 
 
 async def test_rows_are_to_one_scale() -> None:
-    app = WaterfallStage()
-    async with app.run_test(size=(119, 5)) as pilot:
+    async with drawn(119, 5) as (app, pilot):
         half = token(20, 5, 15, 5, 5)
         app.waterfall.show(
             (Link(worker="mini", passes=(USUAL,)), Link(worker="box", passes=(half,)))
@@ -175,8 +187,7 @@ async def test_rows_are_to_one_scale() -> None:
 
 
 async def test_equal_neighbours_are_one_segment() -> None:
-    app = WaterfallStage()
-    async with app.run_test(size=(119, 5)) as pilot:
+    async with drawn(119, 5) as (app, pilot):
         app.waterfall.show((Link(worker="mini", passes=(USUAL,)),))
         await pilot.pause()
         strip = app.waterfall.render_line(2)
@@ -186,8 +197,7 @@ async def test_equal_neighbours_are_one_segment() -> None:
 
 
 async def test_the_median_stands_for_the_latest_tokens() -> None:
-    app = WaterfallStage()
-    async with app.run_test(size=(119, 5)) as pilot:
+    async with drawn(119, 5) as (app, pilot):
         tokens = (USUAL, token(60, 10, 30, 10, 10))
         app.waterfall.show((Link(worker="mini", passes=tokens),))
         await pilot.pause()
@@ -200,8 +210,7 @@ async def test_the_median_stands_for_the_latest_tokens() -> None:
 
 
 async def test_earlier_tokens_are_below_the_newest_last() -> None:
-    app = WaterfallStage()
-    async with app.run_test(size=(119, 8)) as pilot:
+    async with drawn(119, 8) as (app, pilot):
         tokens = tuple(token(10 + n, 0, 5, 0, 0) for n in range(9))
         app.waterfall.show((Link(worker="mini", passes=tokens),))
         await pilot.pause()
@@ -211,8 +220,7 @@ async def test_earlier_tokens_are_below_the_newest_last() -> None:
 
 
 async def test_one_worker_alone() -> None:
-    app = WaterfallStage()
-    async with app.run_test(size=(119, 6)) as pilot:
+    async with drawn(119, 6) as (app, pilot):
         links = tuple(Link(worker=name, passes=(USUAL,)) for name in ("mini", "box"))
         app.waterfall.show(links)
         seen = []
@@ -224,8 +232,7 @@ async def test_one_worker_alone() -> None:
 
 
 async def test_what_goes_past_the_scale_is_marked() -> None:
-    app = WaterfallStage()
-    async with app.run_test(size=(119, 5)) as pilot:
+    async with drawn(119, 5) as (app, pilot):
         passes = (*[USUAL] * 9, token(900, 0, 0, 0, 0))
         app.waterfall.show((Link(worker="mini", passes=passes),))
         await pilot.pause()
@@ -234,8 +241,7 @@ async def test_what_goes_past_the_scale_is_marked() -> None:
 
 
 async def test_little_room_keeps_bars_and_totals() -> None:
-    app = WaterfallStage()
-    async with app.run_test(size=(56, 3)) as pilot:
+    async with drawn(56, 3) as (app, pilot):
         app.waterfall.show((Link(worker="mini", passes=(USUAL,)),))
         await pilot.pause()
         assert len(app.row("mini").split()) == 3
@@ -245,8 +251,7 @@ async def test_little_room_keeps_bars_and_totals() -> None:
 
 
 async def test_it_says_why_there_is_nothing() -> None:
-    app = WaterfallStage()
-    async with app.run_test(size=(80, 5)) as pilot:
+    async with drawn(80, 5) as (app, pilot):
         for links, running, said in (
             ((), False, NOTHING_RUNS),
             ((), True, NO_RELAYS),

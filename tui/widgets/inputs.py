@@ -47,11 +47,9 @@ class ChoosyInput(LineInput):
     """Leaves what it does not take to the keys of the dialog, such as ``?``."""
 
     def takes(self, character: str) -> bool:
-        """True if the field accepts the character."""
         raise NotImplementedError
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        """True if the field accepts the key as text, before any binding."""
         return bool(character and character.isprintable() and self.takes(character))
 
     async def _on_key(self, event: events.Key) -> None:
@@ -283,7 +281,6 @@ class FilterBar(Horizontal):
 
     @property
     def text(self) -> str:
-        """The filter as typed."""
         return self._input.value
 
     def fill(self, text: str) -> None:

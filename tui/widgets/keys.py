@@ -62,7 +62,6 @@ def _written(app: App[Any], key: str) -> str:
 
 
 def takes_text(widget: Widget | None) -> bool:
-    """True if the widget takes letters as text."""
     return isinstance(widget, Input | TextArea)
 
 

@@ -181,7 +181,6 @@ class MarkdownRows:
 
     @property
     def rows(self) -> list[Strip]:
-        """All of them, from the top."""
         return self._finished + self._last
 
     def add(self, text: str) -> None:

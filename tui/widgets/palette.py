@@ -50,11 +50,9 @@ class Palette:
         self.handle = Style(color=colours["foreground"], bold=True)
 
     def device(self, number: int) -> Style:
-        """Text in a device's colour; devices count from 0."""
         return Style(color=self._device(number))
 
     def fill(self, number: int) -> Style:
-        """Letters on a device's colour."""
         return Style(
             color=self._colours["device-text"], bgcolor=self._device(number), bold=True
         )

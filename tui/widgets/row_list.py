@@ -74,7 +74,6 @@ class RowList(StripWidget):
         return min(max(self.selected - rows // 2, 0), last)
 
     def move(self, by: int) -> None:
-        """Move the cursor by rows, as far as there are any."""
         self.selected += by
 
     def action_select(self, by: int) -> None:

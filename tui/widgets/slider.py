@@ -105,7 +105,6 @@ class Scale:
 
 
 def value_text(value: float) -> str:
-    """A value in three figures, 0 as it is."""
     return three_figures(value) if value else "0"
 
 
@@ -179,7 +178,6 @@ class Slider(NumberStrip, can_focus=True):
 
     @property
     def track_width(self) -> int:
-        """Columns of the track."""
         return max(self.content_size.width - LABEL_WIDTH - VALUE_WIDTH, 1)
 
     @property

@@ -61,7 +61,6 @@ def bar_cells(part: float, whole: float, width: int) -> int:
 def memory_bar(
     part: float, whole: float, width: int, *, full: Style, empty: Style
 ) -> list[Part]:
-    """The bar as parts of a line."""
     filled = bar_cells(part, whole, width)
     return [(FULL * filled, full), (EMPTY * (width - filled), empty)]
 
@@ -90,7 +89,6 @@ def spread(left: Sequence[Part], right: Sequence[Part], width: int) -> Strip:
 
 
 def parts_width(parts: Iterable[Part]) -> int:
-    """Columns the parts take."""
     return sum(cell_len(safe_line(text)) for text, _ in parts)
 
 
@@ -166,7 +164,6 @@ def retitle(widget: Widget, title: str) -> None:
 
 
 def resubtitle(widget: Widget, title: str) -> None:
-    """The same for a border's subtitle."""
     said = Content(safe_line(title))
     if widget.border_subtitle != said.markup:
         widget.border_subtitle = said
@@ -200,7 +197,6 @@ class StripWidget(Widget):
 
     @property
     def palette(self) -> Palette:
-        """The present theme's styles."""
         return palette_from(self.app.theme_variables)
 
     def draw(self, width: int, height: int) -> list[Strip]:

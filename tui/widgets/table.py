@@ -110,7 +110,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
 
     @property
     def all_rows(self) -> Sequence[Row]:
-        """The rows there are, the filtered ones too."""
         raise NotImplementedError
 
     def arranged(self) -> Sequence[Row]:
@@ -126,7 +125,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
         raise NotImplementedError
 
     def title_of(self, column: TableColumn[Row]) -> str:
-        """A column's title, with an arrow if it sorts."""
         arrow = "▼" if self.falls(self.order) else "▲"
         sign = arrow if column.key == self.order.column else ""
         return f"{sign}{column.label}" if column.right else f"{column.label}{sign}"
@@ -147,7 +145,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
 
     @property
     def shown(self) -> list[Row]:
-        """The rows listed, top to bottom."""
         return list(self._shown.values())
 
     @property
@@ -158,22 +155,18 @@ class SortableTable(DataTable[Text], Generic[Row]):
 
     @property
     def column_keys(self) -> list[str]:
-        """The columns shown, left to right."""
         return [column.key for column in self._layout]
 
     def set_filter(self, query: str) -> None:
-        """List only what matches."""
         self.query_text = query
         self.list_rows(follow=True)
 
     def set_order(self, order: SortOrder) -> None:
-        """Sort otherwise."""
         self.order = order
         self.label_columns()
         self.list_rows(follow=True)
 
     def move(self, rows: int) -> None:
-        """Move the cursor by rows."""
         last = max(0, len(self._shown) - 1)
         row = min(max(self.cursor_row + rows, 0), last)
         self.move_cursor(row=row, animate=False)
@@ -277,7 +270,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
         return Text(title.rjust(width) if column.right else title)
 
     def label_columns(self) -> None:
-        """Draw the titles again."""
         titles = {column.key: self._label(column) for column in self._layout}
         for key, shown in self.columns.items():
             shown.label = titles[key.value or ""]

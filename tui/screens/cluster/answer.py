@@ -49,7 +49,6 @@ def speaker_of(model_name: str) -> str:
 
 
 def names_width(speaker: str) -> int:
-    """Cells the column of names takes beside this model."""
     return max(cell_len("you"), cell_len(speaker)) + 2
 
 
@@ -168,7 +167,6 @@ class ChatReasoning(Vertical):
         yield self._head
 
     def add(self, text: str) -> None:
-        """Take in more reasoning."""
         if not self.text:
             self.add_class("-some")
             self.mount(self._body)

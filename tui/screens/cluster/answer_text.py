@@ -91,7 +91,6 @@ class AnswerText(Widget):
         """Of all rows that are painted together: finding it takes longer than a row."""
 
     def add(self, text: str) -> None:
-        """Take in more, and paint the rows that became others."""
         self.text += text
         if len(text) > PIECE_CHARS:
             self._draw_anew()

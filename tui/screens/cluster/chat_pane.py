@@ -50,12 +50,10 @@ class PromptHistory:
         return None
 
     def replace(self, prompts: Iterable[str]) -> None:
-        """Set all prompts, oldest first."""
         self._prompts = [prompt for prompt in prompts if prompt.strip()]
         self._position = len(self._prompts)
 
     def add(self, prompt: str) -> None:
-        """Remember a prompt and stand at an empty draft."""
         if self._prompts[-1:] != [prompt]:
             self._prompts.append(prompt)
         self._position = len(self._prompts)
@@ -191,7 +189,6 @@ class Composer(TextArea):
             self.write(self._draft)
 
     def write(self, text: str) -> None:
-        """Put text in place of what is there, cursor at its end."""
         self.load_text(text)
         self.move_cursor(self.document.end)
 
@@ -317,7 +314,6 @@ class ChatPane(Widget):
 
     @property
     def answering(self) -> bool:
-        """True if an answer comes, or was just requested."""
         coming = self._state is not None and self._state.answering is not None
         return coming or self._asked_at is not None
 
@@ -352,7 +348,6 @@ class ChatPane(Widget):
         self._settle()
 
     def set_model(self, name: str) -> None:
-        """Name the speaker of answers to come."""
         self._transcript.set_speaker(speaker_of(name))
 
     def focus_default(self) -> None:

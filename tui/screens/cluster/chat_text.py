@@ -172,5 +172,4 @@ def settings_text(sampling: Sampling) -> Iterator[str]:
 
 
 def failure_text(failure: Failure) -> str:
-    """The failure as one sentence."""
     return failure.sentence.rstrip(".") + "."

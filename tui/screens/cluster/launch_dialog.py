@@ -82,11 +82,9 @@ class LaunchRow(Vertical):
         return self.field.value
 
     def put(self, text: str) -> None:
-        """Write into the field."""
         self.field.value = text
 
     def say(self, hint: str, wrong: str) -> None:
-        """Show what is worth knowing, and what is wrong."""
         self._hint.update(hint)
         self._wrong.update(wrong)
         self.set_class(bool(wrong), "-wrong")

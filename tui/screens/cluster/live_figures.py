@@ -85,7 +85,6 @@ class LiveColumn(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """The whole width."""
         return self.label_cells + self.value_cells
 
 
@@ -124,7 +123,6 @@ def columns_of(facts: LiveFacts, room: int, rows: int) -> list[LiveColumn]:
 
 
 def columns_width(columns: Sequence[LiveColumn]) -> int:
-    """Cells of the columns and the gaps after them."""
     return sum(column.cells + GAP_CELLS for column in columns)
 
 

@@ -210,7 +210,6 @@ def exit_text(failure: Failure) -> str:
 
 
 def failure_text(failure: Failure) -> str:
-    """The failure as plain text."""
     command = f"$ {join(failure.argv)}" if failure.argv else ""
     head = [failure.what, failure.hint, command, exit_text(failure)]
     return "\n".join([*filter(None, head), *failure.log_tail])
@@ -380,7 +379,6 @@ peer whose own does not fit.
             graph.history, graph.version = rates, rates.version
 
     def fold(self, folded: bool) -> None:
-        """Become one line, or all of it."""
         self.set_class(folded, "-folded")
         self._show_line()
 

@@ -117,7 +117,6 @@ class PeerBlock:
 
     @property
     def n_rows(self) -> int:
-        """Lines it takes."""
         return 1 + len(self.peer.devices) + len(self._below())
 
     def strips(self, palette: Palette) -> list[Strip]:
@@ -444,7 +443,6 @@ the split does not use shows what is taken now. The letter is the device's in th
 
     @property
     def peer(self) -> Peer | None:
-        """The selected one."""
         return self.peers[self.selected] if self.selected < len(self.peers) else None
 
     def copyable(self) -> Copyable | None:

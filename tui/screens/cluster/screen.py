@@ -122,9 +122,7 @@ _WHY_NOT = {
 class Pane(Protocol):
     """The interface of a pane to the screen."""
 
-    def focus_default(self) -> None:
-        """Focus what one works with in this pane."""
-        ...
+    def focus_default(self) -> None: ...
 
 
 class ClusterScreen(ConsoleScreen):
@@ -247,7 +245,6 @@ class ClusterScreen(ConsoleScreen):
 
     @property
     def zooms(self) -> bool:
-        """True if one pane has the whole screen."""
         return bool(self.zoomed)
 
     def on_resize(self) -> None:

@@ -59,7 +59,6 @@ class BarGeometry:
 
     @cached_property
     def positions(self) -> tuple[int, ...]:
-        """Layers before each boundary."""
         return tuple(accumulate(self.counts))[:-1]
 
     @cached_property
@@ -84,7 +83,6 @@ class BarGeometry:
         return start, max(start, self.width)
 
     def position_at(self, index: int, x: float) -> int:
-        """Layers before a boundary whose handle is dragged to column ``x``."""
         if not self.spare:
             return self.positions[index]
         position = (x - self._handle_offset(index)) * self.total / self.spare
@@ -102,7 +100,6 @@ class BarGeometry:
         return near
 
     def segment_at(self, x: int) -> int:
-        """The segment at a column."""
         return sum(self.handle_x(index) < x for index in range(len(self.positions)))
 
     def layer_edges(self, index: int) -> frozenset[int]:
@@ -186,7 +183,6 @@ class BarPicture:
         return lines[:height]
 
     def bar_line(self, with_letters: bool) -> Strip:
-        """A row of the bar itself."""
         cells: list[Part] = []
         for index, share in enumerate(self.edit.split.shares):
             cells += self._segment(index, share, with_letters)
@@ -359,7 +355,6 @@ device has. Nothing runs until you launch.
 
     @property
     def geometry(self) -> BarGeometry:
-        """The places of segments and handles at the present width."""
         counts = self.edit.counts if self.edit else (1,)
         return BarGeometry(self.content_size.width, counts)
 

@@ -222,7 +222,6 @@ class SplitPane(Widget, can_focus=True):
         yield self._verdict
 
     def head_columns(self, headed: bool) -> None:
-        """Name the columns of the table, if there is a row for that."""
         self._table.headed = headed
 
     def follow(self) -> None:

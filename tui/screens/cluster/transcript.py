@@ -42,7 +42,6 @@ class ShownTurn(NamedTuple):
 
     @property
     def widgets(self) -> tuple[Widget, Widget]:
-        """Both, from top to bottom."""
         return self.question, self.answer
 
     def mark(self, chosen: bool) -> None:
@@ -55,7 +54,6 @@ def key_of(turn: Turn) -> Key:
 
 
 def speaker_in(turn: Turn, otherwise: str) -> str:
-    """The speaker's name for the model that answered, if it is known."""
     model = turn.reply.model
     return speaker_of(model_name(model)) if model else otherwise
 

@@ -70,16 +70,10 @@ def added_ms(link: Link, lab: Lab | None) -> float | None:
 
 
 def total_added_ms(links: Sequence[Link], labs: Mapping[str, Lab | None]) -> float:
-    """The time that the labs of all links add to a token."""
     return sum(added_ms(link, labs.get(link.worker)) or 0.0 for link in links)
 
 
 def own_ms(links: Sequence[Link]) -> float | None:
-    """The time of a token without any lab; None if a part was not measured.
-
-    The head's own time, and per link compute, wait and the real round trips. A link's
-    *head* part holds the other links as well, so these are taken off again.
-    """
     busy = [_busy_ms(link) for link in links]
     heads = [link.head_ms_per_token for link in links]
     known_busy = [part for part in busy if part is not None]
@@ -100,7 +94,6 @@ def forecast(
 
 
 def rate_at(own: float, added: float) -> float:
-    """Tokens per second when a token takes its own time and something on top."""
     return MS_PER_S / (own + added)
 
 
@@ -136,7 +129,6 @@ class Sample(NamedTuple):
 
     @property
     def own_ms(self) -> float:
-        """The time of a token without any lab."""
         return MS_PER_S / self.tok_per_s - self.added_ms
 
 

@@ -91,7 +91,6 @@ def preset_of(lab: Lab | None) -> Preset | None:
 
 
 def preset_named(preset_id: str) -> Preset:
-    """A preset by its id."""
     return next(preset for preset in PRESETS if preset.id == preset_id)
 
 

@@ -93,7 +93,6 @@ class LogFeed:
         self.view.feed(text)
 
     def title(self) -> Content:
-        """The name, and how the process is or ended."""
         from textual.content import Content
 
         sign, style = self._sign()

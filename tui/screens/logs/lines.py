@@ -47,11 +47,9 @@ class LogBuffer:
 
     @property
     def end(self) -> int:
-        """Number the next line will get."""
         return self.first + len(self._lines)
 
     def numbers(self) -> range:
-        """Numbers of all lines kept."""
         return range(self.first, self.end)
 
     def __iter__(self) -> Iterator[str]:
@@ -130,7 +128,6 @@ class LogFilter:
         return self.pattern.search(line) is not None
 
     def spans(self, line: str) -> list[tuple[int, int]]:
-        """The matches of the filter in a line, for highlighting."""
         found = (match.span() for match in self.pattern.finditer(line))
         return [(start, end) for start, end in found if end > start]
 
@@ -193,7 +190,6 @@ class LogRows:
         return self._rows[index]
 
     def line_numbers(self) -> Iterator[int]:
-        """Numbers of the lines that have rows, each once."""
         return (row.number for row in self._rows if row.start == 0)
 
     def extend(self, changed: int) -> int:

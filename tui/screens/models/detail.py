@@ -56,7 +56,6 @@ class ModelDetail(VerticalScroll, can_focus=False):
         self._show([_title(model.name), said, _path(model.path)], [])
 
     def show_problem(self, model: ModelFile, problem: str) -> None:
-        """Show why the header cannot be read."""
         said = Content.styled(safe_line(problem), "$bad")
         self._show([_title(model.name), said, _path(model.path)], [])
 
@@ -73,7 +72,6 @@ class ModelDetail(VerticalScroll, can_focus=False):
 
 
 def fact_lines(info: ModelInfo) -> list[Content]:
-    """The facts of a model, line by line."""
     return [
         _title(info.name or info.path.rpartition("/")[2]),
         Content(f"{safe_line(info.arch)} · {info.n_layer} layers + output"),

@@ -42,7 +42,6 @@ async def watch_catalogue(
 
 
 def full_path(text: str) -> str:
-    """An absolute path from what was typed."""
     return os.path.abspath(os.path.expanduser(text.strip()))
 
 
@@ -74,7 +73,6 @@ async def complete_path(
 
 
 def names_text(names: Sequence[str]) -> str:
-    """The names that may follow, as a row."""
     if not names:
         return "nothing there begins like that"
     more = "  …" if len(names) > NAMES_SHOWN else ""

@@ -110,7 +110,6 @@ def _haystack(model: ModelFile) -> str:
 def cell_text(
     model: ModelFile, column: TableColumn[ModelFile], width: int, *, current: bool
 ) -> Text:
-    """One cell, exactly as wide as its column, dim for a model that cannot be used."""
     text = column.text(model)
     if column.key == "name":
         text = ("● " if current else "  ") + _name_and_problem(model)
@@ -157,7 +156,6 @@ def summary_text(catalogue: ModelCatalogue, shown: int) -> str:
 
 
 def folders_text(catalogue: ModelCatalogue) -> str:
-    """The folders that a search reads, in one sentence."""
     home = f"{Path.home()}/"
     folders = (
         f"~/{folder.removeprefix(home)}" if folder.startswith(home) else folder

@@ -93,7 +93,6 @@ def _eighths(share: float, rows: int) -> int:
 
 
 def place_of(value_us: float, axis: Axis, room: int) -> int:
-    """The cell a time falls on."""
     return min(int(axis.cell(value_us, room)), room - 1)
 
 

@@ -123,7 +123,6 @@ def _own(link: Link) -> Iterator[tuple[str, LinkCommand]]:
 def arrange_rows(
     rows: Sequence[TrafficRow], query: str, order: SortOrder
 ) -> list[TrafficRow]:
-    """The rows that have every word of a query, in the order wanted."""
     words = query.lower().split()
     kept = [row for row in rows if all(word in _haystack(row) for word in words)]
     column = next(column for column in COLUMNS if column.key == order.column)
@@ -144,7 +143,6 @@ def _haystack(row: TrafficRow) -> str:
 
 
 def cell_text(row: TrafficRow, column: TableColumn[TrafficRow], width: int) -> Text:
-    """One cell, exactly as wide as its column; errors are loud, unused rows dim."""
     text = column.text(row)
     fitted = text.rjust(width) if column.right else clip(text, width)
     style = "dim" if not row.figures.count else ""
@@ -154,7 +152,6 @@ def cell_text(row: TrafficRow, column: TableColumn[TrafficRow], width: int) -> T
 
 
 def row_text(row: TrafficRow) -> str:
-    """A row as one line to copy."""
     cells = [f"{column.label} {column.text(row)}" for column in COLUMNS[2:]]
     return f"{row.worker} {row.command}: " + ", ".join(cells)
 
