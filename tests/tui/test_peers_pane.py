@@ -241,10 +241,10 @@ async def test_how_long_a_peer_is_away_is_told_anew(started: Started) -> None:
     ) as (pilot, _, _):
         found = await shown(pilot)
         before = found.lines()
-        found._show_news()
+        found.redraw_changed()
         assert found.lines() is before
         now[0] += 60
-        found._show_news()
+        found.redraw_changed()
         assert "offline 3 m" in text_of(found)
         assert found.lines()[-3:] == before[-3:]
 

@@ -105,10 +105,6 @@ class TickBox(StripWidget, can_focus=True):
     def watch_value(self) -> None:
         self.post_message(self.Changed())
 
-    def watch_has_focus(self, has_focus: bool) -> None:
-        super().watch_has_focus(has_focus)
-        self.redraw()
-
     def watch_disabled(self, disabled: bool) -> None:
         super().watch_disabled(disabled)
         self.redraw()
@@ -134,17 +130,11 @@ class OptionStrip(StripWidget, can_focus=True):
     value: Drawn[str] = Drawn("")
     """The one chosen; one that is not among the values is shown by none."""
 
+    @dataclass
     class Changed(Message):
         """Another one was chosen by the user."""
 
-        def __init__(self, strip: OptionStrip, value: str) -> None:
-            super().__init__()
-            self.strip = strip
-            self.value = value
-
-        @property
-        def control(self) -> OptionStrip:
-            return self.strip
+        strip: OptionStrip
 
     def __init__(
         self,
@@ -159,10 +149,6 @@ class OptionStrip(StripWidget, can_focus=True):
 
     def draw(self, width: int, height: int) -> list[Strip]:
         return [line([self._part(value) for value in self._values], width)]
-
-    def watch_has_focus(self, has_focus: bool) -> None:
-        super().watch_has_focus(has_focus)
-        self.redraw()
 
     def action_pick(self, by: int) -> None:
         if self.value in self._values:
@@ -181,7 +167,7 @@ class OptionStrip(StripWidget, can_focus=True):
     def _choose(self, at: int) -> None:
         if self.value != self._values[at]:
             self.value = self._values[at]
-            self.post_message(self.Changed(self, self.value))
+            self.post_message(self.Changed(self))
 
     def _part(self, value: str) -> Part:
         if value != self.value:
@@ -246,10 +232,6 @@ class FilterBar(Horizontal):
         bar: FilterBar
         text: str
 
-        @property
-        def control(self) -> FilterBar:
-            return self.bar
-
     @dataclass
     class Left(Message):
         """The user is done typing; the focus belongs to what is filtered."""
@@ -257,10 +239,6 @@ class FilterBar(Horizontal):
         bar: FilterBar
         submitted: bool
         """With Enter, not with Esc."""
-
-        @property
-        def control(self) -> FilterBar:
-            return self.bar
 
     def __init__(
         self,

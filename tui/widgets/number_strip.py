@@ -54,7 +54,6 @@ class NumberStrip(StripWidget):
     def watch_has_focus(self, has_focus: bool) -> None:
         super().watch_has_focus(has_focus)
         self.typed = None
-        self.redraw()
 
     def action_number(self) -> None:
         if not self.takes_number:

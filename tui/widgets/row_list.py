@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from textual.message import Message
-from textual.reactive import reactive
 
 from tui.actions.keymap import bindings
-from tui.widgets.strips import StripWidget, clip, line
+from tui.widgets.strips import Drawn, StripWidget, clip, line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,10 +29,10 @@ class RowList(StripWidget):
     LEAST: ClassVar[int] = 0
     """The lowest index that can be selected; -1 allows none."""
 
-    rows: reactive[tuple[Any, ...]] = reactive((), init=False, layout=True)
-    selected: reactive[int] = reactive(0, init=False)
+    rows: Drawn[tuple[Any, ...]] = Drawn((), layout=True)
+    selected: Drawn[int] = Drawn(0)
     """Index of the row under the cursor."""
-    remark: reactive[str] = reactive("", init=False)
+    remark: Drawn[str] = Drawn("")
     """A line above the rows."""
 
     @dataclass
@@ -88,17 +87,6 @@ class RowList(StripWidget):
 
     def watch_rows(self) -> None:
         self.selected = self.LEAST
-        self.redraw()
-
-    def watch_selected(self) -> None:
-        self.redraw()
-
-    def watch_remark(self) -> None:
-        self.redraw()
-
-    def watch_has_focus(self, has_focus: bool) -> None:
-        super().watch_has_focus(has_focus)
-        self.redraw()
 
     def on_mouse_scroll_down(self) -> None:
         self.move(WHEEL_ROWS)

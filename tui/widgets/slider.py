@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import isinf
@@ -138,14 +139,13 @@ class Slider(NumberStrip, can_focus=True):
     value: Drawn[float] = Drawn(0.0)
     """The value of the thumb; it may lie between two steps."""
 
+    @dataclass
     class Changed(Message):
         """The user moved the thumb; not ``final`` while a drag goes on."""
 
-        def __init__(self, slider: Slider, value: float, *, final: bool) -> None:
-            super().__init__()
-            self.slider = slider
-            self.value = value
-            self.final = final
+        slider: Slider
+        value: float
+        final: bool
 
         def can_replace(self, message: Message) -> bool:
             return (

@@ -216,6 +216,10 @@ class StripWidget(Widget):
         """True if neither it nor what it is in is hidden."""
         return all(node.display for node in self.ancestors_with_self)
 
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
+        self.redraw_changed()
+
     def on_show(self) -> None:
         if self._stale:
             self._stale = False

@@ -101,12 +101,11 @@ class ChatQuestion(ChatTurn):
     chosen: reactive[bool] = reactive(False, init=False, toggle_class="-chosen")
     """Asking again and editing are about this one."""
 
+    @dataclass
     class Clicked(Message):
         """The user clicked on a question."""
 
-        def __init__(self, question: ChatQuestion) -> None:
-            super().__init__()
-            self.question = question
+        question: ChatQuestion
 
     def __init__(self, question: str, *, names_width: int) -> None:
         super().__init__("you", names_width=names_width, classes="-you")

@@ -213,7 +213,7 @@ asked.
     @on(OptionStrip.Changed)
     def _changed(self, message: Input.Changed | OptionStrip.Changed) -> None:
         message.stop()
-        if message.control is self._presets:
+        if isinstance(message, OptionStrip.Changed) and message.strip is self._presets:
             self._rows[0].put(self._presets.value)
         self._read()
 

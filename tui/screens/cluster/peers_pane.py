@@ -41,6 +41,7 @@ from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
 from tui.widgets.sources import style_of, told
 from tui.widgets.strips import (
+    Drawn,
     Part,
     StripWidget,
     changed_span,
@@ -249,19 +250,18 @@ the split does not use shows what is taken now. The letter is the device's in th
     """
 
     peers: reactive[tuple[Peer, ...]] = reactive((), init=False, repaint=False)
-    edit: reactive[Edit | None] = reactive(None, init=False, repaint=False)
+    edit: Drawn[Edit | None] = Drawn(None)
     """The split shown, for letters and planned bytes."""
-    fallbacks: reactive[dict[str, str]] = reactive({}, init=False, repaint=False)
+    fallbacks: Drawn[dict[str, str]] = Drawn({})
     """By peer, what the cluster would go on with if it were lost."""
     selected: reactive[int] = reactive(0, init=False)
     """Index of the selected peer."""
 
+    @dataclass
     class FilterWanted(Message):
         """The user wants to type a filter, or to have it removed."""
 
-        def __init__(self, *, wanted: bool) -> None:
-            super().__init__()
-            self.wanted = wanted
+        wanted: bool
 
     class Selected(Message):
         """Another peer is selected, or the one selected has changed."""
@@ -349,7 +349,7 @@ the split does not use shows what is taken now. The letter is the device's in th
             return ""
         return since_text(self._clock() - peer.since)
 
-    def _show_news(self) -> None:
+    def redraw_changed(self) -> None:
         """Paint the peers that look different now; lay out anew if sizes changed."""
         before, tops = self._blocks, self._tops
         self._lay_out(self.content_size.width)
@@ -388,7 +388,7 @@ the split does not use shows what is taken now. The letter is the device's in th
     # --- news ----------------------------------------------------------------------
 
     def on_mount(self) -> None:
-        self.set_interval(TICK_S, self._show_news)
+        self.set_interval(TICK_S, self.redraw_changed)
 
     def validate_selected(self, selected: int) -> int:
         return min(max(selected, 0), max(len(self.peers) - 1, 0))
@@ -403,25 +403,15 @@ the split does not use shows what is taken now. The letter is the device's in th
             self.selected = names.index(was.name)
         else:
             self.selected = self.validate_selected(self.selected)
-        self._show_news()
+        self.redraw_changed()
         if was != self.peer:
             self.post_message(self.Selected())
 
-    def watch_edit(self) -> None:
-        self._show_news()
-
-    def watch_fallbacks(self) -> None:
-        self._show_news()
-
     def watch_selected(self) -> None:
-        self._show_news()
+        self.redraw_changed()
         self.scroll_visible(animate=False)
         self.call_after_refresh(self._scroll_to_selected)
         self.post_message(self.Selected())
-
-    def watch_has_focus(self, has_focus: bool) -> None:
-        super().watch_has_focus(has_focus)
-        self._show_news()
 
     def _scroll_to_selected(self) -> None:
         if self.selected < len(self._blocks) and isinstance(

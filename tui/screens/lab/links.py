@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf, isinf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -113,12 +114,11 @@ class PresetList(StripWidget):
     lab: Drawn[Lab | None] = Drawn(None)
     """The lab of the focused link; the list marks its preset."""
 
+    @dataclass
     class Picked(Message):
         """A preset was clicked."""
 
-        def __init__(self, preset: Preset) -> None:
-            super().__init__()
-            self.preset = preset
+        preset: Preset
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -244,14 +244,13 @@ class LinkBlock(Vertical):
     }
     """
 
+    @dataclass
     class Changed(Message):
         """The user put something on this link; not ``final`` while dragging."""
 
-        def __init__(self, block: LinkBlock, lab: Lab | None, *, final: bool) -> None:
-            super().__init__()
-            self.block = block
-            self.lab = lab
-            self.final = final
+        block: LinkBlock
+        lab: Lab | None
+        final: bool
 
     def __init__(self, worker: str) -> None:
         super().__init__()

@@ -189,13 +189,16 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
     def action_open_path(self) -> None:
         self._path_bar.open()
 
-    @on(PathBar.Changed, "#models-path")
+    @on(PathBar.Changed)
     def _path_changed(self, event: FilterBar.Changed) -> None:
-        event.stop()
-        self._path_bar.forget()
+        if event.bar is self._path_bar:
+            event.stop()
+            self._path_bar.forget()
 
-    @on(PathBar.Left, "#models-path")
+    @on(PathBar.Left)
     def _path_left(self, event: FilterBar.Left) -> None:
+        if event.bar is not self._path_bar:
+            return
         event.stop()
         if event.submitted and self._path_bar.text.strip():
             self._use_path(self._path_bar.text)
