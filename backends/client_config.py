@@ -34,8 +34,6 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 class ServedApi(Value, frozen=True, kw_only=True):
-    """One cluster's API, as its clients see it."""
-
     url: str
     """With ``/v1``."""
     model: str
@@ -46,18 +44,12 @@ class ServedApi(Value, frozen=True, kw_only=True):
 
     @property
     def needs_key(self) -> bool:
-        """True if clients reach it from another machine."""
         host = urlsplit(self.url).hostname or ""
         return host != "localhost" and not is_loopback(host)
 
 
 def served(snapshot: ClusterSnapshot, url: str | None) -> ServedApi:
-    """Describe what a cluster serves; ``url`` overrides the address of this machine.
-
-    Raises:
-        DllmError: it serves nothing.
-        UsageError: that is no URL.
-    """
+    """Describe what a cluster serves; ``url`` overrides the address of this machine."""
     plan = snapshot.plan
     if plan is None or snapshot.api_url is None:
         raise DllmError(
@@ -109,12 +101,6 @@ class Recipe:
     """Further environment variables it needs."""
 
     def write(self) -> Path:
-        """Write the file, unless the client has one.
-
-        Raises:
-            UsageError: the client has no file to write.
-            DllmError: there is one already, or it cannot be written.
-        """
         if self.file is None:
             raise UsageError(
                 "This client has no file to write to",
@@ -135,8 +121,6 @@ class Recipe:
 
 @dataclass(frozen=True)
 class ClientProgram:
-    """A program that can use the API."""
-
     about: str
     recipe: Callable[[ServedApi], Recipe]
 

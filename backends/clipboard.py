@@ -23,11 +23,7 @@ DESKTOP_TIMEOUT_S = 2.0
 
 
 def keep(text: str, file: Path) -> None:
-    """Put text on the desktop's clipboard, if there is one here, and into a file.
-
-    Raises:
-        DllmError: the file cannot be written.
-    """
+    """Put text on the desktop's clipboard, if there is one here, and into a file."""
     _to_desktop(text)
     try:
         write_private(file, text.encode(errors="replace"))

@@ -86,7 +86,6 @@ class PeerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Further folders searched for GGUF files there."""
 
     def budget_bytes(self, device: str) -> int | None:
-        """The most a plan may put on a device; None: all that is free."""
         gib = self.memory_gib.get(device)
         return None if gib is None else int(gib * (1 << 30))
 
@@ -156,11 +155,7 @@ def stamp_of(file: Path) -> Stamp | None:
 
 
 def load_config(paths: Paths, file: Path | None = None) -> Config:
-    """Read the settings, or a copy of them; defaults where there is no file.
-
-    Raises:
-        DllmError: the file is not TOML, or names a setting or type we do not know.
-    """
+    """Read the settings, or a copy of them; defaults where there is no file."""
     file = file or paths.config_file
     try:
         raw = file.read_bytes()
@@ -175,7 +170,6 @@ def load_config(paths: Paths, file: Path | None = None) -> Config:
 
 
 def _invalid(file: Path, raw: bytes, error: Exception) -> DllmError:
-    """The first thing that is wrong, its line, and what is allowed."""
     found = problems(raw.decode(errors="replace"))
     if not found:
         return DllmError(f"{file} is not valid: {error}", "Mend that setting.")
@@ -188,7 +182,6 @@ def _invalid(file: Path, raw: bytes, error: Exception) -> DllmError:
 
 
 def _checked(config: Config) -> Config:
-    """Refuse numbers that cannot be meant."""
     for name, (low, high) in LIMITS.items():
         if not is_within(name, value := getattr(config, name)):
             raise ValueError(f"{name} = {value} is outside {low}…{high}")
@@ -201,11 +194,6 @@ def _checked(config: Config) -> Config:
 
 
 def set_value(paths: Paths, key: str, value: object) -> None:
-    """Write one setting; the user's comments and order stay as they are.
-
-    Raises:
-        DllmError: the file cannot be parsed or written.
-    """
     change_value(paths, (key,), value, lambda before, after: None)
 
 
@@ -219,9 +207,6 @@ def change_value(
 
     The user's comments and order stay as they are. ``check`` gets the file's text
     as it is and as it would be; it raises if that is wrong.
-
-    Raises:
-        DllmError: the file cannot be parsed or written.
     """
     import tomlkit
 
@@ -262,12 +247,6 @@ def _with_line(document: TOMLDocument, line: str) -> str:
 
 
 def put_peer(paths: Paths, name: str, peer: PeerConfig) -> None:
-    """Write one ``[peers.NAME]`` table in place of the one there may be.
-
-    Raises:
-        UsageError: the name cannot be used.
-        DllmError: the file cannot be parsed or written.
-    """
     import tomlkit
 
     check_peer_name(name)
@@ -285,12 +264,6 @@ def put_peer(paths: Paths, name: str, peer: PeerConfig) -> None:
 
 
 def drop_peer(paths: Paths, name: str) -> None:
-    """Remove one ``[peers.NAME]`` table; fine when there is none.
-
-    Raises:
-        DllmError: the file cannot be parsed or written.
-    """
-
     def drop(document: TOMLDocument) -> None:
         peers = document.get("peers", {})
         peers.pop(name, None)
@@ -301,11 +274,7 @@ def drop_peer(paths: Paths, name: str) -> None:
 
 
 def check_peer_name(name: str) -> str:
-    """The name itself, where it can name a process directory and a device.
-
-    Raises:
-        UsageError: it cannot, or is one of ours.
-    """
+    """The name itself, where it can name a process directory and a device."""
     if not _PEER_NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be a peer's name",
@@ -432,8 +401,6 @@ Lines = dict[tuple[str, ...], int]
 
 
 class Problem(Value, frozen=True, kw_only=True):
-    """Something in ``config.toml`` that cannot be meant."""
-
     line: int
     """From 1; 0 where no line is to blame."""
     setting: str
@@ -443,13 +410,10 @@ class Problem(Value, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """The fault, and the text to write instead."""
         return f"{self.what}. {self.hint}".rstrip(". ")
 
 
 class Setting(Value, frozen=True, kw_only=True):
-    """One setting as it counts now."""
-
     name: str
     value: Any
     source: str
@@ -460,11 +424,6 @@ class Setting(Value, frozen=True, kw_only=True):
 
 
 def read_text(paths: Paths) -> str:
-    """The text of the file; empty if there is none.
-
-    Raises:
-        DllmError: it cannot be read.
-    """
     file = paths.config_file
     try:
         return file.read_text()
@@ -476,7 +435,6 @@ def read_text(paths: Paths) -> str:
 
 
 def settings(config: Config, text: str) -> list[Setting]:
-    """Every setting with its source; peers and keys one by one."""
     lines = lines_of(text)
     found = []
     for names, value in _leaves(config):
@@ -506,45 +464,26 @@ def _leaves(config: Config) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 class SettingsFile:
-    """The settings of one user, to be shown and changed one by one."""
-
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
 
     @property
     def name(self) -> str:
-        """Their place in the file."""
         return str(self._paths.config_file)
 
     def config(self) -> Config:
-        """The settings as they are now.
-
-        Raises:
-            DllmError: the file cannot be read, or is not valid.
-        """
         return load_config(self._paths)
 
     def read(self) -> list[Setting]:
-        """Every setting with its source.
-
-        Raises:
-            DllmError: the file cannot be read, or is not valid.
-        """
         return all_settings(self._paths)
 
     def change(
         self, name: str, text: str | None, check: Callable[[str], list[Problem]]
     ) -> None:
-        """Set one of them, or bring its default back: see ``change``."""
         change(self._paths, name, text, check)
 
 
 def all_settings(paths: Paths) -> list[Setting]:
-    """Every setting as the file and the environment give it.
-
-    Raises:
-        DllmError: the file cannot be read, or is not valid.
-    """
     return settings(load_config(paths), read_text(paths))
 
 
@@ -557,10 +496,6 @@ def change(
     """Set one setting to what a person typed; None brings its default back.
 
     ``check`` tells all that is wrong with a file's text, as ``config check`` does.
-
-    Raises:
-        UsageError: there is no such setting, or it cannot be that.
-        DllmError: the file is not valid as it is, or cannot be written.
     """
     names = _names_of(name)
     value = None if text is None else _typed(names[-1], names[0], text)
@@ -575,7 +510,6 @@ def change(
 
 
 def _names_of(name: str) -> tuple[str, ...]:
-    """``keys.cluster.launch`` as its table and what stands in it."""
     first, _, rest = name.partition(".")
     if first == "keys" and rest:
         return first, rest
@@ -618,7 +552,6 @@ def _of_environment(setting: Setting) -> Setting:
 
 
 def problems(text: str) -> list[Problem]:
-    """Everything that is wrong with a file's text, in the order of its lines."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -646,7 +579,6 @@ def _wrong(
     above: tuple[str, ...],
     lines: Lines,
 ) -> Iterator[Problem]:
-    """The problems of one table: unknown settings and impossible values."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     for name, value in data.items():
         names = (*above, name)
@@ -708,7 +640,6 @@ def _wrong_peer(name: str, told: object, lines: Lines) -> Iterator[Problem]:
 
 
 def lines_of(text: str) -> Lines:
-    """The line, from 1, where each setting and table begins."""
     found: Lines = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), start=1):

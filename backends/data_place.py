@@ -28,7 +28,6 @@ class DataPlace(Value, frozen=True, kw_only=True):
     """Why nowhere: words that a sentence may begin with."""
 
     def endpoint(self, port: int | str) -> str:
-        """``10.0.0.7:4711``, ``[fd00::7]:4711``; empty where there is none."""
         if not self.address:
             return ""
         shown = f"[{self.address}]" if ":" in self.address else self.address
@@ -36,11 +35,6 @@ class DataPlace(Value, frozen=True, kw_only=True):
 
 
 def wanted_place(setting: str) -> DataPlace:
-    """Read an address with or without a port.
-
-    Raises:
-        UsageError: it says none, or one at which no other machine finds a relay.
-    """
     host, port = _parts(setting.strip())
     try:
         address = _address(host)
@@ -64,7 +58,6 @@ def _address(text: str) -> _Address:
 
 
 def _unfit(address: _Address) -> str:
-    """The reason why a relay cannot be met at an address, if there is one."""
     if address.is_unspecified:
         return "every address"
     if address.is_loopback:
@@ -78,7 +71,6 @@ def _unfit(address: _Address) -> str:
 
 
 def wrong_place(setting: object) -> UsageError | None:
-    """The error of a setting, if it is a text at all."""
     if isinstance(setting, str) and setting not in (AUTO, TUNNEL):
         try:
             wanted_place(setting)

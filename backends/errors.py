@@ -32,17 +32,12 @@ class DllmError(Exception):
         self.hint = hint
 
     def failure(self, at: float = 0.0) -> Failure:
-        """The same as a value that can cross the border."""
         return Failure(what=self.what, hint=self.hint, at=at)
 
 
 @contextmanager
 def about_worker(name: str) -> Iterator[None]:
-    """Have what goes wrong meanwhile tell which worker cannot be had for it.
-
-    Raises:
-        DllmError: the error itself.
-    """
+    """Have what goes wrong meanwhile tell which worker cannot be had for it."""
     try:
         yield
     except DllmError as error:
@@ -108,7 +103,6 @@ class ProcessFailed(DllmError):
         self.evidence = failure
 
     def failure(self, at: float = 0.0) -> Failure:
-        """The evidence itself."""
         return self.evidence
 
 

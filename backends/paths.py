@@ -31,7 +31,6 @@ class Paths(Value, frozen=True, kw_only=True):
 
     @property
     def config_file(self) -> Path:
-        """Settings the user may edit."""
         return self.config_dir / "config.toml"
 
     @property
@@ -46,17 +45,14 @@ class Paths(Value, frozen=True, kw_only=True):
 
     @property
     def chats_dir(self) -> Path:
-        """Conversations, a file each."""
         return self.state_dir / "chats"
 
     @property
     def run_dir(self) -> Path:
-        """Process directories, one per started process."""
         return self.state_dir / "run"
 
     @property
     def clusters_dir(self) -> Path:
-        """One journal per cluster."""
         return self.state_dir / "clusters"
 
     def journal(self, cluster: str) -> Path:
@@ -65,12 +61,10 @@ class Paths(Value, frozen=True, kw_only=True):
 
     @property
     def trials_file(self) -> Path:
-        """Results of ``--draft auto``."""
         return self.state_dir / "trials.json"
 
     @property
     def events_dir(self) -> Path:
-        """The events of the last days."""
         return self.state_dir / "events"
 
     @property
@@ -80,7 +74,6 @@ class Paths(Value, frozen=True, kw_only=True):
 
     @property
     def controller_log(self) -> Path:
-        """The controller's own log."""
         return self.state_dir / "controller.log"
 
     @property
@@ -90,20 +83,16 @@ class Paths(Value, frozen=True, kw_only=True):
 
     @property
     def engines_dir(self) -> Path:
-        """Engines built by ``dllm-tui engine build``, keyed by version and flags."""
         return self.cache_dir / "engines"
 
     @property
     def socket(self) -> Path:
-        """The controller's socket."""
         return self.runtime_dir / "controller.sock"
 
     def relay_socket(self, worker: str) -> Path:
-        """The socket of a worker's relay for its counters."""
         return self._socket(f"relay-{worker}.sock")
 
     def gateway_socket(self, cluster: str) -> Path:
-        """The socket of a cluster's gateway."""
         return self._socket(f"gateway-{cluster}.sock")
 
     def worker_socket(self, cluster: str, worker: str) -> Path:
@@ -136,7 +125,6 @@ def _runtime_dir() -> Path:
 
 
 def user_paths() -> Paths:
-    """This user's directories, from the XDG variables (on macOS too)."""
     return Paths(
         config_dir=_xdg("XDG_CONFIG_HOME", ".config"),
         state_dir=_xdg("XDG_STATE_HOME", ".local/state"),
@@ -177,11 +165,6 @@ def checked_socket(paths: Paths) -> Path:
 
 
 def relay_binary() -> Path:
-    """Our native ``dllm-relay``: ``$DLLM_RELAY``, beside Python, or on ``PATH``.
-
-    Raises:
-        DllmError: it is installed nowhere.
-    """
     override = os.environ.get("DLLM_RELAY")
     folders = (sysconfig.get_path("scripts"), str(Path(sys.executable).parent))
     candidates = [override] if override else [f"{d}/dllm-relay" for d in folders]

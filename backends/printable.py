@@ -25,11 +25,9 @@ def printable(text: str, limit: int = TEXT_CHARS_MAX) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line that is not blank; empty if there is none."""
     lines = text.strip().splitlines()
     return lines[-1].strip() if lines else ""
 
 
 def shown_path(path: Path) -> str:
-    """An absolute path as text that can be shown and sent."""
     return printable(str(path.absolute()), PATH_CHARS_MAX)

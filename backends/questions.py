@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 
 class Outcome(Value, frozen=True, kw_only=True):
-    """The end of a program, and its output."""
-
     code: int | None = None
     signal: int | None = None
     timed_out: bool = False
@@ -22,13 +20,10 @@ class Outcome(Value, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """All it printed."""
         return f"{self.stdout}\n{self.stderr}"
 
 
 class FoundFile(Value, frozen=True, kw_only=True):
-    """A file that was found."""
-
     path: str
     size_bytes: int = 0
     mtime_ns: int = 0
@@ -40,9 +35,7 @@ class Asked(Protocol):
     """A machine, as far as it answers questions; all raise ``HostError``."""
 
     @property
-    def name(self) -> str:
-        """The peer's name."""
-        ...
+    def name(self) -> str: ...
 
     async def run(
         self,
@@ -66,18 +59,12 @@ class Asked(Protocol):
 
     async def find(
         self, folders: Sequence[str], *, depth: int = 0, suffix: str = ""
-    ) -> list[FoundFile]:
-        """The files below some folders there whose names end like that, by path."""
-        ...
+    ) -> list[FoundFile]: ...
 
     async def read(self, path: str) -> bytes:
         """The first MiB of a file there."""
         ...
 
-    async def identity(self, path: str) -> str:
-        """The identity of a file there, as ``models.identity`` defines it."""
-        ...
+    async def identity(self, path: str) -> str: ...
 
-    async def free_port(self) -> int:
-        """A loopback port nobody listens on."""
-        ...
+    async def free_port(self) -> int: ...

@@ -31,11 +31,6 @@ DRAFT_TOKENS_MAX = 64
 
 
 def check_server(server: ServerSettings, ctx_size: int, model: ModelInfo) -> None:
-    """Refuse settings that cannot be meant, or that llama.cpp refuses together.
-
-    Raises:
-        PlanError: it names the setting and what is allowed.
-    """
     check_slots(server.slots, ctx_size)
     check_threads(server.threads)
     check_draft_tokens(server.draft_max)
@@ -43,11 +38,6 @@ def check_server(server: ServerSettings, ctx_size: int, model: ModelInfo) -> Non
 
 
 def check_context(ctx_size: int, model: ModelInfo) -> None:
-    """Refuse a context that is too small to use, or that no model can have.
-
-    Raises:
-        PlanError: it says what is allowed.
-    """
     most = most_context(model)
     if ctx_size < CTX_MIN:
         raise PlanError(
@@ -64,16 +54,10 @@ def check_context(ctx_size: int, model: ModelInfo) -> None:
 
 
 def most_context(model: ModelInfo) -> int:
-    """The longest context that can be meant, in tokens."""
     return model.n_ctx_train * CTX_STRETCH_MAX or CTX_UNKNOWN_MAX
 
 
 def check_slots(slots: int, ctx_size: int) -> None:
-    """Refuse slots that llama.cpp has not, or that share too little.
-
-    Raises:
-        PlanError: it says what is allowed.
-    """
     if not 1 <= slots <= SLOTS_MAX:
         raise PlanError(
             f"{slots} slots cannot be had", f"Give 1 to {SLOTS_MAX} (--slots)."
@@ -87,11 +71,6 @@ def check_slots(slots: int, ctx_size: int) -> None:
 
 
 def check_threads(threads: int | None) -> None:
-    """Refuse a number of threads that cannot be started.
-
-    Raises:
-        PlanError: it says what is allowed.
-    """
     if threads is not None and not 1 <= threads <= THREADS_MAX:
         raise PlanError(
             f"{threads} threads cannot be started", f"Give 1 to {THREADS_MAX}."
@@ -99,11 +78,6 @@ def check_threads(threads: int | None) -> None:
 
 
 def check_draft_tokens(count: int) -> None:
-    """Refuse a draft of no tokens, or of more than makes sense.
-
-    Raises:
-        PlanError: it says what is allowed.
-    """
     if not 1 <= count <= DRAFT_TOKENS_MAX:
         raise PlanError(
             f"{count} tokens cannot be drafted at a time",
@@ -112,11 +86,7 @@ def check_draft_tokens(count: int) -> None:
 
 
 def check_cache_types(server: ServerSettings, model: ModelInfo) -> None:
-    """Refuse types that are none, do not fit the model's heads, or need fused steps.
-
-    Raises:
-        PlanError: it says which would do.
-    """
+    """Refuse types that are none, do not fit the model's heads, or need fused steps."""
     for name in (server.cache_type_k, server.cache_type_v):
         cache_type(name)
     if model.one_cache_type and server.cache_type_k != server.cache_type_v:
@@ -229,9 +199,6 @@ def checked_arguments(
 
     ``directory`` is where relative paths count from on our own machine; those for a
     llama-server on another machine must be whole already.
-
-    Raises:
-        PlanError: one is the plan's to decide, or a path cannot be told from here.
     """
     arguments = [_spelled(argument) for argument in arguments]
     for argument in arguments:
@@ -277,7 +244,6 @@ def moving(arguments: Sequence[str]) -> list[str]:
 
 
 def weight_files(arguments: Sequence[str]) -> list[str]:
-    """Files of weights that are named beside the model."""
     words = [_spelled(argument) for argument in arguments]
     given = [value for option, value in pairwise(words) if option in _WEIGHTS]
     files = [file for value in given for file in value.split(",")]
@@ -291,7 +257,6 @@ def _spelled(word: str) -> str:
 
 
 def _value(setting: str, text: str) -> object | None:
-    """The value of a setting; None if the text is no such value."""
     if setting in _NUMBERS:
         positive = text.isascii() and text.isdigit() and int(text) > 0
         return int(text) if positive else None
@@ -301,7 +266,6 @@ def _value(setting: str, text: str) -> object | None:
 
 
 def _resolved(option: str, value: str, head: str, directory: str) -> str:
-    """The value of an option, its paths whole; anything else as it is."""
     if option in _LISTS:
         return ",".join(_whole(p, option, head, directory) for p in value.split(","))
     if option in _SCALED:

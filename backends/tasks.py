@@ -42,7 +42,6 @@ async def first_of(*works: Coroutine[Any, Any, T]) -> T:
 
 
 async def forever() -> NoReturn:
-    """Wait until cancelled."""
     while True:
         await asyncio.Event().wait()
 

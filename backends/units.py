@@ -23,7 +23,6 @@ def three_figures(value: float) -> str:
 
 
 def grouped(count: int) -> str:
-    """``20 000``: a count in groups of three digits."""
     return f"{count:,}".replace(",", " ")
 
 

@@ -90,7 +90,6 @@ async def choose(
 async def look(
     runner: Runner, wanted: str, cxx: str, built: Iterable[str] = ()
 ) -> Sight:
-    """See what GPUs a machine has, and compile for ``wanted`` or else for those."""
     lines: list[str] = []
     arguments = (cxx, str(PROOF_S), wanted, " ".join(built))
     code, said = await runner.run("accelerator", *arguments, on_line=lines.append)
@@ -100,7 +99,6 @@ async def look(
 
 
 def parse(lines: Sequence[str]) -> Sight:
-    """Read the output of ``accelerator.sh``."""
     rows = [line.split("\t") for line in lines]
     return Sight(
         gpus=frozenset(row[1] for row in rows if row[0] == "gpu"),
@@ -155,7 +153,6 @@ def _choice(name: str, sight: Sight, note: str) -> Choice:
 
 
 def _cuda_flags(sight: Sight) -> tuple[str, ...]:
-    """CUDA with the compiler that was proved, for the GPU present or for most."""
     nvcc = f"-DCMAKE_CUDA_COMPILER={sight.proved.get('cuda', 'nvcc')}"
     flags = ("-DGGML_CUDA=ON", "-DGGML_CUDA_NCCL=OFF", nvcc)
     if "nvidia" in sight.gpus:

@@ -154,7 +154,6 @@ def _model(model: str, ctx_size: int, slots: int) -> tuple[str, ...]:
 
 
 def _settings(server: ServerSettings) -> tuple[str, ...]:
-    """Settings that decide about memory, if they are not llama.cpp's defaults."""
     plain = ServerSettings()
     pairs = (
         ("-ctk", server.cache_type_k, plain.cache_type_k),

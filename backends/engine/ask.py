@@ -174,7 +174,6 @@ def parse_flags(help_text: str) -> frozenset[str]:
 
 
 def spec_type(way: str) -> str:
-    """The entry of a speculation method among an engine's options."""
     return f"{SPEC_TYPE} {way}"
 
 
@@ -225,7 +224,6 @@ async def _output(
     timeout_s: float | None = None,
     env: Mapping[str, str] = NO_GPU,
 ) -> str:
-    """All that a program prints."""
     timeout_s = ANSWER_S if timeout_s is None else timeout_s
     done = await _run(host, argv, timeout_s, env)
     shown = " ".join(argv)
@@ -310,7 +308,6 @@ async def rpc_protocol(host: Asked, worker_path: str) -> str:
 
 
 async def _cache_file(host: Asked, found: EngineInfo, paths: Paths) -> Path:
-    """The file of its answers."""
     programs = (found.server_path, found.worker_path)
     folders = dict.fromkeys(str(PurePosixPath(path).parent) for path in programs)
     files = await host.find(tuple(folders), suffix="server")

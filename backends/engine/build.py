@@ -53,8 +53,6 @@ CMAKE_FLAGS = (
 
 
 class BuildStage(StrEnum):
-    """The steps of a build, in order."""
-
     WAIT = "wait"
     FETCH = "fetch"
     UNPACK = "unpack"
@@ -65,8 +63,6 @@ class BuildStage(StrEnum):
 
 
 class BuildProgress(Value, frozen=True, kw_only=True):
-    """The progress of a build."""
-
     stage: BuildStage
     fraction: float | None = None
     """0…1 of this stage; None where it cannot be known."""
@@ -188,7 +184,6 @@ async def _build_locked(job: _Job) -> None:
 
 @contextlib.asynccontextmanager
 async def _lock(job: _Job) -> AsyncIterator[int]:
-    """Hold this engine's lock; yields its descriptor."""
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     path = job.folder.with_name(job.key + ".lock")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -34,7 +34,6 @@ class BuildError(EngineError):
         self.log_path = log_path
 
     def failure(self, at: float = 0.0) -> Failure:
-        """The same as a value that can cross the border, log tail included."""
         return Failure(what=self.what, hint=self.hint, log_tail=self.tail, at=at)
 
 
@@ -76,14 +75,12 @@ _NO_MATCH = re.compile(r"No matching distribution|Could not find a version")
 
 
 def is_no_space(error: OSError) -> bool:
-    """True if the system refused for want of room."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def no_space(
     where: Path, stage: str, need_bytes: int, free_bytes: int | None = None
 ) -> NoSpace:
-    """The sentence for a full disk, before (``free_bytes`` given) or during a stage."""
     if free_bytes is None:
         what = f"The disk holding {where} became full during the {stage} stage"
     else:
@@ -98,7 +95,6 @@ def no_space(
 
 
 def no_compiler(language: str) -> NoCompiler:
-    """The sentence for a missing compiler, with the way to get one."""
     hint = "Install one: apt install build-essential, or dnf install gcc gcc-c++."
     if sys.platform == "darwin":
         hint = "Install one: xcode-select --install."
@@ -108,7 +104,6 @@ def no_compiler(language: str) -> NoCompiler:
 def explain_fetch(
     requirement: str, lines: Sequence[str], where: Path, need_bytes: int
 ) -> BuildError:
-    """Why pip failed, from what it printed."""
     text = "\n".join(lines)
     if no_room(lines):
         return no_space(where, "fetch", need_bytes)
@@ -138,7 +133,6 @@ def explain_fetch(
 
 
 def wrong_source(requirement: str, lines: Sequence[str] = ()) -> SourceRefused:
-    """The sentence for a hash that differs."""
     return SourceRefused(
         f"What your package index gave as {requirement} is not the pinned source "
         "(its hash differs), so it was not used",
@@ -150,7 +144,6 @@ def wrong_source(requirement: str, lines: Sequence[str] = ()) -> SourceRefused:
 def explain_compile(
     stage: str, lines: Sequence[str], log_path: Path, where: Path, need_bytes: int
 ) -> BuildError:
-    """Why CMake or ninja failed, from what they printed."""
     if no_room(lines):
         return no_space(where, stage, need_bytes)
     if was_killed(lines):
@@ -173,7 +166,6 @@ def explain_compile(
 
 
 def no_room(lines: Sequence[str]) -> bool:
-    """True if a program complained of a full disk."""
     return any(_NO_SPACE.search(line) for line in lines)
 
 

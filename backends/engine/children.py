@@ -32,7 +32,6 @@ class Output:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Take bytes as they come."""
         if self._log is not None:
             self._log.write(data)
             self._log.flush()

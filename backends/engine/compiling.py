@@ -61,7 +61,6 @@ class Toolchain(Value, frozen=True, kw_only=True):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """For CMake: generator and compilers."""
         return (
             *("-G", self.generator),
             f"-DCMAKE_MAKE_PROGRAM={self.maker}",
@@ -79,8 +78,6 @@ def script(*names: str, package: str = "backends.engine.scripts") -> str:
 
 
 class Here:
-    """This machine."""
-
     def __init__(
         self,
         env: Mapping[str, str],
@@ -94,8 +91,6 @@ class Here:
     async def run(
         self, name: str, *args: str, on_line: Callable[[str], None]
     ) -> tuple[int, str]:
-        """As the protocol says."""
-
         def take(line: str) -> None:
             if line != BEAT:
                 self._write(line)
@@ -128,7 +123,6 @@ class Progress:
         self._steps = NinjaProgress(remember)
 
     def feed(self, line: str) -> None:
-        """Take one line of ``build.sh``."""
         if line == BEAT:
             return
         if line.startswith("stage\t"):
@@ -144,7 +138,6 @@ class Progress:
 
     @property
     def tail(self) -> tuple[str, ...]:
-        """The last lines, for the eye."""
         return tuple(self.lines[-LINES_SHOWN:])
 
 

@@ -89,7 +89,6 @@ def _checked(source: Source, folder: Path) -> Path | None:
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

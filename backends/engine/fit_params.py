@@ -76,7 +76,6 @@ def _port(line: bytes, relay: str) -> int:
 
 
 async def output_of(argv: Sequence[str]) -> str:
-    """The output of a program."""
     try:
         code, lines = await children.run(argv, env=_environment())
     except OSError as error:
@@ -141,7 +140,6 @@ class MemoryQuestion(Value, frozen=True, kw_only=True):
 
     @property
     def output_device(self) -> str:
-        """The device of the output."""
         return self.device_ids[-1] if self.device_ids else self.head_cpu
 
 
@@ -196,7 +194,6 @@ def _changed_at(file: Path) -> float:
 async def ask_memory(
     engine: EngineInfo, relay: str, rpc_protocol: str, question: MemoryQuestion
 ) -> tuple[DeviceMemory, ...]:
-    """The engine's answer, asked anew."""
     if not engine.fit_path:
         raise EngineError(
             f"The engine in {engine.directory} has no llama-fit-params, "

@@ -117,7 +117,6 @@ class LoadLog:
 
     @property
     def ready(self) -> bool:
-        """True if the model is loaded."""
         return self.phase == "ready"
 
     @property
@@ -187,7 +186,6 @@ class LoadLog:
             self.fraction = min(len(match[1]) / 100, 1.0)
 
     def _router(self, match: re.Match[str]) -> None:
-        """The progress a llama-server tells the router that started it."""
         try:
             payload = json.loads(match[1])["payload"]
             value = float(payload["value"])

@@ -35,8 +35,6 @@ _GONE = (aiohttp.ClientError, OSError)
 
 
 class Health(StrEnum):
-    """The answers of ``/health``."""
-
     OK = "ok"
     LOADING = "loading"
     UNREACHABLE = "unreachable"
@@ -56,7 +54,6 @@ class Slot(Value, frozen=True, kw_only=True):
 
     @property
     def ctx_used(self) -> int:
-        """Tokens in this slot's context."""
         return self.n_prompt_tokens + self.n_decoded
 
 
@@ -94,7 +91,6 @@ class ServerClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection."""
         for session in (self._session, self._answering):
             if session is not None:
                 await session.close()
@@ -119,7 +115,6 @@ class ServerClient:
         )
 
     async def health(self) -> Health:
-        """True if the model is loaded; a server that does not answer is unreachable."""
         try:
             async with self._open().get(f"{self._base}/health") as response:
                 return Health.OK if response.status == 200 else Health.LOADING
@@ -228,7 +223,6 @@ def chat_body(request: ChatRequest) -> dict[str, Any]:
 
 
 def refused(status: int, raw: bytes) -> ChatDelta:
-    """The last piece of an answer that never began."""
     error = _error_of(raw)
     message = str(error.get("message") or f"HTTP status {status}")
     if error.get("type") == "exceed_context_size_error":

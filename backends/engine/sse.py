@@ -35,7 +35,6 @@ class LineFeeds:
         """True if the last line ended in what may be half of its end."""
 
     def take(self, chunk: bytes) -> bytes:
-        """The next piece, with line feeds alone."""
         if self._is_split:
             chunk = chunk.removeprefix(b"\n")
         self._is_split = chunk.endswith(b"\r")
@@ -67,13 +66,11 @@ class Splitter:
 
 
 def payload(event: bytes) -> bytes:
-    """The JSON of an event; empty for comments, and for the word that ends a stream."""
     data = event[len(_DATA) :] if event.startswith(_DATA) else b""
     return data if data.startswith(b"{") else b""
 
 
 def event_of(value: Any) -> bytes:
-    """An event that carries this as JSON."""
     return _DATA + msgspec.json.encode(value) + _END
 
 
@@ -92,7 +89,6 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def failed(what: str, hint: str = "", timings: ChatTimings | None = None) -> ChatDelta:
-    """The last piece of an answer that failed."""
     failure = Failure(what=what, hint=hint)
     return ChatDelta(done=True, finish_reason="error", timings=timings, failure=failure)
 
@@ -136,7 +132,6 @@ class AnswerReader:
         )
 
     def cut(self) -> ChatDelta:
-        """The last piece of an answer whose connection broke."""
         self.done = True
         return failed(
             "llama-server ended in the middle of the answer",

@@ -24,7 +24,6 @@ class Source(Value, frozen=True, kw_only=True):
 
     @property
     def requirement(self) -> str:
-        """``package==version``, as pip takes it."""
         return f"{self.package}=={self.version}"
 
 

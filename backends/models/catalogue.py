@@ -69,7 +69,6 @@ class Catalogue:
         )
 
     def look_in(self, folders: Iterable[Folder]) -> None:
-        """Search in other folders, once a search under way has ended."""
         self.folders = tuple(folders)
         self._task = asyncio.create_task(self._search_after(self._task))
 
@@ -119,7 +118,6 @@ class Catalogue:
         self._scanned_at = self._clock()
 
     def _model(self, found: ModelCandidate) -> ModelFile:
-        """Read the headers; what is wrong with them becomes ``problem``."""
         info: ModelInfo | None = None
         problem = found.problem
         if not problem:

@@ -41,16 +41,12 @@ _LETTERS = {
 
 
 class TensorType(NamedTuple):
-    """One way to store numbers: `block` elements take `block_bytes` bytes."""
-
     name: str
     block: int
     block_bytes: int
 
 
 class ValueTypes(NamedTuple):
-    """Numbers of GGUF's metadata types."""
-
     scalars: dict[int, str]
     """Type number to struct letter."""
     names: dict[int, str]
@@ -60,7 +56,6 @@ class ValueTypes(NamedTuple):
 
 @cache
 def tensor_types() -> dict[int, TensorType]:
-    """Every tensor type this ``gguf`` can size, by number."""
     from gguf.constants import GGML_QUANT_SIZES
 
     return {
@@ -71,7 +66,6 @@ def tensor_types() -> dict[int, TensorType]:
 
 @cache
 def value_types() -> ValueTypes:
-    """GGUF's metadata types, by number."""
     from gguf.constants import GGUFValueType
 
     return ValueTypes(
@@ -87,14 +81,12 @@ def value_types() -> ValueTypes:
 
 
 def tensor_type_name(number: int) -> str:
-    """``Q4_K``, or ``type 42`` where this ``gguf`` has no name for it."""
     known = tensor_types().get(number)
     return known.name if known else f"type {number}"
 
 
 @cache
 def file_type_name(number: int) -> str:
-    """``Q4_K_M`` for ``general.file_type`` 15; ``file type 99`` when unknown."""
     from gguf.constants import LlamaFileType
 
     try:
@@ -127,26 +119,21 @@ class Cursor:
         self.set_order("<")
 
     def set_order(self, order: str) -> None:
-        """Read numbers as little- (``<``) or big-endian (``>``) from here on."""
         self.order = order
         self._structs: dict[str, struct.Struct] = {}
         self._length = struct.Struct(order + "Q")
 
     def fail(self, what: str, hint: str = AGAIN) -> NoReturn:
-        """Raise the sentence, opened by the file's name."""
         raise ModelError(f"{self.name} {what}", hint)
 
     def truncated(self) -> NoReturn:
-        """Say that the file ends too early."""
         self.fail(f"is truncated: it ends at byte {self.size} inside {self.inside}")
 
     @property
     def left(self) -> int:
-        """Bytes from here to the end of the file; negative past it."""
         return self.size - self.place
 
     def numbers(self, letters: str) -> tuple[Any, ...]:
-        """The next numbers, laid out as struct's `letters` say, without padding."""
         form = self._structs.get(letters)
         if form is None:
             form = self._structs[letters] = struct.Struct(self.order + letters)
@@ -155,18 +142,15 @@ class Cursor:
         return form.unpack_from(self._data, at)
 
     def take(self, n_bytes: int) -> bytes:
-        """The next bytes; the caller bounds how many."""
         at = self._hold(n_bytes)
         self.place += n_bytes
         return self._data[at : at + n_bytes]
 
     def sha256(self, begin: int) -> str:
-        """Hex SHA-256 of what was passed since that place."""
         passed = os.pread(self._descriptor, self.place - begin, begin)
         return hashlib.sha256(passed).hexdigest()
 
     def skip(self, n_bytes: int) -> None:
-        """Step over bytes without reading them."""
         self.place += n_bytes
         self._check_place()
 
@@ -216,7 +200,6 @@ class Cursor:
 
 @contextmanager
 def open_cursor(path: Path) -> Iterator[Cursor]:
-    """A cursor at the start of a regular file, closed afterwards."""
     name = printable(path.name)
     try:
         # Non-blocking, or opening a FIFO would wait for its writer.
@@ -288,8 +271,6 @@ Value = Scalar | tuple[int | float | bool, ...] | Skipped
 
 
 class Tensor(NamedTuple):
-    """One entry of the tensor list."""
-
     name: str
     type: int
     """ggml's type number."""
@@ -303,13 +284,10 @@ class Tensor(NamedTuple):
 
     @property
     def type_name(self) -> str:
-        """``Q4_K``, or ``type 42`` for a type ``gguf`` does not know."""
         return tensor_type_name(self.type)
 
 
 class Places(NamedTuple):
-    """A model's tensors by where they belong."""
-
     layers: list[list[tuple[str, Tensor]]]
     """Per layer: the name without ``blk.N.``, and the tensor."""
     embedding: list[Tensor]
@@ -319,8 +297,6 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Everything in front of the weights of one file."""
-
     path: Path
     file_bytes: int
     version: int
@@ -367,7 +343,6 @@ def read_header(path: Path | str, texts: Collection[str] = ()) -> Header:
 
 
 def _opening(cursor: Cursor) -> tuple[int, int, int]:
-    """Check magic and version, find the byte order; version and the two counts."""
     if cursor.size == 0:
         cursor.fail("is empty")
     magic = cursor.take(min(len(MAGIC), cursor.size))
@@ -407,7 +382,6 @@ def _check_count(cursor: Cursor, of: str, count: int, limit: int, least: int) ->
 def _metadata(
     cursor: Cursor, n_keys: int, texts: dict[str, tuple[bytes, ...]]
 ) -> dict[str, Value]:
-    """Every key with its value; of arrays of strings only the keys of ``texts``."""
     metadata: dict[str, Value] = {}
     room = KEPT_BYTES_MAX
     for index in range(n_keys):
@@ -463,7 +437,6 @@ def _string(cursor: Cursor, room: int) -> str | Skipped:
 
 
 def _array(cursor: Cursor, room: int) -> Value:
-    """Keep a short numeric array, step over any other."""
     types = value_types()
     kind, count = cursor.numbers("IQ")
     letter = types.scalars.get(kind)
@@ -482,7 +455,6 @@ def _array(cursor: Cursor, room: int) -> Value:
 
 
 def _texts(cursor: Cursor) -> tuple[bytes, ...]:
-    """Every string of an array."""
     kind, count = cursor.numbers("IQ")
     if kind != value_types().string:
         cursor.fail(f"is corrupt: {cursor.inside} is no array of strings")
@@ -508,7 +480,6 @@ def _alignment(cursor: Cursor, metadata: dict[str, Value]) -> int:
 
 
 def _tensor_info(cursor: Cursor) -> Tensor:
-    """One entry of the list, its size not yet known."""
     cursor.inside = "the tensor list"
     name = _text(cursor, NAME_BYTES_MAX)
     cursor.inside = f"the entry of tensor {printable(name)}"
@@ -558,7 +529,6 @@ def _sized(cursor: Cursor, tensor: Tensor, following: int) -> Tensor:
 def _check_places(
     cursor: Cursor, tensors: list[Tensor], data_offset: int, alignment: int
 ) -> None:
-    """Check that tensors, sorted by offset, are aligned, disjoint and in the file."""
     end = 0
     for tensor in tensors:
         name = printable(tensor.name)
@@ -587,7 +557,6 @@ class Params:
         self._header = header
 
     def raw(self, key: str) -> Value | None:
-        """The value of ``<arch>.<key>`` as stored."""
         return self._header.metadata.get(f"{self.arch}.{key}")
 
     def number(self, key: str, default: int = 0) -> int:

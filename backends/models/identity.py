@@ -38,7 +38,6 @@ _CHUNK_BYTES = 1 << 20
 
 
 def identity_of(path: Path) -> str:
-    """The identity of a file; reads up to 4 MiB."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
@@ -73,7 +72,6 @@ def sampled(size_bytes: int) -> list[tuple[int, int]]:
 
 
 def size_in(identity: str) -> int:
-    """The bytes of the file an identity belongs to; 0 for an empty identity."""
     pieces = identity.split("-")
     return int(pieces[1]) if len(pieces) == 3 and pieces[1].isdigit() else 0
 
@@ -109,7 +107,6 @@ def _hash(
 
 
 def files_of(path: Path) -> list[Path]:
-    """All files of a model: the path itself, or every part of a split one, in order."""
     files = part_paths(path)
     for file in files:
         if len(files) > 1 and not file.is_file():

@@ -66,8 +66,6 @@ ONE_TYPE = ("deepseek4",)
 
 
 class LayerMemory(NamedTuple):
-    """The cache of one layer for each token."""
-
     bytes_per_token: int
     window: int = 0
     """Tokens kept at most (sliding-window attention); 0: all of the context."""
@@ -113,7 +111,6 @@ def layer_memory(
 
 
 def kept_layers(params: Params, n_layer: int) -> list[bool]:
-    """The layers with a cache of their own, by has_kv and the layer filters."""
     own = n_layer - params.number("nextn_predict_layers")
     if params.arch in CACHELESS:
         own = 0
@@ -125,13 +122,11 @@ def kept_layers(params: Params, n_layer: int) -> list[bool]:
 
 
 def swa_window(params: Params) -> int:
-    """Tokens a sliding-window layer keeps; 0 when the model has none."""
     default = _LLAMA4_WINDOW if params.arch == "llama4" else 0
     return params.number("attention.sliding_window", default)
 
 
 def swa_layers(params: Params, n_layer: int) -> list[bool]:
-    """The layers with a sliding window only (llama_hparams::set_swa_pattern)."""
     key = "attention.sliding_window_pattern"
     listed = params.flags(key, n_layer)
     if listed is not None:
@@ -159,7 +154,6 @@ RECURRENT_PREFIXES = ("ssm_", "time_mix_", "shortconv.")
 def _row_values(
     params: Params, heads_kv: int, windowed: bool, stems: frozenset[str]
 ) -> tuple[int, int]:
-    """Values of K and of V one attention layer keeps of a token."""
     k, v = _head_lengths(params, windowed)
     if params.number("attention.key_length_mla") > 0:
         v = 0
@@ -200,7 +194,6 @@ def has_indexer(stems: frozenset[str]) -> bool:
 
 
 def _head_lengths(params: Params, windowed: bool) -> tuple[int, int]:
-    """Elements of one head's K and V."""
     first_heads = max(params.number("attention.head_count"), 1)
     default = params.number("embedding_length") // first_heads
     k = params.number("attention.key_length", default)

@@ -62,7 +62,6 @@ def read_model(path: Path | str) -> ModelInfo:
 
 
 def model_headers(path: Path | str) -> list[Header]:
-    """The headers of all parts of a model, the first part first."""
     first = read_header(first_part(Path(path)))
     headers = [first]
     for number, other in enumerate(other_parts(first), start=2):
@@ -72,7 +71,6 @@ def model_headers(path: Path | str) -> list[Header]:
 
 
 def describe(headers: Sequence[Header]) -> ModelInfo:
-    """The same from headers already read, the first part first."""
     first = headers[0]
     params = Params(first, _arch(first))
     tensors = _all_tensors(headers)
@@ -119,7 +117,6 @@ def describe(headers: Sequence[Header]) -> ModelInfo:
 
 
 def places_in(headers: Sequence[Header]) -> Places:
-    """The tensors of a model by where they belong, from its headers."""
     first = headers[0]
     params = Params(first, _arch(first))
     return place_tensors(_all_tensors(headers), _layer_count(first, params))
@@ -157,7 +154,6 @@ def group_of(stem: str, recurrent: bool = False) -> str:
 
 
 def printable_path(path: Path) -> str:
-    """The absolute path as text that can cross the border."""
     text = str(path.absolute())
     try:
         text.encode()
@@ -169,7 +165,6 @@ def printable_path(path: Path) -> str:
 
 
 def _arch(header: Header) -> str:
-    """The architecture; files that hold something else are refused here."""
     name = printable(header.path.name)
     kind = header.metadata.get("general.type")
     arch = header.metadata.get("general.architecture")

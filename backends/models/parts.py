@@ -25,8 +25,6 @@ _PATTERN = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The facts in a part's file name."""
-
     prefix: str
     number: int
     """1 for the first."""
@@ -34,7 +32,6 @@ class Part:
 
 
 def part_of(file_name: str) -> Part | None:
-    """The split a file name belongs to; None for a name of another kind."""
     match = _PATTERN.fullmatch(file_name)
     if match is None:
         return None
@@ -43,7 +40,6 @@ def part_of(file_name: str) -> Part | None:
 
 
 def part_name(prefix: str, number: int, count: int) -> str:
-    """File name of one part; `number` counts from 1."""
     return f"{prefix}-{number:05d}-of-{count:05d}.gguf"
 
 
@@ -71,7 +67,6 @@ def first_part(path: Path) -> Path:
 
 
 def other_parts(first: Header) -> list[Path]:
-    """Paths of parts 2…N, in order; empty when the file is whole."""
     count = first.metadata.get("split.count", 0)
     if type(count) is not int or count <= 1:
         return []
@@ -91,7 +86,6 @@ def other_parts(first: Header) -> list[Path]:
 
 
 def check_part(header: Header, number: int) -> None:
-    """Refuse a part whose metadata says it is another one; `number` counts from 1."""
     stated = header.metadata.get("split.no")
     if stated != number - 1:
         raise ModelError(
@@ -107,7 +101,6 @@ def _there(path: Path) -> bool:
 
 
 def missing_part(path: Path, count: int) -> ModelError:
-    """The error of a part that is not there."""
     return ModelError(
         f"{printable(path.name)} is missing, one of the {count} parts of the model",
         f"Put it beside the others in {printable(str(path.parent))}.",

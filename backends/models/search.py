@@ -31,8 +31,6 @@ DEFAULT_FOLDER = "~/.models"
 
 
 class Folder(NamedTuple):
-    """A folder to search, and what kind of folder it is."""
-
     source: str
     """``bundled``, ``models``, ``huggingface``, ``lmstudio``, ``ollama``…: how the
     files in it are named, and what a listing shows."""
@@ -65,7 +63,6 @@ def default_folders(home: Path, env: Mapping[str, str]) -> tuple[Folder, ...]:
 
 
 def user_folders(model_dirs: Iterable[str]) -> tuple[Folder, ...]:
-    """The folders of this user's models: bundled, configured, usual."""
     bundled = Folder("bundled", MODEL_PATH.parent)
     return (bundled, *configured_folders(model_dirs, Path.home(), os.environ))
 
@@ -73,7 +70,6 @@ def user_folders(model_dirs: Iterable[str]) -> tuple[Folder, ...]:
 def configured_folders(
     model_dirs: Iterable[str], home: Path, env: Mapping[str, str]
 ) -> tuple[Folder, ...]:
-    """The folders of the ``model_dirs`` setting, then the default ones."""
     own = (_expanded(text, home) for text in model_dirs)
     chosen = (Folder("models", path) for path in own if path.is_absolute())
     return (*chosen, *default_folders(home, env))
@@ -180,7 +176,6 @@ def _name(above: tuple[str, ...], tag: str) -> str:
 
 
 async def _model_digest(host: Asked, manifest: PurePath) -> str:
-    """Hex digest of the weights a manifest names; empty when it names none."""
     try:
         content: Any = msgspec.json.decode(await host.read(str(manifest)))
         layers = content["layers"]
@@ -199,8 +194,6 @@ _HUB_PREFIX = "models--"
 
 
 class ModelCandidate(NamedTuple):
-    """A model on disk whose header was not read yet."""
-
     name: str
     source: str
     files: tuple[FoundFile, ...]
@@ -209,17 +202,14 @@ class ModelCandidate(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The file to open."""
         return Path(self.files[0].path)
 
     @property
     def size_bytes(self) -> int:
-        """All parts together."""
         return sum(file.size_bytes for file in self.files)
 
 
 async def search(host: Asked, folders: Iterable[Folder]) -> list[ModelCandidate]:
-    """Every model below the folders of a machine, in their order."""
     every = await asyncio.gather(*(_in_folder(host, folder) for folder in folders))
     return list(chain.from_iterable(every))
 
@@ -244,7 +234,6 @@ async def _in_folder(host: Asked, folder: Folder) -> list[ModelCandidate]:
 
 
 def _named(folder: Folder, files: Iterable[FoundFile]) -> Iterator[ModelCandidate]:
-    """The models that files are, parts of a split one together."""
     splits: dict[tuple[Path, str, int], list[tuple[int, FoundFile]]] = {}
     for file in files:
         path = Path(file.path)
@@ -267,7 +256,6 @@ def _named(folder: Folder, files: Iterable[FoundFile]) -> Iterator[ModelCandidat
 
 
 def model_name(folder: Folder, directory: Path, stem: str) -> str:
-    """``org/repo/file`` for the Hugging Face cache, else the path in the folder."""
     above = list(directory.relative_to(folder.path).parts)
     if above and above[0].startswith(_HUB_PREFIX):
         # models--org--repo/snapshots/<commit>/…

@@ -33,7 +33,6 @@ OUTPUT = "output"
 
 
 def sparse_model(headers: Sequence[Header], places: Places) -> SparseModel | None:
-    """The parts of a model with holes; None for a whole one."""
     if not any(map(has_holes, headers)):
         return None
     first = headers[0]
@@ -95,7 +94,6 @@ def _unclear(header: Header, what: str) -> ModelError:
 
 
 def _holes(header: Header) -> list[str]:
-    """Names of the tensors of a file of which nothing is there."""
     kept = header.metadata.get(KEPT)
     if not isinstance(kept, tuple) or not _are_runs(kept):
         raise _unclear(header, "is sparse, and does not say where its holes are")

@@ -40,8 +40,6 @@ _BLOCK_BYTES = 512
 
 
 class Keep(NamedTuple):
-    """The parts of a sparse file beside the embedding and all that is in no layer."""
-
     layers: frozenset[int]
     output: bool
 
@@ -78,8 +76,6 @@ def left_out(places: Places, keep: Keep) -> list[Tensor]:
 
 
 class SparsePlan(Value, frozen=True, kw_only=True):
-    """A sparse file of a model that is not made yet."""
-
     model: str
     files: tuple[str, ...]
     """Of the model, all parts in order."""
@@ -99,8 +95,6 @@ class SparsePlan(Value, frozen=True, kw_only=True):
 
 
 class SparseFile(Value, frozen=True, kw_only=True):
-    """One sparse file as it was written."""
-
     path: str
     sha256: str
     """Of the whole file it was made from."""
@@ -236,7 +230,6 @@ async def _is_done(child: asyncio.subprocess.Process) -> bool:
 
 
 async def _ended(child: asyncio.subprocess.Process) -> None:
-    """It is gone, and what it had half written with it."""
     with contextlib.suppress(ProcessLookupError):
         # Not terminate(): that reaps one that has just ended, behind asyncio's back.
         if child.returncode is None:
@@ -249,7 +242,6 @@ async def _ended(child: asyncio.subprocess.Process) -> None:
 
 
 def _targets(files: Sequence[Path], out: Path | None) -> list[Path]:
-    """The paths of the sparse files; nothing is there yet."""
     if out is not None and out.is_dir():
         targets = [out / file.name for file in files]
     else:

@@ -19,16 +19,12 @@ if TYPE_CHECKING:
 
 
 class TensorDifference(Value, frozen=True, kw_only=True):
-    """A tensor that is not the same on both."""
-
     name: str
     why: str
     """``other bytes``, ``Q4_K there, Q8_0 here`` and so on."""
 
 
 class Comparison(Value, frozen=True, kw_only=True):
-    """A model here against one on another machine."""
-
     machine: str
     path: str
     """There."""
@@ -42,12 +38,10 @@ class Comparison(Value, frozen=True, kw_only=True):
 
     @property
     def same(self) -> bool:
-        """True if all of it is."""
         return not self.differing
 
     @property
     def verdict(self) -> str:
-        """In a few words."""
         if self.same:
             return f"the same: all {self.n_tensors} tensors"
         return (
@@ -58,7 +52,6 @@ class Comparison(Value, frozen=True, kw_only=True):
 def compare(
     here: Iterable[TensorSums], there: Iterable[TensorSums], *, machine: str, path: str
 ) -> Comparison:
-    """Compare the tensors of a model here with those on a machine, by name."""
     ours = {tensor.name: tensor for tensor in here}
     theirs = {tensor.name: tensor for tensor in there}
     differing = [
@@ -84,7 +77,6 @@ def compare(
 
 
 def _why(here: TensorSums, there: TensorSums | None) -> str:
-    """Why two tensors of one name are not the same; empty when they are."""
     if there is None:
         return "missing there"
     if here.type != there.type:
@@ -110,8 +102,6 @@ _NAMED_BY_HASH = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 
 
 class VerifiedFile(Value, frozen=True, kw_only=True):
-    """One file of a model, read to its end."""
-
     path: str
     size_bytes: int
     sha256: str
@@ -121,13 +111,10 @@ class VerifiedFile(Value, frozen=True, kw_only=True):
 
     @property
     def damaged(self) -> bool:
-        """True if its bytes are not those that its store names."""
         return bool(self.sha256 and self.expected_sha256 not in ("", self.sha256))
 
 
 class VerifiedModel(Value, frozen=True, kw_only=True):
-    """The result of verifying a model."""
-
     path: str
     name: str
     identity: str
@@ -136,7 +123,6 @@ class VerifiedModel(Value, frozen=True, kw_only=True):
 
     @property
     def damaged(self) -> bool:
-        """True if any of its files is."""
         return any(file.damaged for file in self.files)
 
 

@@ -56,8 +56,6 @@ STAGES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Facts(Site):
-    """A site of which everything is known: what a blueprint is drawn from."""
-
     cluster: str
     model: ModelInfo
 
@@ -73,7 +71,6 @@ class Node(Value, frozen=True, kw_only=True):
     """Short names of processes, and ``way:WORKER``: each must be there before."""
 
     def specified(self, incarnations: Mapping[str, str]) -> ProcessSpec:
-        """Its specification after these very processes and ways."""
         after = {name: incarnations[name] for name in self.waits_for}
         return msgspec.structs.replace(self.spec, after=after)
 
@@ -89,20 +86,16 @@ class Blueprint(Value, frozen=True, kw_only=True):
 
 
 class Kept(Value, frozen=True, kw_only=True):
-    """The processes of a blueprint that run as they should, and those to start."""
-
     incarnations: dict[str, str]
     """Of what is there: processes by short name, ways as ``way:WORKER``."""
     missing: tuple[Node, ...]
 
 
 def process_name(cluster: str, short_name: str) -> str:
-    """``cluster/name``: the name of a process directory."""
     return f"{cluster}/{short_name}"
 
 
 def short_name(name: str) -> str:
-    """The part of a process' name that says what it is within its cluster."""
     return name.rpartition("/")[2]
 
 
@@ -111,12 +104,10 @@ def cluster_of(name: str) -> str:
 
 
 def own_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
-    """The workers that we start; somebody else started the others."""
     return tuple(worker for worker in used_workers(plan) if not worker.endpoint)
 
 
 def machines_of(plan: Plan) -> tuple[str, ...]:
-    """The machines that run a process of a plan, the head first."""
     return tuple(dict.fromkeys([plan.head, *(w.peer for w in own_workers(plan))]))
 
 
@@ -133,11 +124,6 @@ def needed_names(plan: Plan) -> dict[str, str]:
 
 
 def draw(plan: Plan, facts: Facts) -> Blueprint:
-    """Every process of a plan with its whole specification.
-
-    Raises:
-        PlanError: llama.cpp cannot follow the plan's split.
-    """
     placement = placement_at(plan, facts)
     check_exact(plan, placement)
     workers = tuple(_worker(worker, facts) for worker in own_workers(plan))

@@ -24,12 +24,6 @@ WORKERS_MAX = 16
 
 
 def check_numbers(asked: Ask, model: ModelInfo) -> None:
-    """Refuse numbers that cannot be meant.
-
-    Raises:
-        PlanError: one is negative, zero where it may not be, or beyond what makes
-            sense; it names the number and what is allowed.
-    """
     check_worker_count(asked.workers)
     _check_port(asked.api_port)
     check_threads(asked.worker_threads)
@@ -48,13 +42,6 @@ def check_numbers(asked: Ask, model: ModelInfo) -> None:
 
 
 def check_plan(plan: Plan, model: ModelInfo) -> None:
-    """Refuse a plan that cannot be meant, before anything is touched.
-
-    Raises:
-        PlanError: a number is beyond what makes sense, settings do not go together, an
-            argument is the plan's to decide, the split is not one of this model over
-            devices of this plan, or a sparse file lacks what it is needed for.
-    """
     _check_port(plan.api_port)
     check_worker_count(len(plan.workers))
     for worker in plan.workers:
@@ -67,7 +54,6 @@ def check_plan(plan: Plan, model: ModelInfo) -> None:
 
 
 def _check_arguments(plan: Plan) -> None:
-    """Further arguments are whole, and none of them is one of the plan's settings."""
     _, rest = settings_apart(plan.extra_args, plan.server)
     if len(rest) < len(plan.extra_args):
         raise PlanError(
@@ -79,7 +65,6 @@ def _check_arguments(plan: Plan) -> None:
 
 
 def _check_split(plan: Plan, model: ModelInfo) -> None:
-    """The split is of this model, and over devices that the plan has."""
     names = devices(plan.split)
     if plan.split.n_layer != model.n_layer:
         raise PlanError(
@@ -98,11 +83,6 @@ def _check_split(plan: Plan, model: ModelInfo) -> None:
 
 
 def check_worker_count(count: int | None) -> None:
-    """Refuse more workers than llama.cpp takes devices.
-
-    Raises:
-        PlanError: it says what is allowed.
-    """
     _within(count, 0, WORKERS_MAX, "workers", "cannot be started")
 
 

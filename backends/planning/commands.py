@@ -69,7 +69,6 @@ class Site:
     """By machine: the folder there of the cluster's process directories."""
 
     def port(self, process: str) -> int | str:
-        """The port of a process, or a word that stands for it."""
         return self.ports.get(process, UNKNOWN_PORT)
 
     def key_file(self, machine: str, process: str) -> str:
@@ -86,7 +85,6 @@ class Site:
         )
 
     def pairing(self, worker: WorkerSpec) -> Pairing | None:
-        """The pairing of a worker; None if no relay stands beside it."""
         found = self.pairings.get(worker.name)
         return found if found and found.paired else None
 
@@ -97,18 +95,12 @@ class Site:
         return pairing.data.endpoint(port) if pairing else ""
 
     def way(self, worker: WorkerSpec) -> str:
-        """The head's address for a worker, or for the relay beside it."""
         name = worker_relay_name(worker.name) if self.pairing(worker) else worker.name
         own = worker.endpoint or f"127.0.0.1:{self.port(name)}"
         return self.ways.get(worker.name, own)
 
 
 def commands(plan: Plan, site: Site) -> tuple[Command, ...]:
-    """Every process of a plan, in the order in which they start.
-
-    Raises:
-        PlanError: llama.cpp cannot follow the split.
-    """
     workers = used_workers(plan)
     return (
         *(worker_command(w, site) for w in workers if not w.endpoint),
@@ -155,7 +147,6 @@ def worker_command(worker: WorkerSpec, site: Site) -> Command:
 
 
 def worker_relay_command(worker: WorkerSpec, site: Site) -> Command:
-    """The relay beside a worker that has one."""
     name = worker_relay_name(worker.name)
     pairing = site.pairings[worker.name]
     return Command(
@@ -175,7 +166,6 @@ def worker_relay_command(worker: WorkerSpec, site: Site) -> Command:
 
 
 def relay_command(plan: Plan, worker: WorkerSpec, site: Site) -> Command:
-    """The relay on the head that stands before a worker."""
     name = relay_name(worker.name)
     pairing = site.pairing(worker)
     return Command(
@@ -234,7 +224,6 @@ def server_command(plan: Plan, placement: Placement, site: Site) -> Command:
 
 
 def _speculation(plan: Plan, placement: Placement, site: Site) -> tuple[str, ...]:
-    """Arguments of the plan's speculation method; ``auto`` begins without one."""
     if plan.speculation is None or plan.server.draft == AUTO_DRAFT:
         return ()
     flags = site.engines[plan.head].flags

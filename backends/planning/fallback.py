@@ -41,9 +41,6 @@ def plan_without(
     they cannot hold that with the longest they can, down to ``ctx_min``. A draft that
     does not fit beside it is left out: slower is better than nothing. ``auto`` goes on
     with as many of its methods as fit.
-
-    Raises:
-        PlanError: the head is among them, or the others cannot hold the model.
     """
     if plan.head in lost:
         raise PlanError(f"{plan.head}, which runs llama-server, is gone")
@@ -89,7 +86,6 @@ def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> P
 
 
 def _in_context(plan: Plan, ctx_min: int | None, made: Callable[[Plan], Plan]) -> Plan:
-    """The plan made with the longest context that works."""
     try:
         return made(plan)
     except PlanError as error:
@@ -101,7 +97,6 @@ def _in_context(plan: Plan, ctx_min: int | None, made: Callable[[Plan], Plan]) -
 
 
 def _longest(plan: Plan, ctx_min: int, made: Callable[[Plan], Plan]) -> Plan | None:
-    """The plan made with the longest of the shorter contexts, by bisection."""
     shorter = range(ctx_min, plan.ctx_size, CTX_STEP)
     found, low, high = None, -1, len(shorter)
     while high - low > 1:

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_holes(plan: Plan, model: ModelInfo) -> None:
-    """Refuse a plan under which a hole would be read as weights.
-
-    Raises:
-        PlanError: it names what is missing, and who would need it.
-    """
+    """Refuse a plan under which a hole would be read as weights."""
     if (sparse := model.sparse) is None:
         return
     name = _name(model)
@@ -52,11 +48,7 @@ def check_stand_ins(
     pairings: Mapping[str, Pairing],
     head_features: Iterable[str],
 ) -> None:
-    """Refuse a sparse file where a worker could not have what is a hole in it.
-
-    Raises:
-        PlanError: it names the worker and what it would need.
-    """
+    """Refuse a sparse file where a worker could not have what is a hole in it."""
     if model.sparse is None:
         return
     if CAN_BE_SPARSE not in head_features:
@@ -95,7 +87,6 @@ def _served(
 def _missing(
     plan: Plan, model: ModelInfo, devices: set[str], sparse: SparseModel
 ) -> str:
-    """The missing layers that some devices are to hold, in words."""
     held = [each for each in ranges(plan.split) if each.device in devices]
     wanted = {index for each in held for index in range(each.first, each.last + 1)}
     layers = sorted(wanted - set(sparse.layers) - {model.n_layer})

@@ -68,8 +68,6 @@ class Pairing(Value, frozen=True, kw_only=True):
 
 
 class PairEnd(Value, frozen=True, kw_only=True):
-    """A machine on which one relay of a pair would stand."""
-
     machine: str
     program: str = ""
     """Its ``dllm-relay``."""
@@ -82,12 +80,10 @@ class PairEnd(Value, frozen=True, kw_only=True):
 
 
 def may_pair(plan: Plan, worker: WorkerSpec) -> bool:
-    """True if a plan asks for a relay beside a worker, where one can stand."""
     return plan.relay and not alone_by_plan(plan, worker)
 
 
 def paired_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
-    """The workers beside which a plan wants a relay, where one can stand."""
     return tuple(worker for worker in used_workers(plan) if may_pair(plan, worker))
 
 

@@ -52,7 +52,6 @@ OWN_WORKER = "worker"
 def local_workers(
     count: int, threads: int | None, cores: int
 ) -> tuple[WorkerSpec, ...]:
-    """``count`` CPU workers on this machine, the cores shared out evenly."""
     each = threads or max(cores // max(count, 1), 1)
     return tuple(
         WorkerSpec(name=f"{OWN_WORKER}{index}", threads=each)
@@ -98,7 +97,6 @@ def _chosen(peer: Peer, asked: Ask) -> list[Device]:
 
 
 def worker_devices(worker: WorkerSpec, machine: Peer) -> tuple[Device, ...]:
-    """A machine's devices under the names a split has for those of a worker."""
     known = {device.name: device for device in machine.devices}
     return tuple(
         msgspec.structs.replace(
@@ -143,14 +141,6 @@ def propose(
     machines: Sequence[Peer],
     cores: int,
 ) -> Plan:
-    """A plan for some machines, split as asked or shared out by memory.
-
-    ``machines`` are this one, then every peer; ``cores`` those of this one.
-
-    Raises:
-        PlanError: a number or argument cannot be meant, or a machine or device is
-            unknown or cannot take part.
-    """
     check_numbers(request, model)
     by_machine = {machine.name: machine for machine in machines}
     there = at_peer(model.path)
@@ -206,7 +196,6 @@ def _workers(
     head: Peer,
     cores: int,
 ) -> tuple[WorkerSpec, ...]:
-    """The workers of the machines that take part, the head apart: it needs none."""
     found: list[WorkerSpec] = []
     for name in _machines(request, machines, head):
         settings = config.peers.get(name)
@@ -231,10 +220,6 @@ def _workers(
 def _machines(
     request: Ask, machines: Mapping[str, Peer], head: Peer
 ) -> tuple[str, ...]:
-    """The machines whose devices work for the head.
-
-    Where nothing was said: those the split names, or else all that are ready.
-    """
     if request.peers is not None:
         return tuple(name for name in request.peers if name != head.name)
     others = [name for name in machines if name != head.name]
@@ -260,7 +245,6 @@ def _accelerators(machine: Peer, exclude: Collection[str]) -> list[Device]:
 
 
 def _own_count(request: Ask, config: Config, *, alone: bool) -> int:
-    """CPU workers on this machine: as asked, else only where nothing else computes."""
     if request.workers is not None:
         return request.workers
     if request.split is not None:
@@ -286,7 +270,6 @@ def _require_known(
     workers: Iterable[WorkerSpec],
     machines: Mapping[str, Peer],
 ) -> None:
-    """Refuse to leave out a device that nobody has: it may be a slip of the pen."""
     known = [device.id for machine in machines.values() for device in machine.devices]
     known += [device_id for worker in workers for device_id in worker.device_ids]
     for name in exclude:

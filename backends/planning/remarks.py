@@ -41,7 +41,6 @@ def remarks(
 
 
 def _head_idle(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> str:
-    """The head computes nothing, and every token costs a trip for it."""
     own = [s for s in plan.split.shares if s.device.startswith(f"{plan.head}/")]
     workers = used_workers(plan)
     near = all(worker.peer == plan.head for worker in workers)
@@ -90,7 +89,6 @@ def _network_ms(
     workers: Sequence[WorkerSpec],
     machines: Mapping[str, Peer],
 ) -> float | None:
-    """Round trips and transmission of one token; None where nothing was measured."""
     total_ms = 0.0
     for worker in workers:
         peer = machines.get(worker.peer)
@@ -132,7 +130,6 @@ def _fits_alone(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> str:
 
 
 def _logs_everything(plan: Plan) -> str:
-    """Without relays only a log with every prompt tells the placement."""
     if is_relayed(plan):
         return ""
     return (
@@ -142,7 +139,6 @@ def _logs_everything(plan: Plan) -> str:
 
 
 def _drafts_cross(plan: Plan) -> str:
-    """MTP layers on a worker cost round trips of their own."""
     method = plan.speculation
     far = method is not None and not method.device.startswith(f"{plan.head}/")
     if method is None or plan.server.draft != MTP_DRAFT or not far:

@@ -43,8 +43,6 @@ _HINT = "Give it fewer layers (--split), a smaller context (--context), or --for
 
 
 class ClusterMemory(Value, frozen=True, kw_only=True):
-    """The memory of a cluster of ours, also before it has loaded."""
-
     plan: Plan
     memory: tuple[DeviceMemory, ...]
     """Measured or predicted."""
@@ -53,11 +51,9 @@ class ClusterMemory(Value, frozen=True, kw_only=True):
     """Bytes that have come so far, by device, while it loads."""
 
     def taken(self, machines: Mapping[str, Peer]) -> dict[str, int]:
-        """By pool, when all is there."""
         return self._by_pool(machines, {})
 
     def to_come(self, machines: Mapping[str, Peer]) -> dict[str, int]:
-        """By pool, what is not there yet."""
         return {} if self.loaded else self._by_pool(machines, self.arrived_bytes)
 
     def _by_pool(
@@ -110,11 +106,7 @@ def _changed(device: Device, n_bytes: int) -> Device:
 
 
 def require_room(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> None:
-    """Refuse a plan of which some device cannot hold its share, unless it is forced.
-
-    Raises:
-        PlanError: it names the first such device, the bytes it needs and those it has.
-    """
+    """Refuse a plan of which some device cannot hold its share, unless it is forced."""
     if plan.asked is not None and plan.asked.force:
         return
     loads = plan_loads(model, plan)
@@ -144,7 +136,6 @@ def require_room(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> Non
 def _require_room_for_draft(
     plan: Plan, loads: Sequence[DeviceLoad], devices: Mapping[str, Device]
 ) -> None:
-    """The layers fit: so must the draft model beside them."""
     both = loads_with_draft(loads, plan.speculation)
     misfits = overcommitted(both, tuple(devices.values()))
     for alone, load in zip(loads, both, strict=True):
@@ -219,7 +210,6 @@ def _left_bytes(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> int 
 
 
 def prompts_kept_mib(argv: Sequence[str]) -> int | None:
-    """The bound that a llama-server was given; None where it was given none."""
     pairs = pairwise(argv)
     found = [value for name, value in pairs if name in OPTIONS]
     return int(found[-1]) if found and found[-1].isdecimal() else None

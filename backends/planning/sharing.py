@@ -178,11 +178,7 @@ def _fill(sizes: Sequence[int], start: int, room: int) -> tuple[int, int]:
 def by_order(
     model: ModelInfo, ids: Sequence[str], wanted: Sequence[int], *, head: str
 ) -> Split:
-    """Layers in the order of the devices; the head's CPU, the first, may be left out.
-
-    Raises:
-        PlanError: there are more or fewer numbers than devices, or they do not sum up.
-    """
+    """Layers in the order of the devices; the head's CPU may be left out."""
     meant = [device for device in ids if not is_head_cpu(device, head)] or ids
     if len(wanted) == len(ids):
         return make_split(model.n_layer, ids, wanted)
@@ -191,11 +187,6 @@ def by_order(
 
 
 def by_name(model: ModelInfo, ids: Sequence[str], wanted: Mapping[str, int]) -> Split:
-    """Layers by the name of the device; the order stays the plan's.
-
-    Raises:
-        PlanError: a device is not in the plan, or the layers do not sum up.
-    """
     unknown = [name for name in wanted if name not in ids]
     if unknown:
         like = _like(unknown[0], ids)

@@ -73,15 +73,11 @@ RTT_EDGES_MS = (2.0, 8.0, 32.0, 128.0)
 
 
 class Measured(NamedTuple):
-    """The speed of all slots together, and the accepted part of the drafts."""
-
     tok_per_s: float
     acceptance: float | None
 
 
 class Snapshots(Protocol):
-    """The snapshot of one cluster."""
-
     @property
     def snapshot(self) -> ClusterSnapshot: ...
     async def change(self) -> None: ...
@@ -89,8 +85,6 @@ class Snapshots(Protocol):
 
 
 class Log(Protocol):
-    """The event log of one cluster."""
-
     def tried(self, what: str) -> None: ...
     def tried_in_vain(self, what: str, error: Exception) -> None: ...
 
@@ -124,13 +118,11 @@ class AutoDraft:
         self._takes_known = True
 
     def forget(self) -> None:
-        """Start a new comparison: somebody launched anew."""
         self._plan = None
         self._begin_anew()
         self._store.update(draft_now=None)
 
     def repeat(self) -> None:
-        """Measure every method anew at the next idle moment."""
         if self._plan is None:
             raise ControllerError(
                 "The cluster does not run with --draft auto: nothing is compared",
@@ -152,7 +144,6 @@ class AutoDraft:
         return draft
 
     def serves(self, port: int) -> None:
-        """llama-server listens there, and its model is loaded."""
         self._port = port
 
     def blames(self, draft: str) -> bool:
@@ -215,7 +206,6 @@ class AutoDraft:
             self._events.tried(f"Chosen: {told(best)} ({gain_text(best, trials)})")
 
     async def _try(self, plan: Plan, draft: str) -> None:
-        """Measure the draft that runs; a client's request ends that at once."""
         methods = methods_of(plan)
         number = f"{methods.index(draft) + 1} of {len(methods)}"
         self._show(plan, draft, f"measuring {told(draft)} ({number})")
@@ -270,7 +260,6 @@ class AutoDraft:
         await self._again.wait()
 
     async def _idle(self) -> None:
-        """Wait until it has served for IDLE_S without a request or a busy slot."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._idle_s):
@@ -323,25 +312,20 @@ class TrialBook:
             self._pages = msgspec.json.decode(file.read_bytes(), type=_Pages)
 
     def of(self, key: str) -> tuple[DraftTrial, ...]:
-        """The result under a key; empty if there is none."""
         return self._pages.trials.get(key, ())
 
     async def keep(self, key: str, trials: tuple[DraftTrial, ...]) -> None:
-        """Keep a result in place of an earlier one."""
         known = {at: one for at, one in self._pages.trials.items() if at != key}
         await self._write(replace(self._pages, trials=_latest({**known, key: trials})))
 
     def running(self, plan: Plan) -> str:
-        """The draft that this plan ran with last."""
         return self._pages.running.get(plan_key(plan), NO_DRAFT)
 
     async def runs(self, plan: Plan, draft: str) -> None:
-        """Remember the draft that a plan runs with."""
         known = {**self._pages.running, plan_key(plan): draft}
         await self._write(replace(self._pages, running=_latest(known)))
 
     def found_for(self, model: ModelInfo) -> tuple[DraftTrial, ...]:
-        """All measurements for a model, newest first."""
         ours = f"/{fingerprint(model)}/"
         found = (
             trial
@@ -366,7 +350,6 @@ def _latest(pages: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_draft(plan: Plan) -> Plan:
-    """The part of a plan that decides the speed, without its draft."""
     return replace(
         plan,
         server=replace(plan.server, draft=NO_DRAFT, draft_max=DRAFT_MAX),
@@ -378,17 +361,14 @@ def without_draft(plan: Plan) -> Plan:
 
 
 def plan_key(plan: Plan) -> str:
-    """A hash of everything in a plan that decides a comparison."""
     return _hash((without_draft(plan), methods_of(plan), plan.server.draft_max))
 
 
 def fingerprint(model: ModelInfo) -> str:
-    """A hash of everything that a model's header says."""
     return _hash(replace(model, path="", files=(), sparse=None))
 
 
 def result_key(plan: Plan, model: ModelInfo | None, links: Sequence[Link]) -> str:
-    """The key of a result: plan, model and network."""
     of_model = fingerprint(model) if model else ""
     return f"{plan_key(plan)}/{of_model}/{network_text(links)}"
 
@@ -414,7 +394,6 @@ def _hash(value: object) -> str:
 
 
 def judged(trials: Iterable[DraftTrial]) -> tuple[DraftTrial, ...]:
-    """The measurements with their speedup over no draft."""
     found = tuple(trials)
     plain = next((one.tok_per_s for one in found if one.draft == NO_DRAFT), None)
     return tuple(
@@ -430,14 +409,12 @@ def fastest(trials: Iterable[DraftTrial], given_up: Collection[str] = ()) -> str
 
 
 def told(draft: str) -> str:
-    """``with small``, ``with ngram``, ``without a draft``."""
     if draft == NO_DRAFT:
         return "without a draft"
     return f"with {PurePath(draft.rpartition(':')[2]).stem}"
 
 
 def gain_text(draft: str, trials: Iterable[DraftTrial]) -> str:
-    """``×2.72 against none``, or that no draft was faster."""
     gain = next((t.speedup for t in trials if t.draft == draft), None)
     if gain is None:
         return "nothing could be compared"
@@ -450,7 +427,6 @@ def gain_text(draft: str, trials: Iterable[DraftTrial]) -> str:
 
 
 async def measure(port: int, slots: int) -> Measured:
-    """Measure the llama-server that listens at a port, with all its slots at once."""
     try:
         async with asyncio.timeout(TRIAL_S), ServerClient(port) as client:
             return await measured(client, slots)

@@ -42,7 +42,6 @@ _OWN_LAYERS_IN_TURN = frozenset({"hy_v3", "mimo2", "step35"})
 
 
 def own_layers_misfit(model: ModelInfo) -> str:
-    """Why a model's own MTP layers cannot draft; empty if they can."""
     name = Path(model.path).name
     count = model.n_layer_nextn
     own = model.layers[model.n_layer - count :] if count else ()
@@ -58,12 +57,10 @@ def own_layers_misfit(model: ModelInfo) -> str:
 
 
 def head_method(arch: str) -> str:
-    """The speculation method that a head is made for; empty for a model."""
     return _HEADS.get(arch, "")
 
 
 def head_misfit(head: ModelInfo | ModelFile, model: ModelInfo) -> str:
-    """Why a head is made for another model, as far as its header says; or empty."""
     said = read_header(Path(head.path)).metadata
     width = said.get(f"{head.arch}.target_hidden_size")
     if isinstance(width, int) and width != model.n_embd:
@@ -78,7 +75,6 @@ def head_misfit(head: ModelInfo | ModelFile, model: ModelInfo) -> str:
 def drafts_for(
     model: ModelInfo, header: Path, flags: Collection[str], files: Iterable[ModelFile]
 ) -> Drafts:
-    """The drafts for a model; ``header`` is a local file with its header."""
     vocabulary, methods = read_vocabulary(header), methods_known(flags)
     candidates = [
         DraftCandidate(
@@ -128,7 +124,6 @@ def _misfit(
 def _own_methods(
     model: ModelInfo, flags: Collection[str]
 ) -> tuple[tuple[str, ...], str]:
-    """The methods of the model's own layers, or why there are none."""
     if not model.n_layer_nextn:
         return (), ""
     if why := own_layers_misfit(model):
@@ -152,8 +147,6 @@ def best_first(found: Drafts) -> tuple[str, ...]:
 
 
 def with_trials(drafts: Drafts, trials: Sequence[DraftTrial]) -> Drafts:
-    """Drafts with the measurements that ``--draft auto`` made of each."""
-
     def of(draft: str) -> tuple[DraftTrial, ...]:
         return tuple(one for one in trials if one.draft == draft)
 

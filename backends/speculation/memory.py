@@ -48,12 +48,10 @@ def with_draft(memory: DeviceMemory, draft: Speculation | None) -> DeviceMemory:
 def loads_with_draft(
     loads: Iterable[DeviceLoad], draft: Speculation | None
 ) -> tuple[DeviceLoad, ...]:
-    """Loads of devices with the draft's part."""
     return tuple(load.as_told(with_draft(load.memory, draft)) for load in loads)
 
 
 def one_of(methods: Sequence[Speculation]) -> Speculation:
-    """The first of these, with the others as alternatives."""
     first, *others = methods
     return replace(first, instead=tuple(others))
 
@@ -62,7 +60,6 @@ def one_of(methods: Sequence[Speculation]) -> Speculation:
 
 
 def whole_on(draft: ModelInfo, device: str, plan: Plan) -> Plan:
-    """A plan for the draft model alone on one device of the head."""
     cpu = f"{plan.head}/CPU"
     all_layers = draft.n_layer + 1
     on_cpu = device == cpu
@@ -127,7 +124,6 @@ def own_layers(plan: Plan, model: ModelInfo, method: str) -> Speculation:
 
 
 def with_own_layers(plan: Plan, model: ModelInfo) -> Plan:
-    """The plan with its MTP layers on the device where its split has them now."""
     if plan.speculation is None or not has_own_layers(plan):
         return plan
     methods = (
@@ -138,7 +134,6 @@ def with_own_layers(plan: Plan, model: ModelInfo) -> Plan:
 
 
 def has_own_layers(plan: Plan) -> bool:
-    """True if MTP layers of the model draft, or may."""
     methods = plan.speculation.methods if plan.speculation else ()
     return any(one.draft == MTP_DRAFT for one in methods)
 

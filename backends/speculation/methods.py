@@ -44,12 +44,10 @@ _OURS = (
 
 
 def knows(flags: Collection[str], method: str) -> bool:
-    """True if an engine has that method."""
     return spec_type(method) in flags
 
 
 def methods_known(flags: Collection[str]) -> frozenset[str]:
-    """All speculation methods of an engine, in its own words."""
     before = spec_type("")
     return frozenset(f.removeprefix(before) for f in flags if f.startswith(before))
 
@@ -126,7 +124,6 @@ def methods_of(plan: Plan) -> tuple[str, ...]:
 
 
 def with_method(plan: Plan, draft: str) -> Plan:
-    """The plan with one of its methods alone."""
     found = plan.speculation.methods if plan.speculation else ()
     chosen = next((one for one in found if one.draft == draft), None)
     return replace(

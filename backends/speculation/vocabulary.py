@@ -29,8 +29,6 @@ TOKENS = "tokenizer.ggml.tokens"
 
 
 class _Kind(NamedTuple):
-    """A kind of tokenizer, and what counts where a file does not say."""
-
     name: str
     bos: int
     eos: int
@@ -65,8 +63,6 @@ _NO_BOS = frozenset({"chatglm-bpe", "glm4", "glm5"})
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A model's words, and which of them stand around a text."""
-
     kind: str
     """``SPM``, ``BPE``…, or the file's own word for one that is not known."""
     bos: int | None
@@ -82,7 +78,6 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def vocabulary_of(header: Header) -> Vocabulary:
-    """The same from a header with its tokens."""
     model, pre = (_text(header, key) for key in ("model", "pre"))
     kind = _KINDS.get(model, _Kind(printable(model) or "none", NULL, NULL))
     if kind.name == _BPE.name:
@@ -119,7 +114,6 @@ def _token(header: Header, key: str, otherwise: int, count: int) -> int:
 
 
 def why_not(model: Vocabulary, draft: Vocabulary) -> str:
-    """Why one cannot draft for the other; empty if it can."""
     if model.kind != draft.kind:
         return f"its tokenizer is {draft.kind}, the model's {model.kind}"
     if model.bos != draft.bos:

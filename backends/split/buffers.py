@@ -52,7 +52,6 @@ def _token_bytes(layer: Layer, server: ServerSettings) -> int:
 
 
 def slot_tokens(ctx_size: int, server: ServerSettings = PLAIN) -> int:
-    """The context of one slot: an even share, rounded up to whole pads."""
     return ctx_size if server.slots == 1 else _padded(ctx_size // server.slots)
 
 
@@ -75,10 +74,6 @@ def copies(n_devices: int, *, all_offloaded: bool) -> int:
 def device_compute_bytes(
     model: ModelInfo, ctx_size: int, n_copies: int, server: ServerSettings = PLAIN
 ) -> int:
-    """The compute buffer of a device with layers.
-
-    Feed-forward and attention follow each other, so the larger one counts.
-    """
     feed_forward = WIDTHS_ALIVE * (model.n_embd + feed_forward_width(model))
     attention = ATTENTION_WIDTHS_ALIVE * model.n_embd
     handed_over = n_copies * model.n_embd if n_copies > 1 else 0
@@ -127,7 +122,6 @@ def _attention_bytes(model: ModelInfo, ctx_size: int, server: ServerSettings) ->
 
 
 def is_unfused(server: ServerSettings) -> bool:
-    """True if attention runs step by step, with all its numbers in memory."""
     return server.flash_attention is FlashAttention.OFF
 
 
@@ -159,8 +153,6 @@ def _width(model: ModelInfo, layer: Layer) -> int:
 
 
 class CacheType(NamedTuple):
-    """The values in one block, and its bytes."""
-
     values: int
     n_bytes: int
 
@@ -182,7 +174,6 @@ CACHE_TYPES = {
 
 
 def cache_type(name: str) -> CacheType:
-    """A type by its name."""
     if name not in CACHE_TYPES:
         raise PlanError(
             f"There is no KV cache type {name}",
@@ -192,7 +183,6 @@ def cache_type(name: str) -> CacheType:
 
 
 def is_quantized(name: str) -> bool:
-    """True if values share a scale, block by block."""
     return cache_type(name).values > 1
 
 

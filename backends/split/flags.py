@@ -37,7 +37,6 @@ class PlacedDevice(Value, frozen=True, kw_only=True):
 
     @property
     def buffer(self) -> str:
-        """The name of its buffers in llama-server's log."""
         return f"RPC{self.index}[{self.endpoint}]" if self.endpoint else self.name
 
     def owns(self, buffer: str) -> bool:
@@ -60,12 +59,10 @@ class Placement(Value, frozen=True, kw_only=True):
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """llama-server's names, for ``--device``."""
         return tuple(device.name for device in self.devices)
 
     @property
     def device_ids(self) -> tuple[str, ...]:
-        """Our ids of the same devices."""
         return tuple(device.id for device in self.devices)
 
     @property
@@ -75,7 +72,6 @@ class Placement(Value, frozen=True, kw_only=True):
 
 
 def used_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
-    """The workers with a device that holds layers, in the order of the plan."""
     used = {share.device for share in plan.split.shares if share.layers}
     return tuple(w for w in plan.workers if used.intersection(w.device_ids))
 
@@ -131,7 +127,6 @@ def _rpc_devices(
 def _placed(
     plan: Plan, share: Share, remote: Mapping[str, tuple[str, str, int]]
 ) -> PlacedDevice:
-    """A device with layers under llama-server's name."""
     machine, _, own_name = share.device.partition("/")
     if share.device in remote:
         name, endpoint, index = remote[share.device]
@@ -170,7 +165,6 @@ def _float32(value: float) -> float:
 
 
 def split_points(tensor_split: Sequence[float]) -> list[float]:
-    """llama.cpp's normalised cumulative split points, each step rounded to float32."""
     sums: list[float] = []
     total = 0.0
     for share in tensor_split:
@@ -207,7 +201,6 @@ def engine_ranges(plan: Plan, placement: Placement) -> tuple[LayerRange, ...]:
 
 
 def merge_layers(device_of_layer: Sequence[str]) -> tuple[LayerRange, ...]:
-    """Neighbouring layers on one device as one range, in layer order."""
     merged: list[LayerRange] = []
     for layer, device in enumerate(device_of_layer):
         if merged and merged[-1].device == device:

@@ -46,17 +46,14 @@ def make_split(
 
 
 def counts(split: Split) -> tuple[int, ...]:
-    """Whole layers per device, in order."""
     return tuple(share.layers for share in split.shares)
 
 
 def devices(split: Split) -> tuple[str, ...]:
-    """Device ids, in order."""
     return tuple(share.device for share in split.shares)
 
 
 def with_counts(split: Split, new_counts: Sequence[int]) -> Split:
-    """The same devices with other counts (checked)."""
     return make_split(split.n_layer, devices(split), new_counts)
 
 
@@ -71,18 +68,15 @@ def ranges(split: Split) -> tuple[LayerRange, ...]:
 
 
 def ranges_text(held: Collection[LayerRange]) -> str:
-    """``9 | 4 on studio/MTL0, nuc/CPU``."""
     sizes = " | ".join(str(each.last - each.first + 1) for each in held)
     return f"{sizes} on {', '.join(each.device for each in held)}"
 
 
 def boundaries(split: Split) -> tuple[int, ...]:
-    """Positions 0…n_layer+1 of the edges between neighbouring devices."""
     return tuple(accumulate(counts(split)))[:-1]
 
 
 def move_boundary(split: Split, index: int, position: int) -> Split:
-    """Put one boundary at a position, held between its neighbours."""
     edges = [0, *boundaries(split), split.n_layer + 1]
     edges[index + 1] = min(max(position, edges[index]), edges[index + 2])
     return with_counts(split, [high - low for low, high in pairwise(edges)])
@@ -94,11 +88,6 @@ def is_head_cpu(device: str, head: str) -> bool:
 
 
 def reorder(split: Split, index: int, by: int, *, head: str = "local") -> Split:
-    """Exchange a device with its neighbour, its layer count moving along.
-
-    The head's CPU stays first (llama.cpp offloads from the end); a move that cannot be
-    made returns the split unchanged.
-    """
     other = index + by
     shares = list(split.shares)
     if not 0 <= index < len(shares) or not 0 <= other < len(shares):
@@ -110,7 +99,6 @@ def reorder(split: Split, index: int, by: int, *, head: str = "local") -> Split:
 
 
 def even_counts(n_layer: int, n_devices: int) -> tuple[int, ...]:
-    """Layers and output dealt out evenly, the earlier devices taking the remainder."""
     each, rest = divmod(n_layer + 1, n_devices)
     return tuple(each + (index < rest) for index in range(n_devices))
 
@@ -121,7 +109,6 @@ def format_ranges(layers: Iterable[LayerRange], n_layer: int) -> str:
 
 
 def format_range(layer_range: LayerRange, n_layer: int) -> str:
-    """``6–11 + output``, ``3``, ``output``."""
     first, last = layer_range.first, min(layer_range.last, n_layer - 1)
     output = "output" if layer_range.last == n_layer else ""
     if first > last:

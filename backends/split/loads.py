@@ -45,12 +45,10 @@ class DeviceLoad(Value, frozen=True, kw_only=True):
 
     @property
     def total_bytes(self) -> int:
-        """Weights, KV cache and compute buffer."""
         return self.weight_bytes + self.kv_bytes + self.compute_bytes
 
     @property
     def memory(self) -> DeviceMemory:
-        """The same as it crosses to others."""
         return DeviceMemory(
             device=self.device,
             model_bytes=self.weight_bytes,
@@ -60,7 +58,6 @@ class DeviceLoad(Value, frozen=True, kw_only=True):
         )
 
     def as_told(self, told: DeviceMemory) -> DeviceLoad:
-        """The same layers with somebody else's figures."""
         return msgspec.structs.replace(
             self,
             weight_bytes=told.model_bytes,
@@ -71,15 +68,12 @@ class DeviceLoad(Value, frozen=True, kw_only=True):
 
 
 class EngineFigures(Value, frozen=True, kw_only=True):
-    """The engine's figures for one split of a model at one context."""
-
     split: Split
     ctx_size: int
     memory: tuple[DeviceMemory, ...]
 
 
 def layer_bytes(model: ModelInfo) -> tuple[int, ...]:
-    """Weight bytes of each layer, the output last."""
     return (*(layer.bytes for layer in model.layers), model.output_bytes)
 
 
@@ -116,7 +110,6 @@ def device_loads(
 
 
 def plan_loads(model: ModelInfo, plan: Plan) -> tuple[DeviceLoad, ...]:
-    """Memory per share of a plan, by our own arithmetic; its draft apart."""
     return device_loads(
         model, plan.split, plan.ctx_size, head=plan.head, server=plan.server
     )
@@ -125,7 +118,6 @@ def plan_loads(model: ModelInfo, plan: Plan) -> tuple[DeviceLoad, ...]:
 def _predicted(
     model: ModelInfo, split: Split, ctx_size: int, head: str, server: ServerSettings
 ) -> tuple[DeviceLoad, ...]:
-    """By our own arithmetic alone."""
     weights, kv = layer_bytes(model), kv_bytes(model, ctx_size, server)
     n_copies = _copies(split, head)
     loads: list[DeviceLoad] = []
@@ -178,8 +170,6 @@ def _used(split: Split) -> tuple[str, ...]:
 
 
 class _Error(Value, frozen=True, kw_only=True):
-    """The difference between the engine's figures and ours."""
-
     weights: float
     kv: float
     compute_bytes: int
@@ -191,7 +181,6 @@ def _role(load: DeviceLoad, head: str) -> str:
 
 
 def _confirmed(load: DeviceLoad, told: DeviceMemory) -> DeviceLoad:
-    """Our finer figures where the engine's rounded ones agree, else the engine's."""
     return msgspec.structs.replace(
         load,
         weight_bytes=_finer(load.weight_bytes, told.model_bytes),
@@ -346,7 +335,6 @@ def balance(
 
 
 def shared_rooms(devices: Sequence[Device], ours: Mapping[str, int]) -> list[int]:
-    """Room of each device, that of a shared memory dealt out in proportion."""
     rooms = pool_rooms(devices, ours)
     asked: Counter[str] = Counter()
     for device in devices:
@@ -362,7 +350,6 @@ def shared_rooms(devices: Sequence[Device], ours: Mapping[str, int]) -> list[int
 def sizes_by_layer(
     model: ModelInfo, ctx_size: int, server: ServerSettings
 ) -> list[int]:
-    """Weights and KV cache of each layer, the output last."""
     pairs = zip(layer_bytes(model), kv_bytes(model, ctx_size, server), strict=True)
     return [weight + kv for weight, kv in pairs]
 
@@ -381,7 +368,6 @@ def proportional(sizes: Sequence[int], room: Sequence[int]) -> list[int]:
 
 
 def _nearest_edge(sizes: Sequence[int], target: float, start: int) -> int:
-    """The edge at or after ``start`` whose bytes before it come nearest to a target."""
     before = sum(sizes[:start])
     best, best_gap = start, abs(before - target)
     for edge in range(start + 1, len(sizes) + 1):

@@ -68,7 +68,6 @@ def measured_split(
 def _layer_device(
     plan: Plan, placement: Placement, name: str, endpoints: Mapping[str, str]
 ) -> str:
-    """Our id of a device that llama-server named; its endpoint has the last word."""
     for device in placement.devices:
         if device.name == name and _is_there(device, endpoints):
             return device.id
@@ -137,7 +136,6 @@ def _buffer_device(plan: Plan, placement: Placement, buffer: str) -> str:
 def _strays(
     plan: Plan, placement: Placement, buffers: Sequence[DeviceMemory]
 ) -> tuple[str, ...]:
-    """Workers' devices whose memory says otherwise than the layers of the log."""
     if not buffers:
         return ()
     head = f"{plan.head}/"
@@ -171,8 +169,6 @@ _MAPPED = "_Mapped"
 
 
 class ServerLog(NamedTuple):
-    """The facts of a load in llama-server's own lines."""
-
     buffers: Mapping[tuple[str, str], int]
     """Bytes by a buffer's name and kind (``model``, ``kv``, ``compute``)."""
     offloaded: tuple[int, int] | None = None
@@ -226,8 +222,6 @@ def _is_overridden(plan: Plan) -> bool:
 
 
 class _Seen:
-    """The holders of each layer, by the traffic on the wire."""
-
     def __init__(
         self, plan: Plan, model: ModelInfo, weights: Mapping[str, WorkerWeights | None]
     ) -> None:
@@ -317,7 +311,6 @@ def _nextn_layers(model: ModelInfo) -> range:
 
 
 def _runs(device: str, layers: Iterable[int]) -> list[LayerRange]:
-    """Ascending layers as ranges."""
     runs: list[LayerRange] = []
     for layer in layers:
         if runs and runs[-1].last + 1 == layer:
@@ -343,7 +336,6 @@ def _head_devices(
     model: ModelInfo,
     buffers: Mapping[tuple[str, str], int],
 ) -> tuple[str, ...]:
-    """Sentences on the head's own devices whose bytes are not those of their layers."""
     own = [device for device in placement.devices if not device.endpoint]
     if _is_overridden(plan):
         return ()
