@@ -194,14 +194,14 @@ def _checked(config: Config) -> Config:
 
 
 def set_value(paths: Paths, key: str, value: object) -> None:
-    change_value(paths, (key,), value, lambda before, after: None)
+    _change_value(paths, (key,), value)
 
 
-def change_value(
+def _change_value(
     paths: Paths,
     names: Sequence[str],
     value: object,
-    check: Callable[[str, str], None],
+    check: Callable[[str, str], None] = lambda before, after: None,
 ) -> None:
     """Write one setting, of a table where it has several names; None takes it out.
 
@@ -464,6 +464,8 @@ def _leaves(config: Config) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 class SettingsFile:
+    """The settings of one user, to be shown and changed one by one."""
+
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
 
@@ -475,38 +477,25 @@ class SettingsFile:
         return load_config(self._paths)
 
     def read(self) -> list[Setting]:
-        return all_settings(self._paths)
+        return settings(self.config(), read_text(self._paths))
 
     def change(
         self, name: str, text: str | None, check: Callable[[str], list[Problem]]
     ) -> None:
-        change(self._paths, name, text, check)
+        """Set one setting to what a person typed; None brings its default back.
 
+        ``check`` tells all that is wrong with a file's text, as ``config check`` does.
+        """
+        names = _names_of(name)
+        value = None if text is None else _typed(names[-1], names[0], text)
 
-def all_settings(paths: Paths) -> list[Setting]:
-    return settings(load_config(paths), read_text(paths))
+        def nothing_new(before: str, after: str) -> None:
+            known = {(one.setting, one.what) for one in check(before)}
+            for one in check(after):
+                if (one.setting, one.what) not in known:
+                    raise UsageError(one.what, one.hint)
 
-
-def change(
-    paths: Paths,
-    name: str,
-    text: str | None,
-    check: Callable[[str], list[Problem]],
-) -> None:
-    """Set one setting to what a person typed; None brings its default back.
-
-    ``check`` tells all that is wrong with a file's text, as ``config check`` does.
-    """
-    names = _names_of(name)
-    value = None if text is None else _typed(names[-1], names[0], text)
-
-    def nothing_new(before: str, after: str) -> None:
-        known = {(one.setting, one.what) for one in check(before)}
-        for one in check(after):
-            if (one.setting, one.what) not in known:
-                raise UsageError(one.what, one.hint)
-
-    change_value(paths, names, value, nothing_new)
+        _change_value(self._paths, names, value, nothing_new)
 
 
 def _names_of(name: str) -> tuple[str, ...]:
@@ -558,7 +547,10 @@ def problems(text: str) -> list[Problem]:
         return [_syntax(str(error))]
     lines = lines_of(text)
     peers = data.pop("peers", {})
-    found = [*_wrong(Config, data, (), lines), *_wrong_peers(peers, lines)]
+    found = [
+        Problem(line=lines.get(names, 0), setting=".".join(names), what=what, hint=hint)
+        for names, what, hint in (*_wrong(Config, data), *_wrong_peers(peers))
+    ]
     return sorted(found, key=lambda problem: problem.line)
 
 
@@ -573,29 +565,22 @@ def _syntax(error: str) -> Problem:
     )
 
 
+_Wrong = tuple[tuple[str, ...], str, str]
+"""The names of a setting, what is wrong with it, and what is allowed."""
+
+
 def _wrong(
-    kind: type[msgspec.Struct],
-    data: Mapping[str, Any],
-    above: tuple[str, ...],
-    lines: Lines,
-) -> Iterator[Problem]:
+    kind: type[msgspec.Struct], data: Mapping[str, Any], *above: str
+) -> Iterator[_Wrong]:
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     for name, value in data.items():
         names = (*above, name)
-        line = lines.get(names, 0)
         shown = ".".join(names)
         if name not in fields:
-            guess = did_you_mean(name, fields)
-            known = f"{guess}Settings here: {', '.join(fields)}"
-            what = f"There is no setting {shown}"
-            yield Problem(line=line, setting=shown, what=what, hint=known)
+            known = f"{did_you_mean(name, fields)}Settings here: {', '.join(fields)}"
+            yield names, f"There is no setting {shown}", known
         elif not _fits(name, value, fields[name].type):
-            what = f"{shown} cannot be {value!r}"
-            yield Problem(line=line, setting=shown, what=what, hint=_allowed(name))
-
-
-def _allowed(name: str) -> str:
-    return f"Allowed: {ALLOWED[name]}"
+            yield names, f"{shown} cannot be {value!r}", f"Allowed: {ALLOWED[name]}"
 
 
 def _fits(name: str, value: object, kind: Any) -> bool:
@@ -606,37 +591,26 @@ def _fits(name: str, value: object, kind: Any) -> bool:
     return is_within(name, converted)
 
 
-def _wrong_peers(peers: object, lines: Lines) -> Iterator[Problem]:
+def _wrong_peers(peers: object) -> Iterator[_Wrong]:
+    tables = f"Allowed: {ALLOWED['peers']}"
     if not isinstance(peers, dict):
-        line, what = lines.get(("peers",), 0), f"peers cannot be {peers!r}"
-        yield Problem(line=line, setting="peers", what=what, hint=_allowed("peers"))
+        yield ("peers",), f"peers cannot be {peers!r}", tables
         return
     for name, told in peers.items():
-        yield from _wrong_peer(name, told, lines)
-
-
-def _wrong_peer(name: str, told: object, lines: Lines) -> Iterator[Problem]:
-    names = ("peers", name)
-    line, shown = lines.get(names, 0), f"peers.{name}"
-    try:
-        check_peer_name(name)
-    except UsageError as error:
-        yield Problem(line=line, setting=shown, what=error.what, hint=error.hint)
-    if not isinstance(told, dict):
-        what = f"{shown} is no table"
-        yield Problem(line=line, setting=shown, what=what, hint=_allowed("peers"))
-        return
-    yield from _wrong(PeerConfig, told, names, lines)
-    if wrong := wrong_place(told.get("data")):
-        at, data = lines.get((*names, "data"), 0), f"{shown}.data"
-        yield Problem(line=at, setting=data, what=wrong.what, hint=wrong.hint)
-    if bool(told.get("ssh")) == bool(told.get("bare")):
-        yield Problem(
-            line=line,
-            setting=shown,
-            what=f"{shown} needs either ssh or bare",
-            hint=f"ssh: {ALLOWED['ssh']}; bare: {ALLOWED['bare']}",
-        )
+        names, shown = ("peers", name), f"peers.{name}"
+        try:
+            check_peer_name(name)
+        except UsageError as error:
+            yield names, error.what, error.hint
+        if not isinstance(told, dict):
+            yield names, f"{shown} is no table", tables
+            continue
+        yield from _wrong(PeerConfig, told, *names)
+        if wrong := wrong_place(told.get("data")):
+            yield (*names, "data"), wrong.what, wrong.hint
+        if bool(told.get("ssh")) == bool(told.get("bare")):
+            hint = f"ssh: {ALLOWED['ssh']}; bare: {ALLOWED['bare']}"
+            yield names, f"{shown} needs either ssh or bare", hint
 
 
 def lines_of(text: str) -> Lines:

@@ -16,21 +16,9 @@ from backends.gateway.target import GATEWAY
 from backends.link.relay import relay_name, worker_relay_name
 from backends.machines.agent import ProcessRecord, ProcessSpec
 from backends.places import LOCAL
-from backends.planning.commands import (
-    SERVER,
-    Site,
-    placement_at,
-    relay_command,
-    server_command,
-    worker_command,
-    worker_relay_command,
-)
+from backends.planning.commands import SERVER, Site, commands, placement_at
 from backends.planning.pairing import paired_workers
-from backends.split.flags import (
-    Placement,
-    check_exact,
-    used_workers,
-)
+from backends.split.flags import Placement, check_exact, used_workers
 from backends.state import (
     ModelInfo,
     Plan,
@@ -41,7 +29,9 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
+
+    from backends.state import Command
 
 # Without it an abort of ggml first runs a debugger for a backtrace, for seconds.
 ENGINE_ENV = {"GGML_NO_BACKTRACE": "1"}
@@ -126,69 +116,43 @@ def needed_names(plan: Plan) -> dict[str, str]:
 def draw(plan: Plan, facts: Facts) -> Blueprint:
     placement = placement_at(plan, facts)
     check_exact(plan, placement)
-    workers = tuple(_worker(worker, facts) for worker in own_workers(plan))
-    relayed = used_workers(plan) if plan.relay else ()
-    beside = tuple(_worker_relay(w, facts) for w in relayed if facts.pairing(w))
-    relays = tuple(_relay(plan, worker, facts) for worker in relayed)
-    before = (*workers, *beside, *relays)
-    server = _server(plan, placement, facts, before)
-    return Blueprint(nodes=(*before, server), placement=placement)
+    drawn = commands(plan, facts)
+    names = [command.name for command in drawn if command.name != SERVER]
+    used = used_workers(plan)
+    ways = () if plan.relay else tuple(f"way:{worker.name}" for worker in used)
+    waits_for: dict[str, tuple[str, ...]] = {SERVER: (*names, *ways)}
+    keys: dict[str, str] = {}
+    for worker in used:
+        beside, before = worker_relay_name(worker.name), relay_name(worker.name)
+        waits_for[beside] = (worker.name,)
+        there = [name for name in (worker.name, beside) if name in names]
+        waits_for[before] = (*there, f"way:{worker.name}")
+        if pairing := facts.pairing(worker):
+            keys |= {beside: pairing.key, before: pairing.key}
+    nodes = (
+        Node(
+            machine=command.machine,
+            short_name=command.name,
+            spec=_spec(command, facts, keys.get(command.name, "")),
+            waits_for=waits_for.get(command.name, ()),
+        )
+        for command in drawn
+    )
+    return Blueprint(nodes=tuple(nodes), placement=placement)
 
 
-def _worker(worker: WorkerSpec, facts: Facts) -> Node:
-    spec = ProcessSpec(
-        name=process_name(facts.cluster, worker.name),
-        role=ProcessRole.WORKER,
-        argv=worker_command(worker, facts).argv,
-        port=facts.ports[worker.name],
-        env=ENGINE_ENV,
+def _spec(command: Command, facts: Facts, key: str) -> ProcessSpec:
+    is_engine = command.role in (ProcessRole.WORKER, ProcessRole.SERVER)
+    return ProcessSpec(
+        name=process_name(facts.cluster, command.name),
+        role=command.role,
+        argv=command.argv,
+        port=facts.ports[command.name],
+        env=ENGINE_ENV if is_engine else {},
         # A stock rpc-server dies of a client that leaves before its answer.
-        ignore_sigpipe=True,
+        ignore_sigpipe=command.role is ProcessRole.WORKER,
+        private=key,
     )
-    return Node(machine=worker.peer, short_name=worker.name, spec=spec)
-
-
-def _worker_relay(worker: WorkerSpec, facts: Facts) -> Node:
-    name = worker_relay_name(worker.name)
-    spec = ProcessSpec(
-        name=process_name(facts.cluster, name),
-        role=ProcessRole.WORKER_RELAY,
-        argv=worker_relay_command(worker, facts).argv,
-        port=facts.ports[name],
-        private=facts.pairings[worker.name].key,
-    )
-    waits_for = (worker.name,)
-    return Node(machine=worker.peer, short_name=name, spec=spec, waits_for=waits_for)
-
-
-def _relay(plan: Plan, worker: WorkerSpec, facts: Facts) -> Node:
-    name, pairing = relay_name(worker.name), facts.pairing(worker)
-    spec = ProcessSpec(
-        name=process_name(facts.cluster, name),
-        role=ProcessRole.RELAY,
-        argv=relay_command(plan, worker, facts).argv,
-        port=facts.ports[name],
-        private=pairing.key if pairing else "",
-    )
-    ours = () if worker.endpoint else (worker.name,)
-    beside = (worker_relay_name(worker.name),) if pairing else ()
-    waits_for = (*ours, *beside, f"way:{worker.name}")
-    return Node(machine=plan.head, short_name=name, spec=spec, waits_for=waits_for)
-
-
-def _server(
-    plan: Plan, placement: Placement, facts: Facts, before: Sequence[Node]
-) -> Node:
-    spec = ProcessSpec(
-        name=process_name(facts.cluster, SERVER),
-        role=ProcessRole.SERVER,
-        argv=server_command(plan, placement, facts).argv,
-        port=facts.ports[SERVER],
-        env=ENGINE_ENV,
-    )
-    ways = [] if plan.relay else [f"way:{w.name}" for w in used_workers(plan)]
-    waits_for = (*(node.short_name for node in before), *ways)
-    return Node(machine=plan.head, short_name=SERVER, spec=spec, waits_for=waits_for)
 
 
 def compare(

@@ -103,10 +103,10 @@ class Site:
 def commands(plan: Plan, site: Site) -> tuple[Command, ...]:
     workers = used_workers(plan)
     return (
-        *(worker_command(w, site) for w in workers if not w.endpoint),
-        *(worker_relay_command(w, site) for w in workers if site.pairing(w)),
-        *(relay_command(plan, w, site) for w in workers if plan.relay),
-        server_command(plan, placement_at(plan, site), site),
+        *(_worker(w, site) for w in workers if not w.endpoint),
+        *(_worker_relay(w, site) for w in workers if site.pairing(w)),
+        *(_relay(plan, w, site) for w in workers if plan.relay),
+        _server(plan, placement_at(plan, site), site),
     )
 
 
@@ -132,7 +132,7 @@ def placement_at(plan: Plan, site: Site) -> Placement:
     return compile_split(plan, behind)
 
 
-def worker_command(worker: WorkerSpec, site: Site) -> Command:
+def _worker(worker: WorkerSpec, site: Site) -> Command:
     return Command(
         machine=worker.peer,
         name=worker.name,
@@ -146,7 +146,7 @@ def worker_command(worker: WorkerSpec, site: Site) -> Command:
     )
 
 
-def worker_relay_command(worker: WorkerSpec, site: Site) -> Command:
+def _worker_relay(worker: WorkerSpec, site: Site) -> Command:
     name = worker_relay_name(worker.name)
     pairing = site.pairings[worker.name]
     return Command(
@@ -165,7 +165,7 @@ def worker_relay_command(worker: WorkerSpec, site: Site) -> Command:
     )
 
 
-def relay_command(plan: Plan, worker: WorkerSpec, site: Site) -> Command:
+def _relay(plan: Plan, worker: WorkerSpec, site: Site) -> Command:
     name = relay_name(worker.name)
     pairing = site.pairing(worker)
     return Command(
@@ -197,7 +197,7 @@ def model_alias(plan: Plan) -> str:
     return _PART.sub("", stem).replace(",", "-")
 
 
-def server_command(plan: Plan, placement: Placement, site: Site) -> Command:
+def _server(plan: Plan, placement: Placement, site: Site) -> Command:
     engine = site.engines[plan.head]
     return Command(
         machine=plan.head,
@@ -226,14 +226,12 @@ def server_command(plan: Plan, placement: Placement, site: Site) -> Command:
 def _speculation(plan: Plan, placement: Placement, site: Site) -> tuple[str, ...]:
     if plan.speculation is None or plan.server.draft == AUTO_DRAFT:
         return ()
-    flags = site.engines[plan.head].flags
-    tokens = plan.server.draft_max
     is_away = placement.n_gpu_layers > plan.split.n_layer
     return speculation_argv(
-        flags,
+        site.engines[plan.head].flags,
         plan.speculation,
         site.draft_path,
-        tokens,
+        plan.server.draft_max,
         # Further arguments may give the CPU work that the plan knows nothing of.
         is_alone=is_away and plan.server.threads is None and not plan.extra_args,
     )

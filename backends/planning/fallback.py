@@ -18,7 +18,7 @@ from backends.split.layout import devices
 from backends.state import AUTO_DRAFT, NO_DRAFT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from backends.state import ModelInfo, Peer, Plan
 
@@ -54,22 +54,16 @@ def plan_without(
 def _with_or_undrafted(
     plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]
 ) -> Plan:
-    for drafted in _ever_less_drafted(plan):
-        with contextlib.suppress(PlanError):
-            return _shared_out(drafted, model, machines)
-    return _shared_out(_undrafted(plan), model, machines)
-
-
-def _ever_less_drafted(plan: Plan) -> Iterator[Plan]:
     methods = plan.speculation.methods if plan.speculation else ()
     for count in range(len(methods), 0, -1):
         for kept in combinations(methods, count):
-            yield replace(plan, speculation=one_of(kept))
-
-
-def _undrafted(plan: Plan) -> Plan:
+            with contextlib.suppress(PlanError):
+                drafted = replace(plan, speculation=one_of(kept))
+                return _shared_out(drafted, model, machines)
     draft = AUTO_DRAFT if plan.server.draft == AUTO_DRAFT else NO_DRAFT
-    return replace(plan, server=replace(plan.server, draft=draft), speculation=None)
+    server = replace(plan.server, draft=draft)
+    undrafted = replace(plan, server=server, speculation=None)
+    return _shared_out(undrafted, model, machines)
 
 
 def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> Plan:

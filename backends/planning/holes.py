@@ -29,7 +29,8 @@ def check_holes(plan: Plan, model: ModelInfo) -> None:
             f"{name} is sparse, and {moved[0]} may ask the head for what it lacks",
             "Leave that out, or launch from the whole model.",
         )
-    own = {device for device in _devices(plan) if device.startswith(f"{plan.head}/")}
+    used = (share.device for share in plan.split.shares if share.layers)
+    own = {device for device in used if device.startswith(f"{plan.head}/")}
     if missing := _missing(plan, model, own, sparse):
         raise PlanError(
             f"{name} is sparse: it lacks {missing}, which {plan.head} is to hold",
@@ -100,10 +101,6 @@ def _missing(
     if (is_head or not devices) and not sparse.embedding:
         words.append("the embedding")
     return " and ".join(words)
-
-
-def _devices(plan: Plan) -> list[str]:
-    return [share.device for share in plan.split.shares if share.layers]
 
 
 def _name(model: ModelInfo) -> str:

@@ -113,7 +113,10 @@ def plan_devices(
     head: str, workers: Iterable[WorkerSpec], machines: Mapping[str, Peer]
 ) -> tuple[Device, ...]:
     """The known devices of a plan, in the order of a split: see above."""
-    cpu, accelerators = _head_devices(machines.get(head) or Peer(name=head))
+    own = machines[head].devices if head in machines else ()
+    unknown = Device(id=f"{head}/{CPU}", name=CPU, kind=DeviceKind.CPU)
+    cpu = next(filter(_is_cpu, own), unknown)
+    accelerators = (device for device in own if not _is_cpu(device))
     remote = (
         device
         for worker in workers
@@ -121,13 +124,6 @@ def plan_devices(
         for device in worker_devices(worker, machines[worker.peer])
     )
     return (cpu, *remote, *accelerators)
-
-
-def _head_devices(head: Peer) -> tuple[Device, tuple[Device, ...]]:
-    cpus = [device for device in head.devices if _is_cpu(device)]
-    unknown = Device(id=f"{head.name}/{CPU}", name=CPU, kind=DeviceKind.CPU)
-    rest = tuple(device for device in head.devices if not _is_cpu(device))
-    return (cpus[0] if cpus else unknown), rest
 
 
 def _is_cpu(device: Device) -> bool:
@@ -147,8 +143,10 @@ def propose(
     default = there[0] if there else machines[0].name
     head = _ready(by_machine, request.head or default)
     workers = _workers(request, config, by_machine, head, cores)
-    devices = _allowed(plan_devices(head.name, workers, by_machine), request.exclude)
-    ctx_size = request.ctx_size or _context(config, model)
+    all_devices = plan_devices(head.name, workers, by_machine)
+    devices = [device for device in all_devices if device.id not in request.exclude]
+    trained = model.n_ctx_train or config.ctx_size
+    ctx_size = request.ctx_size or min(config.ctx_size, trained)
     server, further = settings_apart(request.extra_args, request.server)
     check_server(server, ctx_size, model)
     split = _split(request, model, head.name, devices, ctx_size, server)
@@ -248,16 +246,12 @@ def _own_count(request: Ask, config: Config, *, alone: bool) -> int:
     if request.workers is not None:
         return request.workers
     if request.split is not None:
-        return _highest_own(request.split)
+        names = {name.partition("/")[0] for name in request.split}
+        own = [int(n.removeprefix(OWN_WORKER)) for n in names if _is_own_worker(n)]
+        return max(own, default=0)
     if not alone:
         return 0
     return len(request.counts) if request.counts else config.workers
-
-
-def _highest_own(names: Iterable[str]) -> int:
-    workers = {name.partition("/")[0] for name in names}
-    own = [int(name[len(OWN_WORKER) :]) for name in workers if _is_own_worker(name)]
-    return max(own, default=0)
 
 
 def _is_own_worker(name: str) -> bool:
@@ -281,10 +275,6 @@ def _require_known(
             )
 
 
-def _allowed(devices: Iterable[Device], exclude: Collection[str]) -> tuple[Device, ...]:
-    return tuple(device for device in devices if device.id not in exclude)
-
-
 def _ready(machines: Mapping[str, Peer], name: str) -> Peer:
     peer = _known(machines, name)
     if peer.state not in _ABLE or not peer.devices:
@@ -302,7 +292,3 @@ def _known(machines: Mapping[str, Peer], name: str) -> Peer:
             "Add it: dllm-tui peers add.",
         )
     return machines[name]
-
-
-def _context(config: Config, model: ModelInfo) -> int:
-    return min(config.ctx_size, model.n_ctx_train or config.ctx_size)

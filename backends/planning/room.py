@@ -83,26 +83,18 @@ def room_for(
     for other in others:
         read.subtract(other.to_come(by_name))
         asked.subtract(other.taken(by_name))
+
+    def now(peer: Peer, device: Device) -> Device:
+        is_read = device.kind is DeviceKind.CPU and peer.transport != Transport.BARE
+        n_bytes = (read if is_read else asked)[pool_of(device)]
+        most = max(device.total_bytes, device.free_bytes)
+        free_bytes = min(max(device.free_bytes + n_bytes, 0), most)
+        return replace(device, free_bytes=free_bytes)
+
     return [
-        replace(
-            peer,
-            devices=tuple(
-                _changed(d, (read if _is_read(peer, d) else asked)[pool_of(d)])
-                for d in peer.devices
-            ),
-        )
+        replace(peer, devices=tuple(now(peer, device) for device in peer.devices))
         for peer in machines
     ]
-
-
-def _is_read(peer: Peer, device: Device) -> bool:
-    return device.kind is DeviceKind.CPU and peer.transport != Transport.BARE
-
-
-def _changed(device: Device, n_bytes: int) -> Device:
-    most = max(device.total_bytes, device.free_bytes)
-    free_bytes = min(max(device.free_bytes + n_bytes, 0), most)
-    return replace(device, free_bytes=free_bytes)
 
 
 def require_room(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> None:
@@ -112,16 +104,17 @@ def require_room(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> Non
     loads = plan_loads(model, plan)
     known = {device.id: device for device in devices}
     misfits = overcommitted(loads, devices)
-    alone = [d for d in loads if d.device in misfits and _too_big(d, known[d.device])]
-    for load in alone:
-        raise PlanError(
-            f"{load.device} is too small for its share: {_layers(load)} need "
-            f"{_exactly(load.total_bytes)}, available are "
-            f"{_exactly(known[load.device].usable_bytes)}",
-            _HINT,
-        )
-    if misfits:
-        together = [load for load in loads if load.device in misfits]
+    together = [load for load in loads if load.device in misfits]
+    for load in together:
+        usable_bytes = known[load.device].usable_bytes
+        if load.total_bytes > usable_bytes:
+            raise PlanError(
+                f"{load.device} is too small for its share: "
+                f"{format_count(load.n_layers, 'layer')} need "
+                f"{_exactly(load.total_bytes)}, available are {_exactly(usable_bytes)}",
+                _HINT,
+            )
+    if together:
         needed = sum(load.total_bytes for load in together)
         there = max(known[load.device].free_bytes for load in together)
         raise PlanError(
@@ -148,14 +141,6 @@ def _require_room_for_draft(
             f"available are {_exactly(devices[load.device].usable_bytes)}",
             "Take a smaller draft (--draft) or context (--context), or --force it.",
         )
-
-
-def _too_big(load: DeviceLoad, device: Device) -> bool:
-    return load.total_bytes > device.usable_bytes
-
-
-def _layers(load: DeviceLoad) -> str:
-    return format_count(load.n_layers, "layer")
 
 
 def _exactly(n_bytes: int) -> str:

@@ -189,17 +189,13 @@ def by_order(
 def by_name(model: ModelInfo, ids: Sequence[str], wanted: Mapping[str, int]) -> Split:
     unknown = [name for name in wanted if name not in ids]
     if unknown:
-        like = _like(unknown[0], ids)
+        by_case = {device.casefold(): device for device in ids}
+        like = get_close_matches(unknown[0].casefold(), by_case, n=1, cutoff=0.76)
         raise PlanError(
             f"The plan has no device {unknown[0]}",
-            (f"Did you mean {like}? " if like else "") + f"It has {', '.join(ids)}.",
+            (f"Did you mean {by_case[like[0]]}? " if like else "")
+            + f"It has {', '.join(ids)}.",
         )
     typed = ",".join(f"{name}={count}" for name, count in wanted.items())
     numbers = [wanted.get(name, 0) for name in ids]
     return make_split(model.n_layer, ids, numbers, typed=typed)
-
-
-def _like(name: str, ids: Sequence[str]) -> str:
-    by_case = {device.casefold(): device for device in ids}
-    found = get_close_matches(name.casefold(), by_case, n=1, cutoff=0.76)
-    return by_case[found[0]] if found else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from backends.config import ALLOWED, Config, all_settings, change, read_text
+from backends.config import ALLOWED, Config, SettingsFile, read_text
 from backends.errors import DllmError, UsageError, did_you_mean
 from backends.paths import user_paths
 from backends.writing import write_private
@@ -68,7 +68,7 @@ def config() -> None:
 @click.argument("name", required=False, shell_complete=completing("settings"))
 def show_config(name: str | None) -> list[Setting]:
     """Show all settings or one, with their sources."""
-    found = all_settings(user_paths())
+    found = SettingsFile(user_paths()).read()
     return found if name is None else [_named(name, found)]
 
 
@@ -123,7 +123,7 @@ def set_config(name: str, value: str) -> dict[str, str]:
     Comments stay, and a running controller applies it. Text needs no TOML quotes;
     separate several folders with commas.
     """
-    change(user_paths(), name, value, all_problems)
+    SettingsFile(user_paths()).change(name, value, all_problems)
     say(f"Set {name} in {user_paths().config_file}.")
     _wait_for_controller()
     return {"name": name, "value": value}
@@ -133,7 +133,7 @@ def set_config(name: str, value: str) -> dict[str, str]:
 @click.argument("name", shell_complete=completing("settings"))
 def unset_config(name: str) -> dict[str, str]:
     """Reset NAME to its default."""
-    change(user_paths(), name, None, all_problems)
+    SettingsFile(user_paths()).change(name, None, all_problems)
     say(f"{name} is back to its default.")
     _wait_for_controller()
     return {"name": name}
