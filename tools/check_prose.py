@@ -24,6 +24,7 @@ CLEAN = (
     "backends/controller",
     "backends/doctor",
     "backends/engine",
+    "backends/gateway",
     "backends/link",
     "backends/machines",
     "backends/models",

@@ -30,7 +30,6 @@ BODY_MIB_MAX = 16
 
 
 def server_context(certificate: str, private_key: str) -> ssl.SSLContext:
-    """A TLS context with this certificate."""
     _require_readable(certificate, "certificate", "api_certificate")
     _require_readable(private_key, "private key", "api_private_key")
     if Path(private_key).stat().st_mode & _FOR_OTHERS:
@@ -120,7 +119,6 @@ def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 
 def is_loopback(text: str) -> bool:
-    """Return true for an address of this machine alone."""
     address = address_of(text)
     return address is not None and address.is_loopback
 
@@ -168,7 +166,6 @@ class Access(Value, frozen=True, kw_only=True):
         return f"{'https' if self.certificate else 'http'}://{shown}:{port}/v1"
 
     def argv(self) -> tuple[str, ...]:
-        """The same as arguments; what is usual is left out."""
         usual = Access()
         options = (
             ("--host", self.host, usual.host),
@@ -186,7 +183,6 @@ class Access(Value, frozen=True, kw_only=True):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Let a parser read what ``Access.argv`` gives."""
     usual = Access()
     parser.add_argument("--host", default=usual.host)
     parser.add_argument("--certificate", default="")
@@ -196,7 +192,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def access_in(arguments: argparse.Namespace) -> Access:
-    """The access that ``add_arguments`` let a parser read."""
     told = vars(arguments)
     return Access(**{name: told[name] for name in Access.__struct_fields__})
 
@@ -229,7 +224,6 @@ class ApiSettings(Value, frozen=True, kw_only=True):
 
 
 def api_settings(config: Config, paths: Paths) -> ApiSettings:
-    """As the settings want it."""
     return ApiSettings(
         access=access_of(config, paths),
         port=config.api_port,
@@ -239,7 +233,6 @@ def api_settings(config: Config, paths: Paths) -> ApiSettings:
 
 
 def require_safe(access: Access) -> None:
-    """See that a gateway may be reached like this."""
     if not access.is_local and not KeyFile(Path(access.keys)).read():
         raise DllmError(
             f"The API is to listen at {access.host} (api_host), and there is no API "
@@ -256,7 +249,6 @@ def require_safe(access: Access) -> None:
 
 
 def require_address(access: Access) -> None:
-    """See that this machine has the address now."""
     host = access.host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -271,7 +263,6 @@ def require_address(access: Access) -> None:
 
 
 def own_addresses() -> tuple[str, ...]:
-    """The addresses that this machine has now."""
     import psutil
 
     return tuple(

@@ -69,12 +69,10 @@ def passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 
 
 def is_anthropic(path: str) -> bool:
-    """Return true if the client speaks Anthropic's API."""
     return path.startswith("/v1/messages")
 
 
 def error_body(path: str, message: str, status: HTTPStatus = UNAVAILABLE) -> bytes:
-    """An error in the shape of the API."""
     # A header it tells of may hold bytes that are no text.
     message = message.encode(errors="replace").decode()
     openai, anthropic = _KINDS[status]
@@ -86,7 +84,6 @@ def error_body(path: str, message: str, status: HTTPStatus = UNAVAILABLE) -> byt
 
 
 def error_event(path: str, body: bytes) -> bytes:
-    """An error in the middle of a stream."""
     data = b"data: " + body.replace(b"\n", b" ") + b"\n\n"
     return b"event: error\n" + data if is_anthropic(path) else data
 
@@ -99,17 +96,26 @@ def cross_origin(request: web.BaseRequest) -> dict[str, str]:
 def unavailable(
     request: web.BaseRequest, message: str, retry_after_s: float = RETRY_AFTER_S
 ) -> web.Response:
-    """The answer to a request that is not served."""
-    return web.Response(
-        status=UNAVAILABLE,
-        body=error_body(request.path, message),
+    response = _error_response(request, message, UNAVAILABLE, retry_after_s)
+    response.headers.update(cross_origin(request))
+    return response
+
+
+def _error_response(
+    request: web.BaseRequest,
+    message: str,
+    status: HTTPStatus,
+    retry_after_s: float | None,
+) -> web.Response:
+    response = web.Response(
+        status=status,
+        body=error_body(request.path, message, status),
         content_type="application/json",
         charset="utf-8",
-        headers={
-            **cross_origin(request),
-            "Retry-After": str(math.ceil(retry_after_s)),
-        },
     )
+    if retry_after_s is not None:
+        response.headers["Retry-After"] = str(math.ceil(retry_after_s))
+    return response
 
 
 def meanwhile(request: web.BaseRequest, target: Target) -> web.Response | None:
@@ -165,16 +171,11 @@ class Refusal(Exception):
 
     def response(self, request: web.BaseRequest) -> web.Response:
         """The answer; the connection ends with it, for its body was not read."""
-        response = web.Response(
-            status=self.status,
-            body=error_body(request.path, self.message, self.status),
-            content_type="application/json",
-            charset="utf-8",
+        response = _error_response(
+            request, self.message, self.status, self.retry_after_s
         )
         if self.status is HTTPStatus.UNAUTHORIZED:
             response.headers["WWW-Authenticate"] = "Bearer"
-        if self.retry_after_s is not None:
-            response.headers["Retry-After"] = str(math.ceil(self.retry_after_s))
         response.force_close()
         return response
 
@@ -197,12 +198,11 @@ class EndMark:
         self._tail = b"\n\n"
         self._is_seen = False
         self._goes_on: bool | None = None
-        """Whether the last event, as far as it has come, is not the end; None before
+        """True if the last event, as far as it has come, is not the end; None before
         the first."""
 
     @property
     def is_between_events(self) -> bool:
-        """True if nothing but whole events came until now."""
         return self._tail.endswith(_BETWEEN_EVENTS)
 
     @property
@@ -211,7 +211,6 @@ class EndMark:
         return self._is_known and not (self._is_seen and self.is_between_events)
 
     def look_at(self, chunk: bytes) -> None:
-        """See what the next piece says."""
         joined = self._tail + self._lines.take(chunk)
         if self._is_native:
             self._goes_on = self._still_goes_on(joined)

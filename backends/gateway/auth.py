@@ -42,8 +42,8 @@ FORWARDED = frozenset(
     }
 )
 X_FORWARDED = "x-forwarded-"
-"""What a proxy on this machine adds for a client that may be anywhere; of ``-For``,
-``-Host`` and ``-Proto`` some add only one."""
+"""Begins the headers of a proxy on this machine, whose client may be anywhere. Of
+``-For``, ``-Host`` and ``-Proto`` some proxies add only one."""
 LOCAL_NAMES = (".localhost", ".internal")
 """Names below these are never given out on the internet; containers use the latter."""
 _WEB = ("http", "https")
@@ -164,12 +164,10 @@ class Allowance:
         return max(0.0, over / rate)
 
     def begin(self) -> None:
-        """One more is being answered."""
         self._used += 1
         self.in_flight += 1
 
     def end(self) -> None:
-        """One is answered."""
         self.in_flight -= 1
 
 
@@ -203,7 +201,6 @@ class Auth:
             return web.Response(status=HTTPStatus.BAD_REQUEST)
 
     def _let_in(self, request: web.BaseRequest) -> tuple[Key | None, web.BaseRequest]:
-        """The key of a request, and the request as llama-server may see it."""
         given = frozenset(keys_in(request))
         key = self._ring.holder(given) if given else None
         if key is None:
@@ -236,7 +233,6 @@ class Auth:
             self._counters.add_of_key(key.name, in_flight=-1)
 
     def _require_short(self, n_bytes: int) -> None:
-        """See that a body is not longer than any may be."""
         if n_bytes > self._access.body_bytes_max:
             mib = self._access.body_bytes_max >> 20
             message = TOO_LONG.format(mib=mib)
@@ -258,7 +254,6 @@ class Auth:
 
 
 def _with_body(request: web.BaseRequest, body: bytes) -> web.BaseRequest:
-    """The same request, and this is what it says how long it is."""
     headers = CIMultiDict(request.headers)
     headers.popall("Transfer-Encoding", None)
     headers.popall("Expect", None)

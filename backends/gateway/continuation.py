@@ -40,7 +40,7 @@ STRANGE = "llama-server answered in words that the gateway does not know"
 OTHER_PROMPT = "its prompt has other tokens than before"
 _ERROR = b'{"error"'
 _ERROR_EARLIER = b"error: "
-"""What an event of earlier releases begins with that tells of an error."""
+"""The beginning of an error event of earlier releases."""
 _OURS = (*LIMITS, "prompt")
 # Probabilities after sampling: those before it are over the whole vocabulary.
 _IDS = b',"n_probs":1,"post_sampling_probs":true,"timings_per_token":true'
@@ -155,7 +155,6 @@ class Timings(Value, frozen=True):
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the whole prompt, read now or earlier."""
         return self.cache_n + self.prompt_n
 
     def and_then(self, last: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,19 +193,16 @@ class Stopwatch:
         self._last = 0.0
 
     def token(self) -> None:
-        """Note that a token came."""
         self._last = time.monotonic()
         if self._first is None:
             self._first = self._last
 
     @property
     def prompt_ms(self) -> float:
-        """Time until the first token."""
         return 1000 * (self._first - self._asked) if self._first is not None else 0.0
 
     @property
     def predicted_ms(self) -> float:
-        """Time from the first token to the last."""
         return 1000 * (self._last - self._first) if self._first is not None else 0.0
 
 
@@ -222,7 +218,6 @@ class CompletionEvent(Value, frozen=True):
 
     @property
     def token(self) -> int | None:
-        """The id of the token that came."""
         return self.tokens[0] if self.tokens else None
 
 
@@ -234,11 +229,10 @@ class Ending(Value, frozen=True):
     tokens: int
     """Of the whole answer."""
     is_full: bool
-    """Whether it had reached its limit before it broke off."""
+    """True if it had reached its limit before it broke off."""
 
     @property
     def finish_reason(self) -> str:
-        """The reason in OpenAI's words."""
         by_itself = self.said.get("stop_type") in ("eos", "word")
         return "stop" if by_itself and not self.is_full else "length"
 
@@ -270,16 +264,15 @@ class StreamAdapter(ABC):
         self._prompt = Timings()
         """Timings of the client's prompt, as far as they are known."""
         self.begun = False
-        """Whether the client has got anything of it."""
+        """True if the client has got anything of it."""
         self.is_told = False
-        """Whether the client lacks nothing but the word that ends the stream."""
+        """True if the client lacks nothing but the word that ends the stream."""
         self._has_ended = False
         self.is_continued = False
-        """Whether what comes now are events of ``/completion``."""
+        """True if events of ``/completion`` come now."""
 
     @property
     def sent(self) -> int:
-        """Number of tokens that the client has the text of."""
         return self._tokens.sent
 
     @property
@@ -288,7 +281,6 @@ class StreamAdapter(ABC):
         return self._tokens.why_not
 
     def first_body(self, raw: bytes) -> bytes:
-        """The first request: the client's own, and what we need besides."""
         return raw
 
     def take(self, event: bytes) -> bytes:
@@ -317,8 +309,7 @@ class StreamAdapter(ABC):
             return event
 
     @abstractmethod
-    def _look(self, event: bytes, data: bytes) -> bytes:
-        """Remember an event of the client's own API; what the client gets of it."""
+    def _look(self, event: bytes, data: bytes) -> bytes: ...
 
     def _count(self, text: str, token: int | None, count: int) -> None:
         if count:
@@ -332,7 +323,6 @@ class StreamAdapter(ABC):
         self._count(told.content, told.token, told.tokens_predicted)
 
     def ending(self) -> bytes:
-        """The end of the stream, if it was not told."""
         return b"" if self._has_ended else self.end
 
     @property
@@ -411,12 +401,10 @@ class StreamAdapter(ABC):
         return self._before.and_then({} if is_full else timings or {})
 
     @abstractmethod
-    def _piece(self, told: CompletionEvent, data: bytes) -> bytes:
-        """More text, in the words of the client's API."""
+    def _piece(self, told: CompletionEvent, data: bytes) -> bytes: ...
 
     @abstractmethod
-    def _last(self, ending: Ending) -> bytes:
-        """The end, in the words of the client's API."""
+    def _last(self, ending: Ending) -> bytes: ...
 
 
 async def _tokenized(ask: Ask, text: str) -> list[int]:
@@ -454,7 +442,6 @@ class NativeAdapter(StreamAdapter):
         self._has_new_line = self._has_new_line or "\n" in text
 
     async def next_body(self, ask: Ask) -> bytes:
-        """The same; remember what was sent and told until now."""
         self._told = max(self._told, len(self._tokens))
         self._sent_before = self._sent_bytes
         return await super().next_body(ask)
@@ -528,7 +515,7 @@ class OpenAiAdapter(StreamAdapter):
     _head: dict[str, Any] | None = None
     """Fields that every event of this answer has."""
     _waits_for_usage = False
-    """Whether the usage comes after the last choice."""
+    """True if the usage comes after the last choice."""
 
     def first_body(self, raw: bytes) -> bytes:
         """The client's own request, and what makes ids and counts come with it."""

@@ -1,8 +1,8 @@
 """The line between a controller and a gateway: targets, counts, and the open port.
 
 Both say lines of JSON on a socket of the gateway's. With the first one each hands the
-other the sockets that the gateway listens at. A controller that has them keeps the port
-open while a gateway that was killed is started again, and gives them to the next one.
+other the sockets that the gateway listens at. So a controller keeps the port open
+while a killed gateway is started again. It gives the sockets to the next one.
 """
 
 from __future__ import annotations
@@ -249,7 +249,6 @@ class GatewayLink:
         self.release()
 
     def holds(self, port: int) -> bool:
-        """Return true if we keep this port open."""
         return any(one.getsockname()[1] == port for one in self._held)
 
     def release(self) -> None:

@@ -44,11 +44,9 @@ class Counters:
         self._changed = asyncio.Event()
 
     def add(self, name: Count, number: int = 1) -> None:
-        """Count one more, or one less."""
         self._set(**{name: getattr(self.counts, name) + number})
 
     def add_of_key(self, name: str, **more: int) -> None:
-        """Count something of the requests with one key."""
         keys = dict(self.counts.keys)
         before = keys.pop(name, KeyCounts())
         keys[name] = replace(
@@ -62,7 +60,6 @@ class Counters:
 
     @contextmanager
     def during(self, name: Literal["waiting", "in_flight"]) -> Iterator[None]:
-        """Count one more while the block runs."""
         if name == "waiting" and not self.counts.waiting:
             self._set(held_longest_s=0.0)
         self.add(name)
@@ -95,7 +92,6 @@ class Counters:
 
 
 def families(counts: RequestCounts) -> Iterator[Metric]:
-    """The counts of a gateway as Prometheus metrics."""
     # Imported here because a gateway that is never asked needs it not.
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 

@@ -63,7 +63,6 @@ class KeyFile:
         self._file = file
 
     def read(self) -> tuple[Key, ...]:
-        """All of them, by name."""
         try:
             return read_keys(self._file)
         except FileNotFoundError:

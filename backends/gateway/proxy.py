@@ -55,7 +55,6 @@ class Proxy:
 
     @property
     def target(self) -> Target:
-        """The destination of requests now."""
         return self.queue.target
 
     @property
@@ -95,7 +94,6 @@ class Proxy:
         return response
 
     async def _resumable(self, asked: BufferedRequest) -> ResumableStream | None:
-        """The stream that is asked for, if another llama-server can resume it."""
         try:
             await asked.decode()
             length = asked.request.content_length or 0
@@ -112,7 +110,6 @@ class Proxy:
     async def _glance(
         self, asked: BufferedRequest, reply: ResponseWriter
     ) -> web.StreamResponse:
-        """Answer at once what only looks at something."""
         if self.target.mode is Mode.SERVE:
             try:
                 return await self._glanced(asked, reply)
@@ -161,7 +158,6 @@ class Proxy:
     async def _ask(
         self, target: Target, asked: BufferedRequest, stream: ResumableStream | None
     ) -> Answer:
-        """Ask for the answer, or for what is left of it."""
         path, body = asked.request.raw_path, await asked.body()
         if stream is not None:
             fetch = partial(self.fetch, target, asked)

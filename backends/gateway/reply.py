@@ -63,11 +63,11 @@ class ResponseWriter:
         self._end_mark = EndMark(request.path)
         self._response: web.StreamResponse | None = None
         self.carries_answer = False
-        """Whether anything of llama-server's answer was sent."""
+        """True if anything of llama-server's answer was sent."""
         self.broken = False
-        """Whether it ended by an error of ours."""
+        """True if it ended by an error of ours."""
         self._is_unread = False
-        """Whether what was sent was not read, so that nobody could go on with it."""
+        """True if the answer was sent unread: no llama-server can continue it."""
         self._is_over = False
         self._pauses_s: list[float] = []
         self._is_healed = False
@@ -83,13 +83,11 @@ class ResponseWriter:
 
     @property
     def is_stream(self) -> bool:
-        """True if it was begun as a stream of events."""
         response = self._response
         return response is not None and response.content_type == EVENTS
 
     @property
     def events(self) -> int:
-        """So many events of the answer the client has, as far as they are counted."""
         return self.stream.events if self.stream is not None else 0
 
     @property
@@ -187,7 +185,6 @@ class ResponseWriter:
     async def _follow(
         self, stream: ResumableStream, answer: Answer
     ) -> web.StreamResponse:
-        """Pass on whole events alone, and remember them."""
         if self._response is None:
             headers = passed_on(answer.headers)
             await self._begin(_Response(headers=headers), answer.content)
@@ -211,7 +208,6 @@ class ResponseWriter:
         return await self._end(stream.ending() + self._told_healed())
 
     async def refuse(self, message: str, retry_after_s: float) -> web.StreamResponse:
-        """Say that it is not served."""
         self.broken = True
         if self._response is not None:
             return await self._refused(error_body(self._request.path, message))

@@ -30,13 +30,13 @@ RESUMED_BYTES_MAX = 1 << 20
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 CONSTRAINED = ("grammar", "json_schema", "response_format", "tools", "functions")
-"""What holds an answer to a form begins anew with every request."""
+"""Fields that hold an answer to a form, which begins anew with every request."""
 SEVERAL = ("n", "n_cmpl", "best_of")
 SHAPED = (
     *("n_probs", "logprobs", "top_logprobs", "post_sampling_probs"),
     *("response_fields", "backend_sampling", "t_max_predict_ms", "n_indent", "verbose"),
 )
-"""What changes the events, or counts from the beginning of an answer."""
+"""Fields that change the events, or count from the beginning of an answer."""
 LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
 """The first that is given counts."""
 RANDOM_SEEDS = (None, -1, 0xFFFFFFFF)
@@ -59,7 +59,6 @@ class RequestOptions:
 
     @cached_property
     def is_stream(self) -> bool:
-        """True if the answer is to come in pieces."""
         return bytes(self.fields.get("stream", b"")) == b"true"
 
     @cached_property
@@ -70,18 +69,15 @@ class RequestOptions:
 
     @cached_property
     def has_timings(self) -> bool:
-        """True if every event is to tell timings."""
         return bool(self._read("timings_per_token", bool, default=False))
 
     @cached_property
     def has_usage(self) -> bool:
-        """True if a last event is to tell the usage."""
         options = self._read("stream_options", _StreamOptions | None, default=None)
         return options is not None and options.include_usage
 
     @cached_property
     def stops(self) -> list[str]:
-        """The stop words, however they were given."""
         words = self._read("stop", str | list[str] | None, default=None)
         return [words] if isinstance(words, str) else words or []
 
@@ -106,7 +102,6 @@ class RequestOptions:
 
     @cached_property
     def is_random(self) -> bool:
-        """True if neither the temperature nor a seed settles the draw."""
         temperature = self._read("temperature", float | None, default=None)
         seed = self._read("seed", int | None, default=None)
         is_greedy = temperature is not None and temperature <= 0
@@ -137,7 +132,6 @@ class RequestOptions:
         return isinstance(parts, str) or any(isinstance(part, int) for part in parts)
 
     def with_fields(self, fields: dict[str, Any], *, drop: tuple[str, ...]) -> bytes:
-        """The request with these fields instead of its own."""
         kept = {k: v for k, v in self.fields.items() if k not in drop}
         return msgspec.json.encode({**kept, **fields})
 
@@ -184,12 +178,12 @@ class BufferedRequest:
         self.path = request.path
         self.headers: CIMultiDict[str] = passed_on(request.headers)
         self.options: RequestOptions | None = None
-        """What it asks for; None if the body was not decoded."""
+        """Its fields; None if the body was not decoded."""
         self._kept: list[bytes] = []
         self._kept_bytes = 0
         self._reading = asyncio.Lock()
         self.is_replayable = True
-        """Whether all that was read of the body is still there."""
+        """True if all that was read of the body is still there."""
         self._awaited = awaits(request)
         self._replacement: bytes | None = None
 
@@ -200,12 +194,10 @@ class BufferedRequest:
 
     @property
     def wants_stream(self) -> bool:
-        """True if it certainly asks for an answer in pieces."""
         return self.options is not None and self.options.is_stream
 
     @property
     def may_stream(self) -> bool:
-        """True if it may ask for an answer in pieces."""
         return self.is_work if self.options is None else self.options.is_stream
 
     async def decode(self) -> None:
@@ -229,12 +221,10 @@ class BufferedRequest:
             ) from error
 
     def replace(self, body: bytes) -> None:
-        """Send this instead of the client's own body from here on."""
         self._replacement = body
         self.headers.popall("Content-Length", None)
 
     async def body(self) -> bytes | AsyncIterator[bytes] | None:
-        """The body to send, from the beginning."""
         if self._replacement is not None:
             return self._replacement
         if not self.request.can_read_body and not self._kept:
@@ -245,7 +235,6 @@ class BufferedRequest:
         return self._chunks()
 
     async def read(self) -> bytes:
-        """The client's own body."""
         return b"".join([chunk async for chunk in self._chunks()])
 
     async def _chunks(self) -> AsyncIterator[bytes]:

@@ -45,20 +45,20 @@ REPLAYS_MAX = 3
 """So many replays in turn may bring nothing new."""
 SEEDS = 1 << 31
 UNSEEDED = 0xFFFFFFFF
-"""What llama-server names the seed of who asks for none."""
+"""llama-server's name for the seed of a request without one."""
 _ERRORS = (b'data: {"error"', b"event: error\n", b"error: ")
 _NO_PART = (b":", *_ERRORS)
-"""What events begin with that are no part of the answer."""
+"""Beginnings of events that are no part of the answer."""
 _PROGRESS = b'"prompt_progress":'
-"""How far a prompt is read: how often that is told depends on what is remembered."""
+"""The progress of a prompt: the number of such events depends on the cache."""
 
 
 class Replay:
     """The events of one llama-server's answer, read in their order.
 
     Two replays of an answer differ in what llama-server makes up or measures: ids of
-    answers, items and calls, and times. The ids are numbered as they appear, so that
-    those of a later replay can be told by the names that the client knows.
+    answers, items and calls, and times. The ids are numbered as they appear. So
+    those of a later replay get the names that the client knows.
     """
 
     def __init__(self) -> None:
@@ -117,13 +117,11 @@ class SentEvents:
         return len(self._sums)
 
     def add(self, event: bytes) -> None:
-        """Remember one more."""
         self.is_full = self.is_full or len(self) >= EVENTS_MAX
         if not self.is_full:
             self._sums.append(self.replay.sum_of(event))
 
     def agrees(self, number: int, other: int) -> bool:
-        """True if the event of this number has this sum."""
         return self._sums[number] == other
 
 
@@ -138,38 +136,28 @@ class PlainAdapter:
 
     @property
     def is_told(self) -> bool:
-        """True if it came to its end."""
         return self.begun and not self._end_mark.is_missing
 
     @property
     def begins_anew(self) -> bool:
-        """True if nothing came."""
         return not self.begun
 
     def ask_anew(self) -> None:
         """Forget nothing: nothing is kept."""
 
     def first_body(self, raw: bytes) -> bytes:
-        """Ask what the client asked."""
         return raw
 
     async def next_body(self, ask: Ask) -> bytes:
-        """Give up: there is nothing to continue from.
-
-        Raises:
-            CannotResume: always.
-        """
         raise CannotResume(NO_IDS)
 
     def take(self, event: bytes) -> bytes:
-        """Pass all of it on."""
         if not event.startswith(b":"):
             self.begun = True
             self._end_mark.look_at(event)
         return event
 
     def ending(self) -> bytes:
-        """Say nothing more: its end is its last event."""
         return b""
 
 
@@ -201,17 +189,14 @@ class ResumableStream:
 
     @property
     def first_body(self) -> bytes:
-        """The request for the first llama-server, and for a replay."""
         return self._adapter.first_body(self._raw)
 
     @property
     def events(self) -> int:
-        """Number of events of the answer that the client has."""
         return len(self._sent)
 
     @property
     def begun(self) -> bool:
-        """True if the client has got anything of it."""
         return bool(self.events) or self._adapter.begun
 
     @property
@@ -221,7 +206,6 @@ class ResumableStream:
 
     @property
     def is_behind(self) -> bool:
-        """True if the client has already what comes now."""
         return self._behind is not None
 
     @property
@@ -231,13 +215,11 @@ class ResumableStream:
 
     @property
     def why_not(self) -> str:
-        """Why it is not resumed; empty if it can be."""
         if not self._sent.is_full or self._adapter.begins_anew:
             return ""
         return self._adapter.why_not and TOO_LONG
 
     def ending(self) -> bytes:
-        """The end of the stream, once all else is told."""
         return self._adapter.ending()
 
     async def next_body(self, ask: Ask, *, bound: bool) -> bytes | None:
@@ -290,7 +272,6 @@ class ResumableStream:
         return event
 
     def _again(self, event: bytes) -> bytes:
-        """Check an event of a replay that the client ought to have."""
         assert self._behind is not None
         assert self._replay is not None
         self._replays += self._behind == 0

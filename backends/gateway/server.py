@@ -67,7 +67,6 @@ class Server(web.Server):
     def connection_made(
         self, handler: web.RequestHandler, transport: asyncio.Transport
     ) -> None:
-        """Expect a request on this connection, and soon."""
         super().connection_made(handler, transport)
         later = asyncio.get_running_loop().call_later
         self._unasked[handler] = later(FIRST_S, handler.force_close)
@@ -76,7 +75,6 @@ class Server(web.Server):
     def connection_lost(
         self, handler: web.RequestHandler, exc: BaseException | None = None
     ) -> None:
-        """Forget a connection."""
         super().connection_lost(handler, exc)
         self._works(handler)
 

@@ -28,10 +28,10 @@ class Mode(StrEnum):
     """The way a gateway treats requests."""
 
     HOLD = "hold"
-    """Nothing serves; something will."""
+    """No llama-server serves; one will."""
     SERVE = "serve"
     END = "end"
-    """Nothing serves, and nothing is being done about it."""
+    """No llama-server serves, and nothing is being done about it."""
 
 
 class Target(Value, frozen=True, kw_only=True):
@@ -43,19 +43,19 @@ class Target(Value, frozen=True, kw_only=True):
     server: str = ""
     """Tells this llama-server from an earlier or later one at the same port."""
     model: str = ""
-    """What clients call the model."""
+    """The name that clients use for the model."""
     weights: str = ""
     """Tells which model it is, whatever its name: no other goes on with an answer."""
     drains: bool = False
-    """Whether only what was begun may go on: what comes waits."""
+    """True if only what was begun may go on; new requests wait."""
     bound: bool = False
-    """Whether it holds every answer to a form or a length: none is gone on with."""
+    """True if it holds every answer to a form or a length: none is continued."""
     seeded: bool = False
-    """Whether a seed for all answers is among its arguments: none is added."""
+    """True if a seed for all answers is among its arguments: none is added."""
     slots: int = 0
     """So many answers it makes at once; no more are asked for. 0: as many as come."""
     why: str = ""
-    """What is told to those who are not served."""
+    """The message for clients that are not served."""
     hold_s: float = HOLD_S
     """Longest wait of a request while nothing serves."""
 

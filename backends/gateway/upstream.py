@@ -1,9 +1,8 @@
 """Asking llama-server.
 
-aiohttp's parser, writer and protocol do the work. Its ``ClientSession`` does what only
-strangers' servers need, too (redirects, cookies, proxies, traces, a pool), which takes
-half a millisecond of a request's first token; it is used where a body goes through in
-pieces.
+aiohttp's parser, writer and protocol do the work. Its ``ClientSession`` adds redirects,
+cookies, proxies, traces and a pool. They cost half a millisecond of a request's first
+token. So it is used only if a body goes through in pieces.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 HERE = "127.0.0.1"
 CONNECT_TIMEOUT_S = 5.0
 KEPT_S = 2.0
-"""So long a connection is kept for the next request, or a new one where llama-server
-closed it, as after a stream; one that asks nothing llama-server closes after 5 s."""
+"""A connection is kept so long for the next request. llama-server closes one after each
+stream, so a new one is opened then; it closes an idle one after 5 s."""
 OURS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-"""What aiohttp would add: clients know best."""
+"""Fields that aiohttp would add: clients know best."""
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods of which nobody expects a body; others say that theirs is empty."""
 
@@ -50,7 +49,6 @@ class UpstreamConnection(ResponseHandler):
     on_lost: Callable[[], None] | None = None
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """There is nobody at the other end any more."""
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()
@@ -172,7 +170,6 @@ class Upstream:
         body: bytes | None,
         kept_for: int | None = None,
     ) -> Answer:
-        """Over this connection, which may then be kept for a port."""
         connection.set_response_params(
             skip_payload=method == "HEAD", read_until_eof=True, auto_decompress=False
         )
@@ -247,7 +244,6 @@ class Upstream:
         self._expiry = asyncio.get_running_loop().call_later(KEPT_S, self._drop)
 
     def _taken(self, port: int) -> UpstreamConnection | None:
-        """The one that was kept, if it is for that port and still there."""
         if self._kept is None:
             return None
         kept_for, connection = self._kept
@@ -271,7 +267,6 @@ class Upstream:
 
 
 async def _connected(port: int) -> UpstreamConnection:
-    """A new connection."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):

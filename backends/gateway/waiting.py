@@ -85,7 +85,6 @@ class RetryState:
             self.deadly.add(target.server)
 
     def is_of_model(self, target: Target) -> bool:
-        """True if the target has the model that began the answer."""
         return not self._weights or target.weights in ("", self._weights)
 
     def is_for(self, target: Target) -> bool:
@@ -97,7 +96,6 @@ class RetryState:
         return self.is_for(target) and target != self.last and self.is_of_model(target)
 
     async def may_go_on(self, target: Target, waited_s: float) -> bool:
-        """True if the target takes it now, or takes it again after a pause."""
         if not self.is_for(target):
             return False
         if target != self.last:
@@ -105,7 +103,6 @@ class RetryState:
         return waited_s >= self.pause_s and await _listens(target)
 
     def again(self) -> None:
-        """Try another target, or the same again."""
         self.last = None
         self.held += 1
         self.pause_s = min(2 * self.pause_s, KEEP_ALIVE_S)
@@ -251,7 +248,6 @@ class Queue:
                 self._turns.give()
 
     def _refusal(self, asked: BufferedRequest, retry: RetryState) -> str:
-        """Why a request waits no longer; empty as long as it may."""
         if self.target.mode is Mode.END:
             return self.target.why or STOPPED
         if not retry.is_of_model(self.target):

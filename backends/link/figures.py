@@ -42,7 +42,6 @@ class TokenTotals(NamedTuple):
 
 
 def token_totals(links: Sequence[Link]) -> TokenTotals:
-    """The totals of a token, from the links' medians."""
     carried = [link for link in links if link.round_trips_per_token is not None]
     unread = tuple(link.worker for link in links if link.mode == "plain")
     counted = [] if unread else carried
@@ -113,7 +112,6 @@ PARTS = ("head", "up", "compute", "down", "wait")
 
 
 def chrome_trace(passes: Mapping[str, Sequence[Pass]]) -> dict[str, Any]:
-    """All passes of all workers as one trace."""
     events: list[dict[str, Any]] = []
     for row, (worker, of_worker) in enumerate(passes.items(), start=1):
         name = {"name": worker}
@@ -126,7 +124,6 @@ def chrome_trace(passes: Mapping[str, Sequence[Pass]]) -> dict[str, Any]:
 
 
 def _slices(each: Pass, row: int) -> Iterator[dict[str, Any]]:
-    """The parts of a pass, one after the other, ending with its reply."""
     durations = [getattr(each, f"{part}_ms") * US_PER_MS for part in PARTS]
     begin = each.at_ms * US_PER_MS - sum(durations)
     starts = accumulate(durations[:-1], initial=begin)

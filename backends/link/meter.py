@@ -85,7 +85,6 @@ class LinkMeter:
 
     @property
     def link(self) -> Link:
-        """The newest figures."""
         return self._link
 
     def take(self, line: Line) -> bool:
@@ -271,7 +270,6 @@ def _reason(line: Line, trouble: str) -> str:
 
 
 def _way(pair: PairLine | None, route: LinkRoute) -> tuple[str, str]:
-    """The transport of a link, and the reason for a tunnel."""
     kind = "" if route.kind is None else route.kind.value
     if route.kind is not TransportKind.TUNNEL or pair is None:
         return kind, ""

@@ -30,7 +30,6 @@ QUIET_S = 1.0
 
 
 def relay_name(worker: str) -> str:
-    """Name of the process directory of a worker's relay."""
     return f"relay-{worker}"
 
 
@@ -43,7 +42,6 @@ def worker_relay_name(worker: str) -> str:
 
 
 def is_beside(process: str) -> bool:
-    """True if a process of that short name is a relay beside a worker."""
     return process.startswith(worker_relay_name(""))
 
 
@@ -53,7 +51,6 @@ def worker_of(process: str) -> str:
 
 
 def is_relay(process: str) -> bool:
-    """True if a process of that short name is a relay, at either end of a link."""
     return process.startswith((relay_name(""), worker_relay_name("")))
 
 
@@ -135,7 +132,6 @@ def _models(paths: Sequence[str], option: str = "--model") -> Iterator[str]:
 
 
 def models_in(argv: Sequence[str]) -> tuple[str, ...]:
-    """The models that a relay beside a worker was told of, by its command line."""
     return tuple(value for option, value in pairwise(argv) if option == "--model")
 
 
@@ -195,7 +191,6 @@ class RelayReader:
         return line is not None and self.meter.take(line)
 
     async def set_lab(self, lab: Lab | None) -> None:
-        """Put a worse network on the link, or take it away."""
         if self._writer is None:
             raise HostError(
                 f"The relay of {self.meter.link.worker} does not answer",
@@ -219,12 +214,6 @@ TRIES = 2
 LINES_MAX = 4
 
 
-class _Line(msgspec.Struct, frozen=True):
-    """A line of a relay, as far as it is looked at here."""
-
-    type: str
-
-
 async def worker_weights(stats: Path) -> WorkerWeights | None:
     """The worker's weights at this moment; None if the relay does not say.
 
@@ -234,18 +223,20 @@ async def worker_weights(stats: Path) -> WorkerWeights | None:
         # A way to another machine may break and be there again.
         with contextlib.suppress(OSError, ValueError):
             async with asyncio.timeout(ANSWER_S):
-                return await _told(stats)
+                if found := await _placement(stats):
+                    return found
     return None
 
 
-async def _told(stats: Path) -> WorkerWeights | None:
+async def _placement(stats: Path) -> WorkerWeights | None:
     reader, writer = await asyncio.open_unix_connection(
         str(stats), limit=LINE_BYTES_MAX
     )
     try:
         for _ in range(LINES_MAX):
             raw = await reader.readline()
-            if msgspec.json.decode(raw, type=_Line).type == "placement":
+            line = parse(raw)
+            if line is not None and line.type == "placement":
                 return msgspec.json.decode(raw, type=WorkerWeights)
         return None
     finally:

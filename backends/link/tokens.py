@@ -156,7 +156,6 @@ class TokensPerPass:
 
     @property
     def figure(self) -> float | None:
-        """Tokens per pass; None before both have moved."""
         if not self._marks:
             return None
         tokens = self._now.tokens - self._marks[0].tokens

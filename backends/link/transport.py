@@ -56,43 +56,34 @@ class LinkTransport(Protocol):
     """Called once when it breaks, not when it is closed."""
 
     @property
-    def kind(self) -> TransportKind:
-        """Its transport."""
-        ...
+    def kind(self) -> TransportKind: ...
 
     @property
     def endpoint(self) -> str:
         """The head's address of the worker: ``127.0.0.1:PORT`` or ``unix:/path``."""
-        ...
 
     @property
     def incarnation(self) -> str:
         """Tells this transport from one opened later to the same endpoint."""
-        ...
 
     @property
     def open(self) -> bool:
         """True if it still leads there; a broken one is replaced, never mended."""
-        ...
 
     @property
     def rtt_ms(self) -> float | None:
         """Round trip of what lies between, as heartbeats take it; None if unknown."""
-        ...
 
     @property
     def note(self) -> str:
         """A remark for the user, in a sentence; usually empty."""
-        ...
 
     @property
     def trouble(self) -> str:
         """Why the newest connection through it failed; empty while all goes well."""
-        ...
 
     async def close(self) -> None:
         """Close it; fine when it is closed or broken."""
-        ...
 
 
 class PlainTransport:
@@ -114,12 +105,10 @@ class PlainTransport:
         self.rtt_ms = rtt_ms
         self.on_broken: Callable[[], None] | None = None
 
-    async def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+    async def close(self) -> None: ...
 
 
 def local_transport(port: int) -> PlainTransport:
-    """To a worker on the head itself."""
     return PlainTransport(tcp_endpoint(port))
 
 
@@ -129,12 +118,10 @@ def direct_transport(endpoint: str) -> PlainTransport:
 
 
 def tcp_endpoint(port: int) -> str:
-    """A port of the loopback."""
     return f"{LOOPBACK}:{port}"
 
 
 def unix_endpoint(path: Path | str) -> str:
-    """A Unix socket."""
     return f"{_UNIX}{path}"
 
 

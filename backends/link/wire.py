@@ -88,7 +88,6 @@ class Line(msgspec.Struct, frozen=True):
     error: str = ""
 
     def pass_lines(self) -> list[PassLine]:
-        """The passes of a ``passes`` line."""
         return msgspec.convert(self.passes or [], list[PassLine])
 
 
@@ -101,7 +100,6 @@ def parse(line: bytes) -> Line | None:
 
 
 def require_possible(lab: Lab) -> None:
-    """Go on with a lab that the relay takes."""
     delays_ms = (lab.latency_ms, lab.jitter_ms)
     if min(*delays_ms, lab.rate_mb_s, lab.seed) < 0:
         raise UsageError(

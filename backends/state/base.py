@@ -33,7 +33,6 @@ def _as_text(value: Any) -> Any:
 
 
 def to_json(value: Any, *, indent: int = 0) -> str:
-    """Encode any value as JSON text."""
     raw = json_bytes(value)
     return (msgspec.json.format(raw, indent=indent) if indent else raw).decode()
 

@@ -103,7 +103,6 @@ class Reply(Value, frozen=True, kw_only=True):
 
     @property
     def done(self) -> bool:
-        """True if no more will come."""
         return bool(self.finish_reason)
 
     @property
@@ -122,7 +121,6 @@ class Turn(Value, frozen=True, kw_only=True):
     """Index of the answer that the conversation goes on from."""
 
     def __post_init__(self) -> None:
-        """See that there is such an answer."""
         if self.replies and not 0 <= self.shown < len(self.replies):
             raise ValueError(f"there is no answer {self.shown + 1} to go on from")
 
@@ -133,7 +131,6 @@ class Turn(Value, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> str:
-        """The question as the answer that is shown was asked for."""
         return self.reply.question or self.question
 
 
@@ -269,7 +266,6 @@ def chat_framed(now: ChatState, last: ChatState | None) -> ChatFrame:
 
 
 def chat_applied(frame: ChatFrame, last: ChatState | None) -> ChatState:
-    """The state that a frame tells."""
     if frame.whole is not None:
         return frame.whole
     if last is None or not last.conversation.turns:
@@ -290,7 +286,6 @@ def chat_applied(frame: ChatFrame, last: ChatState | None) -> ChatState:
 
 
 def with_newest(conversation: Conversation, reply: Reply) -> Conversation:
-    """A conversation whose newest answer is another."""
     *earlier, turn = conversation.turns
     replies = (*turn.replies[:-1], reply)
     turn = msgspec.structs.replace(turn, replies=replies)

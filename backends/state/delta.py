@@ -34,14 +34,12 @@ class Frame(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def framed(new: ClusterSnapshot, old: ClusterSnapshot | None) -> Frame:
-    """The line for a client that has the old snapshot, or none."""
     if old is None:
         return Frame(snapshot=new)
     return Frame(patch=diff(old, new))
 
 
 def applied(frame: Frame, old: ClusterSnapshot | None) -> ClusterSnapshot:
-    """The snapshot of a line, for a client that has the one before."""
     if frame.snapshot is not None:
         return frame.snapshot
     if old is None or frame.patch is None:
@@ -54,7 +52,6 @@ def applied(frame: Frame, old: ClusterSnapshot | None) -> ClusterSnapshot:
 
 
 def diff(old: ClusterSnapshot, new: ClusterSnapshot) -> dict[str, Any]:
-    """The merge patch that makes ``new`` of ``old``."""
     patches: dict[str, Any] = {}
     for field in ClusterSnapshot.__struct_fields__:
         before, after = getattr(old, field), getattr(new, field)
@@ -76,7 +73,6 @@ def diff(old: ClusterSnapshot, new: ClusterSnapshot) -> dict[str, Any]:
 
 
 def _merged(old: ClusterSnapshot, field: str, patch: Any) -> Any:
-    """The new value of a field; named values without a patch are shared."""
     kind, before = _types()[field], getattr(old, field)
     names = _names(field, before)
     if not names or not isinstance(patch, dict):

@@ -97,5 +97,4 @@ class Event(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def sentence(self) -> str:
-        """The author and the act."""
         return f"{self.by.person} {self.text}" if self.by.program else self.text

@@ -245,7 +245,6 @@ class WorkerCache(Value, frozen=True, kw_only=True):
 
     @property
     def size_bytes(self) -> int:
-        """Of all its files."""
         return sum(file.size_bytes for file in self.files)
 
 

@@ -45,7 +45,6 @@ class DeviceMemory(Value, frozen=True, kw_only=True):
 
     @property
     def total_bytes(self) -> int:
-        """Weights, KV cache and compute buffers."""
         return self.model_bytes + self.kv_bytes + self.compute_bytes
 
 

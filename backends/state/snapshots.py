@@ -87,7 +87,6 @@ class Failure(Value, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """The event and the way out, on one line."""
         return f"{self.what}. {self.hint}".rstrip() if self.hint else self.what
 
 
@@ -273,7 +272,6 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
 
     @property
     def others_run(self) -> bool:
-        """True if another cluster of this controller runs something."""
         return any(
             brief.name != self.cluster and brief.state is not ClusterState.IDLE
             for brief in self.clusters
