@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -67,6 +68,29 @@ class Stage:
                 for name, count in counts.items()
             )
         )
+
+
+async def resumed(
+    stage: Stage, path: str, body: dict[str, Any], *handlers: Handler, **told: object
+) -> bytes:
+    """The answer of several llama-servers, each after the one before broke off."""
+    asking: asyncio.Task[tuple[int, bytes]] | None = None
+    counts = stage.proxy.counters
+    for number, handler in enumerate(handlers):
+        async with upstream(handler) as port:
+            stage.tell(mode=Mode.SERVE, port=port, server=str(number), **told)
+            asking = asking or asyncio.create_task(stage.ask(path, **body))
+            if number < len(handlers) - 1:
+                await until(
+                    lambda n=number: (  # type: ignore[misc]
+                        counts.counts.waiting == 1
+                        and counts.counts.continued + counts.counts.replayed == n
+                    )
+                )
+                continue
+            status, raw = await asking
+    assert status == 200
+    return raw
 
 
 @asynccontextmanager

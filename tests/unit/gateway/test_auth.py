@@ -248,7 +248,7 @@ async def test_a_body_that_does_not_say_how_long_it_is(tmp_path: Path) -> None:
 async def test_who_asks_too_often_is_told_when_to_come_again(tmp_path: Path) -> None:
     async with room(tmp_path) as there:
         seldom = there.keys.add("seldom", requests_per_minute=1)
-        alone = there.keys.add("alone", requests_at_once=1)
+        alone = there.keys.add("alone", requests_per_minute=0, requests_at_once=1)
         assert await there.status(x_api_key=seldom) == 200
         status, headers, body = await there.ask(x_api_key=seldom)
         assert status == 429
@@ -493,16 +493,6 @@ def test_a_minutes_worth_may_come_at_once_and_grows_back() -> None:
         allowance.end()
     assert allowance.wait_s(key) == pytest.approx(20)
     now[0] = 20.001
-    assert allowance.wait_s(key) == 0
-
-
-def test_so_many_at_once_and_one_ends() -> None:
-    key = Key(name="k", sha256="", requests_per_minute=0, requests_at_once=1)
-    allowance = Allowance(lambda: 0.0)
-    assert allowance.wait_s(key) == 0
-    allowance.begin()
-    assert allowance.wait_s(key) > 0
-    allowance.end()
     assert allowance.wait_s(key) == 0
 
 

@@ -11,11 +11,12 @@ import pytest
 
 from backends.gateway.target import Mode
 from tests.unit.gateway.acting import ANSWER, PROMPT, TEXT, Actor
-from tests.unit.gateway.standing import Stage, gateway, upstream
+from tests.unit.gateway.standing import gateway, resumed, upstream
 
 NATIVE, COMPLETIONS, CHAT = "/completion", "/v1/completions", "/v1/chat/completions"
 MESSAGES = {"messages": [{"role": "user", "content": "?"}], "stream": True}
 PROMPTED = {"prompt": "asked", "stream": True}
+BODIES = {NATIVE: PROMPTED, COMPLETIONS: PROMPTED, CHAT: MESSAGES}
 PROMPT_S = 0.3
 ASKED = [
     (NATIVE, PROMPTED),
@@ -48,27 +49,6 @@ async def undisturbed(path: str, body: dict[str, Any]) -> bytes:
             return await answer.read()
 
 
-async def broken(
-    stage: Stage, path: str, body: dict[str, Any], *actors: Actor
-) -> bytes:
-    """The answer of several llama-servers, each after the one before broke off."""
-    first, *others = actors
-    async with upstream(first) as port:
-        stage.serve(port, "0")
-        asking = asyncio.create_task(stage.ask(path, **body))
-        await stage.until(waiting=1)
-    for number, actor in enumerate(others, 1):
-        async with upstream(actor) as port:
-            stage.serve(port, str(number))
-            is_last = number == len(others)
-            if is_last:
-                status, raw = await asking
-            else:
-                await stage.until(waiting=1, continued=number)
-    assert status == 200
-    return raw
-
-
 @pytest.mark.parametrize(("path", "body"), ASKED)
 async def test_what_is_asked_for_besides_is_taken_out_again(
     path: str, body: dict[str, Any]
@@ -86,7 +66,7 @@ async def test_nothing_is_repeated_and_nothing_is_missing(
     whole = await undisturbed(path, body)
     first, second = Actor(breaks_at), Actor(number=2)
     async with gateway() as stage:
-        raw = await broken(stage, path, body, first, second)
+        raw = await resumed(stage, path, body, first, second)
         await stage.until(passed=1, continued=1, failed=0)
     assert text_of(raw) == TEXT
     assert len({event.get("id") for event in events(raw)}) == 1
@@ -113,14 +93,14 @@ async def test_what_is_whole_but_for_its_end_is_ended() -> None:
 async def test_where_only_figures_are_missing_it_is_told_once_more() -> None:
     body = {**MESSAGES, "stream_options": {"include_usage": True}}
     async with gateway() as stage:
-        raw = await broken(stage, CHAT, body, Actor(10), Actor(number=2))
+        raw = await resumed(stage, CHAT, body, Actor(10), Actor(number=2))
     assert raw == await undisturbed(CHAT, body)
 
 
 async def test_it_goes_on_as_often_as_it_breaks() -> None:
     actors = [Actor(2), Actor(2, number=2), Actor(2, number=3), Actor(number=4)]
     async with gateway() as stage:
-        raw = await broken(stage, NATIVE, PROMPTED, *actors)
+        raw = await resumed(stage, NATIVE, PROMPTED, *actors)
         await stage.until(passed=1, continued=3, held=3)
     assert text_of(raw) == TEXT
     told = [token for event in events(raw) for token in event["tokens"]]
@@ -141,7 +121,7 @@ class Slow(Actor):
 
 async def test_the_longest_pause_is_the_one_that_clients_saw() -> None:
     async with gateway() as stage:
-        await broken(stage, NATIVE, PROMPTED, Actor(3), Slow())
+        await resumed(stage, NATIVE, PROMPTED, Actor(3), Slow())
         await stage.until(passed=1)
         assert stage.proxy.counters.counts.held_longest_s >= PROMPT_S
 
@@ -149,21 +129,21 @@ async def test_the_longest_pause_is_the_one_that_clients_saw() -> None:
 async def test_it_is_told_at_the_end_where_that_is_asked_for() -> None:
     async with gateway() as stage:
         stage.client.headers["X-Dllm-Healed"] = "tell"
-        raw = await broken(stage, CHAT, MESSAGES, Actor(3), Actor(3), Actor())
+        raw = await resumed(stage, CHAT, MESSAGES, Actor(3), Actor(3), Actor())
     whole, _, comment = raw.removesuffix(b"\n\n").rpartition(b"\n\n")
     assert whole.endswith(b"data: [DONE]")
     assert comment.startswith(b": healed 2, paused ")
 
 
 @pytest.mark.parametrize("limit", [3, 5, 9])
-@pytest.mark.parametrize("path", [NATIVE, COMPLETIONS, CHAT])
+@pytest.mark.parametrize("path", BODIES)
 async def test_a_limit_is_that_of_the_whole_answer(path: str, limit: int) -> None:
     """Also where it had been reached, and only the end was missing."""
-    body = {**(MESSAGES if path == CHAT else PROMPTED), "n_predict": limit}
+    body = {**BODIES[path], "n_predict": limit}
     whole = await undisturbed(path, body)
     breaks_at = len(events(whole)) - 1
     async with gateway() as stage:
-        raw = await broken(stage, path, body, Actor(breaks_at), Actor(number=2))
+        raw = await resumed(stage, path, body, Actor(breaks_at), Actor(number=2))
     assert text_of(raw) == text_of(whole)
     last, expected = events(raw)[-1], events(whole)[-1]
     assert last["timings"]["predicted_n"] == expected["timings"]["predicted_n"]
@@ -178,15 +158,9 @@ async def test_a_character_whose_tokens_are_not_known_has_it_told_once_more() ->
     second = Actor(number=2)
     second.tokenized = lambda text: [0, 0, 0]
     async with gateway() as stage:
-        async with upstream(Actor(4)) as port:
-            stage.serve(port, "0")
-            asking = asyncio.create_task(stage.ask(NATIVE, **PROMPTED))
-            await stage.until(waiting=1)
-        async with upstream(second) as port:
-            stage.serve(port, "1")
-            status, raw = await asking
+        raw = await resumed(stage, NATIVE, PROMPTED, Actor(4), second)
         await stage.until(failed=0, passed=1)
-    assert (status, text_of(raw)) == (200, TEXT)
+    assert text_of(raw) == TEXT
     assert [path for path, _ in second.asked] == ["/tokenize", NATIVE]
     assert second.asked[-1][1]["prompt"] == "asked"
 
@@ -229,12 +203,9 @@ async def test_another_prompt_is_no_continuation() -> None:
             return [{**event, "tokens_evaluated": 3} for event in said]
 
     async with gateway() as stage:
-        raw = await broken(stage, CHAT, MESSAGES, Actor(3), Forgetful(number=2))
+        raw = await resumed(stage, CHAT, MESSAGES, Actor(3), Forgetful(number=2))
         await stage.until(failed=1)
     assert "other tokens than before" in events(raw)[-1]["error"]["message"]
-
-
-STOP = {"stop": ["zz"]}
 
 
 def error_of(raw: bytes) -> str:
@@ -260,10 +231,14 @@ async def test_another_model_does_not_go_on(
     assert second.asked == []
 
 
-@pytest.mark.parametrize("weights", ["first", ""])
-async def test_the_same_model_goes_on_also_where_none_is_told(weights: str) -> None:
+@pytest.mark.parametrize(
+    ("breaks_at", "weights"), [(3, "first"), (3, ""), (0, "second")]
+)
+async def test_the_same_or_an_unnamed_model_goes_on_and_another_begins(
+    breaks_at: int, weights: str
+) -> None:
     async with upstream(Actor(number=2)) as other, gateway() as stage:
-        async with upstream(Actor(3)) as port:
+        async with upstream(Actor(breaks_at)) as port:
             stage.tell(mode=Mode.SERVE, port=port, server="0", weights="first")
             asking = asyncio.create_task(stage.ask(NATIVE, **PROMPTED))
             await stage.until(waiting=1)
@@ -271,34 +246,20 @@ async def test_the_same_model_goes_on_also_where_none_is_told(weights: str) -> N
         assert text_of((await asking)[1]) == TEXT
 
 
-async def test_another_model_answers_what_was_not_begun() -> None:
-    async with upstream(Actor()) as other, gateway() as stage:
-        async with upstream(Actor(0)) as port:
-            stage.tell(mode=Mode.SERVE, port=port, server="0", weights="first")
-            asking = asyncio.create_task(stage.ask(CHAT, **MESSAGES))
-            await stage.until(waiting=1)
-        stage.tell(mode=Mode.SERVE, port=other, server="1", weights="second")
-        assert text_of((await asking)[1]) == TEXT
-
-
 async def test_what_the_arguments_bind_is_told_once_more() -> None:
     second = Actor(number=2)
-    async with upstream(second) as other, gateway() as stage:
-        async with upstream(Actor(3)) as port:
-            stage.tell(mode=Mode.SERVE, port=port, server="0", bound=True)
-            asking = asyncio.create_task(stage.ask(NATIVE, **PROMPTED))
-            await stage.until(waiting=1)
-        stage.tell(mode=Mode.SERVE, port=other, server="1", bound=True)
-        assert text_of((await asking)[1]) == TEXT
+    async with gateway() as stage:
+        raw = await resumed(stage, NATIVE, PROMPTED, Actor(3), second, bound=True)
+    assert text_of(raw) == TEXT
     assert [body["prompt"] for _, body in second.asked] == ["asked"]
 
 
-@pytest.mark.parametrize("path", [NATIVE, COMPLETIONS, CHAT])
+@pytest.mark.parametrize("path", BODIES)
 async def test_of_several_limits_the_one_of_llama_server_counts(path: str) -> None:
     limits = {"max_tokens": 9, "max_completion_tokens": 5}
-    body = {**(MESSAGES if path == CHAT else PROMPTED), **limits}
+    body = {**BODIES[path], **limits}
     async with gateway() as stage:
-        raw = await broken(stage, path, body, Actor(2), Actor(number=2))
+        raw = await resumed(stage, path, body, Actor(2), Actor(number=2))
     assert text_of(raw) == "ab\xe4c"
     assert events(raw)[-1]["timings"]["predicted_n"] == 5
 
@@ -312,7 +273,7 @@ async def test_what_may_begin_a_stop_word_is_not_lost(
     stop = {"stop": ["bad", "\nx", "\xe4z"]}
     second = Actor(number=2)
     async with gateway() as stage:
-        raw = await broken(stage, path, {**body, **stop}, Actor(breaks_at), second)
+        raw = await resumed(stage, path, {**body, **stop}, Actor(breaks_at), second)
         await stage.until(passed=1, continued=1)
     assert text_of(raw) == TEXT
     assert events(raw)[-1]["timings"]["predicted_n"] == len(ANSWER)
@@ -327,28 +288,22 @@ def stopping(breaks_at: int | None = None, number: int = 1) -> Actor:
     return actor
 
 
-@pytest.mark.parametrize("path", [NATIVE, COMPLETIONS, CHAT])
-async def test_nothing_is_made_after_a_stop_word(path: str) -> None:
-    body = {**(MESSAGES if path == CHAT else PROMPTED), "stop": ["f"]}
+@pytest.mark.parametrize("breaks", [(3,), (2, 1)])
+@pytest.mark.parametrize("path", BODIES)
+async def test_nothing_is_made_after_a_stop_word(
+    path: str, breaks: tuple[int, ...]
+) -> None:
     # Of the chat's events the first tells whose turn it is.
-    breaks_at, second = 4 if path == CHAT else 3, stopping(number=2)
+    first, *others = (breaks[0] + (path == CHAT), *breaks[1:])
+    actors = [stopping(first), *(stopping(at, number=2) for at in others)]
+    actors.append(stopping(number=3))
     async with gateway() as stage:
-        raw = await broken(stage, path, body, stopping(breaks_at), second)
+        raw = await resumed(stage, path, {**BODIES[path], "stop": ["f"]}, *actors)
+        await stage.until(passed=1, continued=len(breaks))
     assert text_of(raw) == "abe"
-    assert [asked for asked, _ in second.asked][-1] == path
-    assert second.asked[-1][1].get("prompt") in ("asked", None)
-
-
-@pytest.mark.parametrize("path", [NATIVE, COMPLETIONS, CHAT])
-async def test_nothing_is_made_after_a_stop_word_of_a_later_one(path: str) -> None:
-    body = {**(MESSAGES if path == CHAT else PROMPTED), "stop": ["f"]}
-    first = stopping(3 if path == CHAT else 2)
-    actors = [first, stopping(1, number=2), stopping(number=3)]
-    async with gateway() as stage:
-        raw = await broken(stage, path, body, *actors)
-        await stage.until(passed=1, continued=2)
-    assert text_of(raw) == "abe"
-    assert actors[-1].asked[-1][1].get("prompt") in ("asked", None)
+    asked, body = actors[-1].asked[-1]
+    assert asked == path
+    assert body.get("prompt") in ("asked", None)
     assert len({event.get("id") for event in events(raw)}) == 1
 
 
@@ -363,10 +318,10 @@ class Untold(Actor):
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
 async def test_a_text_without_ids_is_told_once_more(path: str) -> None:
-    body = {**(MESSAGES if path == CHAT else PROMPTED), **STOP}
+    body = {**BODIES[path], "stop": ["zz"]}
     second = Untold(number=2)
     async with gateway() as stage:
-        raw = await broken(stage, path, body, Untold(4), second)
+        raw = await resumed(stage, path, body, Untold(4), second)
     assert text_of(raw) == TEXT
     assert [path for path, _ in second.asked] == [path]
 
@@ -387,7 +342,7 @@ class Reasoning(Actor):
 async def test_what_it_thought_is_told_once_more(breaks_at: int) -> None:
     second = Reasoning(number=2)
     async with gateway() as stage:
-        raw = await broken(stage, CHAT, MESSAGES, Reasoning(breaks_at), second)
+        raw = await resumed(stage, CHAT, MESSAGES, Reasoning(breaks_at), second)
         await stage.until(passed=1, continued=1)
     thought = [
         event["choices"][0]["delta"].get("reasoning_content") for event in events(raw)
@@ -402,7 +357,7 @@ async def test_what_was_held_back_is_forgotten_where_it_begins_anew() -> None:
     stop = {"stop": ["abc"]}
     actors = [Actor(1), Actor(2, number=2), Actor(number=3)]
     async with gateway() as stage:
-        raw = await broken(stage, CHAT, {**MESSAGES, **stop}, *actors)
+        raw = await resumed(stage, CHAT, {**MESSAGES, **stop}, *actors)
         await stage.until(passed=1, continued=2)
     assert text_of(raw) == TEXT
     assert events(raw)[-1]["timings"]["predicted_n"] == len(ANSWER)

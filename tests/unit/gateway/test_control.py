@@ -6,7 +6,8 @@ import asyncio
 import errno
 import gc
 import os
-from functools import partial
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -37,6 +38,18 @@ def control_of(proxy: Proxy, socket: Path) -> Control:
     listener = Listener(Server(proxy.answer), Access(), 0)
     listener.is_open.set()
     return Control(proxy, socket, listener)
+
+
+@asynccontextmanager
+async def listening(socket: Path) -> AsyncIterator[Proxy]:
+    """The proxy of a gateway that hears controllers at that socket."""
+    proxy = Proxy()
+    keeping = asyncio.create_task(control_of(proxy, socket).keep())
+    try:
+        yield proxy
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
 
 
 class Port:
@@ -153,25 +166,22 @@ async def test_a_gateway_hears_what_serves_and_tells_what_it_counts(
     tmp_path: Path,
 ) -> None:
     socket, counted = tmp_path / "sub" / "g.sock", list[RequestCounts]()
-    proxy = Proxy()
-    keeping = asyncio.create_task(control_of(proxy, socket).keep())
-    link = GatewayLink(socket, counted.append)
-    serve = Target(mode=Mode.SERVE, port=1, model="m")
-    link.tell(serve)
-    await until(lambda: proxy.target == serve and counted)
-    assert socket.stat().st_mode & 0o777 == 0o600
-    proxy.counters.add("passed")
-    await until(lambda: counted[-1].passed == 1)
-    # Its directory is cleaned away: the next controller finds it all the same.
-    socket.unlink()
-    await until(socket.exists)
-    await link.close()
-    other = GatewayLink(socket, counted.append)
-    other.tell(Target(mode=Mode.END, why="over"))
-    await until(lambda: proxy.target.why == "over")
-    await other.close()
-    keeping.cancel()
-    await asyncio.gather(keeping, return_exceptions=True)
+    async with listening(socket) as proxy:
+        link = GatewayLink(socket, counted.append)
+        serve = Target(mode=Mode.SERVE, port=1, model="m")
+        link.tell(serve)
+        await until(lambda: proxy.target == serve and counted)
+        assert socket.stat().st_mode & 0o777 == 0o600
+        proxy.counters.add("passed")
+        await until(lambda: counted[-1].passed == 1)
+        # Its directory is cleaned away: the next controller finds it all the same.
+        socket.unlink()
+        await until(socket.exists)
+        await link.close()
+        other = GatewayLink(socket, counted.append)
+        other.tell(Target(mode=Mode.END, why="over"))
+        await until(lambda: proxy.target.why == "over")
+        await other.close()
     assert not socket.exists()
 
 
@@ -191,14 +201,11 @@ async def test_a_gateway_that_hangs_is_silent_until_it_answers(
     hanging = await asyncio.start_unix_server(hang, path)
     await until(lambda: link.is_silent)
     hanging.close()
-    proxy = Proxy()
-    keeping = asyncio.create_task(control_of(proxy, path).keep())
-    await until(lambda: not link.is_silent)
-    monkeypatch.setattr(proxy.counters, "change", asyncio.Event().wait)
-    await asyncio.sleep(0.2)
-    assert not link.is_silent, "it has nothing new to tell"
-    keeping.cancel()
-    await asyncio.gather(keeping, return_exceptions=True)
+    async with listening(path) as proxy:
+        await until(lambda: not link.is_silent)
+        monkeypatch.setattr(proxy.counters, "change", asyncio.Event().wait)
+        await asyncio.sleep(0.2)
+        assert not link.is_silent, "it has nothing new to tell"
     await link.close()
 
 
@@ -207,11 +214,8 @@ async def test_a_gateway_that_comes_later_is_told_too(tmp_path: Path) -> None:
     link = GatewayLink(socket, lambda counts: None)
     link.tell(Target(mode=Mode.SERVE, port=7))
     for _ in range(2):
-        proxy = Proxy()
-        keeping = asyncio.create_task(control_of(proxy, socket).keep())
-        await until(partial(_is_told, proxy))
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        async with listening(socket) as proxy:
+            await is_told(proxy)
     await link.close()
 
 
@@ -219,8 +223,7 @@ async def test_a_socket_that_vanished_is_not_listened_at_any_more(
     tmp_path: Path,
 ) -> None:
     socket = tmp_path / "g.sock"
-    async with Proxy() as proxy:
-        keeping = asyncio.create_task(control_of(proxy, socket).keep())
+    async with listening(socket):
         await until(socket.exists)
         gc.collect()
         before = len(os.listdir("/dev/fd"))
@@ -228,14 +231,12 @@ async def test_a_socket_that_vanished_is_not_listened_at_any_more(
             socket.unlink()
             await until(socket.exists)
         await until(lambda: len(os.listdir("/dev/fd")) == before, "as many as before")
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def test_a_controller_is_heard_again_once_files_may_be_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    socket, proxy, refused = tmp_path / "g.sock", Proxy(), list[int]()
+    socket, refused = tmp_path / "g.sock", list[int]()
     accept = asyncio.get_running_loop().sock_accept
 
     async def full(listening: object) -> object:
@@ -245,31 +246,27 @@ async def test_a_controller_is_heard_again_once_files_may_be_open(
         return await accept(listening)  # type: ignore[arg-type]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", full)
-    keeping = asyncio.create_task(control_of(proxy, socket).keep())
-    link = GatewayLink(socket, lambda counts: None)
-    link.tell(Target(mode=Mode.SERVE, port=7))
-    await until(partial(_is_told, proxy))
-    await link.close()
-    keeping.cancel()
-    await asyncio.gather(keeping, return_exceptions=True)
+    async with listening(socket) as proxy:
+        link = GatewayLink(socket, lambda counts: None)
+        link.tell(Target(mode=Mode.SERVE, port=7))
+        await is_told(proxy)
+        await link.close()
 
 
-def _is_told(proxy: Proxy) -> bool:
-    return proxy.target.port == 7
+async def is_told(proxy: Proxy) -> None:
+    await until(lambda: proxy.target.port == 7)
 
 
 async def test_nonsense_changes_nothing(tmp_path: Path) -> None:
-    socket, proxy = tmp_path / "g.sock", Proxy()
-    keeping = asyncio.create_task(control_of(proxy, socket).keep())
-    await until(socket.exists)
-    reader, writer = await asyncio.open_unix_connection(socket)
-    writer.write(b'{"mode": "dance"}\n')
-    while await reader.readline():
-        pass
-    writer.close()
-    assert proxy.target == Target()
-    keeping.cancel()
-    await asyncio.gather(keeping, return_exceptions=True)
+    socket = tmp_path / "g.sock"
+    async with listening(socket) as proxy:
+        await until(socket.exists)
+        reader, writer = await asyncio.open_unix_connection(socket)
+        writer.write(b'{"mode": "dance"}\n')
+        while await reader.readline():
+            pass
+        writer.close()
+        assert proxy.target == Target()
 
 
 async def test_a_line_that_is_too_long_is_passed_over(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -12,7 +11,7 @@ from backends.engine import sse
 from backends.engine.sse import ENDLESS, EndlessEvent, Splitter
 from backends.gateway.api_shapes import EndMark
 from tests.unit.gateway.acting import TEXT, Actor
-from tests.unit.gateway.standing import CHAT, gateway, streaming, upstream
+from tests.unit.gateway.standing import CHAT, gateway, resumed, streaming
 
 NATIVE = "/completion"
 ENDS = [b"\n", b"\r\n", b"\r"]
@@ -90,15 +89,10 @@ async def test_a_stream_with_any_line_ends_goes_on_after_a_loss(
     path: str, end: bytes
 ) -> None:
     async with gateway() as stage:
-        async with upstream(Actor(3, end=end)) as port:
-            stage.serve(port, "1")
-            asking = asyncio.create_task(stage.ask(path, **ASKED[path]))
-            await stage.until(waiting=1)
-        async with upstream(Actor(number=2, end=end)) as port:
-            stage.serve(port, "2")
-            status, raw = await asking
+        actors = Actor(3, end=end), Actor(number=2, end=end)
+        raw = await resumed(stage, path, ASKED[path], *actors)
         await stage.until(continued=1, passed=1, failed=0)
-    assert (status, b"\r" in raw) == (200, False)
+    assert b"\r" not in raw
     lines = [x[6:] for x in raw.splitlines() if x.startswith(b"data: {")]
     said = [json.loads(line) for line in lines]
     choices = [c["delta"] for event in said for c in event.get("choices", ())]
@@ -119,12 +113,9 @@ async def test_an_event_of_many_megabytes_is_told_once_more() -> None:
         return [*events, b"data: [DONE]\n\n"]
 
     async with gateway() as stage:
-        async with upstream(streaming(told(1, b"a")[0], broken=True)) as port:
-            stage.serve(port, "1")
-            asking = asyncio.create_task(stage.ask(stream=True, n_probs=150_000))
-            await stage.until(waiting=1)
-        async with upstream(streaming(*told(2, b"b"))) as port:
-            stage.serve(port, "2")
-            status, raw = await asking
+        broken = streaming(told(1, b"a")[0], broken=True)
+        body = {"stream": True, "n_probs": 150_000}
+        raw = await resumed(stage, CHAT, body, broken, streaming(*told(2, b"b")))
         await stage.until(continued=1, passed=1, failed=0)
-    assert (status, raw == b"".join(told(1, b"a"))) == (200, True)
+    is_whole = raw == b"".join(told(1, b"a"))
+    assert is_whole

@@ -15,13 +15,13 @@ from aiohttp import web
 from backends.gateway import reply
 from backends.gateway.resumable_stream import OFTEN, REPLAYS_MAX, Replay, SentEvents
 from backends.gateway.target import Mode
-from tests.kit.waiting import until
 from tests.unit.gateway.standing import (
     CHAT,
     WHOLE,
     Stage,
     abort,
     gateway,
+    resumed,
     stream_of,
     streaming,
     upstream,
@@ -146,17 +146,7 @@ def measured_out(raw: bytes) -> bytes:
 
 
 async def told(stage: Stage, path: str, *tellers: Teller) -> bytes:
-    asking: asyncio.Task[tuple[int, bytes]] | None = None
-    for number, teller in enumerate(tellers):
-        async with upstream(teller) as port:
-            stage.serve(port, str(number))
-            body = {**ASKED[path], "stream": True}
-            asking = asking or asyncio.create_task(stage.ask(path, **body))
-            if teller is tellers[-1]:
-                return (await asking)[1]
-            await until(lambda one=teller: one.asked)  # type: ignore[misc]
-            await stage.until(waiting=1)
-    raise AssertionError("nobody told it")
+    return await resumed(stage, path, {**ASKED[path], "stream": True}, *tellers)
 
 
 @pytest.mark.parametrize("breaks_at", [2, 3, 7])
@@ -246,36 +236,18 @@ async def test_a_seed_of_ours_is_not_told() -> None:
         assert b'"seed":5,' in raw
 
 
-async def test_a_client_that_is_kept_waiting_gets_comments(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_a_client_gets_comments_while_it_is_told_again(
+    monkeypatch: pytest.MonkeyPatch, is_begun: bool
 ) -> None:
-    monkeypatch.setattr(reply, "KEEP_ALIVE_S", 0.01)
-    second = Teller(2)
-    second.pauses = asyncio.Event()
-    body = {**ASKED[MESSAGES], "stream": True}
-    async with gateway() as stage:
-        async with upstream(Teller(1, 6)) as port:
-            stage.serve(port, "0")
-            asking = stage.client.post(stage.url + MESSAGES, json=body)
-            answer = await asking
-            await stage.until(waiting=1)
-        async with upstream(second) as port, answer:
-            stage.serve(port, "1")
-            begun = await answer.content.readuntil(COMMENT)
-            second.pauses.set()
-            raw = begun + await answer.read()
-    without = measured_out(raw.replace(COMMENT, b""))
-    assert without == measured_out(b"".join(Teller(1).events(MESSAGES)))
-
-
-async def test_a_client_gets_comments_while_the_prompt_is_read_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    """Also while the prompt is read again."""
     monkeypatch.setattr(reply, "KEEP_ALIVE_S", 0.01)
     is_read, second = asyncio.Event(), Teller(2)
+    second.pauses = is_read if is_begun else None
 
     async def reading(request: web.BaseRequest) -> web.StreamResponse:
-        await is_read.wait()
+        if not is_begun:
+            await is_read.wait()
         return await second(request)
 
     body = {**ASKED[MESSAGES], "stream": True}
@@ -321,13 +293,9 @@ async def test_where_only_progress_was_told_it_is_told_from_the_beginning() -> N
     progress = _event({"choices": [], "prompt_progress": {"processed": 1}})
 
     async with gateway() as stage:
-        async with upstream(streaming(progress, broken=True)) as port:
-            stage.serve(port, "0")
-            asking = asyncio.create_task(stage.ask(CHAT, **ASKED[CHAT], stream=True))
-            await stage.until(waiting=1)
-        async with upstream(Teller(2)) as port:
-            stage.serve(port, "1")
-            _, raw = await asking
+        breaking = streaming(progress, broken=True)
+        body = {**ASKED[CHAT], "stream": True}
+        raw = await resumed(stage, CHAT, body, breaking, Teller(2))
         await stage.until(passed=1, failed=0)
     assert raw == progress + b"".join(Teller(2).events(CHAT))
 

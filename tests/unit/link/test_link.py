@@ -1,10 +1,12 @@
-"""Links: the meter of a relay, throughput, reasons for none, and ways."""
+"""Links: the meter of a relay, its weights, throughput, reasons for none, and ways."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from backends.errors import DllmError, UsageError
 from backends.link import relay
 from backends.link.figures import chrome_trace, why_no_link
 from backends.link.meter import PASSES_SHOWN, LinkMeter, Throughput
-from backends.link.relay import RelayReader
+from backends.link.relay import RelayReader, worker_weights
 from backends.link.transport import (
     LinkRoute,
     TransportKind,
@@ -33,6 +35,7 @@ from backends.link.transport import (
 from backends.link.wire import Line, parse
 from backends.paths import SOCKET_PATH_BYTES_MAX, Paths
 from backends.state import ClusterSnapshot, ClusterState, Lab, Link, Plan, Share, Split
+from backends.state.links import DeviceWeights, Held, LayersHeld, WorkerWeights
 from tests.unit.state.scene import busy_scene
 from tui.cli import links as links_module
 from tui.cli.links import links, trace
@@ -418,3 +421,66 @@ def test_a_worker_s_socket_always_fits(length: int) -> None:
     assert max(len(str(socket)) for socket in sockets) <= SOCKET_PATH_BYTES_MAX
     assert sockets[0] != sockets[1]
     assert sockets == [paths.worker_socket("default", c * length) for c in "ab"]
+
+
+HELLO = b'{"type":"hello","format":1}\n'
+PLACEMENT = (
+    b'{"type":"placement","worker":"w","complete":true,"devices":[{"device":1,'
+    b'"layers":[[0,5,9,714240]],"embedding":[1,8],"output":[2,787200]}]}\n'
+)
+
+
+@asynccontextmanager
+async def answering(path: Path, *answers: bytes) -> AsyncIterator[Path]:
+    """One that says something else to every new reader, and its last word at last."""
+    left = list(answers)
+
+    async def tell(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(left.pop(0) if len(left) > 1 else left[0])
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_unix_server(tell, path):
+        yield path
+
+
+async def test_it_is_among_the_first_lines(tmp_path: Path) -> None:
+    async with answering(tmp_path / "s", HELLO + PLACEMENT) as path:
+        assert await worker_weights(path) == WorkerWeights(
+            complete=True,
+            devices=(
+                DeviceWeights(
+                    device=1,
+                    layers=(LayersHeld(0, 5, 9, 714240),),
+                    embedding=Held(1, 8),
+                    output=Held(2, 787200),
+                ),
+            ),
+        )
+
+
+async def test_a_connection_lost_on_the_way_is_made_again(tmp_path: Path) -> None:
+    async with answering(tmp_path / "s", b"", HELLO + PLACEMENT) as path:
+        assert await worker_weights(path)
+
+
+@pytest.mark.parametrize("answer", [b"", b"junk\n", HELLO * 9, PLACEMENT[:40]])
+async def test_a_relay_that_does_not_say(tmp_path: Path, answer: bytes) -> None:
+    async with answering(tmp_path / "s", answer) as path:
+        assert await worker_weights(path) is None
+    assert await worker_weights(tmp_path / "none") is None
+
+
+async def test_a_relay_that_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "ANSWER_S", 0.05)
+    silent = asyncio.Event()
+
+    async def tell(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await silent.wait()
+        writer.close()
+
+    async with await asyncio.start_unix_server(tell, tmp_path / "s"):
+        assert await worker_weights(tmp_path / "s") is None
+        silent.set()
