@@ -167,33 +167,26 @@ class Access(Value, frozen=True, kw_only=True):
 
     def argv(self) -> tuple[str, ...]:
         usual = Access()
-        options = (
-            ("--host", self.host, usual.host),
-            ("--certificate", self.certificate, usual.certificate),
-            ("--private-key", self.private_key, usual.private_key),
-            ("--keys", self.keys, usual.keys),
-            ("--body-bytes-max", str(self.body_bytes_max), str(usual.body_bytes_max)),
-        )
         return tuple(
             part
-            for name, value, not_told in options
-            if value != not_told
-            for part in (name, value)
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) != getattr(usual, name)
+            for part in (_option(name), str(value))
         )
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    usual = Access()
-    parser.add_argument("--host", default=usual.host)
-    parser.add_argument("--certificate", default="")
-    parser.add_argument("--private-key", default="")
-    parser.add_argument("--keys", default="")
-    parser.add_argument("--body-bytes-max", type=int, default=usual.body_bytes_max)
+    for name in Access.__struct_fields__:
+        usual = getattr(Access(), name)
+        parser.add_argument(_option(name), type=type(usual), default=usual)
 
 
 def access_in(arguments: argparse.Namespace) -> Access:
-    told = vars(arguments)
-    return Access(**{name: told[name] for name in Access.__struct_fields__})
+    return Access(**{n: getattr(arguments, n) for n in Access.__struct_fields__})
 
 
 def access_of(config: Config, paths: Paths) -> Access:

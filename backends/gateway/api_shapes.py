@@ -93,10 +93,8 @@ def cross_origin(request: web.BaseRequest) -> dict[str, str]:
     return {"Access-Control-Allow-Origin": request.headers.get("Origin", "")}
 
 
-def unavailable(
-    request: web.BaseRequest, message: str, retry_after_s: float = RETRY_AFTER_S
-) -> web.Response:
-    response = _error_response(request, message, UNAVAILABLE, retry_after_s)
+def unavailable(request: web.BaseRequest, message: str) -> web.Response:
+    response = _error_response(request, message, UNAVAILABLE, RETRY_AFTER_S)
     response.headers.update(cross_origin(request))
     return response
 

@@ -23,7 +23,7 @@ from backends.gateway.access import address_of, is_loopback, own_addresses
 from backends.gateway.api_shapes import Refusal
 from backends.gateway.counters import METRICS, metrics
 from backends.gateway.keys import KeyRing
-from backends.gateway.request import CONTINUE, awaits
+from backends.gateway.request import invite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -242,10 +242,7 @@ class Auth:
         """The request, its body read where it does not say how long that is."""
         if request.content_length is not None or not request.can_read_body:
             return request
-        if awaits(request):
-            await request.writer.write(CONTINUE)
-            # The answer itself has yet to begin.
-            request.writer.output_size = 0
+        await invite(request)
         body = bytearray()
         while chunk := await request.content.readany():
             body += chunk

@@ -216,10 +216,6 @@ class CompletionEvent(Value, frozen=True):
     tokens_evaluated: int = 0
     timings: dict[str, Any] | None = None
 
-    @property
-    def token(self) -> int | None:
-        return self.tokens[0] if self.tokens else None
-
 
 class Ending(Value, frozen=True):
     """The end of an answer that was continued."""
@@ -272,10 +268,6 @@ class StreamAdapter(ABC):
         """True if events of ``/completion`` come now."""
 
     @property
-    def sent(self) -> int:
-        return self._tokens.sent
-
-    @property
     def why_not(self) -> str:
         """Why it could not be continued; empty as long as it could."""
         return self._tokens.why_not
@@ -320,7 +312,8 @@ class StreamAdapter(ABC):
         return Tokens(has_stops=bool(self._options.stops))
 
     def _count_told(self, told: CompletionEvent) -> None:
-        self._count(told.content, told.token, told.tokens_predicted)
+        token = told.tokens[0] if told.tokens else None
+        self._count(told.content, token, told.tokens_predicted)
 
     def ending(self) -> bytes:
         return b"" if self._has_ended else self.end
@@ -638,7 +631,7 @@ class ChatAdapter(OpenAiAdapter):
     @property
     def begins_anew(self) -> bool:
         """The same if nothing came but whose turn it is."""
-        return not (self.sent or self.is_continued or self.why_not)
+        return not (self._tokens.sent or self.is_continued or self.why_not)
 
     @property
     def why_not(self) -> str:

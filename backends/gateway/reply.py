@@ -207,11 +207,11 @@ class ResponseWriter:
             raise aiohttp.ServerDisconnectedError
         return await self._end(stream.ending() + self._told_healed())
 
-    async def refuse(self, message: str, retry_after_s: float) -> web.StreamResponse:
+    async def refuse(self, message: str) -> web.StreamResponse:
         self.broken = True
         if self._response is not None:
             return await self._refused(error_body(self._request.path, message))
-        response = unavailable(self._request, message, retry_after_s)
+        response = unavailable(self._request, message)
         await response.prepare(self._request)
         await response.write_eof()
         return response

@@ -184,7 +184,7 @@ class BufferedRequest:
         self._reading = asyncio.Lock()
         self.is_replayable = True
         """True if all that was read of the body is still there."""
-        self._awaited = awaits(request)
+        self._is_invited = False
         self._replacement: bytes | None = None
 
     @property
@@ -257,11 +257,9 @@ class BufferedRequest:
             return chunk
 
     async def _invite(self) -> None:
-        waits, self._awaited = self._awaited, False
-        if waits and self.request.can_read_body:
-            await self.request.writer.write(CONTINUE)
-            # The answer itself has yet to begin.
-            self.request.writer.output_size = 0
+        if not self._is_invited:
+            self._is_invited = True
+            await invite(self.request)
 
     def _keep(self, chunk: bytes) -> None:
         self._kept_bytes += len(chunk)
@@ -272,7 +270,11 @@ class BufferedRequest:
             self._kept.append(chunk)
 
 
-def awaits(request: web.BaseRequest) -> bool:
-    """Return true if the client sends its body only once it is told to."""
+async def invite(request: web.BaseRequest) -> None:
+    """Have a client send its body that waits for leave to."""
     expected = request.headers.get("Expect", "").strip().lower()
-    return expected == "100-continue" and request.version >= HttpVersion11
+    waits = expected == "100-continue" and request.version >= HttpVersion11
+    if waits and request.can_read_body:
+        await request.writer.write(CONTINUE)
+        # The answer itself has yet to begin.
+        request.writer.output_size = 0

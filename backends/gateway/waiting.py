@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from backends.gateway.api_shapes import RETRY_AFTER_S, has_known_end
+from backends.gateway.api_shapes import has_known_end
 from backends.gateway.counters import Count, Counters
 from backends.gateway.reply import KEEP_ALIVE_S, LOST, ResponseWriter
 from backends.gateway.target import Mode, Target
@@ -219,7 +219,7 @@ class Queue:
                 retry.again()
                 continue
             why = refusal or self._refusal(asked, retry) or LATE
-            return await reply.refuse(why, RETRY_AFTER_S)
+            return await reply.refuse(why)
 
     @contextlib.contextmanager
     def _in_flight(

@@ -141,6 +141,27 @@ class User:
         os.kill(pid, signal.SIGKILL)
         return pid
 
+    def kill_and_mend(self, name: str) -> None:
+        """Kill a process and wait until another one stands in its place."""
+        before = self.kill(name)
+
+        def serving_again() -> bool:
+            # One look for both: between two, the cluster may have begun to restart.
+            status = self.look()
+            now = running_pid(status, name)
+            return status["state"] == "serving" and now not in (None, before)
+
+        wait_for(serving_again, f"a new {name}, and serving")
+
+    def wait_serving(self, timeout_s: float = WAIT_S) -> Any:
+        """The status once the cluster serves."""
+
+        def serving() -> Any:
+            status = self.status()
+            return status if status["state"] == "serving" else None
+
+        return wait_for(serving, "serving", timeout_s)
+
     def processes(self) -> list[psutil.Process]:
         return processes_of(self.home)
 
@@ -151,6 +172,11 @@ class User:
 
     def tell_log(self) -> None:
         print(self.controller_log[-LOG_CHARS:])
+
+    def stop(self) -> None:
+        """Stop the cluster; nothing of it, nor its controller, may stay."""
+        self.run("stop")
+        self.assert_nothing_left()
 
     def assert_nothing_left(self) -> None:
         wait_for(lambda: not self.processes(), "everything gone", 20)

@@ -1,4 +1,4 @@
-"""The console of a user in a terminal of its own, as a person has it."""
+"""A command of a user in a terminal of its own, as a person has it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import termios
 import threading
 import time
+from functools import partial
 from typing import Self
 
 from tests.engine.conftest import WAIT_S, User
@@ -20,24 +22,29 @@ ROWS, COLUMNS = 36, 120
 
 
 class Terminal:
-    """A pseudo-terminal with a console in it; what it writes is kept."""
+    """A pseudo-terminal with ``dllm-tui`` in it; the output is kept.
 
-    def __init__(self, user: User) -> None:
+    The terminal is the controlling one, so the command hears when it is closed. A
+    ``deaf`` command ignores that.
+    """
+
+    def __init__(self, user: User, *args: str, deaf: bool = False) -> None:
         self._master, slave = pty.openpty()
         size = struct.pack("HHHH", ROWS, COLUMNS, 0, 0)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
-        env = {**user.env, "TERM": "xterm-256color"}
-        self._process = subprocess.Popen(
-            ["dllm-tui"],
+        self.process = subprocess.Popen(
+            ["dllm-tui", *args],
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env=env,
+            env={**user.env, "TERM": "xterm-256color"},
             cwd=user.home,
             start_new_session=True,
+            preexec_fn=partial(_take_terminal, deaf=deaf),
         )
         os.close(slave)
         self._seen = bytearray()
+        self._closed = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -45,10 +52,16 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait(10)
-        self._reader.join(10)
-        os.close(self._master)
+        self.process.kill()
+        self.process.wait(10)
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._reader.join(10)
+            os.close(self._master)
 
     def wait_for(self, text: bytes) -> None:
         deadline = time.monotonic() + WAIT_S
@@ -60,14 +73,17 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def kill(self, number: int) -> None:
-        self._process.send_signal(number)
-
     def _read(self) -> None:
-        """Take what it writes, so that it never waits for us."""
+        """Take the output, so that the command never waits for us."""
         with contextlib.suppress(OSError):
-            while True:
+            while not self._closed.is_set():
                 if select.select([self._master], [], [], 0.1)[0]:
                     self._seen += os.read(self._master, 65536)
-                elif self._process.poll() is not None:
+                elif self.process.poll() is not None:
                     return
+
+
+def _take_terminal(*, deaf: bool) -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    if deaf:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)

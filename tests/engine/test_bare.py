@@ -70,8 +70,7 @@ def test_it_serves_and_is_left_running(
     assert link["mode"] == "metered"
     assert link["protocol"]
     assert link["round_trips_per_token"] == 1
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
     assert somebody.process.poll() is None
 
 

@@ -114,7 +114,7 @@ async def test_an_answer_survives_any_end_of_its_console(
             state = await until(client, chat.id, has_begun)
             assert not reply(state).done
             await asyncio.sleep(random.uniform(0.0, 0.5))
-            terminal.kill(signals[number % len(signals)])
+            terminal.process.send_signal(signals[number % len(signals)])
             state = await until(client, chat.id, has_ended)
         assert reply(state).text == whole
         assert [turn.question for turn in state.conversation.turns] == [QUESTION]

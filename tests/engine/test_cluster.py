@@ -60,8 +60,7 @@ def test_every_split_is_measured_as_planned(user: User, demo_model: str) -> None
         wanted = [int(count) for count in split.split(",") if int(count)]
         ranges = up["measured"]["layers"]
         assert [last - first + 1 for _, first, last in ranges] == wanted
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def test_up_status_chat_logs_stop(user: User, demo_model: str) -> None:

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import random
-import select
 import signal
-import struct
-import subprocess
-import termios
-import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -21,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import User, wait_for
+from tests.engine.terminal import Terminal
 from tests.kit.processes import with_word
 
 pytestmark = [pytest.mark.trial, pytest.mark.engine, pytest.mark.timeout(1800)]
@@ -33,58 +27,20 @@ LAYERS = 13
 """Of the demo model, the output counted."""
 
 
-class Console:
-    """The console in a terminal of its own, whose output is read and thrown away."""
-
-    def __init__(self, user: User, *args: str) -> None:
-        self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-        env = user.env | {"TERM": "xterm-256color"}
-        self.process = subprocess.Popen(
-            ["dllm-tui", *args],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=env,
-            cwd=user.home,
-            # The terminal is its controlling one: it hears when that goes.
-            start_new_session=True,
-            preexec_fn=_take_terminal,
-        )
-        os.close(slave)
-        self._drawn = bytearray()
-        self._closed = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        wait_for(lambda: b"12+1 layers" in self._drawn, "the split is drawn")
-
-    def type(self, keys: str) -> None:
-        os.write(self.master, keys.encode())
-
-    def end(self, kind: str) -> None:
-        """Be killed that way."""
-        if kind == "terminal":
-            self._close()
-        else:
-            self.process.send_signal(getattr(signal, kind))
-        self.process.wait(20)
-        self._close()
-
-    def _close(self) -> None:
-        if not self._closed.is_set():
-            self._closed.set()
-            self._reader.join()
-            os.close(self.master)
-
-    def _read(self) -> None:
-        with suppress(OSError, ValueError):
-            while not self._closed.is_set():
-                if select.select([self.master], [], [], 0.05)[0]:
-                    self._drawn += os.read(self.master, 65536)
+def console_of(user: User, *args: str) -> Terminal:
+    console = Terminal(user, *args)
+    console.wait_for(b"12+1 layers")
+    return console
 
 
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+def end(console: Terminal, kind: str) -> None:
+    """Kill a console that way."""
+    if kind == "terminal":
+        console.close()
+    else:
+        console.process.send_signal(getattr(signal, kind))
+    console.process.wait(20)
+    console.close()
 
 
 class Memory:
@@ -136,7 +92,7 @@ def test_a_killed_console_leaves_plan_and_split(
     seed = random.randrange(1 << 30)
     print("seed", seed)
     rng = random.Random(seed)
-    console = Console(user, "--model", demo_model)
+    console = console_of(user, "--model", demo_model)
     wait_for(memory.counts, "a plan was written")
     for number in range(KILLS):
         keys, low = moves(rng, memory.worker1())
@@ -152,10 +108,10 @@ def test_a_killed_console_leaves_plan_and_split(
         assert (head, one + two) == (0, LAYERS)
         assert plan is not None
         assert plan["model"] == demo_model
-    console.end("SIGTERM")
+    end(console, "SIGTERM")
 
 
-def strike(user: User, console: Console, kind: str) -> Console:
+def strike(user: User, console: Terminal, kind: str) -> Terminal:
     """Kill something; the console that is there afterwards."""
     if kind == "controller":
         pid = controller_pid(user)
@@ -163,5 +119,5 @@ def strike(user: User, console: Console, kind: str) -> Console:
         os.kill(pid, signal.SIGKILL)
         wait_for(lambda: controller_pid(user) not in {pid, None}, "another controller")
         return console
-    console.end(kind)
-    return Console(user)
+    end(console, kind)
+    return console_of(user)

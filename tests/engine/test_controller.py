@@ -51,10 +51,9 @@ def test_an_upgrade_replaces_the_controller_and_nothing_else(
     status = user.json("status")
     assert earlier.wait(10) == 0
     assert status["controller_pid"] not in (first.pid, earlier.pid)
-    assert wait_for(lambda: user.status()["state"] == "serving", "adopted")
+    user.wait_serving()
     assert serving_pids(user) == before
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def test_a_lost_runtime_directory_costs_no_cluster(user: User, demo_model: str) -> None:
@@ -73,8 +72,7 @@ def test_a_lost_runtime_directory_costs_no_cluster(user: User, demo_model: str) 
         return [x["worker"] for x in user.status()["links"] if x["protocol"]]
 
     wait_for(lambda: measured() == ["worker1", "worker2"], "figures of both")
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def test_stop_ends_processes_whose_directories_are_lost(
@@ -107,16 +105,7 @@ def test_of_two_launches_at_once_one_is_told(user: User, demo_model: str) -> Non
     won = next(s for s, (_, code) in zip(splits, ends, strict=True) if not code)
     layers = user.status()["measured"]["layers"]
     assert ",".join(str(last - first + 1) for _, first, last in layers) == won
-    user.run("stop")
-    user.assert_nothing_left()
-
-
-def test_the_same_plan_again_is_left_as_it_is(user: User, demo_model: str) -> None:
-    up = ("up", "--model", demo_model, "--split", "6,7", "--detach", "--replace")
-    user.run(*up)
-    before = serving_pids(user)
-    assert "is already running" in user.run(*up).stderr
-    assert serving_pids(user) == before
+    user.stop()
 
 
 def test_doctor_counts_a_taken_port_of_ones_own_choice(user: User) -> None:

@@ -144,7 +144,7 @@ def test_a_relay_that_dies_in_mid_draft(
         outcome = cut.result(timeout=120)
     assert outcome["error"] or outcome["content"].startswith(text)
     wait_for(lambda: user.pid("llama-server") not in (None, server), "another", 180)
-    wait_for(lambda: user.status()["state"] == "serving", "serving again", 180)
+    user.wait_serving(180)
     answer = asked(user)
     assert answer["content"] == text
     for made in counted(user):

@@ -101,8 +101,7 @@ def test_nobody_is_cut_off_by_another_split_or_a_drain(
     counts = user.status()["requests"]
     assert counts["failed"] == counts["left"] == counts["waiting"] == 0
     assert "drained the API" in told(user)
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def test_a_controller_killed_while_answers_end_is_followed_by_one_that_waits(
@@ -129,15 +128,14 @@ def test_a_controller_killed_while_answers_end_is_followed_by_one_that_waits(
     assert worker.is_running()
     worker.resume()
     assert b"message_stop" in fragile.whole()
-    wait_for(lambda: user.status()["state"] == "serving", "the other split")
+    user.wait_serving()
     status = user.status()
     assert [share["layers"] for share in status["plan"]["split"]["shares"]][-2:] == [
         9,
         4,
     ]
     assert status["requests"]["continued"] == status["requests"]["failed"] == 0
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def text_of(stream: bytes) -> str:

@@ -9,11 +9,16 @@ import asyncio
 import ctypes
 import hashlib
 import io
+import json
 import os
+import re
 import shutil
+import signal
+import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +26,8 @@ import pytest
 from backends.engine import build, build_errors, find, install, versions
 from backends.engine.build import BuildProgress
 from backends.errors import EngineError
-from backends.paths import Paths
+from backends.paths import Paths, user_paths
+from tests.engine.conftest import User, wait_for
 
 pytestmark = pytest.mark.engine
 CMAKELISTS = """
@@ -278,3 +284,86 @@ async def test_a_cache_that_cannot_be_written(
     paths.cache_dir.write_text("a file")
     with pytest.raises(EngineError, match="Cannot build in"):
         await build.build_engine(None, paths)
+
+
+# --- llama.cpp itself -------------------------------------------------------------
+
+
+@pytest.fixture
+def builder(user: User) -> User:
+    """A user whose engines are built anew."""
+    user.env["XDG_CACHE_HOME"] = str(user.home / "cache")
+    # Or what is compiled is only fetched.
+    user.env["CCACHE_DISABLE"] = "1"
+    return user
+
+
+def build_of(user: User) -> subprocess.Popen[str]:
+    return user.start("engine", "build", "--jobs", "2")
+
+
+def steps(user: User) -> list[tuple[int, int]]:
+    logs = list(user.home.glob("cache/dllm-tui/build/*/build.log"))
+    text = logs[0].read_text(errors="replace") if logs else ""
+    found = re.findall(r"^\[(\d+)/(\d+)\]", text, re.M)
+    return [(int(done), int(total)) for done, total in found]
+
+
+def wait_for_steps(user: User, n: int) -> None:
+    """Wait until so many files were compiled."""
+    wait_for(lambda: len(steps(user)) >= n, f"{n} steps of the build", 240)
+
+
+def wait_until_said(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stderr is not None
+    assert any(text in line for line in process.stderr), f"it never said: {text}"
+
+
+def end(process: subprocess.Popen[str], number: signal.Signals) -> str:
+    """Send a signal; what the command said on stderr."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.mark.trial
+@pytest.mark.timeout(600)
+def test_interrupted_builds_leave_nothing_running_and_go_on(builder: User) -> None:
+    first = build_of(builder)
+    wait_for_steps(builder, 3)
+    second = build_of(builder)
+    wait_until_said(second, "Another build of this engine is running")
+    end(second, signal.SIGINT)
+    err = end(first, signal.SIGINT)
+    assert "Fetching the source" in err
+    assert "Interrupted." in err
+    assert builder.processes() == []
+    done = steps(builder)
+    total = done[0][1]
+
+    again = build_of(builder)
+    wait_for_steps(builder, len(done) + 2)
+    err = end(again, signal.SIGTERM)
+    assert "Compiling" in err
+    for word in ("Fetching", "Unpacking", "Configuring"):
+        assert word not in err
+    assert builder.processes() == []
+    resumed = steps(builder)[len(done)][1]
+    # The files that were being compiled are compiled anew, the others are not.
+    assert total - len(done) <= resumed <= total - len(done) + 2
+
+
+@pytest.mark.timeout(2400)
+async def test_the_users_engine_is_built_once() -> None:
+    location = await build.build_engine(None, user_paths())
+    again: list[BuildProgress] = []
+    found = await build.build_engine(None, user_paths(), progress=again.append)
+    assert found == location
+    assert [p.stage for p in again] == ["done"]
+    raw: dict[str, Any] = json.loads(
+        (Path(location.directory) / install.MANIFEST).read_text()
+    )
+    assert raw["sha256"] == versions.DEFAULT.sha256

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -36,8 +34,9 @@ from backends.state import (
     Sampling,
     ServerSettings,
 )
+from tests.engine.conftest import User
 from tests.kit.models import write_llama
-from tests.native.stock import free_port
+from tests.native.stock import free_port, start, wait_for_port, wait_until_up
 
 pytestmark = pytest.mark.engine
 HELLO = ChatRequest(
@@ -137,48 +136,16 @@ async def test_a_program_that_hangs_is_not_waited_for(
         await describe(host, changed, fresh)
 
 
-# --- driving it -----------------------------------------------------------------
-
-
-async def listens(port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return False
-    writer.close()
-    return True
-
-
-async def start(*argv: str) -> asyncio.subprocess.Process:
-    """A program of the engine, its output in a pipe."""
-    return await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "GGML_NO_BACKTRACE": "1"},
-        restore_signals=False,
-    )
-
-
-@pytest.fixture
-async def workers(location: EngineInfo) -> AsyncIterator[list[int]]:
-    """Ports of two workers."""
-    ports = [free_port() for _ in range(2)]
-    started = [
-        await start(*worker_argv(location, port=port, devices=("CPU",), threads=1))
-        for port in ports
-    ]
-    async with asyncio.timeout(10):
-        for port in ports:
-            # Workers need a moment to listen; nothing tells when they do.
-            while not await listens(port):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-    yield ports
-    for process in started:
-        assert process.returncode is None
-        process.terminate()
-        await process.wait()
+def start_workers(
+    stack: ExitStack, location: EngineInfo, folder: Path
+) -> dict[int, subprocess.Popen[bytes]]:
+    """Two workers by their ports."""
+    found = {}
+    for port in (free_port(), free_port()):
+        argv = worker_argv(location, port=port, devices=("CPU",), threads=1)
+        found[port] = start(stack, list(argv), folder / f"{port}.log")
+        wait_for_port(port)
+    return found
 
 
 async def argv_for(
@@ -212,114 +179,77 @@ EXPECTED = {
 
 
 async def test_a_cluster_from_load_to_answer(
-    location: EngineInfo, model: str, workers: list[int]
+    location: EngineInfo, model: str, tmp_path: Path
 ) -> None:
-    port = free_port()
-    argv = await argv_for(location, model, workers, port=port)
-    server = await start(*argv)
-    assert server.stdout is not None
-    log = LoadLog()
-    async with asyncio.timeout(60):
-        while not log.url:
-            log.feed((await server.stdout.read(4096)).decode("utf-8", "replace"))
-    drain = asyncio.ensure_future(server.stdout.read())
+    with ExitStack() as stack:
+        workers = start_workers(stack, location, tmp_path)
+        port, file, log = free_port(), tmp_path / "server.log", LoadLog()
+        argv = await argv_for(location, model, [*workers], port=port)
+        server = start(stack, list(argv), file)
+        wait_until_up(f"http://127.0.0.1:{port}", server)
+        async with ServerClient(port) as client:
+            async with asyncio.timeout(60):
+                while await client.health() is not Health.OK:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            log.feed(file.read_text(errors="replace"))
+            pieces = [piece async for piece in client.chat(HELLO)]
+            [slot] = await client.slots()
+        server.terminate()
+        assert server.wait(30) == 0
+    assert log.url
     assert log.layer_devices == EXPECTED
     kinds = {(name.partition("[")[2][:-1], kind) for name, kind in log.buffers}
     for worker in workers:
         assert {(f"127.0.0.1:{worker}", k) for k in ("model", "kv", "compute")} <= kinds
-    async with ServerClient(port) as client:
-        assert await client.health() is Health.OK
-        pieces = [piece async for piece in client.chat(HELLO)]
-        last = pieces[-1]
-        assert last.failure is None
-        assert last.timings is not None
-        assert last.timings.tokens > 0
-        assert last.timings.first_token_s is not None
-        [slot] = await client.slots()
-        assert slot.ctx_used >= last.timings.prompt_tokens
-    server.terminate()
-    await drain
-    assert await server.wait() == 0
+    last = pieces[-1]
+    assert last.failure is None
+    assert last.timings is not None
+    assert last.timings.tokens > 0
+    assert last.timings.first_token_s is not None
+    assert slot.ctx_used >= last.timings.prompt_tokens
 
 
 async def test_a_worker_that_dies_mid_answer_is_explained(
-    location: EngineInfo, model: str
+    location: EngineInfo, model: str, tmp_path: Path
 ) -> None:
-    ports = [free_port(), free_port()]
-    doomed = [
-        await start(*worker_argv(location, port=port, devices=("CPU",), threads=1))
-        for port in ports
-    ]
-    for worker in ports:
-        while not await listens(worker):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    port = free_port()
-    argv = await argv_for(location, model, ports, port=port)
-    server = await start(*argv)
-    assert server.stdout is not None
-    async with ServerClient(port) as client:
-        async with asyncio.timeout(60):
-            while await client.health() is not Health.OK:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        longer = msgspec.structs.replace(
-            HELLO, sampling=Sampling(max_tokens=400, temperature=0.0)
-        )
-        answer = client.chat(longer)
-        await anext(answer)
-        doomed[1].send_signal(signal.SIGKILL)
-        pieces = [piece async for piece in answer]
+    with ExitStack() as stack:
+        workers = start_workers(stack, location, tmp_path)
+        port, file = free_port(), tmp_path / "server.log"
+        argv = await argv_for(location, model, [*workers], port=port)
+        server = start(stack, list(argv), file)
+        wait_until_up(f"http://127.0.0.1:{port}", server)
+        async with ServerClient(port) as client:
+            async with asyncio.timeout(60):
+                while await client.health() is not Health.OK:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            longer = Sampling(max_tokens=400, temperature=0.0)
+            answer = client.chat(msgspec.structs.replace(HELLO, sampling=longer))
+            await anext(answer)
+            [*workers.values()][1].kill()
+            pieces = [piece async for piece in answer]
+        number = -server.wait(30)
     failure = pieces[-1].failure
     assert failure is not None
     assert "in the middle of the answer" in failure.what
-    output = (await server.stdout.read()).decode("utf-8", "replace")
-    number = -await server.wait()
     assert number == signal.SIGABRT
-    reason = explain(clean_lines(output), None, number)
+    reason = explain(clean_lines(file.read_text(errors="replace")), None, number)
     assert reason is not None
     assert "a worker died" in reason
-    doomed[0].terminate()
-    for process in doomed:
-        await process.wait()
 
 
-# --- the command ------------------------------------------------------------------
-
-
-def dllm(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """A ``dllm-tui engine`` command with settings below ``home``."""
-    main = "from tui.cli.main import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", main, "engine", *args],
-        env={
-            **os.environ,
-            "XDG_CONFIG_HOME": str(home),
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
-def test_use_is_remembered_until_auto(location: EngineInfo, tmp_path: Path) -> None:
-    used = dllm(tmp_path, "use", location.directory, "--json")
-    assert used.returncode == 0, used.stderr
-    assert json.loads(used.stdout)["directory"] == location.directory
-    status = json.loads(dllm(tmp_path, "status", "--json").stdout)
+def test_use_is_remembered_until_auto(user: User, location: EngineInfo) -> None:
+    used = user.json("engine", "use", location.directory)
+    assert used["directory"] == location.directory
+    status = user.json("engine", "status")
     assert status["source"] == "config"
     assert status["directory"] == location.directory
-    assert dllm(tmp_path, "use", "auto").returncode == 0
-    status = json.loads(dllm(tmp_path, "status", "--json").stdout)
-    assert status["source"] == "cache"
+    user.run("engine", "use", "auto")
+    assert user.json("engine", "status")["source"] == "cache"
 
 
-def test_use_refuses_what_is_no_engine(tmp_path: Path) -> None:
-    refused = dllm(tmp_path, "use", str(tmp_path))
-    assert refused.returncode == 1
+def test_use_refuses_what_is_no_engine(user: User, tmp_path: Path) -> None:
+    refused = user.run("engine", "use", str(tmp_path), code=1)
     assert "holds no llama-server" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert not (tmp_path / "dllm-tui" / "config.toml").exists()
-    assert dllm(tmp_path, "build", "--version", "0.0.1").returncode == 2
-    assert dllm(tmp_path, "build", "--jobs", "0").returncode == 2
+    assert not (user.home / "config" / "dllm-tui" / "config.toml").exists()
+    user.run("engine", "build", "--version", "0.0.1", code=2)
+    user.run("engine", "build", "--jobs", "0", code=2)

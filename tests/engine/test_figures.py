@@ -10,9 +10,11 @@ import http.client
 import json
 import os
 import re
+import shlex
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +22,7 @@ import pytest
 
 from backends.demo import MODEL_PATH
 from tests.engine.conftest import User, wait_for
-from tests.engine.head_device import engine_with_device
-from tests.native.stock import engine
+from tests.native.stock import engine, start_worker
 
 pytestmark = [pytest.mark.trial, pytest.mark.engine]
 
@@ -39,6 +40,36 @@ PROMPT_TOKENS = 520
 """A batch of 512, and a remainder of 8."""
 QUESTIONS = ("GET_TENSOR", "GET_ALLOC_SIZE", "COPY_TENSOR")
 """Commands of a pass that are waited for."""
+
+
+HELD = 2
+"""Layers of that device: the last one, and the output."""
+
+
+@contextmanager
+def engine_with_device(version: str, split: str, folder: Path) -> Iterator[Path]:
+    """The directory of a stock engine whose llama-server has one more device, the last.
+
+    It takes what it holds from the last worker of a ``split`` over two workers.
+    """
+    stock = engine(version)
+    first, last = map(int, split.split(","))
+    folder.mkdir()
+    for each in stock.iterdir():
+        (folder / each.name).symlink_to(each)
+    with ExitStack() as stack:
+        port = start_worker(stack, stock, folder / "device.log")
+        more = f"--rpc 127.0.0.1:{port} --device RPC0,RPC1,RPC2"
+        more += f" -ts {first},{last - HELD},{HELD}"
+        server = folder / "llama-server"
+        server.unlink()
+        server.write_text(
+            "#!/bin/sh\n"
+            f'case "$*" in *"--device RPC0,RPC1"*) set -- "$@" {more} ;; esac\n'
+            f'exec {shlex.quote(str(stock / "llama-server"))} "$@"\n'
+        )
+        server.chmod(0o755)
+        yield folder
 
 
 class Work(NamedTuple):

@@ -43,8 +43,7 @@ def test_each_is_told_within_two_seconds(
     events = user.run("events").stdout
     assert f"{name} does not respond" in events
     assert f"{name} responds again" in events
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def test_looking_costs_an_idle_controller_next_to_nothing(

@@ -41,8 +41,7 @@ def launched(demo_model: str) -> Iterator[User]:
     with somebody() as user:
         user.run("up", "--model", demo_model, "--workers", "2", "--detach")
         yield user
-        user.run("stop")
-        user.assert_nothing_left()
+        user.stop()
 
 
 def ports(user: User) -> tuple[int, int]:
@@ -194,7 +193,7 @@ def test_requests_wait_while_the_cluster_is_mended(launched: User) -> None:
     status, _, body = held[1].result()
     assert status == 200
     assert body.endswith(b"data: [DONE]\n\n")
-    wait_for(lambda: launched.status()["state"] == "serving", "serving")
+    launched.wait_serving()
 
     def settled() -> Any:
         counts = launched.status()["requests"]

@@ -84,8 +84,7 @@ def test_other_machines_need_a_key(user: User, demo_model: str) -> None:
     user.run("key", "remove", "laptop")
     assert ask("127.0.0.1", port, **ELSEWHERE, **bearer)[0] == 401
     user.run("chat", "Hi")
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def test_a_long_request_and_a_page_of_another_site(user: User, demo_model: str) -> None:
@@ -104,5 +103,4 @@ def test_a_long_request_and_a_page_of_another_site(user: User, demo_model: str) 
         lambda: "refused" in (told := user.run("status").stdout) and told,
         "refusals are told",
     )
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()

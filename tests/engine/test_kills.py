@@ -11,17 +11,59 @@ import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
+from shlex import quote
 
 import psutil
 import pytest
 
 from backends.controller.deaths import DEATHS_MAX
+from backends.engine.find import find_engine
+from backends.paths import user_paths
 from tests.engine.conftest import User, running_pid, wait_for
-from tests.engine.gate import Gate
+from tests.engine.terminal import Terminal
 from tests.kit.processes import is_agent, kill_all, name_of, with_word, words_of
 from tests.native.stock import free_port
 
 pytestmark = pytest.mark.engine
+# Questions (--version, --help) pass; a server that is to serve waits.
+SERVER = """#!/bin/sh
+case " $* " in *" --port "*) while [ -e {gate} ]; do sleep 0.02; done ;; esac
+exec {server} "$@"
+"""
+
+
+class Gate:
+    """Keeps the llama-server of a user from beginning, until a worker is suspended.
+
+    So a load cannot end before a test lets it.
+    """
+
+    def __init__(self, user: User) -> None:
+        self._user = user
+        self._closed = user.home / "gate"
+        self._closed.touch()
+        real = find_engine(None, user_paths())
+        folder = user.home / "engine"
+        folder.mkdir()
+        for program in (real.worker_path, real.fit_path):
+            (folder / os.path.basename(program)).symlink_to(program)
+        script = folder / "llama-server"
+        paths = {"gate": str(self._closed), "server": real.server_path}
+        script.write_text(SERVER.format(**{k: quote(v) for k, v in paths.items()}))
+        script.chmod(0o755)
+        user.env["DLLM_ENGINE_DIR"] = str(folder)
+
+    def freeze_load(self) -> psutil.Process:
+        """Let the load begin with a suspended worker, which is returned."""
+        wait_for(lambda: self._running("--port", "llama-server"), "llama-server")
+        worker = self._running("-p", "ggml-rpc-server")[0]
+        worker.suspend()
+        wait_for(lambda: worker.status() == psutil.STATUS_STOPPED, "it is suspended")
+        self._closed.unlink()
+        return worker
+
+    def _running(self, option: str, name: str) -> list[psutil.Process]:
+        return with_word(self._user.processes(), option, name)
 
 
 def serve(user: User, model: str, *more: str) -> None:
@@ -48,7 +90,7 @@ def engine_processes(user: User) -> list[psutil.Process]:
 def kill_again_and_again(user: User, name: str) -> dict[str, object]:
     """The failure once it is not started again any more."""
     for _ in range(DEATHS_MAX - 1):
-        kill_and_mend(user, name)
+        user.kill_and_mend(name)
     user.kill(name)
     failure = failed(user)
     assert f"{DEATHS_MAX} times within two minutes" in str(failure["what"])
@@ -60,7 +102,7 @@ def test_a_worker_that_keeps_dying_is_done_without(user: User, demo_model: str) 
     # Of its own: that another test took the usual one would be told, too.
     serve(user, demo_model, "--port", str(free_port()))
     for _ in range(DEATHS_MAX - 1):
-        kill_and_mend(user, "worker2")
+        user.kill_and_mend("worker2")
     user.kill("worker2")
     wait_for(lambda: devices(user) - {"worker2/CPU"} == devices(user) != set(), "rest")
     assert user.json("chat", "Who are you?", "--temperature", "0")["text"]
@@ -109,24 +151,11 @@ def test_a_server_that_keeps_dying_is_blamed(user: User, demo_model: str) -> Non
     assert user.status()["state"] == "serving"
 
 
-def kill_and_mend(user: User, name: str) -> None:
-    """Kill a process and wait until another one stands in its place."""
-    before = user.kill(name)
-
-    def serving_again() -> bool:
-        # One look for both: between two, the cluster may have begun to start again.
-        status = user.look()
-        now = running_pid(status, name)
-        return status["state"] == "serving" and now not in (None, before)
-
-    wait_for(serving_again, f"a new {name}, and serving")
-
-
 def test_a_killed_relay_is_started_again(user: User, demo_model: str) -> None:
     serve(user, demo_model)
     worker = user.pid("worker1")
     answer = user.json("chat", "Who are you?", "--temperature", "0")["text"]
-    kill_and_mend(user, "relay-worker1")
+    user.kill_and_mend("relay-worker1")
     status = user.status()
     assert "relay-worker1 was killed by SIGKILL" in status["message"]
     assert "started again" in status["message"]
@@ -179,7 +208,7 @@ def test_a_chat_outlives_a_worker(user: User, demo_model: str) -> None:
     _, err = chat.communicate(timeout=60)
     assert chat.returncode == 0, err
     wait_for(lambda: pid_now(user, "worker1") not in (None, worker), "a new worker")
-    wait_for(lambda: user.status()["state"] == "serving", "serving")
+    user.wait_serving()
 
 
 def test_a_killed_controller_is_replaced_and_adopts(
@@ -199,8 +228,7 @@ def test_a_killed_controller_is_replaced_and_adopts(
     pids = [{p["name"]: p["pid"] for p in s["processes"]} for s in (before, after)]
     assert pids[0] == pids[1]
     assert user.json("chat", "What is a split?")["text"]
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
     asked, stopped = user.json("events")[-2:]
     assert (asked["kind"], asked["by"]["program"]) == ("stop", "down")
     assert stopped["text"].startswith("Stopped: api-gateway, llama-server")
@@ -221,8 +249,7 @@ def test_a_controller_killed_during_the_load_is_replaced(
     worker.resume()
     status = wait_for(lambda: (s := user.status())["state"] == "serving" and s, "up")
     assert status["measured"]["layers"] == status["plan"]["layers"]
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def test_what_ended_unwatched_is_told_and_begun_again(
@@ -233,11 +260,10 @@ def test_what_ended_unwatched_is_told_and_begun_again(
     os.kill(user.status()["controller_pid"], signal.SIGKILL)
     kill_all(engine_processes(user))
     wait_for(lambda: not engine_processes(user), "all dead")
-    wait_for(lambda: user.status()["state"] == "serving", "serving again")
+    user.wait_serving()
     told = " ".join(user.run("events").stdout.split())
     assert "worker1 was killed by SIGKILL" in told
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def test_ctrl_c_during_the_load_leaves_nothing(user: User, big_model: str) -> None:
@@ -299,31 +325,19 @@ def test_a_taken_port_is_named_with_its_owner(user: User, demo_model: str) -> No
     assert not engine_processes(user)
 
 
-def test_a_removed_model_is_named(user: User, demo_model: str) -> None:
-    copy = user.home / "my model [1].gguf"
-    shutil.copy(demo_model, copy)
-    serve(user, str(copy))
-    user.run("stop")
-    copy.unlink()
-    refused = user.run("up", "--model", str(copy), "--detach", code=1)
-    assert "my model [1].gguf" in refused.stderr
-
-
-def test_a_truncated_model_is_refused_before_anything_starts(
+def test_a_removed_or_truncated_model_is_refused_before_anything_starts(
     user: User, demo_model: str
 ) -> None:
-    short = user.home / "short.gguf"
-    short.write_bytes(Path(demo_model).read_bytes()[:3_000_000])
-    refused = user.run("up", "--model", str(short), "--detach", code=1)
-    assert "truncated" in refused.stderr
+    copy = user.home / "my model [1].gguf"
+    shutil.copy(demo_model, copy)
+    up = ("up", "--model", str(copy), "--workers", "2", "--detach")
+    user.run(*up)
+    user.run("stop")
+    os.truncate(copy, 3_000_000)
+    assert "truncated" in user.run(*up, code=1).stderr
+    copy.unlink()
+    assert copy.name in user.run(*up, code=1).stderr
     assert not engine_processes(user)
-
-
-def test_a_wrong_split_is_refused(user: User, demo_model: str) -> None:
-    refused = user.run(
-        "up", "--model", demo_model, "--split", "6,6", "--detach", code=1
-    )
-    assert "sum to 13" in refused.stderr
 
 
 def test_an_argument_llama_server_refuses_is_shown(user: User, demo_model: str) -> None:
@@ -373,8 +387,7 @@ def test_a_full_disk_is_told(user: User, demo_model: str) -> None:
         refused = user.run("up", "--model", demo_model, "--detach", code=1)
         assert "space" in refused.stderr
         wait_for(lambda: not engine_processes(user), "nothing was started, or ended")
-        user.run("stop")
-        user.assert_nothing_left()
+        user.stop()
     finally:
         subprocess.run(["umount", "-l", str(state)], check=True)
 
@@ -389,4 +402,26 @@ def test_a_chat_waits_while_the_cluster_is_brought_up(
     for _ in range(3):
         user.kill("worker1")
         assert user.json("chat", "What is a split?")["text"]
-        wait_for(lambda: user.status()["state"] == "serving", "serving")
+        user.wait_serving()
+
+
+def test_hang_up_ends_a_foreground_cluster(user: User, demo_model: str) -> None:
+    with Terminal(user, "up", "--model", demo_model, "--workers", "2") as terminal:
+        wait_for(lambda: engine_processes(user), "the engine started")
+        terminal.close()
+        user.assert_nothing_left()
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_hang_up_of_the_console_closes_nothing(
+    user: User, demo_model: str, deaf: bool
+) -> None:
+    """It ends the console and leaves the cluster serving."""
+    serve(user, demo_model)
+    server = user.pid("llama-server")
+    with Terminal(user, deaf=deaf) as terminal:
+        terminal.wait_for(b"serving")
+        terminal.close()
+        terminal.process.wait(30)
+    assert user.pid("llama-server") == server
+    assert user.status()["state"] == "serving"

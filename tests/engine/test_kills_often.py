@@ -69,24 +69,6 @@ async def test_who_was_killed_is_told(
     await asyncio.to_thread(user.assert_nothing_left)
 
 
-async def test_a_killed_controller_is_not_noticed(
-    user: User, demo_model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = client_of(user, monkeypatch)
-    plan = await client.propose(Ask(model=demo_model, workers=2))
-    before = await serving(client, plan)
-    for _ in range(KILLS):
-        await kill_controller(client)
-        after = await settled(client, before.generation)
-        assert after.state is ClusterState.SERVING
-        assert alive(after) == wanted(plan)
-        assert {p.name: p.pid for p in after.processes} == {
-            p.name: p.pid for p in before.processes
-        }
-    await asyncio.to_thread(user.run, "stop", "--all")
-    await asyncio.to_thread(user.assert_nothing_left)
-
-
 async def test_a_worker_killed_unwatched_is_blamed_and_not_its_victims(
     user: User, demo_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,18 +6,16 @@ Every case runs on the first pinned engine, and some on the other. With
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from backends.engine.argv import server_argv, worker_argv
+from backends.engine.argv import server_argv
 from backends.engine.find import find_engine
 from backends.engine.fit_params import MemoryAsker, MemoryQuestion
 from backends.engine.logs import LoadLog
@@ -30,7 +28,7 @@ from tests.engine.conftest import wait_for
 from tests.engine.test_engine_find import flags_of
 from tests.kit.models import write_llama
 from tests.native.stock import engine as pinned_engine
-from tests.native.stock import free_port
+from tests.native.stock import free_port, start, start_worker
 
 pytestmark = [pytest.mark.trial, pytest.mark.engine]
 MIB = 1 << 20
@@ -82,53 +80,26 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def workers(engine: EngineInfo) -> Iterator[tuple[int, ...]]:
+def workers(
+    engine: EngineInfo, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[int, ...]]:
     """Ports of three real workers."""
-    ports = tuple(free_port() for _ in range(3))
-    children = [
-        subprocess.Popen(
-            worker_argv(engine, port=port, devices=("CPU",), threads=1),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            restore_signals=False,
+    folder = tmp_path_factory.mktemp("workers")
+    with ExitStack() as stack:
+        yield tuple(
+            start_worker(stack, Path(engine.directory), folder / f"{i}.log")
+            for i in range(3)
         )
-        for port in ports
-    ]
-    try:
-        wait_for(lambda: all(map(listens, ports)), "workers listen")
-        yield ports
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-
-
-def listens(port: int) -> bool:
-    with contextlib.suppress(OSError):
-        socket.create_connection(("127.0.0.1", port), 1).close()
-        return True
-    return False
 
 
 def loaded(argv: Sequence[str], log_file: Path) -> LoadLog:
     """The log of a llama-server that was started, loaded its model, and was ended."""
-    with log_file.open("wb") as output:
-        server = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "GGML_NO_BACKTRACE": "1"},
-        )
-    try:
+    with ExitStack() as stack:
+        server = start(stack, list(argv), log_file)
         wait_for(lambda: ready(server, log_file), "the model is loaded")
         log = LoadLog()
         log.feed(log_file.read_text(errors="replace"))
         return log
-    finally:
-        server.send_signal(signal.SIGKILL)
-        server.wait()
 
 
 def ready(server: subprocess.Popen[bytes], log_file: Path) -> bool:

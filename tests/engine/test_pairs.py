@@ -45,8 +45,7 @@ def test_pairs_always_never_and_of_themselves(user: User, demo_model: str) -> No
     assert "pair = never" in user.status()["links"][0]["why"]
     user.run(*up)
     assert modes(user) == ["pair", "pair"], "as configured"
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def test_a_preview_shows_the_relay_beside_the_worker(
@@ -70,7 +69,7 @@ def test_another_controller_keeps_every_process(user: User, demo_model: str) -> 
     gone = user.status()["controller_pid"]
     os.kill(gone, signal.SIGKILL)
     wait_for(lambda: not psutil.pid_exists(gone), "it is gone")
-    wait_for(lambda: user.status()["state"] == "serving", "serving")
+    user.wait_serving()
     assert {p["name"]: p["pid"] for p in user.status()["processes"]} == before
     assert user.json(*QUESTION)["text"] == answer
 
@@ -84,15 +83,7 @@ def test_a_killed_relay_of_either_end_is_started_again(
     )
     worker, answer = user.pid("worker1"), user.json(*QUESTION)["text"]
     for name in ("worker-relay-worker1", "relay-worker1"):
-        killed = user.kill(name)
-
-        def again(name: str = name, killed: int = killed) -> bool:
-            status = user.status()
-            pids = {p["name"]: p["pid"] for p in status["processes"]}
-            anew = pids.get(name) not in (None, killed)
-            return anew and bool(status["state"] == "serving")
-
-        wait_for(again, f"{name} stands again")
+        user.kill_and_mend(name)
         assert f"{name} was killed by SIGKILL" in user.status()["message"]
         assert user.pid("worker1") == worker, "the worker has not noticed"
         assert user.json(*QUESTION)["text"] == answer

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from backends.engine.find import find_engine
 from backends.paths import user_paths
-from tests.engine.conftest import User, wait_for
-from tests.native.stock import free_port
+from tests.engine.conftest import User
+from tests.native.stock import start_worker
 
 pytestmark = pytest.mark.engine
 ASK = ("Who are you?", "--temperature", "0")
@@ -68,8 +68,7 @@ def test_the_head_alone_answers(user: User, demo_model: str) -> None:
     names = [p["name"] for p in user.status()["processes"]]
     assert names == ["api-gateway", "llama-server"]
     assert user.json("chat", *ASK)["text"] == by_worker
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def test_a_split_by_name_with_layers_on_the_heads_cpu(
@@ -89,6 +88,7 @@ def test_a_split_by_name_with_layers_on_the_heads_cpu(
     ("given", "sentence"),
     [
         (("--ctx", "2000000000"), "trained for 1024"),
+        (("--split", "6,6"), "sum to 13"),
         (("--exclude", "ada/CUDA0"), "no device ada/CUDA0"),
         (("--split", "studio/MTL0=13"), "no peer studio"),
         (("--", "--port", "9999"), "--port cannot be given"),
@@ -131,25 +131,11 @@ def test_a_relative_path_counts_from_the_users_directory(
 
 
 @pytest.fixture
-def two_devices() -> Iterator[int]:
+def two_devices(tmp_path: Path) -> Iterator[int]:
     """The port of a stock rpc-server that exposes two devices."""
-    port = free_port()
-    worker = find_engine(None, user_paths()).worker_path
-    with subprocess.Popen(
-        [worker, "-H", "127.0.0.1", "-p", str(port), "-d", "CPU,CPU"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        # Otherwise a client that leaves early ends it.
-        restore_signals=False,
-    ) as process:
-        wait_for(lambda: _listens(port), "it listens")
-        yield port
-        process.kill()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    folder = Path(find_engine(None, user_paths()).directory)
+    with ExitStack() as stack:
+        yield start_worker(stack, folder, tmp_path / "worker.log", "-d", "CPU,CPU")
 
 
 @pytest.mark.parametrize("relayed", [True, False])
@@ -163,17 +149,7 @@ def test_a_server_with_two_devices_is_split_right(
     user.run("peers", "add", "box", "--bare", f"127.0.0.1:{two_devices}")
     split = "box/RPC1=5,worker1/CPU=8"
     asked = ("up", "--model", demo_model, "--split", split, "--detach")
-    up = user.json(
-        *asked,
-        *(
-            ()
-            if relayed
-            else (
-                "--relay",
-                "off",
-            )
-        ),
-    )
+    up = user.json(*asked, *(() if relayed else ("--relay", "off")))
     assert up["measured"]["mismatches"] == []
     assert up["measured"]["layers"] == [["box/RPC1", 0, 4], ["worker1/CPU", 5, 12]]
     held = {b["device"]: b["model_bytes"] for b in up["measured"]["buffers"]}

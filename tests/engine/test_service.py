@@ -58,7 +58,7 @@ def test_the_goal_outlives_the_controller_and_the_machine(
         # It waits for its turn, and goes on with what it finds.
         os.kill(before["controller_pid"], signal.SIGTERM)
         wait_for(lambda: is_the_controller(user, first), "taken over")
-        wait_for(lambda: user.status()["state"] == "serving", "adopted")
+        user.wait_serving()
         (server,) = [p for p in before["processes"] if p["name"] == "llama-server"]
         assert user.pid("llama-server") == server["pid"]
         # As if the power had gone.
@@ -66,7 +66,7 @@ def test_the_goal_outlives_the_controller_and_the_machine(
         first.wait()
     with service(user) as second:
         wait_for(lambda: is_the_controller(user, second), "begun again")
-        wait_for(lambda: user.status()["state"] == "serving", "serving again")
+        user.wait_serving()
         assert user.run("chat", "What is a split?").stdout.startswith("A split")
         assert user.status()["api_url"] == before["api_url"]
         # The end of the cluster ends this controller too: the manager starts another.

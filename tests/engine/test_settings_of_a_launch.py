@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any
 
 import pytest
 
@@ -19,16 +18,6 @@ def up(user: User, model: str, *more: str, code: int = 0) -> str:
     return user.run("up", *plan, "--detach", "--replace", *more, code=code).stderr
 
 
-def serves(user: User) -> Any:
-    """The status once it serves."""
-
-    def looked() -> Any:
-        status = user.status()
-        return status if status["state"] == "serving" else None
-
-    return wait_for(looked, "it serves")
-
-
 def write(user: User, settings: str) -> None:
     folder = user.home / "config/dllm-tui"
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +28,7 @@ def kill_a_worker(user: User) -> None:
     server = user.pid("llama-server")
     user.kill("worker1")
     wait_for(lambda: user.pid("llama-server") not in (server, None), "another server")
-    serves(user)
+    user.wait_serving()
 
 
 def kill_controller(user: User) -> None:
@@ -52,46 +41,44 @@ def test_a_launch_that_fails_leaves_what_served(user: User, demo_model: str) -> 
     told = up(user, demo_model, "--ctx", "512", "--", "--no-such-flag", code=1)
     assert "no-such-flag" in told
     assert "The plan before it is brought back" in told
-    status = serves(user)
+    status = user.wait_serving()
     assert status["plan"]["extra_args"] == []
     assert status["plan"]["ctx_size"] != 512
     assert "back to the plan before it" in status["message"]
     assert user.run("chat", "Hi", "--max-tokens", "2").stdout
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def test_a_slip_in_the_settings_ends_nothing(user: User, demo_model: str) -> None:
     """Not when a worker dies, and not when the controller does; an event tells it."""
     up(user, demo_model)
     write(user, "workres = 3\n")
-    before = serves(user)
+    before = user.wait_serving()
     kill_a_worker(user)
     kill_controller(user)
-    assert serves(user)["api_url"] == before["api_url"]
+    assert user.wait_serving()["api_url"] == before["api_url"]
     write(user, "workers = 1\n")
     assert "workres" in user.run("events").stdout
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def test_settings_of_the_api_count_from_a_launch_on(
     user: User, demo_model: str
 ) -> None:
     up(user, demo_model)
-    before = serves(user)
+    before = user.wait_serving()
     write(user, "api_wait_s = 7\napi_request_mib = 3\napi_port = 8764\n")
     gateway = user.pid("api-gateway")
     kill_a_worker(user)
-    assert serves(user)["api_url"] == before["api_url"]
+    assert user.wait_serving()["api_url"] == before["api_url"]
     assert user.pid("api-gateway") == gateway
     server = user.pid("llama-server")
     assert "is already running" not in up(user, demo_model)
-    assert serves(user)["api_url"] == "http://127.0.0.1:8764/v1"
+    assert user.wait_serving()["api_url"] == "http://127.0.0.1:8764/v1"
     assert user.pid("llama-server") == server, "only the gateway is another"
     assert "is already running" in up(user, demo_model)
+    assert user.pid("llama-server") == server
     write(user, 'api_host = "0.0.0.0"\n')
     assert "no API key" in up(user, demo_model, code=1).replace("\n", " ")
-    assert serves(user)["api_url"] == "http://127.0.0.1:8764/v1"
-    user.run("stop")
-    user.assert_nothing_left()
+    assert user.wait_serving()["api_url"] == "http://127.0.0.1:8764/v1"
+    user.stop()

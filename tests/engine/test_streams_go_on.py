@@ -139,12 +139,11 @@ def test_a_stream_outlives_whoever_is_killed(
             assert len(answer.events) == len(whole.events)
         assert answer.figures == whole.figures, told
         pauses_s.append(answer.longest_pause_s)
-        wait_for(lambda: launched.status()["state"] == "serving", "serving again")
+        launched.wait_serving()
         assert launched.status()["requests"]["failed"] == 0
     print(f"{victim}: {TRIALS} went on, after {max(pauses_s):.1f} s at most")
     wait_for(lambda: launched.status()["requests"]["continued"], "it is told")
-    launched.run("stop")
-    launched.assert_nothing_left()
+    launched.stop()
 
 
 def test_a_chat_with_stop_words_loses_no_token(launched: User) -> None:
@@ -157,7 +156,7 @@ def test_a_chat_with_stop_words_loses_no_token(launched: User) -> None:
         answer = Answer(launched, CHAT, at, kill, stop=stop)
         assert answer.text == whole.text, f"killed after {at} events"
         assert answer.figures == whole.figures
-        wait_for(lambda: launched.status()["state"] == "serving", "serving again")
+        launched.wait_serving()
 
 
 def test_nine_clients_at_once_all_get_their_answers_once(
@@ -189,8 +188,7 @@ def test_nine_clients_at_once_all_get_their_answers_once(
     counts = user.status()["requests"]
     assert counts["failed"] == counts["left"] == counts["in_flight"] == 0
     assert counts["continued"] >= 1
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def test_openai_python_notices_nothing(
@@ -223,8 +221,7 @@ def test_openai_python_notices_nothing(
     assert answer.usage is not None
     assert answer.usage.completion_tokens == TOKENS
     assert user.status()["requests"]["continued"] == 1
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()
 
 
 def test_another_model_does_not_go_on_with_a_stream(
@@ -244,5 +241,4 @@ def test_another_model_does_not_go_on_with_a_stream(
     last = [line for line in response if line.startswith(b"data: {")][-1]
     connection.close()
     assert "another model takes its place" in last.decode()
-    launched.run("stop")
-    launched.assert_nothing_left()
+    launched.stop()

@@ -136,5 +136,4 @@ def test_what_has_no_ids_outlives_a_worker(
     assert len(json.loads(drawn)["id"]) >= 100
     wait_for(lambda: user.status()["requests"]["continued"] == 4, "all are told")
     assert user.status()["requests"]["failed"] == 0
-    user.run("stop")
-    user.assert_nothing_left()
+    user.stop()

@@ -6,16 +6,15 @@ big head with 82 % of the layers, a small one with 15 %, and one without a devic
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.engine.conftest import User, wait_for
-from tests.gpu import engine
-from tests.native.stock import free_port
+from tests.native.stock import start_worker
 
 ASK = ("Who are you?", "--temperature", "0")
 GPU = "local/Vulkan0"
@@ -31,29 +30,13 @@ def gpu_user(user: User, vulkan_engine: Path) -> User:
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest, vulkan_engine: Path) -> Iterator[int]:
+def server(
+    request: pytest.FixtureRequest, vulkan_engine: Path, tmp_path: Path
+) -> Iterator[int]:
     """The port of a stock rpc-server with the devices of the parameter."""
-    port = free_port()
-    with subprocess.Popen(
-        [
-            *(str(vulkan_engine / "ggml-rpc-server"), "-H", "127.0.0.1"),
-            *("-p", str(port), "-d", request.param),
-        ],
-        env=engine.environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        restore_signals=False,
-    ) as process:
-        wait_for(lambda: _listens(port), "it listens")
-        yield port
-        process.kill()
-
-
-def _listens(port: int) -> bool:
-    import socket
-
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    with ExitStack() as stack:
+        log = tmp_path / "worker.log"
+        yield start_worker(stack, vulkan_engine, log, "-d", request.param)
 
 
 def up(user: User, model: str, *options: str) -> Any:

@@ -36,7 +36,7 @@ ELSEWHERE = {"X-Forwarded-For": "10.0.0.9"}
 BODY_BYTES_MAX = 1000
 
 
-class Room:
+class Guarded:
     """A gateway with a door, before a llama-server that tells what it was asked."""
 
     def __init__(self, stage: Stage, keys: KeyFile) -> None:
@@ -68,12 +68,12 @@ class Room:
 
 
 @asynccontextmanager
-async def room(folder: Path) -> AsyncIterator[Room]:
+async def guarded(folder: Path) -> AsyncIterator[Guarded]:
     """A gateway that can be reached from elsewhere."""
     file = folder / "keys.json"
     access = Access(host="0.0.0.0", keys=str(file), body_bytes_max=BODY_BYTES_MAX)
     async with gateway(access) as stage:
-        there = Room(stage, KeyFile(file))
+        there = Guarded(stage, KeyFile(file))
         async with upstream(there.serve) as port:
             stage.serve(port)
             yield there
@@ -83,7 +83,7 @@ async def room(folder: Path) -> AsyncIterator[Room]:
     "method", ["GET", "POST", "OPTIONS", "HEAD", "DELETE", "PROPFIND"]
 )
 async def test_without_a_key_nothing_but_401(tmp_path: Path, method: str) -> None:
-    async with room(tmp_path) as there:
+    async with guarded(tmp_path) as there:
         there.keys.add("other")
         for path in (CHAT, "/v1/models", "/health", "/metrics", "/", "/v1/messages"):
             for given in ({}, {"Authorization": "Bearer dllm-x", "x_api_key": "other"}):
@@ -106,7 +106,7 @@ async def test_without_a_key_nothing_but_401(tmp_path: Path, method: str) -> Non
 async def test_whatever_a_proxy_adds_tells_of_another_machine(
     tmp_path: Path, name: str
 ) -> None:
-    async with room(tmp_path) as there:
+    async with guarded(tmp_path) as there:
         assert await there.status(**{name: "1.1 shop"}) == HTTPStatus.UNAUTHORIZED
         secret = there.keys.add("laptop")
         assert await there.status(**{name: "1.1 shop"}, x_api_key=secret) == 200
@@ -121,7 +121,7 @@ def test_a_program_of_this_machine_is_one_also_once_it_has_left() -> None:
 
 
 async def test_errors_have_the_shape_of_the_api(tmp_path: Path) -> None:
-    async with room(tmp_path) as there:
+    async with guarded(tmp_path) as there:
         error = json.loads((await there.ask(**ELSEWHERE))[2])["error"]
         assert (error["code"], error["type"]) == (401, "authentication_error")
         said = json.loads((await there.ask("/v1/messages", **ELSEWHERE))[2])
@@ -141,7 +141,7 @@ async def test_errors_have_the_shape_of_the_api(tmp_path: Path) -> None:
 async def test_with_a_key_until_it_is_revoked(
     tmp_path: Path, name: str, form: str
 ) -> None:
-    async with room(tmp_path) as there:
+    async with guarded(tmp_path) as there:
         secret = there.keys.add("laptop")
         given = {name: form.format(secret), **ELSEWHERE}
         assert await there.status(**given) == 200
@@ -156,7 +156,7 @@ async def test_with_a_key_until_it_is_revoked(
 
 
 async def test_the_key_of_llama_server_itself_goes_on(tmp_path: Path) -> None:
-    async with room(tmp_path) as there:
+    async with guarded(tmp_path) as there:
         secret = there.keys.add("laptop")
         given = {"Authorization": "Bearer its-own", "x_api_key": secret}
         assert await there.status(**given, **ELSEWHERE) == 200
@@ -200,7 +200,7 @@ async def test_the_key_of_llama_server_itself_goes_on(tmp_path: Path) -> None:
 async def test_pages_of_other_sites_are_not_served(
     tmp_path: Path, headers: dict[str, str], status: int
 ) -> None:
-    async with room(tmp_path) as there:
+    async with guarded(tmp_path) as there:
         assert await there.status(**headers) == status
         assert len(there.seen) == (status == 200)
         secret = there.keys.add("page")
@@ -211,7 +211,7 @@ async def test_a_page_at_a_public_address_of_this_machine_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auth, "own_addresses", lambda: ("8.8.8.8",))
-    async with room(tmp_path) as there:
+    async with guarded(tmp_path) as there:
         assert await there.status(Origin="http://8.8.8.8:3000") == 200
         assert await there.status(Origin="http://8.8.4.4:3000") == 403
 
@@ -221,7 +221,7 @@ async def test_bodies_that_are_too_long(tmp_path: Path) -> None:
         for _ in range(11):
             yield b"x" * 100
 
-    async with room(tmp_path) as there:
+    async with guarded(tmp_path) as there:
         for data in (b"x" * (BODY_BYTES_MAX + 1), pieces()):
             status, _, body = await there.ask(data=data)
             assert status == 413
@@ -237,7 +237,7 @@ async def test_a_body_that_does_not_say_how_long_it_is(tmp_path: Path) -> None:
         yield b'"' + b"x" * 399
         yield b"y" * 599 + b'"'
 
-    async with room(tmp_path) as there:
+    async with guarded(tmp_path) as there:
         secret = there.keys.add("laptop")
         assert (await there.ask(data=pieces(), x_api_key=secret))[0] == 200
         assert there.seen.pop()[1] == b'"' + b"x" * 399 + b"y" * 599 + b'"'
@@ -246,7 +246,7 @@ async def test_a_body_that_does_not_say_how_long_it_is(tmp_path: Path) -> None:
 
 
 async def test_who_asks_too_often_is_told_when_to_come_again(tmp_path: Path) -> None:
-    async with room(tmp_path) as there:
+    async with guarded(tmp_path) as there:
         seldom = there.keys.add("seldom", requests_per_minute=1)
         alone = there.keys.add("alone", requests_per_minute=0, requests_at_once=1)
         assert await there.status(x_api_key=seldom) == 200
@@ -268,7 +268,7 @@ async def test_who_asks_too_often_is_told_when_to_come_again(tmp_path: Path) -> 
 
 
 async def test_metrics_are_those_of_both(tmp_path: Path) -> None:
-    async with room(tmp_path) as there:
+    async with guarded(tmp_path) as there:
         secret = there.keys.add("laptop")
         assert await there.status(x_api_key=secret) == 200
         status, headers, body = await there.ask(
@@ -291,7 +291,7 @@ async def test_who_connects_and_asks_nothing_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
     monkeypatch.setattr(server_module, "FIRST_S", 0.2)
-    async with room(tmp_path) as there:
+    async with guarded(tmp_path) as there:
         reader, writer = await asyncio.open_connection("127.0.0.1", there.stage.port)
         writer.write(begun)
         assert await asyncio.wait_for(reader.read(), 20) == b""
@@ -303,7 +303,7 @@ async def test_of_connections_without_a_request_only_so_many_are_kept(
 ) -> None:
     """The oldest go; a request that is under way counts as none of them."""
     monkeypatch.setattr(server_module, "IDLE_MAX", 3)
-    async with room(tmp_path) as there:
+    async with guarded(tmp_path) as there:
         there.pause.clear()
         asking = asyncio.create_task(there.status())
         await there.stage.until(in_flight=1)
@@ -388,7 +388,7 @@ def test_whatever_is_sent_gets_an_answer_or_an_end(
 
 
 async def _said_to(raw: bytes, folder: Path) -> bytes:
-    async with room(folder) as there:
+    async with guarded(folder) as there:
         reader, writer = await asyncio.open_connection("127.0.0.1", there.stage.port)
         writer.write(raw)
         writer.write_eof()

@@ -271,14 +271,6 @@ def test_silence_is_not_spread_over_what_comes_after_it() -> None:
     assert seen.take(40.0, 1_000, 500) == (4_000, 2_000)
 
 
-def test_a_link_has_its_rates_from_its_snapshots() -> None:
-    meter = LinkMeter("w")
-    meter.take(snapshot(10.0, 0))
-    assert rates(meter) == (None, None)
-    meter.take(snapshot(10.5, 1_000, 50))
-    assert rates(meter) == (2_000, 100)
-
-
 def test_silence_ends_a_rate_once() -> None:
     meter = LinkMeter("w")
     assert not meter.take_silence()
