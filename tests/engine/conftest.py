@@ -106,6 +106,11 @@ class User:
         assert "Traceback" not in err
         return subprocess.CompletedProcess(args, process.returncode, out, err)
 
+    def up(
+        self, model: str, *more: str, code: int = 0
+    ) -> subprocess.CompletedProcess[str]:
+        return self.run("up", "--model", model, "--detach", *more, code=code)
+
     def json(self, *args: str, code: int = 0) -> Any:
         return json.loads(self.run(*args, "--json", code=code).stdout)
 

@@ -91,9 +91,7 @@ def test_up_status_chat_logs_stop(user: User, demo_model: str) -> None:
 def test_a_second_launch_is_refused_unless_told(user: User, demo_model: str) -> None:
     user.run("up", "--model", demo_model, "--split", "6,7", "--detach")
     pid = user.pid("llama-server")
-    refused = user.run(
-        "up", "--model", demo_model, "--split", "5,8", "--detach", code=1
-    )
+    refused = user.up(demo_model, "--split", "5,8", code=1)
     assert "already running" in refused.stderr
     assert user.pid("llama-server") == pid
     replaced = user.json(

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
-from backends.client.client import ControllerClient
 from backends.paths import user_paths
 from backends.split.layout import counts
 from backends.state import ClusterState
 from tests.engine.conftest import WAIT_S, User
+from tests.engine.driving import client_of
 from tests.tui.helpers import last_answer
 from tui.app.app import DllmApp
 from tui.screens.cluster.chat_pane import Composer
@@ -32,12 +32,10 @@ async def until(pilot: Pilot[None], condition: Callable[[], object], what: str) 
 async def test_a_session_from_launch_to_stop(
     user: User, demo_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in user.env.items():
-        monkeypatch.setenv(name, value)
+    client = client_of(user, monkeypatch)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    paths = user_paths()
-    client = ControllerClient(paths)
-    app = DllmApp(client, memory_file=paths.console_file, initial_model=demo_model)
+    memory = user_paths().console_file
+    app = DllmApp(client, memory_file=memory, initial_model=demo_model)
     async with app.run_test(size=(120, 36)) as pilot:
         editor = app.editor
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import psutil
@@ -178,40 +178,19 @@ EXPECTED = {
 }
 
 
-async def test_a_cluster_from_load_to_answer(
-    location: EngineInfo, model: str, tmp_path: Path
-) -> None:
-    with ExitStack() as stack:
-        workers = start_workers(stack, location, tmp_path)
-        port, file, log = free_port(), tmp_path / "server.log", LoadLog()
-        argv = await argv_for(location, model, [*workers], port=port)
-        server = start(stack, list(argv), file)
-        wait_until_up(f"http://127.0.0.1:{port}", server)
-        async with ServerClient(port) as client:
-            async with asyncio.timeout(60):
-                while await client.health() is not Health.OK:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-            log.feed(file.read_text(errors="replace"))
-            pieces = [piece async for piece in client.chat(HELLO)]
-            [slot] = await client.slots()
-        server.terminate()
-        assert server.wait(30) == 0
-    assert log.url
-    assert log.layer_devices == EXPECTED
-    kinds = {(name.partition("[")[2][:-1], kind) for name, kind in log.buffers}
-    for worker in workers:
-        assert {(f"127.0.0.1:{worker}", k) for k in ("model", "kv", "compute")} <= kinds
-    last = pieces[-1]
-    assert last.failure is None
-    assert last.timings is not None
-    assert last.timings.tokens > 0
-    assert last.timings.first_token_s is not None
-    assert slot.ctx_used >= last.timings.prompt_tokens
+class Cluster(NamedTuple):
+    """A llama-server over two workers that has loaded its model."""
+
+    server: subprocess.Popen[bytes]
+    workers: dict[int, subprocess.Popen[bytes]]
+    log: Path
+    client: ServerClient
 
 
-async def test_a_worker_that_dies_mid_answer_is_explained(
+@pytest.fixture
+async def cluster(
     location: EngineInfo, model: str, tmp_path: Path
-) -> None:
+) -> AsyncIterator[Cluster]:
     with ExitStack() as stack:
         workers = start_workers(stack, location, tmp_path)
         port, file = free_port(), tmp_path / "server.log"
@@ -219,20 +198,43 @@ async def test_a_worker_that_dies_mid_answer_is_explained(
         server = start(stack, list(argv), file)
         wait_until_up(f"http://127.0.0.1:{port}", server)
         async with ServerClient(port) as client:
-            async with asyncio.timeout(60):
-                while await client.health() is not Health.OK:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-            longer = Sampling(max_tokens=400, temperature=0.0)
-            answer = client.chat(msgspec.structs.replace(HELLO, sampling=longer))
-            await anext(answer)
-            [*workers.values()][1].kill()
-            pieces = [piece async for piece in answer]
-        number = -server.wait(30)
+            yield Cluster(server, workers, file, client)
+
+
+async def test_a_cluster_from_load_to_answer(cluster: Cluster) -> None:
+    assert await cluster.client.health() is Health.OK
+    log = LoadLog()
+    log.feed(cluster.log.read_text(errors="replace"))
+    assert log.url
+    assert log.layer_devices == EXPECTED
+    kinds = {(name.partition("[")[2][:-1], kind) for name, kind in log.buffers}
+    for worker in cluster.workers:
+        assert {(f"127.0.0.1:{worker}", k) for k in ("model", "kv", "compute")} <= kinds
+    pieces = [piece async for piece in cluster.client.chat(HELLO)]
+    last = pieces[-1]
+    assert last.failure is None
+    assert last.timings is not None
+    assert last.timings.tokens > 0
+    assert last.timings.first_token_s is not None
+    [slot] = await cluster.client.slots()
+    assert slot.ctx_used >= last.timings.prompt_tokens
+    cluster.server.terminate()
+    assert cluster.server.wait(30) == 0
+
+
+async def test_a_worker_that_dies_mid_answer_is_explained(cluster: Cluster) -> None:
+    longer = Sampling(max_tokens=400, temperature=0.0)
+    answer = cluster.client.chat(msgspec.structs.replace(HELLO, sampling=longer))
+    await anext(answer)
+    [*cluster.workers.values()][1].kill()
+    pieces = [piece async for piece in answer]
     failure = pieces[-1].failure
     assert failure is not None
     assert "in the middle of the answer" in failure.what
+    number = -cluster.server.wait(30)
     assert number == signal.SIGABRT
-    reason = explain(clean_lines(file.read_text(errors="replace")), None, number)
+    output = cluster.log.read_text(errors="replace")
+    reason = explain(clean_lines(output), None, number)
     assert reason is not None
     assert "a worker died" in reason
 

@@ -67,7 +67,7 @@ class Gate:
 
 
 def serve(user: User, model: str, *more: str) -> None:
-    user.run("up", "--model", model, "--workers", "2", "--detach", *more)
+    user.up(model, "--workers", "2", *more)
 
 
 def pid_now(user: User, name: str) -> int | None:
@@ -316,9 +316,7 @@ def test_a_taken_port_is_named_with_its_owner(user: User, demo_model: str) -> No
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        refused = user.run(
-            "up", "--model", demo_model, "--port", str(port), "--detach", code=1
-        )
+        refused = user.up(demo_model, "--port", str(port), code=1)
     assert f"Port {port} is in use by" in refused.stderr
     assert str(os.getpid()) in refused.stderr
     assert "--port" in refused.stderr
@@ -330,20 +328,17 @@ def test_a_removed_or_truncated_model_is_refused_before_anything_starts(
 ) -> None:
     copy = user.home / "my model [1].gguf"
     shutil.copy(demo_model, copy)
-    up = ("up", "--model", str(copy), "--workers", "2", "--detach")
-    user.run(*up)
+    serve(user, str(copy))
     user.run("stop")
     os.truncate(copy, 3_000_000)
-    assert "truncated" in user.run(*up, code=1).stderr
+    assert "truncated" in user.up(str(copy), code=1).stderr
     copy.unlink()
-    assert copy.name in user.run(*up, code=1).stderr
+    assert copy.name in user.up(str(copy), code=1).stderr
     assert not engine_processes(user)
 
 
 def test_an_argument_llama_server_refuses_is_shown(user: User, demo_model: str) -> None:
-    refused = user.run(
-        "up", "--model", demo_model, "--detach", "--", "--no-such-flag", code=1
-    )
+    refused = user.up(demo_model, "--", "--no-such-flag", code=1)
     assert "llama-server" in refused.stderr
     assert "no-such-flag" in refused.stderr
     wait_for(lambda: not engine_processes(user), "workers stopped")

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backends.client.client import ControllerClient
 from backends.controller.memory_usage import PlannedMemory, files_here
 from backends.demo import MODEL_PATH
 from backends.engine.find import find_engine
@@ -21,6 +20,7 @@ from backends.paths import Paths, user_paths
 from backends.split.layout import make_split
 from backends.state import MemorySource, Plan, WorkerSpec
 from tests.engine.conftest import User
+from tests.engine.driving import client_of
 
 pytestmark = pytest.mark.engine
 PLAN = Plan(
@@ -90,9 +90,7 @@ async def test_a_models_header_is_enough(asker: PlannedMemory, tmp_path: Path) -
 async def test_the_controller_answers_it(
     user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in user.env.items():
-        monkeypatch.setenv(name, value)
-    client = ControllerClient(user_paths())
+    client = client_of(user, monkeypatch)
     await client.start()
     try:
         memory = await client.memory(PLAN)

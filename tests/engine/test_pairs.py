@@ -51,19 +51,15 @@ def test_pairs_always_never_and_of_themselves(user: User, demo_model: str) -> No
 def test_a_preview_shows_the_relay_beside_the_worker(
     user: User, demo_model: str
 ) -> None:
-    shown = user.run(
-        *("plan", "--model", demo_model, "--workers", "1", "--relay", "pair")
-    ).stdout
+    plan = ("plan", "--model", demo_model, "--workers", "1", "--relay", "pair")
+    shown = user.run(*plan).stdout
     assert "worker-relay-worker1 on local:" in shown
     assert "--pair-dial 127.0.0.1:<port>" in shown
 
 
 def test_another_controller_keeps_every_process(user: User, demo_model: str) -> None:
     """Here no tunnel ends with it: keys and all are as they were."""
-    user.run(
-        *("up", "--model", demo_model, "--workers", "2", "--relay", "pair"),
-        "--detach",
-    )
+    user.up(demo_model, "--workers", "2", "--relay", "pair")
     before = {p["name"]: p["pid"] for p in user.status()["processes"]}
     answer = user.json(*QUESTION)["text"]
     gone = user.status()["controller_pid"]
@@ -77,10 +73,7 @@ def test_another_controller_keeps_every_process(user: User, demo_model: str) -> 
 def test_a_killed_relay_of_either_end_is_started_again(
     user: User, demo_model: str
 ) -> None:
-    user.run(
-        *("up", "--model", demo_model, "--workers", "1", "--relay", "pair"),
-        "--detach",
-    )
+    user.up(demo_model, "--workers", "1", "--relay", "pair")
     worker, answer = user.pid("worker1"), user.json(*QUESTION)["text"]
     for name in ("worker-relay-worker1", "relay-worker1"):
         user.kill_and_mend(name)
