@@ -197,7 +197,7 @@ async def test_all_parts_of_a_split_model_are_got(
     assert all((got.parent / path.name).exists() for path in paths)
 
 
-@pytest.mark.parametrize("tenth", range(1, 10))
+@pytest.mark.parametrize("tenth", [2, 9])
 async def test_a_download_resumes_where_it_was_cut(
     getting: Getting, content: bytes, tenth: int
 ) -> None:
