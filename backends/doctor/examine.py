@@ -172,7 +172,6 @@ async def examine(paths: Paths) -> AsyncIterator[Check]:
 
 
 async def _peers(paths: Paths) -> list[Check]:
-    """The other machines; none where the settings name none or cannot be read."""
     try:
         config = load_config(paths)
         if not config.peers:

@@ -25,7 +25,7 @@ from backends.machines.agent_channel import (
     converted,
     error_of,
 )
-from backends.machines.facts import VARIABLES, MachineTold, MemoryTold, device_of
+from backends.machines.facts import VARIABLES, MachineInfo, MemoryInfo, device_of
 from backends.questions import FoundFile, Outcome
 from backends.state import (
     NOT_JSON,
@@ -447,7 +447,6 @@ class AgentSession:
         return next(iter(self._records(answer)), None)
 
     async def records(self) -> list[ProcessRecord]:
-        """Every process directory, alive or ended, by name."""
         return self._records(await self._ask("records"))
 
     async def stop(self, name: str, grace_s: float = 5.0) -> ProcessRecord | None:
@@ -594,15 +593,14 @@ class AgentSession:
 
     async def memory(self) -> Device:
         """The machine's main memory as a CPU device; limits of containers count."""
-        told = self._part(await self._ask("memory"), MemoryTold)
+        told = self._part(await self._ask("memory"), MemoryInfo)
         return device_of(told, self.name)
 
-    async def machine(self) -> MachineTold:
-        """Tell its kind, and how much of it is free."""
+    async def machine(self) -> MachineInfo:
         await self._require("machine")
         async with self._errands:
             answer = await self._ask("machine", variables=VARIABLES)
-        return self._part(answer, MachineTold)
+        return self._part(answer, MachineInfo)
 
     async def rss_bytes(self, pids: Sequence[int]) -> dict[int, int]:
         """Main memory in use by those of some processes that live."""
@@ -656,7 +654,6 @@ class AgentSession:
         return self._part(answer.get("identity"), str)
 
     async def read(self, path: str) -> bytes:
-        """The first MiB of a file there."""
         async with self._errands:
             return self._bytes(await self._ask("read", path=path))
 

@@ -227,7 +227,6 @@ class AskingRelay:
 
     @classmethod
     async def start(cls, name: str, endpoint: str) -> AskingRelay:
-        """Start one before ``endpoint``."""
         argv = relay_argv(
             str(relay_binary()), worker=name, listen_port=0, upstream=endpoint
         )
@@ -251,7 +250,6 @@ class AskingRelay:
 
     @property
     def idle(self) -> bool:
-        """True if it holds no connection to the rpc-server."""
         try:
             found = psutil.Process(self._process.pid).net_connections("tcp")
         except psutil.Error:

@@ -1,4 +1,4 @@
-"""The facts of a machine, as its agent tells them."""
+"""The facts of a machine, as its agent reports them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from backends.state import Device, DeviceKind, Value
 from backends.units import format_count
 
 
-class LimitTold(Value, frozen=True, kw_only=True):
+class MemoryLimit(Value, frozen=True, kw_only=True):
     """A limit that a control group sets."""
 
     limit_bytes: int
     available_bytes: int
 
 
-class MemoryTold(Value, frozen=True, kw_only=True):
-    """Main memory, as the kernel tells."""
+class MemoryInfo(Value, frozen=True, kw_only=True):
+    """Main memory, as the kernel reports it."""
 
     total_bytes: int
     available_bytes: int
-    limits: tuple[LimitTold, ...] = ()
+    limits: tuple[MemoryLimit, ...] = ()
     cpu: str = ""
     cores: int = 1
 
@@ -37,13 +37,13 @@ VARIABLES = (
     *("HOME", "PATH", "SSH_CONNECTION", "HF_HOME", "HF_HUB_CACHE"),
     *("HUGGINGFACE_HUB_CACHE", "OLLAMA_MODELS", "LLAMA_CACHE", "XDG_CACHE_HOME"),
 )
-"""They tell the folders of programs and models, and the address we came in by."""
+"""They name the folders of programs and models, and the client's address."""
 
 
-class MachineTold(System, frozen=True, kw_only=True):
-    """The facts of a machine, as its agent tells them."""
+class MachineInfo(System, frozen=True, kw_only=True):
+    """The facts of a machine, as its agent reports them."""
 
-    memory: MemoryTold
+    memory: MemoryInfo
     hostname: str = ""
     system: str = ""
     """The distribution or release in its own words."""
@@ -60,7 +60,7 @@ class MachineTold(System, frozen=True, kw_only=True):
     time: float = 0.0
 
 
-def device_of(memory: MemoryTold, host: str) -> Device:
+def device_of(memory: MemoryInfo, host: str) -> Device:
     """Main memory as the device the engine calls CPU; the narrowest limit counts."""
     limits = [limit.limit_bytes for limit in memory.limits]
     available = [limit.available_bytes for limit in memory.limits]

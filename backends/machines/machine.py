@@ -32,9 +32,7 @@ class Machine(Protocol):
     """One machine: its processes, its engine, and ways to and from its loopback."""
 
     @property
-    def name(self) -> str:
-        """The peer's name; ``local`` is the one we run on."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def transport(self) -> Transport: ...
@@ -46,9 +44,7 @@ class Machine(Protocol):
         """Pick the llama.cpp wanted, else the first that speaks ``rpc_protocol``."""
         ...
 
-    async def model_path(self, model: ModelInfo) -> str:
-        """Its path of the same model file."""
-        ...
+    async def model_path(self, model: ModelInfo) -> str: ...
 
     @property
     def searched(self) -> str:
@@ -59,9 +55,7 @@ class Machine(Protocol):
         """Files there that hold the model, for all that is known: may be wrong."""
         ...
 
-    def relay_program(self) -> str:
-        """Path of ``dllm-relay`` there."""
-        ...
+    def relay_program(self) -> str: ...
 
     async def data_place(self) -> DataPlace:
         """The address at which others reach a relay there directly, if known."""
@@ -163,9 +157,7 @@ class LocalMachine:
 class Machines(Protocol):
     """All machines, by name."""
 
-    def get(self, name: str) -> Machine:
-        """A machine of the settings, connected or not."""
-        ...
+    def get(self, name: str) -> Machine: ...
 
     def all(self) -> Iterable[Machine]:
         """Every machine that is connected, ours first."""

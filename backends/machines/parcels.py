@@ -144,7 +144,6 @@ def write_note(folder: Path, name: str, text: bytes) -> Path:
 
 
 def notes_folder(paths: Paths, name: str) -> Path:
-    """The local folder for the small files of one parcel."""
     return paths.cache_dir / "parcels" / name
 
 
@@ -246,7 +245,6 @@ def _add(tar: tarfile.TarFile, root: Path, paths: Iterable[Path]) -> None:
 
 
 def relay_source(paths: Paths) -> Path:
-    """The sources of our own relay as one archive."""
     root = _native_folder()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:

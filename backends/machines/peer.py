@@ -128,12 +128,12 @@ class SshPeer:
         self._sockets = ""
         self._engines: tuple[Engine, ...] = ()
         self._prober = Prober(self.connection, config, paths)
-        self.connection.on_state = self._heard
+        self.connection.on_state = self._on_state
         self._looking: asyncio.Task[None] | None = None
         self._work: asyncio.Task[Any] | None = None
         self._news = asyncio.Event()
         self._ready = asyncio.Event()
-        self._moved = asyncio.Event()
+        self._state_changed = asyncio.Event()
         self.peer = Peer(
             name=name,
             state=PeerState.PROBING,
@@ -145,14 +145,14 @@ class SshPeer:
 
     @property
     def connected(self) -> bool:
-        """True if it has been reached and looked at, and the connection holds."""
+        """True if it has been reached and probed, and the connection holds."""
         return self._ready.is_set() and self.connection.connected
 
     async def run(self) -> None:
         self.connection.start()
         tasks = [
             asyncio.create_task(self.connection.wait()),
-            asyncio.create_task(self._look_now_and_then()),
+            asyncio.create_task(self._probe_loop()),
         ]
         try:
             await asyncio.gather(*tasks)
@@ -163,19 +163,19 @@ class SshPeer:
             await self.cancel_work()
             await self.connection.stop()
 
-    async def _look_now_and_then(self) -> None:
+    async def _probe_loop(self) -> None:
         while True:
-            await self._wait_for_a_reason()
+            await self._wait_until_due()
             if self.connection.connected:
                 with contextlib.suppress(DllmError):
                     await self.look()
                     # Heartbeats that came meanwhile are no further reason.
                     self._news.clear()
 
-    async def _wait_for_a_reason(self) -> None:
-        """Wait until there is news of the peer, or the last look is long ago.
+    async def _wait_until_due(self) -> None:
+        """Wait for news of the peer, or until the last probe is old.
 
-        An old look is no reason while it serves: looking would slow it down.
+        A peer that serves is not probed for age alone: a probe slows it down.
         """
         while True:
             with contextlib.suppress(TimeoutError):
@@ -189,25 +189,25 @@ class SshPeer:
                 return
 
     async def settled(self) -> None:
-        """Wait until it is reached and looked at, cannot be reached, or asks.
+        """Wait until it is reached and probed, cannot be reached, or asks.
 
-        Of a peer that could not be reached only a try that begins now tells.
+        An unreachable peer is tried once more, now.
         """
         waiting = self.connection.state.phase is ConnectionPhase.WAITING
         if waiting or self.peer.state is PeerState.UNREACHABLE:
             self.connection.poke()
         if waiting:
-            await self._moved.wait()
+            await self._state_changed.wait()
         while self._undecided:
-            moved = self._moved
+            moved = self._state_changed
             await moved.wait()
 
     async def answering(self, patience_s: float) -> None:
-        """Wait for a sign of life while it is suspect: so long after the last one."""
+        """While it is suspect, wait ``patience_s`` from its last sign of life."""
         with contextlib.suppress(TimeoutError):
             while (since := self.peer.silent_since) is not None:
                 async with asyncio.timeout(since + patience_s - time.time()):
-                    await self._moved.wait()
+                    await self._state_changed.wait()
 
     def fail(self, note: str) -> None:
         self._become(PeerState.FAILED, note=note, rtt_ms=None)
@@ -219,11 +219,11 @@ class SshPeer:
 
     # --- being reached ------------------------------------------------------------
 
-    def _heard(self, state: ConnectionState) -> None:
+    def _on_state(self, state: ConnectionState) -> None:
         """The connection changed, or a heartbeat came."""
-        self._stir()
+        self._notify_waiters()
         if state.phase is ConnectionPhase.CONNECTED:
-            self._alive(state)
+            self._on_connected(state)
             return
         self._ready.clear()
         if state.phase is ConnectionPhase.ASKING:
@@ -234,7 +234,7 @@ class SshPeer:
         elif self.peer.state is not PeerState.UNREACHABLE:
             self._become(PeerState.PROBING, note="")
 
-    def _alive(self, state: ConnectionState) -> None:
+    def _on_connected(self, state: ConnectionState) -> None:
         if self.peer.state in _NOT_REACHED:
             self._become(PeerState.PROBING, note="")
             self._news.set()
@@ -259,14 +259,13 @@ class SshPeer:
     # --- looking at it ------------------------------------------------------------
 
     async def look(self) -> None:
-        """Probe it now; whoever asks meanwhile shares the answer."""
+        """Probe it now; concurrent callers share one probe."""
         await self._reach()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         await asyncio.shield(self._looking)
 
     async def model(self, path: str) -> ModelInfo:
-        """The header of a model there, read once."""
         await self._reach()
         cache = self._paths.cache_dir / "headers"
         return await read_there(self.connection, path, cache)
@@ -281,7 +280,7 @@ class SshPeer:
             return
         if self.connection.state.phase is ConnectionPhase.ASKING:
             # The question may be out of date: somebody logs in with ssh meanwhile.
-            moved = self._moved
+            moved = self._state_changed
             self.connection.poke()
             await moved.wait()
         await self.settled()
@@ -308,7 +307,7 @@ class SshPeer:
         )
 
     async def _probed(self) -> PeerFacts:
-        """The facts its agent tells; without one the few that a shell does."""
+        """The facts from its agent, or the few from a shell without one."""
         greeting = await self._greeting()
         facts = PeerFacts(
             at=time.time(),
@@ -373,7 +372,6 @@ class SshPeer:
         return done.note
 
     async def copy_model(self, source: Path) -> str:
-        """Copy a model file; its path there."""
         await self._reach()
         there = await self._at_work(
             copy_model(self.connection, source, report=self._report)
@@ -429,16 +427,15 @@ class SshPeer:
         if peer != self.peer:
             self.peer = peer
             self._changed()
-            self._stir()
+            self._notify_waiters()
 
-    def _stir(self) -> None:
-        event, self._moved = self._moved, asyncio.Event()
+    def _notify_waiters(self) -> None:
+        event, self._state_changed = self._state_changed, asyncio.Event()
         event.set()
 
     # --- the machine, for the cluster ------------------------------------------------
 
     async def agent_at(self, helper: str) -> AgentSession:
-        """Start the agent with this ``dllm-relay``, unless it runs."""
         if helper != self._relay:
             await self.end_agent()
             self._relay = helper

@@ -86,7 +86,6 @@ class Peers:
         return self.ssh(name)
 
     def all(self) -> Iterable[Machine]:
-        """Every machine that is connected, ours first."""
         yield self._local
         for known in self._ssh_peers():
             if known.connected:
@@ -161,7 +160,7 @@ class Peers:
         known = self._made(name, config)
         self._known[name] = known
         self._configs[name] = config
-        self._tasks[name] = asyncio.create_task(self._looked_after(known))
+        self._tasks[name] = asyncio.create_task(self._supervise(known))
         self._changed()
 
     def _made(self, name: str, config: PeerConfig) -> KnownPeer:
@@ -181,8 +180,8 @@ class Peers:
             serves=self._serves,
         )
 
-    async def _looked_after(self, known: KnownPeer) -> None:
-        """Look after a peer; after an error of ours too, which it shows meanwhile."""
+    async def _supervise(self, known: KnownPeer) -> None:
+        """Run a peer; after an error of ours, show it and run the peer again."""
         for pause_s in chain(RESTART_PAUSES_S, repeat(RESTART_PAUSES_S[-1])):
             try:
                 await known.run()
@@ -206,7 +205,6 @@ class Peers:
             del self._tasks[name], self._known[name], self._configs[name]
 
     def _own_id(self) -> str:
-        """This head's id, made once."""
         file = self._paths.head_id_file
         if not self._head_id and file.exists():
             self._head_id = file.read_text().strip()
@@ -228,7 +226,6 @@ class Peers:
 
     @property
     def busy(self) -> bool:
-        """True if something long goes on at any: an installation, a copy."""
         return any(peer.work is not None for peer in self.values())
 
     def values(self) -> tuple[Peer, ...]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from backends.config import PeerConfig
     from backends.engine.ask import Engine
     from backends.machines.agent import AgentSession
-    from backends.machines.facts import MachineTold
+    from backends.machines.facts import MachineInfo
     from backends.machines.ssh.connection import Connection
     from backends.models.search import Folder, ModelCandidate
     from backends.paths import Paths
@@ -68,7 +68,7 @@ class _Manifest(Value, frozen=True, kw_only=True):
 
 
 async def find_engines(
-    host: Asked, told: MachineTold, configured: str | None
+    host: Asked, told: MachineInfo, configured: str | None
 ) -> list[EngineInfo]:
     """The engines of a machine, the preferred first; none is started.
 

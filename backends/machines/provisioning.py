@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from backends.engine.install import Manifest
     from backends.machines.agent import AgentSession
-    from backends.machines.facts import MachineTold, System
+    from backends.machines.facts import MachineInfo, System
     from backends.machines.parcels import Parcel
     from backends.machines.shell import Shell, ShellResult
     from backends.paths import Paths
@@ -169,7 +169,7 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(piece) for piece in text.split(".")[:2] if piece.isdigit())
 
 
-def jobs_of(peer: MachineTold) -> int:
+def jobs_of(peer: MachineInfo) -> int:
     """Compilers at a time: one for each processor, as far as they fit in memory."""
     free = [limit.available_bytes for limit in peer.memory.limits]
     fitting = min([peer.memory.available_bytes, *free]) // MEMORY_PER_JOB_BYTES
@@ -441,9 +441,7 @@ class InstallTarget(Protocol):
     @property
     def connection(self) -> Shell: ...
 
-    async def agent_at(self, helper: str) -> AgentSession:
-        """Start the agent with the helper at that path, unless it runs."""
-        ...
+    async def agent_at(self, helper: str) -> AgentSession: ...
 
     async def end_agent(self) -> None: ...
 
@@ -451,7 +449,7 @@ class InstallTarget(Protocol):
 async def provision(
     site: InstallTarget,
     *,
-    head: MachineTold,
+    head: MachineInfo,
     engine: EngineInfo,
     helper: Path,
     paths: Paths,
@@ -504,12 +502,12 @@ class _Job:
     manifest: Manifest
     greeting: Greeting
     agent: AgentShell
-    told: MachineTold
+    told: MachineInfo
 
     def __init__(
         self,
         site: InstallTarget,
-        head: MachineTold,
+        head: MachineInfo,
         paths: Paths,
         report: Callable[[PeerWork], None],
         mode: ProvisionMode,
@@ -541,7 +539,6 @@ class _Job:
     # --- our helper -----------------------------------------------------------------
 
     async def install_helper(self, helper: Path) -> AgentSession:
-        """Bring the helper, unless it is there and runs; its agent."""
         self.say("Looking for dllm-relay")
         version = await parcels.relay_version(helper, os.environ)
         parcel = parcels.relay_parcel(helper, version, self.paths)

@@ -44,9 +44,7 @@ class Shell(Protocol):
     @property
     def name(self) -> str: ...
 
-    def files(self) -> AbstractAsyncContextManager[asyncssh.SFTPClient]:
-        """Open an SFTP session of its own there."""
-        ...
+    def files(self) -> AbstractAsyncContextManager[asyncssh.SFTPClient]: ...
 
     async def run(
         self,
@@ -90,7 +88,6 @@ class AgentShell:
         check: bool = True,
         on_line: Callable[[str], None] | None = None,
     ) -> ShellResult:
-        """As the protocol says."""
         limit_s = AGENT_RUN_S if timeout_s is None else timeout_s
         argv = ("/bin/sh", "-c", script, "sh", *args)
         told = await self._agent.run(argv, timeout_s=limit_s)
@@ -115,7 +112,6 @@ class Greeting(System, frozen=True, kw_only=True):
 
     @property
     def newest(self) -> str:
-        """Path of the newest helper; empty when there is none."""
         return max(self.helpers, key=_version_of, default="")
 
 
@@ -173,7 +169,6 @@ class There:
     async def run(
         self, name: str, *args: str, on_line: Callable[[str], None]
     ) -> tuple[int, str]:
-        """As ``backends.engine.compiling.Runner`` says."""
         text = compiling.script("common", name)
         result = await self._shell.run(
             text, *args, timeout_s=None, check=False, on_line=on_line

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from backends.config import PeerConfig
 from backends.errors import HostError
 from backends.machines.agent import AgentSession
-from backends.machines.facts import MachineTold
+from backends.machines.facts import MachineInfo
 from backends.machines.local import PipeStream
 from backends.machines.machine import Machine
 from backends.machines.peer import SshPeer
@@ -187,7 +187,7 @@ class _Agent(AgentSession):
         super().__init__(peer.name, peer.open_stream)
         self._peer = peer
 
-    async def machine(self) -> MachineTold:
+    async def machine(self) -> MachineInfo:
         return replace(await super().machine(), **self._peer.differs)
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from backends.machines import provisioning
-from backends.machines.facts import LimitTold, MachineTold, MemoryTold, System
+from backends.machines.facts import MachineInfo, MemoryInfo, MemoryLimit, System
 from backends.machines.provisioning import Build, Tool, build, tools_of
 from backends.machines.shell import CannotBuild
 
@@ -157,9 +157,9 @@ def test_what_is_missing_is_named(found: dict[str, str], sentence: str) -> None:
 
 
 def test_jobs_fit_the_memory() -> None:
-    free = LimitTold(limit_bytes=1 << 40, available_bytes=3_500_000_000)
-    memory = MemoryTold(total_bytes=1 << 40, available_bytes=1 << 39, limits=(free,))
-    assert provisioning.jobs_of(MachineTold(memory=memory, usable=16)) == 3
+    free = MemoryLimit(limit_bytes=1 << 40, available_bytes=3_500_000_000)
+    memory = MemoryInfo(total_bytes=1 << 40, available_bytes=1 << 39, limits=(free,))
+    assert provisioning.jobs_of(MachineInfo(memory=memory, usable=16)) == 3
     found = tools(cc="1.0", cxx="1.0", cmake="3.25.1", make="4.3")
     toolchain = provisioning.toolchain_of(found, System(), "pi", 3)
     assert toolchain.options[:2] == ("-G", "Unix Makefiles")

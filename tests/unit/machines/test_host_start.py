@@ -13,7 +13,7 @@ import pytest
 
 from backends.errors import DllmError, HostError
 from backends.machines import agent_channel
-from backends.machines.agent import AgentSession, ProcessSpec
+from backends.machines.agent import PRIVATE, AgentSession, ProcessSpec
 from backends.state import ProcessRole, ProcessState
 from tests.unit.machines.processes import (
     SLEEPER,
@@ -312,3 +312,51 @@ async def test_an_ended_directory_is_removed(host: AgentSession, run_dir: Path) 
     await host.remove("p")
     await host.remove("p")
     assert os.listdir(run_dir) == []
+
+
+SECRET = "5a" * 32
+
+
+def with_secret(argv: tuple[str, ...] = SLEEPER, private: str = SECRET) -> ProcessSpec:
+    return ProcessSpec(name="p", role=ProcessRole.RELAY, argv=argv, private=private)
+
+
+async def test_a_process_finds_its_secret_when_it_starts(host: AgentSession) -> None:
+    script = f'stat -c %a "$DLLM_PROCESS_DIR/{PRIVATE}"; cat "$DLLM_PROCESS_DIR"/p*e'
+    await host.start(with_secret(shell(script)))
+    await wait_ended(host, "p")
+    log = (await host.read_log("p", 0, 1000)).text
+    assert log == f"600\n{SECRET}"
+
+
+async def test_a_secret_is_in_no_other_file_and_gone_with_the_process(
+    host: AgentSession, run_dir: Path
+) -> None:
+    await host.start(with_secret())
+    files = {file.name: file.read_text() for file in (run_dir / "p").iterdir()}
+    assert [name for name, text in files.items() if SECRET in text] == [PRIVATE]
+    await host.stop("p")
+    assert not (run_dir / "p" / PRIVATE).exists()
+    await host.remove("p")
+    assert not (run_dir / "p").exists()
+
+
+async def test_a_later_process_does_not_find_an_earlier_secret(
+    host: AgentSession, run_dir: Path
+) -> None:
+    await host.start(with_secret())
+    await host.stop("p")
+    (run_dir / "p" / PRIVATE).write_text("left by one whose supervisor was killed")
+    await host.start(with_secret(private=""))
+    assert not (run_dir / "p" / PRIVATE).exists()
+
+
+async def test_an_agent_says_what_it_can_do(host: AgentSession) -> None:
+    await host.connect()
+    assert {"start:private", "worker"} <= set(host.features)
+
+
+def test_a_secret_changes_the_digest_and_is_not_shown() -> None:
+    specs = [with_secret(private=text) for text in (SECRET, "5b" * 32, "")]
+    assert len({each.digest for each in specs}) == 3
+    assert SECRET not in repr(with_secret())

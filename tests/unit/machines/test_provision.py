@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from backends.machines.facts import MachineTold
+from backends.engine.versions import SOURCES
+from backends.machines import parcels
+from backends.machines.facts import MachineInfo
 from backends.machines.local import local_host_for_now
 from backends.machines.provisioning import InstallMethod, Provisioned, clean, provision
 from backends.machines.shell import (
@@ -31,7 +35,7 @@ class Install:
     """Provision the peer with everything as usual."""
 
     peer: LocalPeer
-    head: MachineTold
+    head: MachineInfo
     engine: EngineInfo
     helper: Path
     paths: Paths
@@ -228,3 +232,36 @@ async def test_a_home_that_cannot_be_written_says_what_to_do(
     with pytest.raises(ProvisionError, match=r"Cannot create .*/provision") as caught:
         await install()
     assert "Let your account on mini write there" in caught.value.hint
+
+
+async def test_two_peers_at_once_get_one_archive(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = 0
+
+    async def fetch(source: object, folder: Path, **_: Any) -> Path:
+        nonlocal fetched
+        fetched += 1
+        os.mkdir(folder)
+        await asyncio.sleep(0.01)
+        return folder / "sdist"
+
+    async def unpack(source: object, sdist: Path, tree: Path) -> None:
+        await asyncio.sleep(0.01 * fetched)
+        os.mkdir(tree)
+        (tree / "CMakeLists.txt").touch()
+
+    monkeypatch.setattr("backends.engine.fetch.fetch", fetch)
+    monkeypatch.setattr("backends.engine.fetch.unpack", unpack)
+
+    def tell(text: str, fraction: float | None) -> None:
+        pass
+
+    one, other = await asyncio.gather(
+        *(parcels.engine_source(SOURCES[0], paths, tell) for _ in range(2))
+    )
+    assert one == other
+    assert fetched == 1
+    with tarfile.open(one) as tar:
+        assert tar.getnames() == ["CMakeLists.txt"]
+    assert list(one.parent.iterdir()) == [one]
