@@ -46,7 +46,7 @@ class Conditions(Value, frozen=True, kw_only=True):
     rpc_protocol: str = ""
 
 
-class Sample(Value, frozen=True, kw_only=True):
+class Measurement(Value, frozen=True, kw_only=True):
     """One measurement of one case."""
 
     round: int
@@ -76,7 +76,7 @@ class CaseResult(Value, frozen=True, kw_only=True):
     """All samples of a case."""
 
     case: Case
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[Measurement, ...] = ()
     failure: str = ""
     """Why it could not be measured."""
 
@@ -84,7 +84,7 @@ class CaseResult(Value, frozen=True, kw_only=True):
     def rates(self) -> tuple[float, ...]:
         return tuple(sample.tok_per_s for sample in self.samples)
 
-    def middle(self, figure: Callable[[Sample], float | None]) -> float | None:
+    def middle(self, figure: Callable[[Measurement], float | None]) -> float | None:
         """The median of a figure over the samples that have it."""
         found = [value for one in self.samples if (value := figure(one)) is not None]
         return median(found) if found else None
@@ -126,7 +126,7 @@ class BenchRun(Value, frozen=True, kw_only=True):
     def of(self, case: Case) -> CaseResult:
         return next(result for result in self.results if result.case == case)
 
-    def with_sample(self, case: Case, sample: Sample) -> BenchRun:
+    def with_sample(self, case: Case, sample: Measurement) -> BenchRun:
         found = self.of(case)
         return self._with(
             msgspec.structs.replace(found, samples=(*found.samples, sample))
@@ -251,7 +251,7 @@ def compare(before: BenchRun, now: BenchRun) -> Iterator[Difference]:
 # --- tables --------------------------------------------------------------------------
 
 
-class Figure(NamedTuple):
+class ResultColumn(NamedTuple):
     """A column of results."""
 
     title: str
@@ -298,7 +298,9 @@ def rate_text(result: CaseResult) -> str:
     return middle if len(rates) == 1 else f"{middle} ({low}–{high})"
 
 
-def _middle(figure: Callable[[Sample], float | None]) -> Callable[[CaseResult], str]:
+def _middle(
+    figure: Callable[[Measurement], float | None],
+) -> Callable[[CaseResult], str]:
     def text(result: CaseResult) -> str:
         value = result.middle(figure)
         return "" if value is None else three_figures(value)
@@ -312,13 +314,15 @@ def _disturbed(result: CaseResult) -> str:
 
 
 FIGURES = (
-    Figure("tok/s", rate_text),
-    Figure("prompt tok/s", _middle(lambda s: s.prompt_tok_per_s)),
-    Figure("first token s", _middle(lambda s: s.first_token_s)),
-    Figure("trips/tok", _middle(lambda s: s.trips_per_token)),
-    Figure("KB/tok", _middle(lambda s: s.bytes_per_token and s.bytes_per_token / 1000)),
-    Figure("launch s", _middle(lambda s: s.launch_s)),
-    Figure("disturbed", _disturbed),
+    ResultColumn("tok/s", rate_text),
+    ResultColumn("prompt tok/s", _middle(lambda s: s.prompt_tok_per_s)),
+    ResultColumn("first token s", _middle(lambda s: s.first_token_s)),
+    ResultColumn("trips/tok", _middle(lambda s: s.trips_per_token)),
+    ResultColumn(
+        "KB/tok", _middle(lambda s: s.bytes_per_token and s.bytes_per_token / 1000)
+    ),
+    ResultColumn("launch s", _middle(lambda s: s.launch_s)),
+    ResultColumn("disturbed", _disturbed),
 )
 
 
@@ -385,7 +389,7 @@ def seeds_table(run: BenchRun) -> list[list[str]]:
 def as_csv(run: BenchRun) -> str:
     """A line for each sample, with all axes."""
     out = io.StringIO()
-    names = [*Case.__struct_fields__, *Sample.__struct_fields__]
+    names = [*Case.__struct_fields__, *Measurement.__struct_fields__]
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
     for result in run.results:

