@@ -263,3 +263,9 @@ def test_a_peers_model_needs_a_whole_path(
     told = capsys.readouterr().err
     assert "north:only/x.gguf is not an absolute path" in told
     assert "north:/…/only/x.gguf" in told
+
+
+def test_a_length_of_drafts_without_a_draft_is_refused() -> None:
+    result = CliRunner().invoke(cli, ["plan", "dllm-demo", "--draft-max", "4"])
+    assert result.exit_code == main.EXIT_USAGE
+    assert "--draft-max needs --draft" in result.output

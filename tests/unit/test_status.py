@@ -17,6 +17,7 @@ from backends.state import (
     DraftNow,
     Fallback,
     Generation,
+    Lab,
     LayerRange,
     Link,
     MeasuredSplit,
@@ -119,6 +120,15 @@ def test_a_silent_worker_has_a_line() -> None:
     assert [x for x in lines if x.startswith("link")] == [
         f"link     {'box':24} silent 3 s"
     ]
+
+
+def test_a_simulated_network_has_a_line_for_each_link() -> None:
+    slow = Link(worker="worker1", lab=Lab(latency_ms=20, rate_mb_s=30))
+    snapshot = replace(busy_scene(0), links=(slow, Link(worker="worker2")))
+    lines = [x for x in status_lines(snapshot, now=0.0) if "simulated" in x]
+    assert len(lines) == 1
+    assert "worker1" in lines[0]
+    assert "simulated: +20 ms, 30 MB/s (links reset)" in lines[0]
 
 
 def test_each_link_says_how_it_is_met_and_what_crossed() -> None:

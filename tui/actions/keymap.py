@@ -37,7 +37,7 @@ ACTING = frozenset(
     {
         *("cluster.launch", "cluster.stop", "live.provision"),
         *("peers.add", "peers.provision", "peers.cancel", "peers.copy"),
-        *("peers.remove", "peers.data"),
+        *("peers.remove", "peers.data", "models.get", "models.cancel"),
         *(
             action.id
             for action in ACTIONS

@@ -22,7 +22,13 @@ from backends.state import (
     Transport,
 )
 from backends.state.snapshots import KeyCounts, RequestCounts
-from backends.units import format_age, format_bytes, format_count, format_ms
+from backends.units import (
+    format_age,
+    format_bytes,
+    format_count,
+    format_lab,
+    format_ms,
+)
 from tui.cli.command import Command, any_cluster_option, options
 from tui.cli.output import emit_json, redraw_screen, show
 from tui.model.launch_settings import auto_text, draft_text, trials_text
@@ -158,6 +164,7 @@ def status_lines(snapshot: ClusterSnapshot, now: float) -> list[str]:
     lines += [_process(process) for process in _of_this_run(snapshot)]
     lines += _tokens(snapshot.links)
     lines += [_link(link) for link in snapshot.links if link.why]
+    lines += [_lab(link) for link in snapshot.links if link.lab]
     lines += [_silence(link) for link in snapshot.links if silence_text(link)]
     lines += [f"left     {x.name} on {x.peer}: {x.why}" for x in snapshot.leftovers]
     return lines
@@ -295,6 +302,11 @@ def _link(link: Link) -> str:
     told = (way_text(link), link.reason, weights_text(link), crossed_text(link))
     parts = filter(None, (*told, link.why))
     return f"link     {link.worker:24} {link.mode:9} {' · '.join(parts)}"
+
+
+def _lab(link: Link) -> str:
+    limits = format_lab(link.lab) if link.lab else ""
+    return f"link     {link.worker:24} simulated: {limits} (links reset)"
 
 
 def _silence(link: Link) -> str:

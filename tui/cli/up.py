@@ -36,7 +36,14 @@ from backends.state import (
     ServerSettings,
 )
 from backends.units import format_bytes
-from tui.cli.command import Command, Inherited, Name, cluster_option, options
+from tui.cli.command import (
+    Command,
+    Inherited,
+    Name,
+    cluster_option,
+    options,
+    refuse_without,
+)
 from tui.cli.down import end_cluster
 from tui.cli.model_argument import require_model
 from tui.cli.output import Column, emit_json, say, table_lines
@@ -300,6 +307,8 @@ async def _ask(
     if (path is None) is (model is None):
         what = "Missing argument 'MODEL'." if path is None else "Give one model."
         raise click.UsageError(what, click.get_current_context())
+    if draft == NO_DRAFT:
+        refuse_without("--draft", "--draft-max")
     if draft not in METHODS:
         draft = await require_model(draft)
     server = {name: wish.pop(name) for name in SERVER_OPTIONS}

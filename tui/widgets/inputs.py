@@ -232,6 +232,10 @@ class FilterBar(Horizontal):
         bar: FilterBar
         text: str
 
+        @property
+        def control(self) -> FilterBar:
+            return self.bar
+
     @dataclass
     class Left(Message):
         """The user is done typing; the focus belongs to what is filtered."""
@@ -239,6 +243,10 @@ class FilterBar(Horizontal):
         bar: FilterBar
         submitted: bool
         """With Enter, not with Esc."""
+
+        @property
+        def control(self) -> FilterBar:
+            return self.bar
 
     def __init__(
         self,

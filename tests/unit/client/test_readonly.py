@@ -57,6 +57,7 @@ MADE_UP: dict[str, Any] = {
     "model": "m.gguf",
     "plan": PLAN,
     "path": "m.gguf",
+    "source": "pypi:m",
     "name": "mini",
     "offset": 0,
     "worker": None,

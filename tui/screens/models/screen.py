@@ -189,16 +189,13 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
     def action_open_path(self) -> None:
         self._path_bar.open()
 
-    @on(PathBar.Changed)
+    @on(FilterBar.Changed, "#models-path")
     def _path_changed(self, event: FilterBar.Changed) -> None:
-        if event.bar is self._path_bar:
-            event.stop()
-            self._path_bar.forget()
+        event.stop()
+        self._path_bar.forget()
 
-    @on(PathBar.Left)
+    @on(FilterBar.Left, "#models-path")
     def _path_left(self, event: FilterBar.Left) -> None:
-        if event.bar is not self._path_bar:
-            return
         event.stop()
         if event.submitted and self._path_bar.text.strip():
             self._use_path(self._path_bar.text)
