@@ -96,7 +96,8 @@ async def download(
         DllmError: it cannot be got; the sentence says why and what to do.
     """
     parse_source(source)
-    argv = [sys.executable, "-m", "backends.models.fetch", source, str(folder)]
+    # -P: a folder named backends in the working directory must not be imported.
+    argv = [sys.executable, "-P", "-m", "backends.models.fetch", source, str(folder)]
     process = await asyncio.create_subprocess_exec(
         *argv,
         env=dict(os.environ if env is None else env),

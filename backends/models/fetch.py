@@ -255,7 +255,7 @@ def _get_hub_file(
         with _hub_errors(repository, constants.ENDPOINT):
             found = get_hf_file_metadata(url).location
         own = urlsplit(found).netloc == urlsplit(url).netloc
-        return Address(found, get_token() or "" if own else "")
+        return Address(found, (get_token() or "") if own else "")
 
     part = cache.part(file)
     part.parent.mkdir(parents=True, exist_ok=True)
