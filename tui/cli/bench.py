@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import time
 from importlib.metadata import version
@@ -75,6 +76,7 @@ TOKENS, ROUNDS = 64, 3
 SETTLED_S, POLL_S = 1.0, 0.1
 WIDTH = 78
 PLOT_ROWS = 14
+_INTEGER = re.compile("[0-9]{1,9}")
 SIGNS = "●▲■◆○△"
 SEEDS = "seeds"
 
@@ -128,7 +130,7 @@ async def bench(
     before = load(Path(compare)) if compare else None
     if resume:
         refuse_with("--resume", "--to", "--profile", "--rounds", "--tokens", "--prompt")
-        run, file = load(Path(resume)), Path(resume)
+        run, file = load(Path(resume)).retried(), Path(resume)
     elif path is None:
         raise click.UsageError("Missing argument 'MODEL'.", click.get_current_context())
     else:
@@ -227,8 +229,8 @@ def _parts(text: str | None) -> list[str]:
 
 
 def _integers(option: str, text: str | None, least: int, most: int) -> list[int]:
-    parts = _parts(text)
-    if not all(p.isascii() and p.isdigit() and least <= int(p) <= most for p in parts):
+    parts = [] if text is None else text.replace(" ", "").split(",")
+    if not all(_INTEGER.fullmatch(p) and least <= int(p) <= most for p in parts):
         raise UsageError(
             f"{option} {text} is not a list of numbers from {least} to {most}",
             f"Write it like {option} {max(least, 1)},{max(least, 1) * 2}.",
@@ -283,7 +285,7 @@ class BenchRunner:
                         if lacking:
                             await self._measure(number, launch, lacking, shown)
         except (asyncio.CancelledError, DllmError):
-            say(f"Every sample so far is kept: dllm-tui bench --resume {self._file}")
+            say(f"What was saved is kept: dllm-tui bench --resume {self._file}")
             raise
         return self._run
 
@@ -321,29 +323,36 @@ class BenchRunner:
                 await self._client.settled_peers()
             preview = await self._client.prepare(ask)
             if preview.refusal is not None:
-                return self._fail(cases, preview.refusal.sentence)
+                return self._fail(number, cases, preview.refusal.sentence)
             async with launched(self._client, preview, keep=False, shows=False) as (
                 serving,
                 _,
             ):
                 launch_s = time.monotonic() - began
-                if not self._run.conditions.program:
-                    self._note(serving)
+                self._note(serving)
                 for case in cases:
                     shown(f"round {number}: {_case_text(case)}")
                     sample = await self._sample(number, case, launch_s)
                     self._keep(self._run.with_sample(case, sample))
                     shown("")
         except (ProcessFailed, RequestFailed) as error:
-            self._fail(cases, error.failure().sentence)
+            self._fail(number, cases, error.failure().sentence)
 
     def _note(self, serving: ClusterSnapshot) -> None:
         now = conditions(serving, at=time.time(), program=version("dllm-tui"))
-        self._keep(msgspec.structs.replace(self._run, conditions=now))
+        known = self._run.conditions
+        if not known.program:
+            self._keep(msgspec.structs.replace(self._run, conditions=now))
+        elif not known.is_like(now):
+            raise UsageError(
+                f"{self._file} has results of another machine, engine or release",
+                "Begin a new run, and compare the two with --compare.",
+            )
 
-    def _fail(self, cases: Sequence[Case], why: str) -> None:
+    def _fail(self, number: int, cases: Sequence[Case], why: str) -> None:
         for case in cases:
-            self._keep(self._run.with_failure(case, why))
+            if self._run.lacks(number, case):
+                self._keep(self._run.with_failure(case, why))
 
     def _keep(self, run: BenchRun) -> None:
         self._run = run
@@ -370,9 +379,9 @@ class BenchRunner:
             round=number,
             tok_per_s=_speed(answers, elapsed_s),
             prompt_tok_per_s=_prompt_speed(answers),
-            first_token_s=median(a.timings.first_token_s or 0.0 for a in answers),
+            first_token_s=_first_token_s(answers),
             tokens=tokens,
-            trips_per_token=_per_token(before, after, lambda g: g.trips),
+            trips_per_token=_trips_per_token(before, after, tokens),
             bytes_per_token=_bytes_per_token(after),
             launch_s=launch_s,
             weight_bytes_sent=_weights_sent(after),
@@ -416,15 +425,20 @@ def _prompt_speed(answers: Sequence[Answer]) -> float | None:
     return timings.prompt_tokens / timings.prompt_ms * 1000
 
 
-def _per_token(
-    before: ClusterSnapshot, after: ClusterSnapshot, figure: Callable[[Any], int]
+def _first_token_s(answers: Sequence[Answer]) -> float | None:
+    known = [a.timings.first_token_s for a in answers if a.timings.first_token_s]
+    return median(known) if known else None
+
+
+def _trips_per_token(
+    before: ClusterSnapshot, after: ClusterSnapshot, tokens: int
 ) -> float | None:
-    tokens = _tokens(after) - _tokens(before)
-    if not after.links or tokens <= 0:
+    counted = _tokens(after) - _tokens(before)
+    if not after.links or counted < tokens:
         return None
-    then = {link.worker: figure(link.generation) for link in before.links}
-    trips = sum(figure(x.generation) - then.get(x.worker, 0) for x in after.links)
-    return trips / tokens
+    then = {link.worker: link.generation.trips for link in before.links}
+    trips = sum(x.generation.trips - then.get(x.worker, 0) for x in after.links)
+    return trips / counted
 
 
 def _bytes_per_token(after: ClusterSnapshot) -> float | None:
@@ -496,8 +510,8 @@ def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _report(run: BenchRun, before: BenchRun | None) -> list[str]:
     lines = [*wrap(conditions_text(run), WIDTH), "", *_lines(table(run))]
-    failures = {r.failure for r in run.results if r.failure}
-    lines += [f"Failed: {why}" for why in sorted(failures)]
+    failed = [result for result in run.results if result.failure]
+    lines += [f"Failed: {_case_text(one.case)}: {one.failure}" for one in failed]
     disturbed = sum(s.disturbed for r in run.results for s in r.samples)
     if disturbed:
         lines += [

@@ -30,6 +30,10 @@ class Hub:
     """Bytes of a file's body before the connection breaks, once."""
     announced: dict[str, str] = field(default_factory=dict)
     """SHA-256 by file, where it is not the true one."""
+    deaf: bool = False
+    """It ignores ``If-Range``."""
+    endless: bool = False
+    """A body has no length, and goes on after the file."""
     hold_after: int | None = None
     """Bytes of a file's body before it waits for ``go``."""
     go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -105,7 +109,7 @@ class Hub:
         self.tokens.append((request.host, request.headers.get("Authorization", "")))
         begin, status = 0, 200
         asked = request.headers.get("Range", "")
-        fits = request.headers.get("If-Range", etag) == etag
+        fits = self.deaf or request.headers.get("If-Range", etag) == etag
         if asked and fits:
             self.ranges.append(asked)
             begin = int(asked.removeprefix("bytes=").split("-")[0])
@@ -117,7 +121,10 @@ class Hub:
         if status == 206:
             told["Content-Range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"
         answer = web.StreamResponse(status=status, headers=told)
-        answer.content_length = len(body)
+        if self.endless:
+            answer.enable_chunked_encoding()
+        else:
+            answer.content_length = len(body)
         await answer.prepare(request)
         if request.method == "HEAD":
             return answer
@@ -128,6 +135,8 @@ class Hub:
             self.served_bytes += len(body[at:end])
             if self.hold_after is not None and end >= self.hold_after:
                 await self.go.wait()
+        while self.endless and request.transport is not None:
+            await answer.write(bytes(1 << 16))
         if cut is not None and request.transport is not None:
             request.transport.abort()
         return answer

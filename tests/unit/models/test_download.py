@@ -119,7 +119,17 @@ def test_sources(text: str, source: ModelSource) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "x", "a/b/c", "../..", "o/..", "https://h/x.bin", "https:///x.gguf"),
+        *(
+            "http://[x/y.gguf",
+            "http://h/é.gguf",
+            "",
+            "x",
+            "a/b/c",
+            "../..",
+            "o/..",
+            "https://h/x.bin",
+            "https:///x.gguf",
+        ),
         *("pypi:", "pypi:-e", "pypi:a b", "pypi:a;b", "file:///x.gguf", "o/n\n"),
     ],
 )
@@ -329,6 +339,31 @@ async def test_a_refusal_of_a_url_is_one_sentence(
 ) -> None:
     getting.hub.status = status
     assert says in await getting.fails(getting.url)
+
+
+async def test_a_server_that_ignores_if_range_mixes_no_files(
+    getting: Getting, tmp_path: Path
+) -> None:
+    await getting.is_ended_midway(getting.url)
+    other = write_gguf(
+        tmp_path / "other.gguf", LLAMA | {"block_count": 13}, llama_tensors(13)
+    )
+    getting.hub.deaf, getting.hub.files[NAME] = True, other.read_bytes()
+    assert bytes_of(await getting.get(getting.url)) == other.read_bytes()
+
+
+async def test_an_endless_body_of_the_hub_is_cut(getting: Getting) -> None:
+    getting.hub.endless = True
+    assert "The connection to" in await getting.fails()
+    assert NAME not in getting.files()
+
+
+async def test_no_link_is_followed(getting: Getting, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    (getting.folder / f".{NAME}.part").symlink_to(precious)
+    assert await getting.fails(getting.url)
+    assert precious.read_text() == "precious"
 
 
 async def test_what_is_no_model_is_not_kept(getting: Getting) -> None:
