@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import groupby, product
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from backends.split.flags import parse_split
 from backends.state import NO_DRAFT, Ask, Lab, PairMode, ServerSettings, Value
 
@@ -20,6 +22,9 @@ PAIRS = {
 RELAYS = (*PAIRS, NO_RELAY)
 # Answers of one length, and no prompt kept from an earlier request.
 _SERVER_ARGS = ("--ignore-eos", "--cache-ram", "0")
+LAYER, TENSOR = "layer", "tensor"
+SPLIT_MODES = (LAYER, TENSOR)
+"""Whole layers on each device, or a part of every tensor (``llama-server -sm``)."""
 SEEDS_LATENCIES_MS = (0.0, 5.0, 10.0, 20.0, 30.0)
 SEEDS_WORKERS = (2, 3, 4)
 SEEDS_TOK_PER_S = {
@@ -52,6 +57,7 @@ class Case(Value, frozen=True, kw_only=True):
     slots: int = 1
     draft: str = NO_DRAFT
     relay: str = "auto"
+    split_mode: str = LAYER
     latency_ms: float = 0.0
     """Added one-way latency."""
     rate_mb_s: float = 0.0
@@ -60,14 +66,7 @@ class Case(Value, frozen=True, kw_only=True):
     @property
     def launch(self) -> Case:
         """The same without the network: cases with one launch share a cluster."""
-        return Case(
-            workers=self.workers,
-            split=self.split,
-            ctx_size=self.ctx_size,
-            slots=self.slots,
-            draft=self.draft,
-            relay=self.relay,
-        )
+        return replace(self, latency_ms=0.0, rate_mb_s=0.0)
 
     @property
     def lab(self) -> Lab | None:
@@ -82,6 +81,7 @@ class Case(Value, frozen=True, kw_only=True):
             UsageError: the split cannot be read.
         """
         found = parse_split(self.split) if self.split else None
+        mode = () if self.split_mode == LAYER else ("-sm", self.split_mode)
         return Ask(
             model=base.model,
             peers=base.peers,
@@ -94,7 +94,7 @@ class Case(Value, frozen=True, kw_only=True):
             counts=None if isinstance(found, dict) else found,
             relay=self.relay != NO_RELAY,
             pair=PAIRS.get(self.relay),
-            extra_args=_SERVER_ARGS,
+            extra_args=(*_SERVER_ARGS, *mode),
         )
 
 
@@ -107,6 +107,7 @@ class Axes(Value, frozen=True, kw_only=True):
     slots: tuple[int, ...] = (1,)
     draft: tuple[str, ...] = (NO_DRAFT,)
     relay: tuple[str, ...] = ("auto",)
+    split_mode: tuple[str, ...] = (LAYER,)
     latency_ms: tuple[float, ...] = (0.0,)
     rate_mb_s: tuple[float, ...] = (0.0,)
 

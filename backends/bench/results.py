@@ -277,6 +277,7 @@ AXES: dict[str, tuple[str, Callable[[Case], str]]] = {
     "slots": ("slots", lambda c: str(c.slots)),
     "draft": ("draft", lambda c: os.path.basename(c.draft)),
     "relay": ("relay", lambda c: c.relay),
+    "split_mode": ("split mode", lambda c: c.split_mode),
     "latency_ms": ("latency", lambda c: f"{c.latency_ms:g} ms"),
     "rate_mb_s": ("rate", lambda c: f"{c.rate_mb_s:g} MB/s" if c.rate_mb_s else "-"),
 }

@@ -17,8 +17,16 @@ import click
 import msgspec
 
 from backends.bench.chart import as_svg, chart_of
-from backends.bench.matrix import NO_RELAY, RELAYS, Axes, by_launch, seeds_cases
+from backends.bench.matrix import (
+    NO_RELAY,
+    RELAYS,
+    SPLIT_MODES,
+    Axes,
+    by_launch,
+    seeds_cases,
+)
 from backends.bench.results import (
+    AXES,
     BenchRun,
     BusyTime,
     CaseResult,
@@ -33,6 +41,7 @@ from backends.bench.results import (
     save,
     seeds_table,
     table,
+    varying,
 )
 from backends.client.calls import RequestFailed
 from backends.errors import ControllerError, DllmError, ProcessFailed, UsageError
@@ -92,6 +101,7 @@ SEEDS = "seeds"
     ("--slots", "N,N…", "Parallel requests, with one client each."),
     ("--draft drafts", "MODEL|ngram|none", "Speculation method (repeatable)."),
     ("--relay", "WORD,WORD…", f"Relays as in up: {', '.join(RELAYS)}."),
+    ("--split-mode", "WORD,WORD…", "layer, or tensor: a part of every tensor each."),
     ("--latency", "MS,MS…", "Simulated one-way latencies, such as 0ms,10ms."),
     ("--rate", "MB/S,…", "Simulated bandwidths, such as 10MB/s,1Gbit/s."),
     ("--rounds", click.IntRange(1, 1000), "Samples of each case, in turn.", ROUNDS),
@@ -171,7 +181,7 @@ async def _planned(
         refuse_with(
             "--profile",
             *("--workers", "--peer", "--head", "--split", "--context", "--slots"),
-            *("--draft", "--relay", "--latency", "--rate"),
+            *("--draft", "--relay", "--split-mode", "--latency", "--rate"),
         )
         cases = seeds_cases((await client.inspect(model)).n_layer)
     else:
@@ -200,6 +210,7 @@ def _axes(
     slots: str | None,
     drafts: tuple[str, ...],
     relay: str | None,
+    split_mode: str | None,
     latency: str | None,
     rate: str | None,
 ) -> Axes:
@@ -210,7 +221,8 @@ def _axes(
         "ctx_size": _integers("--context", context, CTX_MIN, 1 << 30),
         "slots": _integers("--slots", slots, 1, SLOTS_MAX),
         "draft": drafts,
-        "relay": _words("--relay", relay),
+        "relay": _words("--relay", relay, RELAYS),
+        "split_mode": _words("--split-mode", split_mode, SPLIT_MODES),
         "latency_ms": [quantity(part, MS, "10ms") for part in _parts(latency)],
         "rate_mb_s": [quantity(part, MB_PER_S, "30MB/s") for part in _parts(rate)],
     }
@@ -238,11 +250,11 @@ def _integers(option: str, text: str | None, least: int, most: int) -> list[int]
     return [int(part) for part in parts]
 
 
-def _words(option: str, text: str | None) -> list[str]:
+def _words(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     for part in _parts(text):
-        if part not in RELAYS:
+        if part not in known:
             raise UsageError(
-                f"{option} has no value {part!r}", f"Use {', '.join(RELAYS)}."
+                f"{option} has no value {part!r}", f"Use {', '.join(known)}."
             )
     return _parts(text)
 
@@ -331,7 +343,7 @@ class BenchRunner:
                 launch_s = time.monotonic() - began
                 self._note(serving)
                 for case in cases:
-                    shown(f"round {number}: {_case_text(case)}")
+                    shown(f"round {number}: {_case_text(self._run, case)}")
                     sample = await self._sample(number, case, launch_s)
                     self._keep(self._run.with_sample(case, sample))
                     shown("")
@@ -458,10 +470,10 @@ def _weights_sent(after: ClusterSnapshot) -> int | None:
 # --- what is shown -------------------------------------------------------------------
 
 
-def _case_text(case: Case) -> str:
-    lab = f"{case.latency_ms:g} ms" if case.latency_ms else "no added latency"
-    workers = "" if case.workers is None else f"{case.workers} workers, "
-    return f"{workers}{case.split or 'split by memory'}, {lab}"
+def _case_text(run: BenchRun, case: Case) -> str:
+    """The axes in which the cases differ: ``workers 2, latency 5 ms``."""
+    axes = [AXES[name] for name in varying(run.cases)]
+    return ", ".join(f"{title} {text(case) or 'default'}" for title, text in axes)
 
 
 class _live:
@@ -511,7 +523,7 @@ def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
 def _report(run: BenchRun, before: BenchRun | None) -> list[str]:
     lines = [*wrap(conditions_text(run), WIDTH), "", *_lines(table(run))]
     failed = [result for result in run.results if result.failure]
-    lines += [f"Failed: {_case_text(one.case)}: {one.failure}" for one in failed]
+    lines += [f"Failed: {_case_text(run, one.case)}: {one.failure}" for one in failed]
     disturbed = sum(s.disturbed for r in run.results for s in r.samples)
     if disturbed:
         lines += [

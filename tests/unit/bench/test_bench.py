@@ -79,6 +79,8 @@ def test_a_case_becomes_a_request() -> None:
     assert (ask.counts, ask.split, ask.server.slots) == ((6, 7), None, 2)
     assert (ask.relay, ask.pair, ask.peers) == (True, PairMode.ALWAYS, ("mini",))
     assert "--ignore-eos" in ask.extra_args
+    assert "-sm" not in ask.extra_args
+    assert Case(split_mode="tensor").ask(base).extra_args[-2:] == ("-sm", "tensor")
     ask = Case(split="a/CPU=6,b/CPU=7", relay="off").ask(base)
     assert (ask.split, ask.relay) == ({"a/CPU": 6, "b/CPU": 7}, False)
 
