@@ -82,6 +82,19 @@ def move_boundary(split: Split, index: int, position: int) -> Split:
     return with_counts(split, [high - low for low, high in pairwise(edges)])
 
 
+def move_layers(split: Split, first: int, last: int, device: str) -> Split:
+    """Give layers to a device; layers between them and its own go there too.
+
+    A device computes one run of layers, so its run is stretched to reach them.
+    """
+    index = devices(split).index(device)
+    edges = [0, *boundaries(split), split.n_layer + 1]
+    low, high = min(edges[index], first), max(edges[index + 1], last + 1)
+    below = [min(edge, low) for edge in edges[: index + 1]]
+    above = [max(edge, high) for edge in edges[index + 1 :]]
+    return with_counts(split, [b - a for a, b in pairwise((*below, *above))])
+
+
 def is_head_cpu(device: str, head: str) -> bool:
     """True if a device is the head's CPU, which llama.cpp always fills first."""
     return device == f"{head}/CPU"

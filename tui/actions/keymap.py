@@ -24,6 +24,7 @@ PLACES = {
     "token": "cluster.token",
     "composer": "cluster.chat",
     "log": "logs",
+    "layers": "layers",
     "models": "models",
     "traffic": "traffic",
     "lab": "lab",
@@ -35,7 +36,7 @@ FUNCTION_KEYS = frozenset(f"f{number}" for number in range(1, 13))
 
 ACTING = frozenset(
     {
-        *("cluster.launch", "cluster.stop", "live.provision"),
+        *("cluster.launch", "layers.launch", "cluster.stop", "live.provision"),
         *("peers.add", "peers.provision", "peers.cancel", "peers.copy"),
         *("peers.remove", "peers.data", "models.get", "models.cancel"),
         *(
@@ -50,7 +51,7 @@ IN_DIALOGS = frozenset({"app.help", "app.copy", "app.interrupt"})
 SCREEN_ACTIONS = frozenset(
     action.action.removeprefix("app.").partition("(")[0]
     for action in ACTIONS
-    if action.area in {"app", "cluster", "peers"}
+    if action.area in {"app", "cluster", "layers", "peers"}
     and action.action.startswith("app.")
     and action.id not in IN_DIALOGS
 )

@@ -34,6 +34,7 @@ class Action(NamedTuple):
 # The fifth column: ``!`` has priority, ``+`` is in the footer, then how keys are written.
 TABLE = r"""
 app.cluster      | 1,f1          | app.show_mode('cluster') | Cluster        |    | Peers, split, live figures and chat
+app.layers       | 2,f2          | app.show_mode('layers')  | Layers         |    | What each layer holds, and the device that computes it
 app.traffic      | 3,f3          | app.show_mode('traffic') | Traffic        |    | Where each token's time goes, and every command on every link
 app.lab          | 4,f4          | app.show_mode('lab')     | Lab            |    | Simulate slower links and see the speed
 app.logs         | 5,f5          | app.show_mode('logs')    | Logs           |    | The log of each process
@@ -81,6 +82,26 @@ launching.apply  | f2,enter     | apply              | apply    | + | Use these 
 launching.down   | down,tab     | app.focus_next     | next     | ! | Next field
 launching.up     | up,shift+tab | app.focus_previous | previous | ! | Previous field
 launching.cancel | escape       | cancel             | cancel   | + | Change nothing
+
+layers.mark      | v          | mark        | mark        | + | Mark layers from here on
+layers.mark_down | shift+down | extend(1)   | mark down   |   | Mark the next layer too
+layers.mark_up   | shift+up   | extend(-1)  | mark up     |   | Mark the layer above too
+layers.unmark    | escape     | unmark      | unmark      |   | Mark nothing
+layers.give      | enter      | pick        | give to…    | +⏎ | Give the marked layers to a device of a list
+layers.to_a      | A          | give(0)     | to A        |   | Give the marked layers to device A
+layers.to_b      | B          | give(1)     | to B        |   | Give the marked layers to device B
+layers.to_c      | C          | give(2)     | to C        |   | Give the marked layers to device C
+layers.to_d      | D          | give(3)     | to D        |   | Give the marked layers to device D
+layers.to_e      | E          | give(4)     | to E        |   | Give the marked layers to device E
+layers.to_f      | F          | give(5)     | to F        |   | Give the marked layers to device F
+layers.undo      | u          | app.undo    | undo        | + | Undo the last change
+layers.redo      | U,ctrl+y   | app.redo    | redo        |   | Redo the undone change
+layers.balance   | b          | app.balance | balance     | + | Balance layers by device memory
+layers.launch    | l          | app.launch  | launch      | + | Run the split as it is shown
+layers.down      | j          | move(1)     | down        |   | Next layer
+layers.up        | k          | move(-1)    | up          |   | Previous layer
+layers.first     | home,g     | move(-1000) | first       |   | First layer
+layers.last      | end,G      | move(1000)  | last        |   | The output
 
 peers.down      | down,j           | select(1)        | select     | +↑↓ | Next peer
 peers.up        | up,k             | select(-1)       | up         |     | Previous peer

@@ -22,7 +22,7 @@ from tui.api.bridge import (
 )
 from tui.app import theming
 from tui.app.console import ClusterConsole
-from tui.app.frame import ConsoleScreen, ShowsPeers
+from tui.app.frame import ConsoleScreen, ShowsEdit, ShowsPeers
 from tui.app.messages import EditChanged, LogWanted, PeerAdded
 from tui.flows.chats import ChatFlows
 from tui.flows.finding import Finding
@@ -55,6 +55,12 @@ def _logs(app: DllmApp) -> ConsoleScreen:
     return LogsScreen(app.cluster)
 
 
+def _layers(app: DllmApp) -> ConsoleScreen:
+    from tui.screens.layers.screen import LayersScreen
+
+    return LayersScreen(app.editor)
+
+
 def _traffic(app: DllmApp) -> ConsoleScreen:
     from tui.screens.traffic.screen import TrafficScreen
 
@@ -74,6 +80,7 @@ def _lab(app: DllmApp) -> ConsoleScreen:
 
 
 MODES: Mapping[str, Callable[[DllmApp], ConsoleScreen]] = {
+    "layers": _layers,
     "traffic": _traffic,
     "lab": _lab,
     "logs": _logs,
@@ -249,7 +256,9 @@ class DllmApp(ClusterConsole):
 
     @on(EditChanged)
     def show_edit(self) -> None:
-        self._home.show_edit()
+        base = self.screen_stack[0]
+        if isinstance(base, ShowsEdit):
+            base.show_edit()
         self._chat_flows.look()
         self._settling.look()
         if self.editor.plan is not None:
@@ -275,7 +284,7 @@ class DllmApp(ClusterConsole):
             if held is None or base.shown is not held:
                 base.show_snapshot(held or self.editor.snapshot)
             base.status_line.snapshot = self.editor.snapshot
-        if base is self._home and held is None:
+        if held is None:
             self.show_edit()
         for screen in self.screen_stack[1:]:
             if isinstance(screen, ShowsPeers):
@@ -358,6 +367,10 @@ class DllmApp(ClusterConsole):
 
     def action_undo(self) -> None:
         if not self.editor.undo():
+            self.bell()
+
+    def action_redo(self) -> None:
+        if not self.editor.redo():
             self.bell()
 
     def action_copy_command(self) -> None:

@@ -184,7 +184,10 @@ def _shown(snapshot: ClusterSnapshot | None) -> object:
     return name, snapshot.state, model, snapshot.api_url, rate, notes
 
 
-MODES = ("app.cluster", "app.traffic", "app.lab", "app.logs", "app.models")
+MODES = (
+    *("app.cluster", "app.layers", "app.traffic"),
+    *("app.lab", "app.logs", "app.models"),
+)
 # Shown whatever the width: with these two everything else can be found.
 ALWAYS = ("app.help", "app.quit")
 # Shown whatever the width, while it does something: what a changed plan waits for.
@@ -229,6 +232,7 @@ class KeyBar(StripWidget):
 
     _current: ClassVar[dict[str, str]] = {
         "app.cluster": "cluster",
+        "app.layers": "layers",
         "app.traffic": "traffic",
         "app.lab": "lab",
         "app.logs": "logs",
@@ -448,6 +452,14 @@ class ConsoleScreen(Screen[None]):
 
     def show_link(self, connected: bool) -> None:
         self.status_line.connected = connected
+
+
+class ShowsEdit:
+    """A screen of the plan in editing."""
+
+    def show_edit(self) -> None:
+        """Show the plan as it is now."""
+        raise NotImplementedError
 
 
 class ShowsPeers:

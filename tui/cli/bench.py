@@ -471,7 +471,6 @@ def _weights_sent(after: ClusterSnapshot) -> int | None:
 
 
 def _case_text(run: BenchRun, case: Case) -> str:
-    """The axes in which the cases differ: ``workers 2, latency 5 ms``."""
     axes = [AXES[name] for name in varying(run.cases)]
     return ", ".join(f"{title} {text(case) or 'default'}" for title, text in axes)
 

@@ -13,7 +13,13 @@ from textual.widget import Widget
 from backends.state import ClusterState
 from tui.actions.keymap import bindings
 from tui.app.console import console_of
-from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ZOOMED, ConsoleScreen
+from tui.app.frame import (
+    NARROW_BELOW,
+    SHORT_BELOW,
+    ZOOMED,
+    ConsoleScreen,
+    ShowsEdit,
+)
 from tui.app.messages import LogWanted
 from tui.model.facts import LiveFacts
 from tui.model.names import model_name
@@ -125,7 +131,7 @@ class Pane(Protocol):
     def focus_default(self) -> None: ...
 
 
-class ClusterScreen(ConsoleScreen):
+class ClusterScreen(ShowsEdit, ConsoleScreen):
     """Panes; where there is no room for all, the focused one takes the place."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("cluster", "live")

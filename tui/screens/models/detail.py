@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from textual.containers import VerticalScroll
@@ -11,6 +10,13 @@ from textual.widgets import Static
 
 from backends.units import format_bytes, format_count
 from tui.widgets.safe_text import safe_line
+from tui.widgets.size_bars import (
+    BAR_CELLS,
+    LABEL_CELLS,
+    group_bytes,
+    quant_bytes,
+    size_bars,
+)
 from tui.widgets.sources import predicted
 
 if TYPE_CHECKING:
@@ -19,10 +25,6 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from backends.state import ModelFile, ModelInfo
-
-LABEL_CELLS = 11
-BAR_CELLS = 10
-GROUPS = ("attention", "ffn", "experts", "recurrent", "other")
 
 
 class ModelDetail(VerticalScroll, can_focus=False):
@@ -101,37 +103,15 @@ def _size_text(info: ModelInfo) -> str:
 
 
 def _group_lines(info: ModelInfo) -> list[Content]:
-    sizes = Counter({name: _group_size(info, name) for name in GROUPS})
-    sizes["other"] += sum(layer.bytes for layer in info.layers) - sum(sizes.values())
-    sizes["output"] = info.output_bytes
-    sizes["embedding"] = info.embedding_bytes
-    total = max(sum(sizes.values()), 1)
-    return [_bar(name, size, total) for name, size in sizes.items() if size > 0]
-
-
-def _group_size(info: ModelInfo, name: str) -> int:
-    sizes: list[int] = [getattr(layer.groups, name) for layer in info.layers]
-    return sum(sizes)
-
-
-def _bar(name: str, size: int, total: int) -> Content:
-    full = round(size / total * BAR_CELLS)
-    return Content.assemble(
-        (f"{name:<{LABEL_CELLS}}", "$dim"),
-        ("▇" * full, "$primary"),
-        ("▁" * (BAR_CELLS - full), "$track"),
-        f" {format_bytes(size):>9}",
-    )
+    outside = {"output": info.output_bytes, "embedding": info.embedding_bytes}
+    return size_bars(group_bytes(info.layers) | outside)
 
 
 def _quant_lines(info: ModelInfo) -> list[Content]:
     """Bytes per quantisation type, largest first."""
-    sizes: Counter[str] = Counter()
-    for layer in info.layers:
-        sizes.update(layer.quants)
     lines = [
         _fact(name, f"{format_bytes(size):>{BAR_CELLS + 10}}")
-        for name, size in sizes.most_common()
+        for name, size in quant_bytes(info.layers).most_common()
     ]
     return (
         [Content(""), Content.styled("layers by type", "$dim"), *lines] if lines else []

@@ -1,0 +1,1 @@
+"""Layers: what each layer holds, and the device that computes it."""

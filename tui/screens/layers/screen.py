@@ -1,0 +1,237 @@
+"""Layers: what each layer of the edited plan holds, and the device that computes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.actions import SkipAction
+from textual.containers import Container, VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from backends.split.layout import devices, move_layers
+from backends.units import format_bytes, format_count, format_ms
+from tui.actions.keymap import bindings
+from tui.app.console import console_of
+from tui.app.frame import ConsoleScreen, ShowsEdit
+from tui.app.messages import Copyable
+from tui.dialogs.ask import ChoiceDialog
+from tui.model.names import device_label, letter
+from tui.model.verdict import verdict
+from tui.screens.layers.table import LayerTable, layer_rows, spans
+from tui.widgets.keys import with_keys
+from tui.widgets.row_list import Choice
+from tui.widgets.safe_text import safe, safe_line
+from tui.widgets.size_bars import LABEL_CELLS, group_bytes, quant_bytes, size_bars
+from tui.widgets.sources import predicted, told
+from tui.widgets.strips import resubtitle, retitle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from tui.model.edit import Edit
+    from tui.model.editor import PlanEditor
+    from tui.screens.layers.table import LayerRow
+
+NO_PLAN = (
+    "No model is picked: {app.cluster} goes to Cluster, where {cluster.model} does."
+)
+
+
+class LayersScreen(ShowsEdit, ConsoleScreen):
+    """The layers of the edited plan, and the sums of those selected."""
+
+    AUTO_FOCUS: ClassVar[str | None] = "LayerTable"
+    HELP: ClassVar[str | None] = LayerTable.HELP
+    BINDINGS: ClassVar[list[BindingType]] = bindings("layers")
+
+    DEFAULT_CSS = """
+    LayersScreen {
+        & #layers-body { height: 1fr; layout: horizontal; }
+        & #layers-list { width: 1fr; height: 1fr; }
+        & #layers-detail { width: 42; height: 1fr; padding: 0 1; scrollbar-size: 1 1; }
+        & #layers-detail > Static { height: auto; margin: 0 0 1 0; }
+        & #layers-empty { display: none; height: 1fr; padding: 1 2; color: $dim; }
+        & .-empty LayerTable { display: none; }
+        & .-empty #layers-empty { display: block; }
+        & #layers-verdict { height: auto; padding: 0 1; }
+        &.-narrow #layers-body { layout: vertical; }
+        &.-narrow #layers-detail { width: 1fr; height: 9; }
+        &.-narrow.-short #layers-detail { display: none; }
+    }
+    """
+
+    def __init__(self, editor: PlanEditor) -> None:
+        super().__init__()
+        self._editor = editor
+        self._edit: Edit | None = None
+        self.table = LayerTable(id="layers-table")
+        self._empty = Static(id="layers-empty", markup=False)
+        self._verdict = Static(id="layers-verdict", markup=False)
+        self._list = Container(id="layers-list", classes="pane -empty")
+        self._detail = VerticalScroll(
+            id="layers-detail", classes="pane", can_focus=False
+        )
+        self._sizes = Static(markup=False)
+        self._devices = Static(markup=False)
+
+    def compose_body(self) -> ComposeResult:
+        self._list.border_title = "Layers"
+        with Container(id="layers-body"):
+            with self._list:
+                yield self.table
+                yield self._empty
+                yield self._verdict
+            with self._detail:
+                yield self._sizes
+                yield self._devices
+
+    # --- what is shown --------------------------------------------------------
+
+    def show_edit(self) -> None:
+        edit = self._editor.edit
+        if edit is None:
+            self._list.set_class(True, "-empty")
+            self._empty.update(with_keys(self.app, NO_PLAN))
+        elif edit != self._edit:
+            self._list.set_class(False, "-empty")
+            self.table.show(layer_rows(edit))
+            self._show_devices(edit)
+        self._edit = edit
+        self._show_selected()
+        self._say_verdict()
+
+    def _say_verdict(self) -> None:
+        said = verdict(self._edit, self._editor.plan, self._editor.snapshot)
+        text = with_keys(self.app, safe(said.text))
+        self._verdict.update(Content.styled(text, f"${said.tone}"))
+
+    @on(LayerTable.Pointed)
+    def _pointed(self, event: LayerTable.Pointed) -> None:
+        event.stop()
+        self._show_selected()
+
+    def _show_selected(self) -> None:
+        rows = self.table.selected
+        if self._edit is None or not rows:
+            self._detail.border_title = "Selected"
+            self._sizes.update("")
+            return
+        retitle(self._detail, spans(rows))
+        resubtitle(self._list, _marked_text(rows) if self.table.marking else "")
+        self._sizes.update(Content("\n").join(_size_lines(rows)))
+
+    def _show_devices(self, edit: Edit) -> None:
+        self._devices.update(Content("\n").join(self._device_lines(edit)))
+
+    def _device_lines(self, edit: Edit) -> Iterator[Content]:
+        yield Content.styled("devices", "$dim")
+        for load in edit.loads:
+            mark = edit.mark(load.device)
+            held = format_count(load.n_layers, "layer")
+            size = format_bytes(load.total_bytes)
+            tone = "$bad" if load.device in edit.misfits else ""
+            yield Content.assemble(
+                (f"{letter(mark)} ", f"$device-{mark % 8 + 1}"),
+                safe_line(device_label(load.device)),
+                (f"  {held} · {told(size, load.source)}", tone or "$dim"),
+            )
+        yield Content("")
+        yield Content.styled(self._trips_text(edit), "$dim")
+
+    def _trips_text(self, edit: Edit) -> str:
+        """The round trips of a token: one for each worker with layers."""
+        head = edit.plan.head
+        held = {one.device.partition("/")[0] for one in edit.ranges} - {head}
+        text = f"{predicted(format_count(len(held), 'round trip'))} a token"
+        snapshot = self._editor.snapshot
+        links = (
+            {link.worker: link.rtt_ms for link in snapshot.links} if snapshot else {}
+        )
+        known = [links.get(name) for name in held]
+        rtts_ms = [rtt for rtt in known if rtt is not None]
+        if rtts_ms and len(rtts_ms) == len(held):
+            text += f", {format_ms(sum(rtts_ms))}"
+        return text
+
+    # --- what the user does -----------------------------------------------------
+
+    def action_mark(self) -> None:
+        self.table.mark(on=not self.table.marking)
+
+    def action_unmark(self) -> None:
+        if not self.table.marking:
+            raise SkipAction
+        self.table.mark(on=False)
+
+    def action_extend(self, rows: int) -> None:
+        self.table.extend(rows)
+
+    def action_move(self, rows: int) -> None:
+        self.table.move(rows)
+
+    def action_pick(self) -> None:
+        self.table.pick()
+
+    def action_give(self, mark: int) -> None:
+        """Give the selected layers to the device with this letter."""
+        if self._edit is not None and mark < len(self._edit.marks):
+            self._give(self._edit.marks[mark])
+        else:
+            self.app.bell()
+
+    def _give(self, device: str) -> None:
+        split, rows = self._editor.split, self.table.selected
+        if split is None or not rows or device not in devices(split):
+            return
+        moved = move_layers(split, rows[0].number, rows[-1].number, device)
+        self.table.mark(on=False)
+        if not self._editor.set_split(moved):
+            console_of(self).tell(f"{spans(rows)} stays on {device}", keep=False)
+
+    @on(LayerTable.Picked)
+    def _picked(self, event: LayerTable.Picked) -> None:
+        event.stop()
+        if self._edit is not None:
+            console_of(self).open(self._ask(self._edit), group="layers")
+
+    async def _ask(self, edit: Edit) -> None:
+        choices = [
+            Choice(device, device_label(device), letter(mark).lower())
+            for mark, device in enumerate(edit.marks)
+        ]
+        title = f"Give {spans(self.table.selected)} to"
+        text = "Layers between them and the device's own go there too."
+        chosen = await self.app.push_screen_wait(ChoiceDialog(title, text, choices))
+        if chosen is not None:
+            self._give(chosen)
+
+    def copyable(self) -> Copyable | None:
+        edit = self._edit
+        if edit is None:
+            return None
+        counts = ",".join(map(str, edit.counts))
+        return Copyable(what="the split", text=counts)
+
+
+def _marked_text(rows: list[LayerRow]) -> str:
+    return f"{format_count(len(rows), 'layer')} marked"
+
+
+def _size_lines(rows: list[LayerRow]) -> Iterator[Content]:
+    layers = [row.layer for row in rows if row.layer is not None]
+    output = sum(row.n_bytes for row in rows if row.layer is None)
+    yield _fact("size", format_bytes(sum(row.n_bytes for row in rows)))
+    if kv := sum(row.kv_bytes for row in rows):
+        yield _fact("KV cache", predicted(format_bytes(kv)))
+    yield from size_bars(group_bytes(layers) | {"output": output})
+    for name, n_bytes in quant_bytes(layers).most_common():
+        yield _fact(name, f"{format_bytes(n_bytes):>20}")
+
+
+def _fact(label: str, value: str) -> Content:
+    return Content.assemble((f"{label:<{LABEL_CELLS}}", "$dim"), safe_line(value))

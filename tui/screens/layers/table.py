@@ -1,0 +1,250 @@
+"""The list of layers: their parts, their bytes, and the device of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from rich.style import Style
+from rich.text import Text
+from textual import on
+from textual.message import Message
+
+from backends.split.buffers import kv_bytes
+from backends.units import format_bytes
+from tui.model.names import device_label, letter
+from tui.widgets.palette import palette_from
+from tui.widgets.safe_text import safe_line
+from tui.widgets.strips import clip
+from tui.widgets.table import SortableTable, SortOrder, TableColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from backends.state import Layer
+    from tui.model.edit import Edit
+
+QUANTS_SHOWN = 2
+OUTPUT = "output"
+MARK = "●"
+
+
+class LayerRow(NamedTuple):
+    """One layer of the edited plan; the output is the last one."""
+
+    number: int
+    layer: Layer | None
+    """None for the output."""
+    n_bytes: int
+    kv_bytes: int
+    """At the plan's context."""
+    device: str
+    mark: int
+    """Number of the device's letter and colour."""
+
+    @property
+    def name(self) -> str:
+        return OUTPUT if self.layer is None else str(self.number)
+
+
+def layer_rows(edit: Edit) -> list[LayerRow]:
+    model, plan = edit.model, edit.plan
+    kv = kv_bytes(model, plan.ctx_size, plan.server)
+    devices = [r.device for r in edit.ranges for _ in range(r.first, r.last + 1)]
+    sizes = (*(layer.bytes for layer in model.layers), model.output_bytes)
+    layers = (*model.layers, None)
+    return [
+        LayerRow(at, layers[at], sizes[at], kv[at], device, edit.mark(device))
+        for at, device in enumerate(devices)
+    ]
+
+
+def quants_text(layer: Layer) -> str:
+    """``Q4_K 92 %, Q6_K``: the types of a layer, the one with most bytes first."""
+    total = max(sum(layer.quants.values()), 1)
+    by_size = sorted(layer.quants.items(), key=lambda pair: -pair[1])
+    shown = [
+        f"{name} {n_bytes / total:.0%}" if n_bytes < total else name
+        for name, n_bytes in by_size[:QUANTS_SHOWN]
+    ]
+    return ", ".join((*shown, *(["…"] if len(by_size) > QUANTS_SHOWN else [])))
+
+
+def _size(n_bytes: int) -> str:
+    return format_bytes(n_bytes) if n_bytes else "·"
+
+
+def _group(name: str, title: str, from_width: int) -> TableColumn[LayerRow]:
+    def n_bytes(row: LayerRow) -> int:
+        return getattr(row.layer.groups, name) if row.layer else 0
+
+    return _figure(name, title, n_bytes, from_width)
+
+
+def _figure(
+    key: str, title: str, n_bytes: Callable[[LayerRow], int], from_width: int = 0
+) -> TableColumn[LayerRow]:
+    return TableColumn(
+        key,
+        title,
+        10,
+        lambda row: _size(n_bytes(row)),
+        right=True,
+        from_width=from_width,
+        needs=lambda row: n_bytes(row) > 0,
+    )
+
+
+COLUMNS: tuple[TableColumn[LayerRow], ...] = (
+    TableColumn("layer", "  layer", 8, lambda row: f"  {row.name}"),
+    TableColumn(
+        "device", "device", 0, lambda row: f"{letter(row.mark)} {_label(row.device)}"
+    ),
+    _figure("size", "size", lambda row: row.n_bytes),
+    _figure("kv", "KV", lambda row: row.kv_bytes),
+    TableColumn(
+        "quants",
+        "quants",
+        20,
+        lambda row: quants_text(row.layer) if row.layer else "",
+        from_width=66,
+        needs=lambda row: bool(row.layer and row.layer.quants),
+    ),
+    _group("attention", "attention", 84),
+    _group("ffn", "FFN", 84),
+    _group("experts", "experts", 84),
+    _group("recurrent", "state", 84),
+)
+
+
+def _label(device: str) -> str:
+    return safe_line(device_label(device))
+
+
+class LayerTable(SortableTable[LayerRow]):
+    """One row per layer; several neighbours can be marked."""
+
+    COLUMNS = COLUMNS
+    REST_CELLS_MIN = 14
+
+    HELP: ClassVar[str | None] = """\
+## Layers
+
+One row per layer of the plan in editing, in the order in which a token passes them.
+*KV* is at the plan's context.
+
+- **{layers.to_a}** to **{layers.to_f}** give the layer, or the marked ones, to the device of
+  that letter
+- **{layers.give}** picks the device from a list
+- **{layers.mark}** marks from here on, also **{layers.mark_down} {layers.mark_up}**;
+  **{layers.unmark}** unmarks
+- **{layers.undo}** takes a move back, **{cluster.launch}** launches the split
+
+A device computes one run of neighbouring layers. So layers between the marked ones and
+its own go there too. Each worker that holds a layer costs a token one round trip.
+"""
+
+    @dataclass
+    class Pointed(Message):
+        """Other layers are under the cursor or marked."""
+
+        table: LayerTable
+
+    @dataclass
+    class Picked(Message):
+        """The user wants to give the selected layers to a device."""
+
+        table: LayerTable
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(SortOrder("layer"), id=id)
+        self._rows: list[LayerRow] = []
+        self._anchor: int | None = None
+
+    # --- what it shows ------------------------------------------------------
+
+    def show(self, rows: Sequence[LayerRow]) -> None:
+        if len(rows) != len(self._rows):
+            self._anchor = None
+        if list(rows) != self._rows:
+            self._rows = list(rows)
+            self.list_rows()
+
+    @property
+    def marking(self) -> bool:
+        """True if the cursor marks what it passes."""
+        return self._anchor is not None
+
+    @property
+    def selected(self) -> list[LayerRow]:
+        """The marked layers, or the one under the cursor."""
+        here = self.cursor_row
+        start = here if self._anchor is None else self._anchor
+        return self._rows[min(start, here) : max(start, here) + 1]
+
+    def mark(self, *, on: bool) -> None:
+        self._anchor = self.cursor_row if on else None
+        self.list_rows()
+
+    def extend(self, rows: int) -> None:
+        """Move the cursor, and mark what it passes."""
+        if self._anchor is None:
+            self._anchor = self.cursor_row
+        self.move(rows)
+
+    # --- what the base asks ---------------------------------------------------
+
+    @property
+    def all_rows(self) -> Sequence[LayerRow]:
+        return self._rows
+
+    def arranged(self) -> Sequence[LayerRow]:
+        return self._rows
+
+    def key_of(self, row: LayerRow) -> str:
+        return str(row.number)
+
+    def title_of(self, column: TableColumn[LayerRow]) -> str:
+        return column.label
+
+    def cell_of(self, row: LayerRow, column: TableColumn[LayerRow], width: int) -> Text:
+        text = clip(column.text(row), width)
+        if column.right:
+            text = text.strip().rjust(width)
+        palette = palette_from(self.app.theme_variables)
+        style = palette.text
+        if column.key == "device":
+            style = palette.device(row.mark)
+        if self.marking and row in self.selected:
+            style += Style(bold=True)
+            if column.key == "layer":
+                text = clip(f"{MARK} {row.name}", width)
+        return Text(text, style=style, no_wrap=True)
+
+    def tell(self) -> None:
+        self.post_message(self.Pointed(self))
+
+    def pick(self) -> None:
+        if self._rows:
+            self.post_message(self.Picked(self))
+
+    @on(SortableTable.RowHighlighted)
+    def _draw_marks(self) -> None:
+        if self.marking:
+            self.list_rows()
+
+
+def spans(rows: Sequence[LayerRow]) -> str:
+    """``layers 12–17``, ``layer 3`` or ``layers 12–29 + output``."""
+    numbers = [row.number for row in rows if row.layer is not None]
+    parts = list(_parts(numbers, with_output=len(numbers) < len(rows)))
+    return " + ".join(parts)
+
+
+def _parts(numbers: Sequence[int], *, with_output: bool) -> Iterator[str]:
+    if len(numbers) == 1:
+        yield f"layer {numbers[0]}"
+    elif numbers:
+        yield f"layers {numbers[0]}–{numbers[-1]}"
+    if with_output:
+        yield OUTPUT
