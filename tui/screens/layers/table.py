@@ -133,8 +133,8 @@ class LayerTable(SortableTable[LayerRow]):
 One row per layer of the plan in editing, in the order in which a token passes them.
 *KV* is at the plan's context.
 
-- **{layers.to_a}** to **{layers.to_f}** give the layer, or the marked ones, to the device of
-  that letter
+- **{layers.to_a}** to **{layers.to_f}** give the layer, or the marked ones, to the
+  device of that letter
 - **{layers.give}** picks the device from a list
 - **{layers.mark}** marks from here on, also **{layers.mark_down} {layers.mark_up}**;
   **{layers.unmark}** unmarks
