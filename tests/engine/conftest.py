@@ -147,7 +147,6 @@ class User:
         return pid
 
     def kill_and_mend(self, name: str) -> None:
-        """Kill a process and wait until another one stands in its place."""
         before = self.kill(name)
 
         def serving_again() -> bool:
@@ -159,8 +158,6 @@ class User:
         wait_for(serving_again, f"a new {name}, and serving")
 
     def wait_serving(self, timeout_s: float = WAIT_S) -> Any:
-        """The status once the cluster serves."""
-
         def serving() -> Any:
             status = self.status()
             return status if status["state"] == "serving" else None

@@ -57,7 +57,6 @@ class Terminal:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
         if not self._closed.is_set():
             self._closed.set()
             self._reader.join(10)

@@ -19,8 +19,6 @@ ASK = ("Who are you?", "--temperature", "0")
 
 
 class Somebody:
-    """Runs a stock rpc-server by hand."""
-
     def __init__(self) -> None:
         self.port = free_port()
         self.start()

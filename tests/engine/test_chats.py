@@ -13,11 +13,8 @@ from pathlib import Path
 import pytest
 
 from backends.client.client import ControllerClient
-from backends.errors import DllmError
 from backends.state import (
     ChatChange,
-    ChatMessage,
-    ChatRequest,
     ChatState,
     ClusterState,
     Conversation,
@@ -151,22 +148,6 @@ async def test_a_killed_controller_keeps_the_question_and_what_came(
         assert len(again.conversation.turns[0].replies) == 2
 
 
-async def test_who_comes_second_is_told_that_one_is_ahead(
-    client: ControllerClient, demo_model: str
-) -> None:
-    chat = await begin(client, demo_model)
-    await client.chats.ask(chat.id, QUESTION, turns=0)
-    await until(client, chat.id, has_begun)
-    question = ChatMessage(role="user", content=QUESTION)
-    request = ChatRequest(messages=(question,), sampling=GREEDY)
-    async with aclosing(client.chat(request)) as deltas:
-        first = await anext(deltas)
-        assert (first.ahead, first.text) == (1, "")
-        rest = [delta async for delta in deltas]
-    assert "".join(delta.text for delta in rest)
-    assert has_ended(await client.chats.get(chat.id))
-
-
 async def test_words_are_in_the_chats_alone_and_gone_when_these_are(
     user: User, client: ControllerClient, demo_model: str
 ) -> None:
@@ -215,11 +196,3 @@ def test_chats_from_the_command_line(user: User, demo_model: str) -> None:
     assert "--yes" in user.run("chats", "delete", "blue", code=2).stderr
     user.run("chats", "delete", "blue", "--yes")
     assert user.run("chats", "show", "blue", code=1).stderr
-
-
-async def test_nothing_serves_nothing_is_asked(client: ControllerClient) -> None:
-    client.use("another")
-    chat = await client.chats.begin("/models/none.gguf")
-    with pytest.raises(DllmError, match="No model is serving"):
-        await client.chats.ask(chat.conversation.id, "Why?", turns=0)
-    assert (await client.chats.get(chat.conversation.id)).conversation.turns == ()

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
-from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
 from backends.state import API_VERSION
 from tests.engine.conftest import User, wait_for
-from tests.kit.processes import with_word
 
 pytestmark = pytest.mark.engine
 
@@ -53,25 +47,6 @@ def test_an_upgrade_replaces_the_controller_and_nothing_else(
     assert status["controller_pid"] not in (first.pid, earlier.pid)
     user.wait_serving()
     assert serving_pids(user) == before
-    user.stop()
-
-
-def test_a_lost_runtime_directory_costs_no_cluster(user: User, demo_model: str) -> None:
-    """As a session manager does at the last logout."""
-    user.run("up", "--model", demo_model, "--workers", "2", "--detach")
-    before = user.status()
-    shutil.rmtree(user.home / "run" / "dllm-tui")
-    after = user.status()
-    assert after["controller_pid"] == before["controller_pid"]
-    assert after["state"] == "serving"
-    assert "layer" in user.run("chat", "What is a split?").stdout
-    # The next controller finds the relays' figures too, where they were.
-    psutil.Process(after["controller_pid"]).kill()
-
-    def measured() -> list[str]:
-        return [x["worker"] for x in user.status()["links"] if x["protocol"]]
-
-    wait_for(lambda: measured() == ["worker1", "worker2"], "figures of both")
     user.stop()
 
 
@@ -117,57 +92,3 @@ def test_doctor_counts_a_taken_port_of_ones_own_choice(user: User) -> None:
         (config / "config.toml").write_text(f"api_port = {port}\n")
         said = user.run("doctor", code=1).stdout
     assert f"✗ api port     {port} is taken by" in said
-
-
-class PortThief:
-    """Takes a port as soon as a gateway is there that is about to."""
-
-    def __init__(self, user: User, port: int) -> None:
-        self._user = user
-        self._port = port
-        self._before = self._gateways()
-        self._thread = threading.Thread(target=self._lie_in_wait)
-        self.socket = socket.socket()
-        # The connections of the server before may linger.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-
-    def __enter__(self) -> PortThief:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()
-        self.socket.close()
-
-    def _gateways(self) -> set[int]:
-        return {p.pid for p in with_word(self._user.processes(), "backends.gateway")}
-
-    def _lie_in_wait(self) -> None:
-        deadline = time.monotonic() + 30
-        while self._gateways() <= self._before and time.monotonic() < deadline:
-            time.sleep(0.001)
-        with contextlib.suppress(OSError):
-            self.socket.bind(("127.0.0.1", self._port))
-            self.socket.listen()
-
-
-def test_a_port_taken_at_the_last_moment_is_left_to_its_owner(
-    user: User, demo_model: str
-) -> None:
-    launch = ("up", "--model", demo_model, "--workers", "1", "--detach")
-    status = user.json(*launch)
-    for _ in range(20):
-        user.run("stop")
-        # Which one is taken next depends on what other tests have by then.
-        api_port = urlsplit(status["api_url"]).port
-        assert api_port
-        with PortThief(user, api_port):
-            status = user.json(*launch)
-        if status["message"]:
-            break
-    # Other tests take ports too: it may have been another's that was lost.
-    taken = re.search(r"Port (\d+) is in use by", status["message"])
-    assert taken, status["message"]
-    assert "started again with another port" in status["message"]
-    assert f":{taken[1]}/" not in status["api_url"]
-    assert user.json("chat", "Who are you?")["text"]

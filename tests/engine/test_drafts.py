@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from backends.speculation.auto import WORTH
-from tests.engine.conftest import User, running_pid, wait_for
+from tests.engine.conftest import User, wait_for
 from tests.kit.models import write_llama
 from tests.native.stock import engine
 
@@ -75,7 +75,6 @@ def drawn(user: User) -> list[str]:
 
 
 def asked(user: User, **more: float) -> Any:
-    """The answer to one question, straight from the API."""
     url = user.status()["api_url"].removesuffix("/v1")
     body = json.dumps({**QUESTION, **more}).encode()
     headers = {"Content-Type": "application/json"}
@@ -207,40 +206,6 @@ def test_layers_of_the_model_itself_draft(
     user.run("stop")
 
 
-def test_drafts_are_found_by_their_words(user: User, tmp_path: Path) -> None:
-    shapes = {"big": (30, 512), "small": (1, 512), "other": (1, 768), "half": (9, 512)}
-    for name, (n_layer, n_vocab) in shapes.items():
-        file = tmp_path / f"{name}.gguf"
-        write_llama(file, n_layer=n_layer, n_embd=64, n_ff=256, n_vocab=n_vocab)
-    user.run("config", "set", "model_dirs", str(tmp_path))
-    found = user.json("models", "drafts", str(tmp_path / "big.gguf"))
-    whys = {Path(one["path"]).stem: one["why_not"] for one in found["candidates"]}
-    assert whys["small"] == ""
-    assert "768 tokens, the model 512" in whys["other"]
-    assert "a quarter" in whys["half"]
-    assert "big" not in whys
-    assert "small" in user.run("models", "drafts", str(tmp_path / "big.gguf")).stdout
-
-
-def test_a_draft_that_does_not_fit_is_refused_before_anything_starts(
-    user: User, demo_model: str, tmp_path: Path
-) -> None:
-    other, cut = tmp_path / "other.gguf", tmp_path / "cut.gguf"
-    write_llama(other, n_layer=1, n_embd=64, n_ff=64)
-    cut.write_bytes(other.read_bytes()[:5000])
-    refused = {
-        str(other): "other.gguf cannot draft for dllm-demo.gguf: ",
-        str(cut): "The draft model cannot be used: cut.gguf is truncated",
-        str(tmp_path / "none.gguf"): "There is no model file",
-    }
-    for draft, why in refused.items():
-        up = ("up", "--model", demo_model, "--workers", "2", "--draft", draft)
-        said = user.run(*up, "--detach", code=1).stderr
-        assert why in said
-        assert len(said.strip().splitlines()) == 1
-    assert user.status()["processes"] == []
-
-
 def settled(user: User) -> Any:
     """The status once the comparison is over."""
 
@@ -278,27 +243,4 @@ def test_auto_keeps_the_fastest(user: User, mtp_model: str, tmp_path: Path) -> N
     assert settled(user)["draft_now"] == now
     user.run("models", "drafts", mtp_model, "--measure")
     wait_for(lambda: settled(user)["draft_now"]["trials"] != now["trials"], "anew", 240)
-    user.run("stop")
-
-
-def test_a_draft_that_is_deleted_while_it_serves_is_left_out(
-    user: User, demo_model: str, tmp_path: Path
-) -> None:
-    draft = tmp_path / "small.gguf"
-    draft.write_bytes(Path(demo_model).read_bytes())
-    up = ("up", "--model", demo_model, "--workers", "0", "--detach")
-    user.run(*up, "--draft", str(draft), "--threads", "1")
-    draft.unlink()
-    killed = user.kill("llama-server")
-
-    def serves() -> Any:
-        status = user.status()
-        pid = running_pid(status, "llama-server")
-        again = status["state"] == "serving" and pid not in (None, killed)
-        return status["draft_now"] if again else None
-
-    now = wait_for(serves, "serving again")
-    assert now["draft"] == "none"
-    assert "it serves without a draft" in now["why"]
-    assert asked(user)["content"]
     user.run("stop")

@@ -104,40 +104,6 @@ def test_nobody_is_cut_off_by_another_split_or_a_drain(
     user.stop()
 
 
-def test_a_controller_killed_while_answers_end_is_followed_by_one_that_waits(
-    user: User, demo_model: str
-) -> None:
-    up = ("up", "--model", demo_model, "--workers", "2", "--detach")
-    user.run(*up, "--split", "6,7")
-    before = user.status()
-    user.run(*SLOWLY)
-    worker = psutil.Process(user.pid("worker1"))
-    fragile = Stream(urlsplit(before["api_url"]).port or 0, MESSAGES, max_tokens=120)
-    wait_for(lambda: fragile.flows(2), "under way")
-    worker.suspend()
-    replacing = user.start(*up, "--replace", "--split", "9,4")
-
-    def waits() -> bool:
-        requests = user.status()["requests"] or {}
-        return bool(requests.get("drains") and requests["fragile"])
-
-    wait_for(waits, "it is waited for")
-    psutil.Process(before["controller_pid"]).kill()
-    replacing.communicate(timeout=180)
-    wait_for(waits, "the next controller waits for it too")
-    assert worker.is_running()
-    worker.resume()
-    assert b"message_stop" in fragile.whole()
-    user.wait_serving()
-    status = user.status()
-    assert [share["layers"] for share in status["plan"]["split"]["shares"]][-2:] == [
-        9,
-        4,
-    ]
-    assert status["requests"]["continued"] == status["requests"]["failed"] == 0
-    user.stop()
-
-
 def text_of(stream: bytes) -> str:
     events = [x[6:] for x in stream.splitlines() if x.startswith(b"data: {")]
     choices = [choice for event in events for choice in json.loads(event)["choices"]]

@@ -53,7 +53,6 @@ def ports(user: User) -> tuple[int, int]:
 def ask(
     port: int, path: str, body: object = None, method: str = ""
 ) -> tuple[int, dict[str, str], bytes]:
-    """Status, header fields and body of an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     raw = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json", "Origin": "http://a.localhost"}
@@ -157,8 +156,6 @@ def is_gone(pid: int) -> bool:
 
 
 class Held:
-    """A request that is asked while nothing serves."""
-
     def __init__(self, port: int, **body: object) -> None:
         self.answer: tuple[int, dict[str, str], bytes] | None = None
         self._asked = port, CHAT, {**MESSAGES, **body}

@@ -22,7 +22,6 @@ ELSEWHERE = {"X-Forwarded-For": "10.0.0.9"}
 
 
 def ask(host: str, port: int, path: str = CHAT, **headers: str) -> tuple[int, bytes]:
-    """Status and body of the answer to a question."""
     connection = HTTPConnection(host, port, timeout=60)
     body = json.dumps(QUESTION) if path == CHAT else None
     connection.request("POST" if body else "GET", path, body, headers)

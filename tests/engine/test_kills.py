@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +18,7 @@ import pytest
 from backends.controller.deaths import DEATHS_MAX
 from backends.engine.find import find_engine
 from backends.paths import user_paths
-from tests.engine.conftest import User, running_pid, wait_for
+from tests.engine.conftest import User, wait_for
 from tests.engine.terminal import Terminal
 from tests.kit.processes import is_agent, kill_all, name_of, with_word, words_of
 from tests.native.stock import free_port
@@ -68,10 +67,6 @@ class Gate:
 
 def serve(user: User, model: str, *more: str) -> None:
     user.up(model, "--workers", "2", *more)
-
-
-def pid_now(user: User, name: str) -> int | None:
-    return running_pid(user.look(), name)
 
 
 def failed(user: User) -> dict[str, object]:
@@ -176,45 +171,11 @@ def read(user: User) -> bool:
     return bool(links) and all(link["protocol"] for link in links)
 
 
-def test_a_relay_that_keeps_dying_is_blamed(user: User, demo_model: str) -> None:
-    serve(user, demo_model)
-    failure = kill_again_and_again(user, "relay-worker1")
-    assert "relay-worker1 was killed by SIGKILL" in str(failure["what"])
-    wait_for(lambda: not engine_processes(user), "the rest stopped too")
-
-
-def test_a_relay_killed_during_the_load_is_started_again(
-    user: User, big_model: str
-) -> None:
-    gate = Gate(user)
-    command = user.start("up", "--model", big_model, "--detach")
-    worker = gate.freeze_load()
-    relay = wait_for(lambda: pid_now(user, "relay-worker2"), "the relay started")
-    os.kill(relay, signal.SIGKILL)
-    wait_for(lambda: pid_now(user, "relay-worker2") not in (None, relay), "a new one")
-    worker.resume()
-    _, err = command.communicate(timeout=120)
-    assert command.returncode == 0, err
-    assert user.status()["measured"]["mismatches"] == []
-
-
-def test_a_chat_outlives_a_worker(user: User, demo_model: str) -> None:
-    serve(user, demo_model)
-    worker = user.pid("worker1") or 0
-    chat = user.start("chat", "Tell me a long story", "--temperature", "1.5")
-    assert chat.stdout is not None
-    chat.stdout.read(1)
-    os.kill(worker, signal.SIGKILL)
-    _, err = chat.communicate(timeout=60)
-    assert chat.returncode == 0, err
-    wait_for(lambda: pid_now(user, "worker1") not in (None, worker), "a new worker")
-    user.wait_serving()
-
-
 def test_a_killed_controller_is_replaced_and_adopts(
     user: User, demo_model: str
 ) -> None:
-    serve(user, demo_model)
+    """Pairs of relays too, whose keys stay as they were."""
+    serve(user, demo_model, "--relay", "pair")
     before = user.status()
     os.kill(before["controller_pid"], signal.SIGKILL)
     wait_for(lambda: not psutil.pid_exists(before["controller_pid"]), "it is gone")
@@ -252,20 +213,6 @@ def test_a_controller_killed_during_the_load_is_replaced(
     user.stop()
 
 
-def test_what_ended_unwatched_is_told_and_begun_again(
-    user: User, demo_model: str
-) -> None:
-    """Controller and cluster both gone: the goal is still a person's to end."""
-    serve(user, demo_model)
-    os.kill(user.status()["controller_pid"], signal.SIGKILL)
-    kill_all(engine_processes(user))
-    wait_for(lambda: not engine_processes(user), "all dead")
-    user.wait_serving()
-    told = " ".join(user.run("events").stdout.split())
-    assert "worker1 was killed by SIGKILL" in told
-    user.stop()
-
-
 def test_ctrl_c_during_the_load_leaves_nothing(user: User, big_model: str) -> None:
     gate = Gate(user)
     up = user.start("up", "--model", big_model, "--workers", "2")
@@ -275,15 +222,6 @@ def test_ctrl_c_during_the_load_leaves_nothing(user: User, big_model: str) -> No
     assert up.returncode == 130, err
     assert "Interrupted" in err
     assert "Traceback" not in err
-    user.assert_nothing_left()
-
-
-def test_ctrl_c_in_the_demo_leaves_nothing(user: User) -> None:
-    demo = user.start("demo", "--bundled", "--headless", "--prompt", "hello")
-    wait_for(lambda: engine_processes(user), "the engine started")
-    demo.send_signal(signal.SIGINT)
-    demo.communicate(timeout=60)
-    assert demo.returncode in (0, 130)
     user.assert_nothing_left()
 
 
@@ -321,27 +259,6 @@ def test_a_taken_port_is_named_with_its_owner(user: User, demo_model: str) -> No
     assert str(os.getpid()) in refused.stderr
     assert "--port" in refused.stderr
     assert not engine_processes(user)
-
-
-def test_a_removed_or_truncated_model_is_refused_before_anything_starts(
-    user: User, demo_model: str
-) -> None:
-    copy = user.home / "my model [1].gguf"
-    shutil.copy(demo_model, copy)
-    serve(user, str(copy))
-    user.run("stop")
-    os.truncate(copy, 3_000_000)
-    assert "truncated" in user.up(str(copy), code=1).stderr
-    copy.unlink()
-    assert copy.name in user.up(str(copy), code=1).stderr
-    assert not engine_processes(user)
-
-
-def test_an_argument_llama_server_refuses_is_shown(user: User, demo_model: str) -> None:
-    refused = user.up(demo_model, "--", "--no-such-flag", code=1)
-    assert "llama-server" in refused.stderr
-    assert "no-such-flag" in refused.stderr
-    wait_for(lambda: not engine_processes(user), "workers stopped")
 
 
 def test_many_clients_start_one_controller(user: User) -> None:

@@ -48,8 +48,6 @@ PLAIN = ServerSettings()
 
 
 class Parts(NamedTuple):
-    """Bytes on one device."""
-
     model: int
     kv: int
     compute: int
@@ -64,7 +62,6 @@ def engine(request: pytest.FixtureRequest) -> EngineInfo:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Three tiny models by kind."""
     folder = tmp_path_factory.mktemp("models")
     for kind, shape in SHAPES.items():
         write_llama(
@@ -83,7 +80,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 def workers(
     engine: EngineInfo, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[int, ...]]:
-    """Ports of three real workers."""
     folder = tmp_path_factory.mktemp("workers")
     with ExitStack() as stack:
         yield tuple(

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
-import psutil
 import pytest
 
 from tests.engine.conftest import User, wait_for
@@ -46,28 +42,6 @@ def test_pairs_always_never_and_of_themselves(user: User, demo_model: str) -> No
     user.run(*up)
     assert modes(user) == ["pair", "pair"], "as configured"
     user.stop()
-
-
-def test_a_preview_shows_the_relay_beside_the_worker(
-    user: User, demo_model: str
-) -> None:
-    plan = ("plan", "--model", demo_model, "--workers", "1", "--relay", "pair")
-    shown = user.run(*plan).stdout
-    assert "worker-relay-worker1 on local:" in shown
-    assert "--pair-dial 127.0.0.1:<port>" in shown
-
-
-def test_another_controller_keeps_every_process(user: User, demo_model: str) -> None:
-    """Here no tunnel ends with it: keys and all are as they were."""
-    user.up(demo_model, "--workers", "2", "--relay", "pair")
-    before = {p["name"]: p["pid"] for p in user.status()["processes"]}
-    answer = user.json(*QUESTION)["text"]
-    gone = user.status()["controller_pid"]
-    os.kill(gone, signal.SIGKILL)
-    wait_for(lambda: not psutil.pid_exists(gone), "it is gone")
-    user.wait_serving()
-    assert {p["name"]: p["pid"] for p in user.status()["processes"]} == before
-    assert user.json(*QUESTION)["text"] == answer
 
 
 def test_a_killed_relay_of_either_end_is_started_again(

@@ -80,8 +80,6 @@ Parts = dict[int | str, Held]
 
 
 class Bench(NamedTuple):
-    """Three workers behind relays."""
-
     version: str
     relays: list[Relay]
     folder: Path

@@ -35,14 +35,6 @@ def test_a_dry_run_shows_everything_and_starts_nothing(
     user.assert_nothing_left()
 
 
-def test_a_dry_run_leaves_alone_what_runs(user: User, demo_model: str) -> None:
-    user.run("up", "--model", demo_model, "--workers", "1", "--detach")
-    pid = user.pid("llama-server")
-    user.run("plan", "--model", demo_model, "--workers", "2")
-    assert user.pid("llama-server") == pid
-    assert user.status()["state"] == "serving"
-
-
 def test_what_is_started_is_what_was_shown(user: User, demo_model: str) -> None:
     asked = ("--model", demo_model, "--split", "6,7", "--ctx", "512")
     shown = {c["name"]: c["argv"] for c in user.json("plan", *asked)["commands"]}
@@ -84,22 +76,9 @@ def test_a_split_by_name_with_layers_on_the_heads_cpu(
     ]
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        (("--ctx", "2000000000"), "trained for 1024"),
-        (("--split", "6,6"), "sum to 13"),
-        (("--exclude", "ada/CUDA0"), "no device ada/CUDA0"),
-        (("--split", "studio/MTL0=13"), "no peer studio"),
-        (("--", "--port", "9999"), "--port cannot be given"),
-        (("--", "-ngl", "3"), "-ngl cannot be given"),
-    ],
-)
-def test_a_refusal_leaves_nothing(
-    user: User, demo_model: str, given: tuple[str, ...], sentence: str
-) -> None:
-    refused = user.run("up", "--model", demo_model, "--detach", *given, code=1)
-    assert sentence in refused.stderr
+def test_a_refusal_leaves_nothing(user: User, demo_model: str) -> None:
+    refused = user.up(demo_model, "--split", "6,6", code=1)
+    assert "sum to 13" in refused.stderr
     user.assert_nothing_left()
 
 
@@ -123,16 +102,15 @@ def test_a_device_too_small_is_refused_before_the_launch(
 def test_a_relative_path_counts_from_the_users_directory(
     user: User, demo_model: str
 ) -> None:
-    (user.home / "draft.gguf").symlink_to(demo_model)
-    draft = ("--", "-md", "draft.gguf", "--spec-draft-n-max", "2")
+    (user.home / "my draft [1].gguf").symlink_to(demo_model)
+    draft = ("--", "-md", "my draft [1].gguf", "--spec-draft-n-max", "2")
     user.run("up", "--model", demo_model, "--workers", "1", "--detach", *draft)
     (server,) = (p for p in user.status()["processes"] if p["name"] == "llama-server")
-    assert str(user.home / "draft.gguf") in server["argv"]
+    assert str(user.home / "my draft [1].gguf") in server["argv"]
 
 
 @pytest.fixture
 def two_devices(tmp_path: Path) -> Iterator[int]:
-    """The port of a stock rpc-server that exposes two devices."""
     folder = Path(find_engine(None, user_paths()).directory)
     with ExitStack() as stack:
         yield start_worker(stack, folder, tmp_path / "worker.log", "-d", "CPU,CPU")
@@ -158,14 +136,4 @@ def test_a_server_with_two_devices_is_split_right(
     assert "box/RPC0" not in held
     (server,) = (p for p in user.status()["processes"] if p["name"] == "llama-server")
     assert "RPC1,RPC2" in server["argv"]
-    assert user.json("chat", *ASK)["text"]
-
-
-def test_both_devices_of_one_server_work(
-    user: User, demo_model: str, two_devices: int
-) -> None:
-    user.run("peers", "add", "box", "--bare", f"127.0.0.1:{two_devices}")
-    up = user.json("up", "--model", demo_model, "--peer", "box", "--detach")
-    assert up["measured"]["mismatches"] == []
-    assert [r[0] for r in up["measured"]["layers"]] == ["box/RPC0", "box/RPC1"]
     assert user.json("chat", *ASK)["text"]

@@ -15,12 +15,7 @@ from tests.engine.conftest import User, wait_for
 
 pytestmark = pytest.mark.engine
 
-N_EMBD, N_VOCAB = 192, 2048
 LONG = "write a long text about splits"
-# Bytes of one decoded token on one stage, as the protocol page derives them.
-FIXED_UP_BYTES = 1570 + 20 + 13 + 321
-OUTPUT_UP_BYTES = 318
-REPLY_HEADER_BYTES = 8
 
 
 def serve(user: User, model: str, *more: str) -> None:
@@ -42,64 +37,6 @@ def links(user: User) -> Any:
         ),
         "figures per token",
     )
-
-
-@pytest.mark.parametrize("split", ["6,7", "4,4,5"])
-def test_answers_are_the_same_with_and_without(
-    user: User, demo_model: str, split: str
-) -> None:
-    """Greedy text, token for token, with a prompt of many batches too."""
-    prompts = [LONG, "What is a split? " * 90]
-    answers = []
-    for more in (["--relay", "off"], []):
-        serve(user, demo_model, "--split", split, "--ctx", "1024", *more)
-        answers.append([ask(user, text)["text"] for text in prompts])
-        assert bool(user.status()["links"]) == (not more)
-    assert answers[0] == answers[1]
-    assert all(answers[0])
-
-
-@pytest.mark.parametrize("split", ["6,7", "4,4,5"])
-def test_one_round_trip_per_token_and_every_byte_accounted_for(
-    user: User, demo_model: str, split: str
-) -> None:
-    serve(user, demo_model, "--split", split)
-    ask(user)
-    found = links(user)
-    assert len(found) == len(split.split(","))
-    for index, link in enumerate(found):
-        is_output = index == len(found) - 1
-        last = link["passes"][-1]
-        fixed = FIXED_UP_BYTES + 4 * N_EMBD + is_output * OUTPUT_UP_BYTES
-        mask_bytes = last["bytes_up"] - fixed
-        assert mask_bytes in (2 * 256, 2 * 512), "the mask of 256 or 512 cells"
-        payload = N_VOCAB if is_output else N_EMBD
-        assert last["bytes_down"] == REPLY_HEADER_BYTES + 4 * payload
-        assert link["round_trips_per_token"] == 1.0
-        assert link["mode"] == "metered"
-        assert link["protocol"].count(".") == 2
-        assert link["commands"]["GET_TENSOR"]["p99_us"] > 0
-
-
-@pytest.mark.trial
-def test_latency_is_added_once_per_way_and_link(user: User, demo_model: str) -> None:
-    """10 ms each way on two links cost a token 40 ms, not more: it is pipelined."""
-    serve(user, demo_model, "--split", "6,7")
-
-    def token_ms() -> float:
-        return 1000 / float(ask(user)["timings"]["tok_per_s"])
-
-    token_ms()
-    plain = min(token_ms() for _ in range(3))
-    user.run("lab", "set", "all", "--latency", "10ms")
-    shown = user.json("lab", "show")
-    assert {lab["latency_ms"] for lab in shown.values()} == {10.0}
-    slowed = min(token_ms() for _ in range(3))
-    assert slowed >= 40
-    # Delaying each of the seven messages would make it 280 ms.
-    assert slowed - plain < 140
-    user.run("lab", "clear")
-    wait_for(lambda: not any(user.json("lab", "show").values()), "cleared")
 
 
 async def fetch(socket: Path, target: str) -> str:

@@ -39,8 +39,6 @@ DRAFT = ("-devd", "none", "-ngld", "0", "--spec-type", "draft-simple")
 
 
 class Case(NamedTuple):
-    """A model, and what is special about its launch."""
-
     model: str
     workers: int = 2
     options: tuple[str, ...] = ()
@@ -74,8 +72,6 @@ TRIALS = list(product(("7.0.0", "8.0.0"), EVERY)) if EVERYTHING else SOME
 
 
 class Bench(NamedTuple):
-    """Stock workers of one engine."""
-
     version: str
     ports: list[int]
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
 from tests.engine.conftest import User, wait_for
-from tests.kit.processes import with_word
 
 pytestmark = pytest.mark.engine
 
@@ -31,11 +27,6 @@ def kill_a_worker(user: User) -> None:
     user.wait_serving()
 
 
-def kill_controller(user: User) -> None:
-    for process in with_word(user.processes(), "backends.controller"):
-        os.kill(process.pid, signal.SIGKILL)
-
-
 def test_a_launch_that_fails_leaves_what_served(user: User, demo_model: str) -> None:
     up(user, demo_model)
     told = up(user, demo_model, "--ctx", "512", "--", "--no-such-flag", code=1)
@@ -46,19 +37,6 @@ def test_a_launch_that_fails_leaves_what_served(user: User, demo_model: str) -> 
     assert status["plan"]["ctx_size"] != 512
     assert "back to the plan before it" in status["message"]
     assert user.run("chat", "Hi", "--max-tokens", "2").stdout
-    user.stop()
-
-
-def test_a_slip_in_the_settings_ends_nothing(user: User, demo_model: str) -> None:
-    """Not when a worker dies, and not when the controller does; an event tells it."""
-    up(user, demo_model)
-    write(user, "workres = 3\n")
-    before = user.wait_serving()
-    kill_a_worker(user)
-    kill_controller(user)
-    assert user.wait_serving()["api_url"] == before["api_url"]
-    write(user, "workers = 1\n")
-    assert "workres" in user.run("events").stdout
     user.stop()
 
 

@@ -6,13 +6,11 @@ import http.client
 import json
 import os
 import random
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -222,23 +220,3 @@ def test_openai_python_notices_nothing(
     assert answer.usage.completion_tokens == TOKENS
     assert user.status()["requests"]["continued"] == 1
     user.stop()
-
-
-def test_another_model_does_not_go_on_with_a_stream(
-    launched: User, demo_model: str, tmp_path: Path
-) -> None:
-    """Though its tokens have the same numbers."""
-    other = shutil.copy(demo_model, tmp_path / "other.gguf")
-    launched.run("config", "set", "api_drain_s", "2")
-    launched.run("lab", "set", "all", "--latency", "50ms")
-    port = urlsplit(launched.status()["api_url"]).port or 0
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-    connection.request("POST", NATIVE, json.dumps(ASKED[NATIVE]).encode())
-    response = connection.getresponse()
-    assert response.readline().startswith(b"data: {")
-    ways = ("--workers", "2", "--replace", "--detach")
-    launched.run("up", "--model", str(other), *ways)
-    last = [line for line in response if line.startswith(b"data: {")][-1]
-    connection.close()
-    assert "another model takes its place" in last.decode()
-    launched.stop()

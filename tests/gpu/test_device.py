@@ -23,7 +23,6 @@ def test_the_engine_lists_the_software_device(vulkan_engine: Path) -> None:
 def start_server(
     stack: ExitStack, engine: Path, log: Path, model: str, *options: str
 ) -> Cluster:
-    """``llama-server`` by its plain command line."""
     port = free_port()
     argv = [str(engine / "llama-server"), "--model", model, "--host", "127.0.0.1"]
     argv += ["--port", str(port), "--ctx-size", "512", "--n-gpu-layers", "99"]

@@ -35,15 +35,12 @@ def conversation(chat: str = "one", **fields: object) -> Conversation:
 
 
 class Model:
-    """Answers with what it is given."""
-
     def __init__(self) -> None:
         self.asked: list[ChatRequest] = []
         self.deltas: asyncio.Queue[ChatDelta] = asyncio.Queue()
         self.closed = 0
 
     async def answers(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
-        """Whatever comes, to its end."""
         self.asked.append(request)
         try:
             while True:

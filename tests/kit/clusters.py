@@ -45,7 +45,6 @@ class ScriptedReaders(Readers):
 
 
 def paths_in(folder: Path) -> Paths:
-    """Directories below a folder."""
     return Paths(
         config_dir=folder / "config",
         state_dir=folder / "state",
@@ -101,7 +100,6 @@ class Stage:
 
 @asynccontextmanager
 async def running(cluster: Cluster) -> AsyncIterator[None]:
-    """Have its reconciler at work."""
     work = asyncio.create_task(cluster.reconciler.run())
     try:
         yield

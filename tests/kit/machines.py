@@ -46,8 +46,6 @@ DIES_AFTER_WORKER_S = 0.1
 
 
 class Tunnel(PlainTransport):
-    """A way that can break."""
-
     def __init__(self, endpoint: str, number: int) -> None:
         super().__init__(endpoint, TransportKind.TUNNEL, 3.0)
         self.incarnation = f"way {number}"
@@ -60,8 +58,6 @@ class Tunnel(PlainTransport):
 
 
 class Host:
-    """The agent of one machine, and the processes there."""
-
     def __init__(self, machine: ScriptedMachine) -> None:
         self._machine = machine
         self.name = machine.name
@@ -360,7 +356,6 @@ class Cast:
         raise AssertionError(f"{short} does not run")
 
     def running(self) -> list[str]:
-        """Short names of all living processes."""
         return sorted(
             short_name(record.name)
             for machine in self.machines.values()
@@ -393,7 +388,6 @@ class Cast:
 
 
 def engine_of(machine: str) -> Engine:
-    """The llama.cpp of a machine."""
     engine = planned.engine(machine)
     info = replace(
         engine.info,

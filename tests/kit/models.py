@@ -179,7 +179,6 @@ class Tensors:
         """The larger, the less blocks change of what they are given."""
 
     def add(self, name: str, *shape: int) -> None:
-        """A matrix of small numbers."""
         drawn = RUN if self._repeating else shape
         scale = self.embedding_scale if name == "token_embd" else SCALE
         weights = self._random.standard_normal(drawn, dtype=np.float32) * scale

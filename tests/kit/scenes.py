@@ -1,6 +1,6 @@
 """A controller on a stage of scripted machines, played line by line in virtual time.
 
-A script is text: a line is the name of a method of ``Scene``, then its words.
+A script is text: each command is the name of a method of ``Scene``, then its words.
 """
 
 from __future__ import annotations
@@ -344,8 +344,6 @@ class Scene:
             await self._do(*shlex.split(line))
 
     def later(self, seconds: str, verb: str, *words: str) -> None:
-        """Do something while the script goes on."""
-
         async def act() -> None:
             await asyncio.sleep(float(seconds))
             await self._do(verb, *words)
@@ -367,7 +365,6 @@ class Scene:
     # --- what is expected -----------------------------------------------------------
 
     async def until(self, state: str, within: str = PATIENCE) -> None:
-        """Wait until the cluster is in a state."""
         wanted = ClusterState(state)
         try:
             async with asyncio.timeout(float(within)):
@@ -469,14 +466,14 @@ class Scene:
             await result
 
     async def play(self, script: str) -> None:
-        """Run a script to its end; a line that fails is named."""
+        """Run a script to its end; a command that fails is named."""
         await self.controller("starts")
-        for line in filter(None, map(str.strip, script.splitlines())):
+        for line in filter(None, map(str.strip, re.split("[;\n]", script))):
             try:
                 await self._do(*shlex.split(line))
                 self._require_obedience()
             except (Exception, asyncio.CancelledError) as error:
-                error.add_note(f"in the line: {line}")
+                error.add_note(f"in the command: {line}")
                 raise
         for task in self._later:
             await task

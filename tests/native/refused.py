@@ -54,15 +54,11 @@ model has."""
 
 @dataclass(frozen=True)
 class Part:
-    """A tensor's shape and type."""
-
     shape: tuple[int, ...]
     kind: int = F32
 
 
 class Given:
-    """A buffer of a worker, and tensors in it."""
-
     def __init__(self, client: socket.socket, version: str) -> None:
         self.version = version
         client.sendall(HELLO_REQUEST)

@@ -17,6 +17,8 @@ from tests.kit.waiting import PATIENCE_S
 
 HELLO, DEVICE_COUNT, GET_TENSOR, BUFFER_GET_BASE, GRAPH_COMPUTE = 14, 15, 8, 3, 10
 ALLOC_BUFFER, SET_TENSOR, GET_DEVICE_MEMORY = 0, 6, 11
+HEAD = ("head", "--listen", "127.0.0.1:0", "--name", "w")
+WORKER = ("worker", "--worker", "127.0.0.1:1", "--name", "w")
 # The buffer a worker of the tests gives, and where it lies.
 BUFFER, BASE = 1, 0x7F0000000000
 TENSOR_BYTES = 296
@@ -64,9 +66,13 @@ def receive(peer: socket.socket, count: int) -> bytes:
     return data
 
 
-class Stats:
-    """A reader of the stats socket."""
+def run(relay: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(relay), *args], capture_output=True, text=True, timeout=20, check=False
+    )
 
+
+class Stats:
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(PATIENCE_S)
@@ -92,7 +98,6 @@ class Stats:
         self.socket.sendall(json.dumps(command).encode() + b"\n")
 
     def until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The first line for which something is true."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             line = self.line()
@@ -101,7 +106,6 @@ class Stats:
         raise AssertionError("the line did not come")
 
     def snapshot(self, **wanted: object) -> dict[str, Any]:
-        """The first snapshot with these members."""
         return self.until(
             lambda line: (
                 line["type"] == "snapshot"
@@ -111,8 +115,6 @@ class Stats:
 
 
 class Relay:
-    """A running ``dllm-relay head``."""
-
     def __init__(
         self,
         program: Path,
@@ -147,7 +149,6 @@ class Relay:
         return Stats(self.stats_path)
 
     def stop(self) -> int:
-        """End it; its exit status."""
         self.process.terminate()
         try:
             code = self.process.wait(PATIENCE_S)

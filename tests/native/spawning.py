@@ -20,8 +20,6 @@ from tests.native.identity import start_id
 
 @dataclass(frozen=True)
 class Spawned:
-    """A process that was started, and its directory."""
-
     directory: Path
     pid: int
     start_id: str

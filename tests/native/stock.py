@@ -36,13 +36,10 @@ def free_port() -> int:
 
 @dataclass
 class Cluster:
-    """A llama-server with its workers."""
-
     url: str
     relays: list[Relay] = field(default_factory=list)
 
     def complete(self, prompt: list[int], count: int) -> list[int]:
-        """Greedy tokens."""
         body = {
             "prompt": prompt,
             "n_predict": count,
@@ -79,7 +76,6 @@ def start(stack: ExitStack, argv: list[str], log: Path) -> subprocess.Popen[byte
 def wait_until_up(
     url: str, process: subprocess.Popen[bytes], patience_s: float = START_S
 ) -> None:
-    """Until the server answers."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         assert process.poll() is None, "llama-server ended"
@@ -92,7 +88,6 @@ def wait_until_up(
 
 
 def start_worker(stack: ExitStack, directory: Path, log: Path, *options: str) -> int:
-    """An rpc-server; its port."""
     port = free_port()
     program = str(directory / "ggml-rpc-server")
     argv = [program, "-H", "127.0.0.1", "-p", str(port), "-t", "1", *options]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import socket
@@ -66,14 +65,6 @@ def test_it_answers_several_clients_at_once(relay: Path) -> None:
         assert receive(one, 24) == reply(struct.pack("<QQ", 20 * GIB, 24 * GIB))
 
 
-def test_it_gives_no_memory_away(relay: Path) -> None:
-    with paper(relay) as (_, port), greeted(port) as client:
-        client.sendall(request(ALLOC_BUFFER, struct.pack("<IQ", 0, 1024)))
-        # Closed with the request unread, the connection is reset.
-        with contextlib.suppress(ConnectionResetError):
-            assert receive(client, 1) == b""
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it(relay: Path, number: signal.Signals) -> None:
     with paper(relay) as (child, port), greeted(port):
@@ -102,14 +93,3 @@ def test_it_lives_without_a_pipe(relay: Path) -> None:
     finally:
         child.kill()
         child.communicate()
-
-
-def test_a_wrong_command_line_is_told_in_a_sentence(relay: Path) -> None:
-    done = subprocess.run(
-        [relay, "paper", "--device", "CUDA0"],
-        capture_output=True,
-        text=True,
-        timeout=10,
-    )
-    assert done.returncode == 2
-    assert "NAME:TOTAL[:FREE]" in done.stderr

@@ -8,13 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.native.relaying import HEAD, WORKER, run
+
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(relay: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(relay), *args], capture_output=True, text=True, timeout=20, check=False
-    )
 
 
 def test_version_is_the_project_s(relay: Path) -> None:
@@ -51,7 +47,18 @@ def test_help(relay: Path, args: tuple[str, ...], part: str) -> None:
         (("head", "--worker", "::1:80"), "needs ADDRESS:PORT or unix:PATH, not"),
         (("head", "--listen", "unix:/x"), "--listen needs ADDRESS:PORT"),
         (("head", "--gone-after", "0"), "--gone-after needs 1 to 3600 seconds"),
-        (("head", "--listen", "127.0.0.1:0", "--name", "w"), "head needs --worker"),
+        (HEAD, "head needs --worker"),
+        (WORKER, "worker needs one of --listen and --dial"),
+        ((*WORKER, "--listen", "unix:/x", "--dial", "unix:/x"), "one of --listen"),
+        (("worker", "--listen", "unix:/x", "--name", "w"), "worker needs --worker"),
+        ((*HEAD, "--worker", "unix:/x", "--pair-dial", "unix:/y"), "exclude each"),
+        (
+            (*HEAD[:2], "0.0.0.0:0", "--name", "w", "--worker", "unix:/x"),
+            "whoever reaches it has the worker, without a key; listen at 127.0.0.1",
+        ),
+        ((*HEAD, "--pair-dial", "here"), "needs ADDRESS:PORT or unix:PATH"),
+        ((*HEAD, "--pair-dial", "unix:/x", "--id", "5"), "--id needs 32 hexadecimal"),
+        (("paper", "--device", "CUDA0"), "NAME:TOTAL[:FREE]"),
     ],
 )
 def test_wrong_usage_is_one_sentence(

@@ -7,13 +7,12 @@ import socket
 import stat
 import struct
 import time
-from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.kit.waiting import PATIENCE_S, wait_until
+from tests.kit.waiting import wait_until
 from tests.native.relaying import (
     BUFFER_GET_BASE,
     DEVICE_COUNT,
@@ -136,19 +135,6 @@ def test_a_waiting_client_may_give_up(head: Relay, worker: Worker) -> None:
         stats.snapshot(waiting=[])
 
 
-def test_a_worker_that_does_not_answer_is_named(head: Relay, worker: Worker) -> None:
-    reason = "w does not answer HELLO for 5 s: another client may hold it"
-    with head.connect() as client, head.stats() as stats:
-        client.sendall(HELLO_REQUEST)
-        seen = stats.until(lambda line: bool(line.get("plain_reason")))
-        assert seen["plain_reason"] == reason
-        assert (seen["mode"], seen["plain_connections"]) == ("metered", 0)
-        assert head.log.read_text().count(reason) == 1
-        with worker.accept() as peer:
-            peer.sendall(HELLO_REPLY)
-            stats.snapshot(plain_reason=None)
-
-
 def test_a_worker_that_is_not_there_is_told_by_a_reset(
     relay: Path, tmp_path: Path
 ) -> None:
@@ -169,23 +155,6 @@ def test_a_worker_s_reset_is_passed_on(head: Relay, worker: Worker) -> None:
         peer.close()
         with pytest.raises(ConnectionResetError):
             client.recv(1)
-
-
-def test_the_worker_is_not_left_with_a_reply_on_its_hands(
-    head: Relay, worker: Worker
-) -> None:
-    """A stock worker dies of SIGPIPE when it cannot send."""
-    client = head.connect()
-    with worker.accept() as peer:
-        greet(client, peer)
-        client.sendall(request(BUFFER_GET_BASE, bytes(8)))
-        receive(peer, 17)
-        client.close()
-        assert peer.recv(1) == b""
-        time.sleep(0.1)
-        peer.sendall(reply(bytes(8)))
-        time.sleep(0.1)
-        peer.sendall(b"and more")
 
 
 def test_back_pressure(head: Relay, worker: Worker) -> None:
@@ -223,47 +192,6 @@ def test_a_refused_request_closes_the_connection_only(
         greet(client, peer)
 
 
-def test_without_guard_it_passes(relay: Path, worker: Worker, tmp_path: Path) -> None:
-    with (
-        running(relay, worker.port, tmp_path / "w.sock", "--no-guard") as head,
-        head.connect() as client,
-        worker.accept() as peer,
-    ):
-        greet(client, peer)
-        bad = graph(tensor(CUSTOM_OP))
-        client.sendall(bad)
-        assert receive(peer, len(bad)) == bad
-
-
-@pytest.mark.parametrize("answers", [True, False])
-def test_answers(relay: Path, worker: Worker, tmp_path: Path, answers: bool) -> None:
-    """Known from the first connection on; always the same to the client."""
-    ask, count = request(DEVICE_COUNT), reply(struct.pack("<I", 1))
-    options = () if answers else ("--no-answers",)
-
-    def serve(peer: socket.socket) -> None:
-        while receive(peer, len(ask)) == ask:
-            peer.sendall(count)
-
-    with running(relay, worker.port, tmp_path / "w.sock", *options) as head:
-        for _ in range(2):
-            with head.connect() as client, worker.accept() as peer:
-                greet(client, peer)
-                serving = in_thread(partial(serve, peer))
-                for _ in range(20):
-                    client.sendall(ask)
-                    assert receive(client, len(count)) == count
-                client.shutdown(socket.SHUT_WR)
-                serving.join(PATIENCE_S)
-        with head.stats() as stats:
-            seen = stats.until(
-                lambda line: (
-                    line.get("commands", {}).get("DEVICE_COUNT", {}).get("count") == 40
-                )
-            )["commands"]["DEVICE_COUNT"]
-    assert 0 < seen["answered"] < 40 if answers else seen["answered"] == 0
-
-
 def test_answers_end_with_the_worker(head: Relay, worker: Worker) -> None:
     ask, count = request(DEVICE_COUNT), reply(struct.pack("<I", 1))
     for _ in range(2):
@@ -275,60 +203,6 @@ def test_answers_end_with_the_worker(head: Relay, worker: Worker) -> None:
             assert receive(client, len(count)) == count
             peer.close()
             assert client.recv(1) == b""
-
-
-def test_no_protocol_is_a_plain_pipe(head: Relay, worker: Worker) -> None:
-    with head.connect() as client, worker.accept() as peer, head.stats() as stats:
-        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        assert receive(peer, 18) == b"GET / HTTP/1.0\r\n\r\n"
-        peer.sendall(b"HTTP/1.0 400 Bad\r\n\r\n")
-        assert receive(client, 20) == b"HTTP/1.0 400 Bad\r\n\r\n"
-        seen = stats.snapshot(mode="plain")
-        assert seen["plain_connections"] == 1
-        assert seen["plain_reason"] == "no HELLO first: RPC from before 1.0, or none"
-
-
-def test_lab_delays_each_way_once(head: Relay, worker: Worker) -> None:
-    """Seven pipelined messages, one delay; switched on and off while bytes flow."""
-    burst = request(4, bytes(8)) * 6 + request(BUFFER_GET_BASE, bytes(8))
-    answer = reply(bytes(8))
-
-    def round_trip_ms(client: socket.socket) -> float:
-        start = time.monotonic()
-        client.sendall(burst)
-        assert receive(client, len(answer)) == answer
-        return 1000 * (time.monotonic() - start)
-
-    def serve(peer: socket.socket) -> None:
-        while receive(peer, len(burst)):
-            peer.sendall(answer)
-
-    with head.connect() as client, worker.accept() as peer, head.stats() as stats:
-        greet(client, peer)
-        serving = in_thread(lambda: serve(peer))
-        assert min(round_trip_ms(client) for _ in range(5)) < 40
-        stats.send({"lab": {"latency_ms": 20}})
-        seen = stats.until(lambda line: bool(line.get("lab")))
-        assert seen["lab"]["latency_ms"] == 20
-        times = sorted(round_trip_ms(client) for _ in range(11))
-        assert times[0] >= 40
-        assert times[0] < 140, "each message was delayed on its own"
-        stats.send({"lab": None})
-        stats.snapshot(lab=None)
-        assert min(round_trip_ms(client) for _ in range(5)) < 40
-        client.shutdown(socket.SHUT_WR)
-        serving.join(PATIENCE_S)
-
-
-def test_lab_limits_the_rate(head: Relay, worker: Worker) -> None:
-    size = 2_000_000
-    with head.connect() as client, worker.accept() as peer, head.stats() as stats:
-        stats.send({"lab": {"rate_mb_s": 10}})
-        stats.until(lambda line: bool(line.get("lab")))
-        start = time.monotonic()
-        in_thread(lambda: client.sendall(b"x" * size))
-        assert len(receive(peer, size)) == size
-        assert 0.19 < time.monotonic() - start < PATIENCE_S
 
 
 def test_a_wrong_command_is_told(head: Relay) -> None:

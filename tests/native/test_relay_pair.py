@@ -7,60 +7,26 @@ import json
 import os
 import re
 import secrets
-import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kit.waiting import PATIENCE_S, wait_until
-from tests.native.pairing import AS_ASKED, FarEnd, key_file, paired
+from tests.native.pairing import AS_ASKED, FarEnd, key_file
 from tests.native.relaying import (
-    HELLO_REPLY,
-    Relay,
+    HEAD,
+    WORKER,
     Stats,
     Worker,
     greet,
-    receive,
+    run,
     running,
 )
-
-HEAD = ("head", "--listen", "127.0.0.1:0", "--name", "w")
-WORKER = ("worker", "--worker", "127.0.0.1:1", "--name", "w")
-
-
-def run(relay: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(relay), *args], capture_output=True, text=True, timeout=20, check=False
-    )
-
-
-@pytest.mark.parametrize(
-    ("args", "part"),
-    [
-        (WORKER, "worker needs one of --listen and --dial"),
-        ((*WORKER, "--listen", "unix:/x", "--dial", "unix:/x"), "one of --listen"),
-        (("worker", "--listen", "unix:/x", "--name", "w"), "worker needs --worker"),
-        ((*HEAD, "--worker", "unix:/x", "--pair-dial", "unix:/y"), "exclude each"),
-        (
-            (*HEAD[:2], "0.0.0.0:0", "--name", "w", "--worker", "unix:/x"),
-            "whoever reaches it has the worker, without a key; listen at 127.0.0.1",
-        ),
-        ((*HEAD, "--pair-dial", "here"), "needs ADDRESS:PORT or unix:PATH"),
-    ],
-)
-def test_wrong_usage_is_one_sentence(
-    relay: Path, args: tuple[str, ...], part: str
-) -> None:
-    done = run(relay, *args)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert part in done.stderr
-    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -95,16 +61,6 @@ def test_a_file_that_is_no_socket_is_left_alone(
     assert (done.returncode, done.stdout) == (1, "")
     assert f"cannot listen on {mine}" in done.stderr
     assert mine.read_text() == "here"
-
-
-@pytest.mark.usefixtures("with_tls")
-def test_a_key_that_others_may_read_is_refused(relay: Path, tmp_path: Path) -> None:
-    option, file = key_file(tmp_path / "key")
-    Path(file).chmod(0o644)
-    done = run(relay, *WORKER, "--listen", "127.0.0.1:0", option, file)
-    assert done.returncode == 1
-    assert f"others may read the key file {file}: chmod 600 it" in done.stderr
-    assert Path(file).read_text().strip() not in done.stderr
 
 
 def started(stack: ExitStack, argv: list[str], key: str) -> tuple[int, dict[str, int]]:
@@ -192,75 +148,6 @@ def has_ipv6() -> bool:
     return True
 
 
-def test_figures_of_a_pair_are_given_out(relay: Path, tmp_path: Path) -> None:
-    stats = tmp_path / "w.sock"
-    with (
-        Worker() as worker,
-        paired(relay, worker.port, stats, near_options=AS_ASKED) as (near, _),
-        near.connect() as client,
-        worker.accept() as server,
-        near.stats() as read,
-    ):
-        greet(client, server)
-        # The first line may be from before the two had met.
-        seen = read.until(
-            lambda line: bool(
-                line.get("pair")
-                and line["pair"]["up"]
-                and line["commands"].get("HELLO", {}).get("wire_bytes_down")
-            )
-        )
-        assert seen["pair"]["reason"] is None
-        assert not seen["pair"]["sealed"]
-        commands = seen["commands"].values()
-        for way in ("up", "down"):
-            of_commands = sum(command[f"wire_bytes_{way}"] for command in commands)
-            whole = of_commands + seen["pair"][f"overhead_bytes_{way}"]
-            assert whole == seen["pair"][f"wire_bytes_{way}"]
-        server.close()
-        assert receive(client, len(HELLO_REPLY)) == b""
-
-
-def test_a_head_that_comes_again_as_the_same_takes_its_place(
-    relay: Path, tmp_path: Path
-) -> None:
-    """It need not wait until the worker's end has noticed that the other is gone."""
-    same, other = ("--id", "5a" * 16), ("--id", "5b" * 16)
-    with (
-        Worker() as worker,
-        FarEnd(relay, worker.port, tmp_path / "far.log") as far,
-        running(relay, far.endpoint, tmp_path / "1", *same, way="--pair-dial") as first,
-        first.stats() as before,
-    ):
-        before.until(lambda line: bool(line.get("pair") and line["pair"]["up"]))
-        with (
-            running(
-                relay, far.endpoint, tmp_path / "2", *other, way="--pair-dial"
-            ) as near,
-            near.stats() as read,
-        ):
-            seen = read.until(lambda line: bool((line.get("pair") or {}).get("reason")))
-            assert "is held by the head" in seen["pair"]["reason"]
-        with (
-            # As if its machine were gone: awake, it would take its place back.
-            frozen(first),
-            running(
-                relay, far.endpoint, tmp_path / "3", *same, way="--pair-dial"
-            ) as near,
-            near.stats() as read,
-        ):
-            read.until(lambda line: bool(line.get("pair") and line["pair"]["up"]))
-
-
-@contextmanager
-def frozen(relay: Relay) -> Iterator[None]:
-    relay.process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        relay.process.send_signal(signal.SIGCONT)
-
-
 def dialled(read: Stats, place: str) -> dict[str, Any]:
     seen = read.until(lambda line: (line.get("pair") or {}).get("place") == place)
     found: dict[str, Any] = seen["pair"]
@@ -291,23 +178,6 @@ def test_the_best_place_that_answers_is_dialled(relay: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("with_tls")
-def test_a_place_where_nobody_speaks_is_left_for_the_next(
-    relay: Path, tmp_path: Path
-) -> None:
-    key = key_file(tmp_path / "key")
-    other = f"unix:{tmp_path}/other"
-    with ExitStack() as stack:
-        worker = stack.enter_context(Worker())
-        mute = stack.enter_context(Worker())
-        log = tmp_path / "other.log"
-        stack.enter_context(FarEnd(relay, worker.port, log, "--listen", other, *key))
-        places = (mute.port, tmp_path / "w.sock", "--pair-dial", other, *key)
-        near = stack.enter_context(running(relay, *places, way="--pair-dial"))
-        read = stack.enter_context(near.stats())
-        assert "does not say who it is" in dialled(read, other)["detour"]
-
-
-@pytest.mark.usefixtures("with_tls")
 def test_a_worker_listens_wherever_it_can(relay: Path, tmp_path: Path) -> None:
     # An address of documentation: nobody's.
     nowhere = ("--listen", "127.0.0.1:0", "--listen", "192.0.2.1:1")
@@ -325,9 +195,3 @@ def test_a_worker_listens_wherever_it_can(relay: Path, tmp_path: Path) -> None:
     done = run(relay, *WORKER, "--listen", "127.0.0.1:0", "--listen", "192.0.2.1:1")
     assert done.returncode == 1
     assert "can be reached by others" in done.stderr
-
-
-def test_an_id_that_is_none_is_refused(relay: Path) -> None:
-    done = run(relay, *HEAD, "--pair-dial", "unix:/x", "--id", "5")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--id needs 32 hexadecimal digits" in done.stderr

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -28,24 +27,6 @@ from tests.native.relaying import (
 
 ASK_MEMORY = request(GET_DEVICE_MEMORY, bytes(4))
 MEMORY = reply(bytes(16))
-
-
-def test_a_request_without_an_answer_is_shown_with_its_age(
-    head: Relay, worker: Worker
-) -> None:
-    with head.connect() as client, worker.accept() as peer, head.stats() as stats:
-        greet(client, peer)
-        exchange(client, peer, ASK_MEMORY, MEMORY)
-        assert stats.snapshot(connected=True)["unanswered_ms"] is None
-        asked = time.monotonic()
-        client.sendall(ASK_MEMORY)
-        seen = stats.until(lambda line: bool(line.get("unanswered_ms")))
-        assert 1000 <= seen["unanswered_ms"] < 1000 * (time.monotonic() - asked) + 1
-        later = stats.until(lambda line: line.get("unanswered_ms", 0) > 1400)
-        assert later["mode"] == "metered"
-        peer.sendall(MEMORY)
-        assert receive(client, len(MEMORY)) == MEMORY
-        stats.snapshot(unanswered_ms=None)
 
 
 def test_many_commands_at_once_are_all_obeyed(head: Relay) -> None:

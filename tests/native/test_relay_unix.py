@@ -10,15 +10,11 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import pytest
-
-from tests.kit.models import write_llama
 from tests.kit.waiting import PATIENCE_S
 from tests.native.relaying import (
     BUFFER_GET_BASE,
     GET_TENSOR,
     TENSOR_BYTES,
-    Relay,
     graph,
     greet,
     in_thread,
@@ -28,36 +24,9 @@ from tests.native.relaying import (
     running,
     tensor,
 )
-from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
 
 BUFFER_BYTES = 1 << 16
 SET_TENSOR, ADD, NAME_AT = 6, 2, 228
-
-
-def pump(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(BUFFER_BYTES):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-
-
-def lead(path: Path, port: int) -> socket.socket:
-    """A Unix socket that leads to a port of ours, as a tunnel's near end does."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    listener.listen()
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = listener.accept()
-                far = socket.create_connection(("127.0.0.1", port))
-                far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                in_thread(partial(pump, near, far))
-                in_thread(partial(pump, far, near))
-
-    in_thread(serve)
-    return listener
 
 
 def test_a_worker_behind_a_unix_socket(relay: Path, tmp_path: Path) -> None:
@@ -124,47 +93,3 @@ def test_the_rate_behind_a_tunnel_is_that_of_bulks(relay: Path, tmp_path: Path) 
 def set_tensor(count: int) -> bytes:
     named = tensor()[:NAME_AT] + b"RPC0#embd#0"
     return request(SET_TENSOR, named.ljust(TENSOR_BYTES, b"\0") + bytes(9 + count))
-
-
-def test_no_socket_there_is_said_at_once(relay: Path, tmp_path: Path) -> None:
-    with running(relay, f"unix:{tmp_path / 'no'}", tmp_path / "w.sock") as head:
-        before = time.monotonic()
-        with contextlib.suppress(ConnectionError), head.connect() as client:
-            client.sendall(request(0))
-            assert receive(client, 1) == b""
-        assert time.monotonic() - before < 5
-        assert f"cannot reach the worker at unix:{tmp_path / 'no'}" in log_of(head)
-
-
-def log_of(head: Relay) -> str:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (text := head.log.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return text
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
-def test_the_same_tokens_through_a_unix_socket(
-    relay: Path, tmp_path: Path, version: str
-) -> None:
-    model = tmp_path / "small.gguf"
-    write_llama(model, n_layer=8, n_embd=128, n_ff=256)
-    with ExitStack() as stack:
-        worker = start_worker(stack, engine(version), tmp_path / "worker.log")
-        with server(version, model, [worker], tmp_path / "direct.log") as url:
-            direct = complete(url)
-        stack.enter_context(lead(tmp_path / "tunnel", worker))
-        upstream = f"unix:{tmp_path / 'tunnel'}"
-        head = stack.enter_context(running(relay, upstream, tmp_path / "w.sock"))
-        with server(version, model, [head.port], tmp_path / "relayed.log") as url:
-            relayed = complete(url)
-            with head.stats() as stats:
-                seen = stats.snapshot(connected=True)
-    assert relayed == direct
-    assert len(direct) == 32
-    assert (seen["mode"], seen["protocol"]) == ("metered", version)
-
-
-def complete(url: str) -> list[int]:
-    return Cluster(url).complete(SHORT_PROMPT, 32)

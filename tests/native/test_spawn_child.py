@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -182,12 +181,3 @@ def test_children_of_it_share_its_group(spawner: Spawner) -> None:
     assert os.getpgid(int(child.log)) == child.pid
     os.killpg(child.pid, signal.SIGKILL)
     assert child.ended()["signal"] == signal.SIGKILL
-
-
-def test_a_closed_terminal_stream_is_no_obstacle(spawner: Spawner) -> None:
-    argv = spawner.argv(["sh", "-c", "echo fine"], "p", [])
-    subprocess.run(
-        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *argv], timeout=20, check=True
-    )
-    log = spawner.folder / "p/log"
-    wait_until(lambda: log.exists() and log.read_text() == "fine\n", "the log")

@@ -102,8 +102,6 @@ def test_no_mouse_leaves_it_to_the_terminal(
 
 
 class Terminal:
-    """Says that it is one."""
-
     def isatty(self) -> bool:
         return True
 

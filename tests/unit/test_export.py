@@ -18,7 +18,6 @@ from tui.flows.chat_export import markdown_text, write_export
 
 @pytest.fixture
 def desktop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A desktop whose clipboard is a file."""
     for name in ("SSH_CONNECTION", "WAYLAND_DISPLAY", "DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.platform", "linux")

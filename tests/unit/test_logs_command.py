@@ -17,8 +17,6 @@ LOG = "".join(
 
 @pytest.fixture(autouse=True)
 def server_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A controller that has one long log."""
-
     async def names(cluster: str) -> list[str]:
         return ["llama-server"]
 

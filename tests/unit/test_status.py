@@ -233,8 +233,6 @@ def test_what_one_cannot_tell_is_not_told_of_all() -> None:
 
 
 class Busy:
-    """A controller in which a cluster of some name serves."""
-
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
 

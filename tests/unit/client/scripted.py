@@ -84,7 +84,6 @@ class ScriptedController:
         self.now[name] = msgspec.structs.replace(old, seq=old.seq + 1, **changes)
 
     def application(self) -> web.Application:
-        """Its API."""
         app = web.Application(middlewares=[outlives_its_asker, errors_as_values])
         app.add_routes(
             [

@@ -293,20 +293,6 @@ async def test_a_peer_that_cannot_be_reached_is_tried_again(home: Path) -> None:
     assert controllers_of(home) == [controller]
 
 
-async def test_commands_of_a_frozen_controller_end(home: Path, paths: Paths) -> None:
-    """On a real one, stopped in its tracks."""
-    await command("peers", "list")
-    (frozen,) = controllers_of(home)
-    frozen.send_signal(signal.SIGSTOP)
-    try:
-        asked = (("status",), ("down",), UP)
-        for told in await asyncio.gather(*(command(*args) for args in asked)):
-            assert told.code == 1
-            assert f"pid {frozen.pid}) was silent" in told.err
-    finally:
-        frozen.send_signal(signal.SIGCONT)
-
-
 async def test_an_interrupted_launch_leaves_no_controller(
     home: Path, paths: Paths
 ) -> None:

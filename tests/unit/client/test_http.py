@@ -14,8 +14,6 @@ from backends.client import http
 
 @pytest.fixture
 async def socket(tmp_path: Path) -> AsyncIterator[Path]:
-    """A server that echoes, streams lines, and breaks off."""
-
     async def echo(request: web.Request) -> web.Response:
         return web.Response(body=await request.read(), status=201)
 

@@ -500,8 +500,6 @@ def test_where_settings_cannot_be_read_no_chat_is_written(tmp_path: Path) -> Non
 
 
 class _Readers:
-    """Read the settings of one file."""
-
     def __init__(self, file: Path) -> None:
         self._file = file
 

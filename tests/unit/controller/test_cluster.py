@@ -9,29 +9,11 @@ from typing import cast
 import msgspec
 import pytest
 
-from backends.controller.gateway import ApiPorts
 from backends.controller.journal import Goal, Journal, Record
 from backends.controller.processes import ProcessBook
 from backends.controller.stopping import ClusterProcesses
-from backends.errors import ControllerError
 from backends.gateway.access import ApiSettings
-from backends.state import Plan
 from tests.kit.clusters import Stage, plan_on
-
-
-@pytest.mark.parametrize("later", [plan_on("local"), None])
-async def test_who_asked_last_holds_however_long_another_is_checked(
-    tmp_path: Path, later: Plan | None
-) -> None:
-    cluster = Stage(tmp_path).cluster
-    before = await cluster.want(plan_on("local"))
-    number = cluster.order.number()
-    held = await cluster.want(later)
-    with pytest.raises(ControllerError, match="came after this launch"):
-        await cluster.want(plan_on("ada"), number=number)
-    assert cluster.goal == held
-    assert (held == before) is (later is not None)
-    assert (await cluster.want(plan_on("ada"))).plan == plan_on("ada")
 
 
 async def test_the_same_plan_with_other_settings_is_another_goal(
@@ -47,17 +29,6 @@ async def test_the_same_plan_with_other_settings_is_another_goal(
     record = Journal(tmp_path / "default.json").load()
     assert (record.secret, record.server) == ("5a", "7@1.0")
     assert record.before == goal
-
-
-def test_clusters_do_not_choose_the_same_port() -> None:
-    ports = ApiPorts()
-    assert ports.choose("a", 8090)
-    assert not ports.choose("b", 8090)
-    assert ports.candidates("a", 8090)[0] == 8090
-    assert ports.choose("b", 8091)
-    assert ports.candidates("b", 8090)[:2] == [8091, 8090]
-    ports.release("a")
-    assert ports.owner(8090) is None
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,6 @@ DATA = Path(__file__).parents[1] / "engine" / "data"
 
 
 class Shelf:
-    """A host with one log."""
-
     def __init__(self, log: str) -> None:
         self._log = log
 

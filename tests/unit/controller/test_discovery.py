@@ -47,8 +47,6 @@ PLAN = Plan(
 
 
 class Able:
-    """A machine that can do everything, and what runs on it."""
-
     features = (*CAN_PAIR, CAN_SEAL, CAN_COMPRESS)
     run_dir = "/run/dllm"
     transport = Transport.LOCAL

@@ -211,8 +211,6 @@ DAY_S = 86_400.0
 
 
 class Clock:
-    """Says what time it is, also to files."""
-
     def __init__(self) -> None:
         self.now = NOW
 
@@ -227,8 +225,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 def add(tmp_path: Path, clock: Clock) -> Callable[..., EventFiles]:
-    """Appends an event, as a controller at that time would."""
-
     def add(number: int, text: str = "something happened") -> EventFiles:
         files = EventFiles(tmp_path, clock)
         at = datetime.fromtimestamp(clock.now, UTC)

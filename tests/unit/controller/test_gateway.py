@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,96 +14,26 @@ from msgspec.structs import replace
 
 from backends.config import Config
 from backends.controller import gateway as module
-from backends.controller.deaths import DEATHS_MAX
 from backends.controller.event_log import EventFiles, EventLog
 from backends.controller.event_recorders import EventRecorder
 from backends.controller.gateway import ApiPortTaken, Gateway
 from backends.controller.snapshot_store import SnapshotStore
-from backends.errors import DllmError
 from backends.gateway.access import Access
 from backends.gateway.target import PORT_TAKEN, Target, gateway_argv
-from backends.machines.agent import ProcessRecord, ProcessSpec
-from backends.state import ProcessRole, ProcessState
 from backends.state.snapshots import RequestCounts
+from tests.kit.machines import Cast
 from tests.kit.waiting import until
 from tests.unit.planning.machines import ADA, PLAIN, plan_for
 
 PLAN = plan_for(PLAIN, ADA, peers=("ada",))
 
 
-class Host:
-    """A machine that runs one process, if the port is free."""
-
-    def __init__(self) -> None:
-        self.seen: tuple[ProcessRecord, ...] = ()
-        self.taken: set[int] = set()
-        self.taken_for_a_moment: set[int] = set()
-        self.started = 0
-        self._told: Callable[[], None] = lambda: None
-
-    def get(self, name: str) -> Host:
-        return self
-
-    @property
-    def host(self) -> Host:
-        return self
-
-    def subscribe(self, told: Callable[[], None]) -> Callable[[], None]:
-        self._told = told
-        return lambda: None
-
-    async def start(self, spec: ProcessSpec) -> ProcessRecord:
-        self.started += 1
-        lost = spec.port in self.taken or spec.port in self.taken_for_a_moment
-        ended = ProcessState.EXITED if lost else ProcessState.RUNNING
-        record = ProcessRecord(
-            name=spec.name,
-            role=ProcessRole.GATEWAY,
-            state=ended,
-            pid=self.started,
-            argv=spec.argv,
-            port=spec.port,
-            digest=spec.digest,
-            exit_code=PORT_TAKEN if lost else None,
-        )
-        self.seen = (record,)
-        return record
-
-    def die(self) -> None:
-        (record,) = self.seen
-        self.seen = (replace(record, state=ProcessState.EXITED, exit_signal=9),)
-        self._told()
-
-    @property
-    def runs_at(self) -> int | None:
-        alive = [record.port for record in self.seen if record.alive]
-        return alive[0] if alive else None
-
-    async def stop(self, name: str, grace_s: float) -> None:
-        self.seen = ()
-
-    async def remove(self, name: str) -> None:
-        self.seen = ()
-
-    async def record(self, name: str) -> ProcessRecord | None:
-        return self.seen[0] if self.seen else None
-
-    async def listens(self, pid: int, port: int) -> bool:
-        return self.runs_at == port
-
-    async def port_owner(self, port: int) -> str | None:
-        return "nc (pid 1)" if port in self.taken else None
-
-    async def read_log(self, name: str, offset: int, limit: int) -> Any:
-        return type("Chunk", (), {"text": ""})
-
-
-def made(host: Host, folder: Path) -> Gateway:
+def made(folder: Path, cast_: Cast | None = None) -> Gateway:
     recorder = EventRecorder(EventLog(EventFiles(folder / "events")), "default")
     socket = folder / "g.sock"
     return Gateway(
         "default",
-        cast("Any", host),
+        cast("Any", cast_ or Cast()),
         SnapshotStore(Config),
         recorder,
         socket,
@@ -112,33 +41,14 @@ def made(host: Host, folder: Path) -> Gateway:
     )
 
 
-async def test_it_is_started_again_also_after_it_had_to_move(tmp_path: Path) -> None:
-    host, told = Host(), list["DllmError"]()
-    gateway = made(host, tmp_path)
-    keeping = asyncio.create_task(gateway.keep(told.append))
-    await gateway.stand(8090)
-    await gateway.stand(8090)
-    assert host.started == 1
-    host.die()
-    await until(lambda: host.runs_at == 8090)
-    host.taken.add(8090)
-    host.die()
-    await until(lambda: told)
-    assert "Port 8090 is in use by nc" in str(told[0])
-    await gateway.stand(8091)
-    host.die()
-    await until(lambda: host.runs_at == 8091)
-    assert len(told) == 1
-    keeping.cancel()
-    await asyncio.gather(keeping, return_exceptions=True)
-    await gateway.let_go()
-
-
-async def test_a_port_that_was_taken_for_a_moment_was_taken(tmp_path: Path) -> None:
-    host = Host()
-    host.taken_for_a_moment.add(8090)
+async def test_a_port_that_was_taken_for_a_moment_was_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = Cast()
+    machines.dying["api-gateway"] = [""]
+    monkeypatch.setattr(module, "PORT_TAKEN", 1)
     with pytest.raises(ApiPortTaken, match="Port 8090 is in use by another program"):
-        await made(host, tmp_path).stand(8090)
+        await made(tmp_path, machines).stand(8090)
 
 
 def test_one_whose_port_is_taken_ends_with_that(tmp_path: Path) -> None:
@@ -150,24 +60,6 @@ def test_one_whose_port_is_taken_ends_with_that(tmp_path: Path) -> None:
     assert ended.returncode == PORT_TAKEN
 
 
-async def test_one_that_dies_again_and_again_is_left(tmp_path: Path) -> None:
-    host, told = Host(), list["DllmError"]()
-    gateway = made(host, tmp_path)
-    keeping = asyncio.create_task(gateway.keep(told.append))
-    await gateway.stand(8090)
-    for _ in range(DEATHS_MAX - 1):
-        host.die()
-        await until(lambda: host.runs_at)
-        await asyncio.sleep(0)
-    host.die()
-    await until(lambda: told)
-    assert told[0].failure().process == "api-gateway"
-    assert host.runs_at is None
-    keeping.cancel()
-    await asyncio.gather(keeping, return_exceptions=True)
-    await gateway.let_go()
-
-
 def targets(gateway: Gateway) -> list[Target]:
     told: list[Target] = []
     link: Any = SimpleNamespace(tell=told.append)
@@ -176,7 +68,7 @@ def targets(gateway: Gateway) -> list[Target]:
 
 
 async def test_a_model_is_told_from_others_of_its_name(tmp_path: Path) -> None:
-    gateway = made(Host(), tmp_path)
+    gateway = made(tmp_path)
     told = targets(gateway)
     plans = [
         PLAN,
@@ -207,11 +99,8 @@ async def test_what_waited_before_this_controller_is_not_told_again(
     recorder.held = lambda before, after: told.append(  # type: ignore[method-assign]
         f"{after.held - before.held} {after.held_longest_s}"
     )
-    machines = cast("Any", Host())
-    socket = tmp_path / "g.sock"
-    gateway = Gateway(
-        "default", machines, SnapshotStore(Config), recorder, socket, lambda: 0.0
-    )
+    gateway = made(tmp_path)
+    gateway._recorder = recorder
     gateway._counted(RequestCounts(waiting=2, held=500))
     gateway._counted(RequestCounts(waiting=0, held=502, held_longest_s=0.2))
     gateway._counted(RequestCounts(waiting=0, held=502, held_longest_s=0.9))
@@ -230,7 +119,7 @@ def drained(gateway: Gateway, in_flight: int, fragile: int = 0) -> RequestCounts
 
 
 async def test_answers_end_before_another_plan_takes_the_place(tmp_path: Path) -> None:
-    gateway = made(Host(), tmp_path)
+    gateway = made(tmp_path)
     assert await gateway.let_end(PLAN, 60.0) == 0, "nothing serves"
     told = targets(gateway)
     gateway.serves(PLAN, 1, "one", 1.0)
@@ -250,41 +139,8 @@ async def test_answers_end_before_another_plan_takes_the_place(tmp_path: Path) -
     assert await gateway.let_end(other, 0.01) == 1
 
 
-async def test_another_controller_lets_end_what_one_began_to(tmp_path: Path) -> None:
-    host = Host()
-    first, second, late = (made(host, tmp_path) for _ in range(3))
-    assert first.served is None
-    await first.stand(8090)
-    first.serves(PLAN, 1, "one", 1.0)
-    served = first.served
-    assert served is not None
-    told = targets(second)
-    second.take_up(served)
-    ending = asyncio.create_task(second.let_end(PLAN, 60.0))
-    await until(lambda: told)
-    assert told == [replace(served.target, drains=True)]
-    drained(second, in_flight=1, fragile=1)
-    await asyncio.sleep(0.01)
-    assert not ending.done()
-    drained(second, in_flight=1)
-    assert await asyncio.wait_for(ending, 5) == 0
-    host.die()
-    late.take_up(served)
-    assert await asyncio.wait_for(late.let_end(PLAN, 60.0), 5) == 0
-
-
-async def test_after_trouble_nothing_is_waited_for(tmp_path: Path) -> None:
-    gateway = made(Host(), tmp_path)
-    told = targets(gateway)
-    gateway.serves(PLAN, 1, "one", 1.0)
-    gateway._counted(RequestCounts(in_flight=3, fragile=2))
-    gateway.holds(PLAN, 1.0)
-    assert await gateway.let_end(PLAN, 60.0) == 0
-    assert not any(target.drains for target in told)
-
-
 async def test_a_drain_outlasts_what_serves(tmp_path: Path) -> None:
-    gateway = made(Host(), tmp_path)
+    gateway = made(tmp_path)
     told = targets(gateway)
     gateway.serves(PLAN, 1, "one", 1.0)
     gateway.drain(True)

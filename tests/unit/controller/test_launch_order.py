@@ -53,8 +53,6 @@ class Checks:
     async def launching(
         self, client: TestClient[Any, Any], holder: str = ""
     ) -> asyncio.Task[ClientResponse]:
-        """A launch on ada that is being checked."""
-
         async def answer() -> ClientResponse:
             body = launch(plan_on("ada"), holder)
             return await client.post("/launch", data=body)

@@ -31,8 +31,6 @@ from backends.state import (
 
 
 class Tunnel(PlainTransport):
-    """A way that can break, and remembers that it was closed."""
-
     closed = 0
 
     async def close(self) -> None:
@@ -45,8 +43,6 @@ class Tunnel(PlainTransport):
 
 
 class Opener:
-    """Opens tunnels and keeps them."""
-
     def __init__(self) -> None:
         self.tunnels: list[Tunnel] = []
 

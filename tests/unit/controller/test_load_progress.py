@@ -21,8 +21,6 @@ PLAN = Plan(model="m", split=make_split(2, ["a/CPU", "b/CPU"], [1, 2]), workers=
 
 
 class Relays:
-    """Bytes that two relays carried, and a clock."""
-
     def __init__(self) -> None:
         self.carried = {"a": 1 * MIB, "b": 0}
         self.now = 0.0

@@ -31,8 +31,6 @@ PLAN = plan_for(PLAIN, BOB, workers=1, peers=("bob",))
 
 
 class Engineless:
-    """Reads one model, and finds no engine."""
-
     async def model(self, path: str) -> ModelInfo:
         if path != MODEL.path:
             raise ModelError(f"There is no {path}")
@@ -88,8 +86,6 @@ async def test_nothing_is_held_by_what_will_not_run() -> None:
 
 
 class Tells:
-    """A machine whose memory can be read, or not."""
-
     def __init__(self, name: str, memory: Device | Exception | None) -> None:
         self.name = name
         self._memory = memory

@@ -21,8 +21,6 @@ from backends.state import ProcessRole, ProcessState
 
 
 class Agent:
-    """Tells of one process to whoever listens."""
-
     def __init__(self, name: str) -> None:
         self.told: list[Callable[[], None]] = []
         self.state, self.is_frozen = ProcessState.RUNNING, False
@@ -47,8 +45,6 @@ class Agent:
 
 
 class Machines:
-    """Some machines that are all connected."""
-
     def __init__(self, **agents: Agent) -> None:
         self.agents = agents
 

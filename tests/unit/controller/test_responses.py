@@ -106,8 +106,6 @@ async def server(
 
 
 async def leave(server: Server, path: str) -> None:
-    """Ask, and go away in the middle of the answer."""
-
     async def ask() -> None:
         async with http.request(server.socket, "POST", path) as response:
             await response.read()

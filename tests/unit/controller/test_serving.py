@@ -23,8 +23,6 @@ BUSY = "0.01.000.000 I slot launch_slot_: id  0 | task 10 | processing task\n"
 
 
 class LogHost:
-    """A host with one log."""
-
     def __init__(self) -> None:
         self.log = IDLE
         self.gone = False

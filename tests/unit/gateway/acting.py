@@ -42,7 +42,6 @@ class Actor:
         self.answer = ANSWER
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request."""
         body = await request.json()
         self.asked.append((request.path, body))
         if request.path == "/tokenize":

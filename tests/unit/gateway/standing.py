@@ -39,8 +39,6 @@ async def upstream(handler: Handler) -> AsyncIterator[int]:
 
 
 class Stage:
-    """A gateway, and a client of it."""
-
     def __init__(self, proxy: Proxy, url: str, client: aiohttp.ClientSession) -> None:
         self.proxy = proxy
         self.url = url
@@ -61,7 +59,6 @@ class Stage:
             return answer.status, await answer.read()
 
     async def until(self, **counts: int) -> None:
-        """Wait until the counters says so."""
         await until(
             lambda: all(
                 getattr(self.proxy.counters.counts, name) == count

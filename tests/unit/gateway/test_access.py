@@ -149,8 +149,6 @@ def test_files_of_tls_that_cannot_be_used(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def standing(access: Access) -> AsyncIterator[int]:
-    """The port of a server that answers."""
-
     async def answer(request: web.BaseRequest) -> web.Response:
         return web.Response(text="here")
 
@@ -209,7 +207,6 @@ def test_a_certificate_is_renewed_only_as_a_whole(
 
 
 def serial(context: ssl.SSLContext) -> int:
-    """The number of the certificate that a client is shown."""
     there, here = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = context.wrap_bio(there, here, server_side=True)
     asking = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -69,7 +69,6 @@ class Guarded:
 
 @asynccontextmanager
 async def guarded(folder: Path) -> AsyncIterator[Guarded]:
-    """A gateway that can be reached from elsewhere."""
     file = folder / "keys.json"
     access = Access(host="0.0.0.0", keys=str(file), body_bytes_max=BODY_BYTES_MAX)
     async with gateway(access) as stage:

@@ -32,7 +32,6 @@ def events(raw: bytes) -> list[dict[str, Any]]:
 
 
 def text_of(raw: bytes) -> str:
-    """The text of an answer."""
     found = ""
     for event in events(raw):
         found += event.get("content", "")

@@ -53,8 +53,6 @@ async def listening(socket: Path) -> AsyncIterator[Proxy]:
 
 
 class Port:
-    """A gateway that answers everything with its name."""
-
     def __init__(self, name: str, socket: Path, port: int = 0) -> None:
         async def answer(request: web.BaseRequest) -> web.Response:
             return web.Response(text=name)

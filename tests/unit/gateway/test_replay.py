@@ -52,7 +52,6 @@ class Teller:
         )
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request."""
         self.asked.append(await request.json())
         response = await stream_of(request)
         for event in self.events(request.path)[: self.breaks_at]:

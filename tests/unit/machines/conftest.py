@@ -43,7 +43,6 @@ async def open_host() -> AsyncIterator[Callable[..., AgentSession]]:
 
 @pytest.fixture
 def host(open_host: Callable[..., AgentSession], run_dir: Path) -> AgentSession:
-    """The machine under test."""
     return open_host(run_dir)
 
 
@@ -57,7 +56,6 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shell(home: Path) -> LocalShell:
-    """The peer."""
     return LocalShell(home)
 
 
@@ -90,5 +88,4 @@ def engine(tmp_path: Path) -> EngineInfo:
 
 @pytest.fixture
 def works() -> list[PeerWork]:
-    """What was reported."""
     return []

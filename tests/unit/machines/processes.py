@@ -59,22 +59,18 @@ def spec(
     argv: tuple[str, ...] = SLEEPER,
     role: ProcessRole = ProcessRole.OTHER,
 ) -> ProcessSpec:
-    """A process to start."""
     return ProcessSpec(name=name, role=role, argv=argv)
 
 
 def python(code: str, *args: str) -> tuple[str, ...]:
-    """The command line that runs some Python."""
     return (sys.executable, "-c", code, *args)
 
 
 def shell(code: str) -> tuple[str, ...]:
-    """The command line that runs some shell."""
     return ("sh", "-c", code)
 
 
 def executable(path: Path, text: str) -> Path:
-    """A program made of some text."""
     path.write_text(text)
     path.chmod(0o755)
     return path
@@ -95,7 +91,6 @@ def stray_in_a_lost_session() -> tuple[int, int]:
 
 
 async def first_line(host: AgentSession, name: str = "p") -> str:
-    """The first line a process prints."""
     deadline = time.monotonic() + PATIENCE_S
     while "\n" not in (text := (await host.read_log(name, 0, 4096)).text):
         assert time.monotonic() < deadline, "it printed nothing"
@@ -104,7 +99,6 @@ async def first_line(host: AgentSession, name: str = "p") -> str:
 
 
 async def wait_ended(host: AgentSession, name: str = "p") -> None:
-    """Wait until a process has ended."""
     deadline = time.monotonic() + PATIENCE_S
     while (record := await host.record(name)) is not None and record.alive:
         assert time.monotonic() < deadline, "it did not end"
@@ -112,7 +106,6 @@ async def wait_ended(host: AgentSession, name: str = "p") -> None:
 
 
 def exists(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -120,7 +113,6 @@ def exists(pid: int) -> bool:
 
 
 def kill_family_of(run_dir: Path) -> None:
-    """End whatever a test left running."""
     kill_all(_family_of(run_dir))
 
 

@@ -73,7 +73,6 @@ class Project:
         )
 
     async def make(self) -> None:
-        """Build it there."""
         tools = await tools_of(self.shell)
         toolchain = provisioning.toolchain_of(tools, System(), "x", 2)
         await build(
@@ -88,7 +87,6 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path: Path, shell: LocalShell) -> Project:
-    """The project."""
     folder = tmp_path / "project"
     folder.mkdir()
     return Project(folder, shell)

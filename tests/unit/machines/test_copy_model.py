@@ -30,7 +30,6 @@ NAME = 'it\'s a "model" $x.gguf'
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model here."""
     path = tmp_path / "here" / NAME
     path.parent.mkdir()
     path.write_bytes(random.Random(1).randbytes(SIZE))
@@ -39,8 +38,6 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def copy(shell: LocalShell, works: list[PeerWork]) -> Copy:
-    """Copy a model to the peer."""
-
     async def call(source: Path, **more: str) -> tuple[str, ...]:
         return await copy_model(shell, source, report=works.append, **more)
 
@@ -49,7 +46,6 @@ def copy(shell: LocalShell, works: list[PeerWork]) -> Copy:
 
 @pytest.fixture
 def there(home: Path) -> Path:
-    """Where the model is to be on the peer."""
     return home / ".models" / NAME
 
 
@@ -58,7 +54,6 @@ def part_of(there: Path) -> Path:
 
 
 async def break_off(copy: Copy, model: Path, works: list[PeerWork]) -> None:
-    """Cancel a copy while it sends."""
     works.clear()
     running = asyncio.create_task(copy(model))
     while not (running.done() or any(work.progress for work in works)):

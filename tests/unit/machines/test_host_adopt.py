@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.errors import HostError
 from backends.machines.agent import ProcessSpec
 from backends.state import ProcessRole, ProcessState
 from tests.unit.machines.processes import (
@@ -170,32 +169,6 @@ async def test_a_damaged_record_hides_nothing_else(
     assert [record.name for record in await host.records()] == ["good"]
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-async def test_a_damaged_exit_status_is_an_unknown_one(
-    host: AgentSession, run_dir: Path, damage: bytes
-) -> None:
-    await host.start(spec(argv=shell("exit 3")))
-    await wait_ended(host)
-    await host.stop("p")
-    (run_dir / "p/exit.json").write_bytes(damage)
-    record = await host.record("p")
-    assert record is not None
-    assert (record.alive, record.exit_code) == (False, None)
-
-
-async def test_an_exit_status_of_another_process_does_not_count(
-    host: AgentSession, run_dir: Path
-) -> None:
-    await host.start(spec(argv=shell("exit 3")))
-    await wait_ended(host)
-    await host.stop("p")
-    path = run_dir / "p/exit.json"
-    path.write_text(path.read_text().replace('"pid":', '"pid":9'))
-    record = await host.record("p")
-    assert record is not None
-    assert record.exit_code is None
-
-
 async def test_what_another_version_wrote_is_read(
     host: AgentSession, run_dir: Path
 ) -> None:
@@ -206,26 +179,6 @@ async def test_what_another_version_wrote_is_read(
     record = await host.record("p")
     assert record is not None
     assert (record.alive, record.role, record.port) == (True, ProcessRole.OTHER, None)
-
-
-async def test_other_things_in_the_run_directory_are_passed_over(
-    host: AgentSession, run_dir: Path
-) -> None:
-    await host.start(spec())
-    (run_dir / "a file").write_text("")
-    (run_dir / ".hidden").mkdir()
-    (run_dir / "empty").mkdir()
-    (run_dir / "dangling").symlink_to(run_dir / "nowhere")
-    assert [record.name for record in await host.records()] == ["p"]
-    assert await host.record("empty") is None
-
-
-async def test_a_run_directory_that_is_a_file(
-    tmp_path: Path, open_host: OpenHost
-) -> None:
-    os.symlink("/dev/null", tmp_path / "run")
-    with pytest.raises(HostError, match="null cannot be read"):
-        await open_host(tmp_path / "run").records()
 
 
 async def test_arguments_that_are_no_text_can_be_shown(host: AgentSession) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import signal
@@ -98,17 +97,6 @@ async def test_what_another_one_does_is_told(
     shutil.rmtree(run_dir)
     await until(lambda: names(host) == [], "the loss of everything")
     await other.stop("default/w")
-
-
-async def test_a_killed_supervisor_hides_no_end(
-    host: AgentSession, run_dir: Path
-) -> None:
-    started = await host.start(spec())
-    record = json.loads((run_dir / "p/process.json").read_text())
-    os.kill(record["supervisor_pid"], signal.SIGKILL)
-    os.kill(started.pid, signal.SIGKILL)
-    await until(lambda: not host.seen[0].alive, "the end")
-    assert (host.seen[0].exit_code, host.seen[0].exit_signal) == (None, None)
 
 
 async def test_stopping_is_seen(host: AgentSession) -> None:

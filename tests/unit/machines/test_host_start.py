@@ -254,25 +254,6 @@ async def test_names_cannot_lead_elsewhere(host: AgentSession, name: str) -> Non
         await host.remove(name)
 
 
-async def test_many_start_at_once(host: AgentSession) -> None:
-    specs = [spec(f"p{number:02}") for number in range(40)]
-    started = await asyncio.gather(*(host.start(one) for one in specs))
-    records = await host.records()
-    assert [record.name for record in records] == [one.name for one in specs]
-    assert {record.pid for record in records} == {record.pid for record in started}
-    await asyncio.gather(*(host.stop(one.name) for one in specs))
-    assert not any(record.alive for record in await host.records())
-
-
-async def test_one_of_many_starts_of_one_name_wins(host: AgentSession) -> None:
-    results = await asyncio.gather(
-        *(host.start(spec()) for _ in range(10)), return_exceptions=True
-    )
-    errors = [result for result in results if isinstance(result, BaseException)]
-    assert len(errors) == 9
-    assert all(isinstance(error, HostError) for error in errors)
-
-
 async def test_a_start_that_is_cancelled_is_whole_or_not_at_all(
     host: AgentSession,
 ) -> None:

@@ -105,19 +105,6 @@ async def test_a_grace_beyond_all_clocks_is_a_long_one(host: AgentSession) -> No
     assert record.exit_code == 4
 
 
-async def test_it_is_seen_stopping_meanwhile(host: AgentSession) -> None:
-    await host.start(spec(argv=python(IGNORES_TERM)))
-    await first_line(host)
-    stop = asyncio.create_task(host.stop("p", grace_s=0.5))
-    states = set()
-    while not stop.done():
-        record = await host.record("p")
-        assert record is not None
-        states.add(record.state)
-    assert ProcessState.STOPPING in states
-    assert (await stop) is not None
-
-
 async def test_a_stopped_process_hears_term(host: AgentSession) -> None:
     started = await host.start(spec())
     os.kill(started.pid, signal.SIGSTOP)
@@ -255,17 +242,6 @@ async def test_a_killed_supervisor_makes_no_difference_but_the_exit_status(
     assert ended is not None
     assert (ended.alive, ended.exit_code, ended.exit_signal) == (False, None, None)
     assert not exists(started.pid)
-
-
-async def test_the_loop_goes_on_during_a_stop(host: AgentSession) -> None:
-    await host.start(spec(argv=python(IGNORES_TERM)))
-    await first_line(host)
-    stop = asyncio.create_task(host.stop("p", grace_s=0.3))
-    longest, last = 0.0, time.monotonic()
-    while not stop.done():
-        await asyncio.sleep(0.001)
-        longest, last = max(longest, time.monotonic() - last), time.monotonic()
-    assert longest < 1
 
 
 async def test_removing_right_after_a_kill(host: AgentSession, run_dir: Path) -> None:

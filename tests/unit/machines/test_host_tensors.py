@@ -41,7 +41,6 @@ def model(tmp_path: Path) -> Path:
 
 
 def aged(file: Path, at_s: int = LONG_AGO_S) -> Path:
-    """The file, as if it had been written long ago."""
     os.utime(file, (at_s, at_s))
     return file
 
@@ -60,7 +59,6 @@ def write_types(file: Path) -> None:
 
 
 def write_part(file: Path, number: int, parts: int) -> None:
-    """A part of a split model, with one tensor."""
     writer = gguf.GGUFWriter(file, "llama")
     writer.add_uint16("split.no", number - 1)
     writer.add_uint16("split.count", parts)
@@ -82,7 +80,6 @@ def kept_in(cache: Path) -> Path:
 
 
 def flip(file: Path, place: int) -> None:
-    """Change one bit."""
     data = bytearray(file.read_bytes())
     data[place] ^= 1
     file.write_bytes(data)

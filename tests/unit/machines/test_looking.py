@@ -50,8 +50,6 @@ else:
 
 
 class Looks:
-    """Looks at the peer, one after another."""
-
     def __init__(self, peer: LocalPeer, folder: Path, **config: Any) -> None:
         shell = cast("Any", peer.connection)
         paths = paths_in(folder)
@@ -76,7 +74,6 @@ def calls(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def engine(tmp_path: Path, calls: Path) -> Path:
-    """An engine on the peer."""
     folder = tmp_path / "engine"
     folder.mkdir()
     write_engine(folder, calls)

@@ -50,7 +50,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def readers(tmp_path: Path) -> Readers:
-    """Readers of nobody."""
     return Readers(
         Paths(
             config_dir=tmp_path,

@@ -50,14 +50,10 @@ class Clumsy:
 
 
 class Config:
-    """Settings with one peer."""
-
     peers = {"ada": PeerConfig(ssh="ada")}
 
 
 class Readers:
-    """All that the roster reads."""
-
     def settings(self) -> Config:
         return Config()
 

@@ -43,7 +43,6 @@ MODEL = model_of()
 
 
 def device(machine: str, name: str, free_bytes: int = GIB) -> Device:
-    """One device of a machine; CPUs are told by their name."""
     return Device(
         id=f"{machine}/{name}",
         name=name,
@@ -54,7 +53,6 @@ def device(machine: str, name: str, free_bytes: int = GIB) -> Device:
 
 
 def peer(name: str, *devices: str | Device, state: PeerState = PeerState.READY) -> Peer:
-    """A machine reached over SSH."""
     return Peer(
         name=name,
         state=state,
@@ -86,7 +84,6 @@ BARE = Peer(
 
 
 def engine(machine: str) -> Engine:
-    """One that a machine has, in a folder of the machine's name."""
     info = EngineInfo(
         directory=f"/{machine}",
         server_path=f"/{machine}/llama-server",

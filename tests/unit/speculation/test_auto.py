@@ -68,8 +68,6 @@ ADA_LINK = Link(worker="ada", rtt_ms=3.0)
 
 
 class Events:
-    """The event log."""
-
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.failures: list[str] = []
@@ -123,7 +121,6 @@ class Stage:
         return Measured(self.rates[self.draft], acceptance)
 
     def begins(self, plan: Any = PLAN) -> None:
-        """The cluster is brought up, with whatever draft is wanted then."""
         self.store.update(plan=plan)
 
         async def run() -> None:
@@ -144,7 +141,6 @@ class Stage:
         await until(lambda: self.now is not None and not self.now.doing)
 
     async def relaunched(self) -> None:
-        """A later controller brings the same plan up."""
         await self.ends()
         for seen in (self.measured, self.loads, self.events.texts):
             seen.clear()

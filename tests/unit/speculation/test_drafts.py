@@ -52,7 +52,8 @@ def judged(folder: Path, **changes: object) -> str:
         file["path"] = str(other)
     found = ModelFile(source="models", **file)  # type: ignore[arg-type]
     whole = replace(read_model(model), path="/m/big.gguf", files=())
-    (candidate,) = drafts_for(whole, model, FLAGS, [found]).candidates
+    itself = replace(found, path=whole.path)
+    (candidate,) = drafts_for(whole, model, FLAGS, [found, itself]).candidates
     return candidate.why_not
 
 
