@@ -9,12 +9,13 @@ import socket
 import struct
 import tarfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 from typing import Self
 
-from tests.native.relaying import HELLO, in_thread
+from tests.native.relaying import HELLO, Relay, Worker, in_thread, receive
 
 BLOCK_BYTES = 1 << 20
 FOLDER = Path(__file__).with_name("recordings")
@@ -139,3 +140,35 @@ def copy(
             recording.pieces.append((up, data))
         target.sendall(data)
     target.shutdown(socket.SHUT_WR)
+
+
+# --- Playing a recorded conversation again through a relay, both ends of it ---
+
+Cut = Callable[[bytes], list[bytes]]
+
+
+def whole(data: bytes) -> list[bytes]:
+    return [data]
+
+
+def replay(
+    head: Relay, worker: Worker, recording: Recording, cut: Cut = whole
+) -> Recording:
+    """The same turns through the relay, sent in pieces; what arrived at either end."""
+    arrived = Recording()
+    with head.connect() as client, worker.accept() as peer:
+        for up, sent in recording.turns():
+            source, target = (client, peer) if up else (peer, client)
+            sending = in_thread(lambda: send(source, cut(sent)))  # noqa: B023
+            arrived.pieces.append((up, receive(target, len(sent))))
+            sending.join()
+        client.shutdown(socket.SHUT_WR)
+        arrived.pieces.append((True, peer.recv(1)))
+        peer.shutdown(socket.SHUT_WR)
+        arrived.pieces.append((False, client.recv(1)))
+    return arrived
+
+
+def send(source: socket.socket, pieces: list[bytes]) -> None:
+    for piece in pieces:
+        source.sendall(piece)

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
+import shutil
 import socket
 import stat
 import struct
+import subprocess
 import time
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.kit.waiting import wait_until
+from tests.kit.waiting import PATIENCE_S, wait_until
 from tests.native.relaying import (
     BUFFER_GET_BASE,
     DEVICE_COUNT,
+    GET_DEVICE_MEMORY,
+    GET_TENSOR,
     HELLO_REPLY,
     HELLO_REQUEST,
+    TENSOR_BYTES,
     Relay,
     Stats,
     Worker,
+    exchange,
     give_buffer,
     graph,
     greet,
@@ -258,3 +269,211 @@ def test_memory_stays_small_whatever_passes(
             left -= len(receive(peer, min(left, 16 << 20)))
             most = max(most, process.memory_info().rss)
         assert most < MAX_RSS_BYTES
+
+
+# --- ``dllm-relay head`` where one end is silent or its log takes nothing ---
+
+ASK_MEMORY = request(GET_DEVICE_MEMORY, bytes(4))
+MEMORY = reply(bytes(16))
+
+
+def test_many_commands_at_once_are_all_obeyed(head: Relay) -> None:
+    with head.stats() as stats:
+        lab = b'{"lab": {"latency_ms": %d, "jitter_ms": 0, "rate_mb_s": 0, "seed": 1}}'
+        lines = [lab % (i + 1) + b" " * 100 + b"\n" for i in range(5)]
+        stats.socket.sendall(b"".join(lines))
+        stats.until(lambda line: (line.get("lab") or {}).get("latency_ms") == 5)
+        stats.send({"lab": None})
+        stats.snapshot(lab=None)
+
+
+def test_a_command_without_end_drops_its_reader(head: Relay) -> None:
+    with head.stats() as stats:
+        stats.socket.sendall(b"x" * 2000)
+        with pytest.raises((AssertionError, ConnectionResetError)):
+            stats.until(lambda _: False)
+
+
+def test_a_log_that_takes_nothing_holds_up_no_token(
+    relay: Path, worker: Worker, tmp_path: Path
+) -> None:
+    argv = [str(relay), "head", "--listen", "127.0.0.1:0", "--name", "w"]
+    argv += ["--worker", f"127.0.0.1:{worker.port}"]
+    argv += ["--stats", str(tmp_path / "w.sock")]
+    reader, writer = full_pipe()
+    started = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=writer, text=True)
+    try:
+        assert started.stdout
+        port = json.loads(started.stdout.readline())["port"]
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as client:
+                peer = worker.accept()
+                greet(client, peer)
+                exchange(client, peer, ASK_MEMORY, MEMORY)
+                client.sendall(request(99))
+                assert receive(peer, 1) == b""
+                peer.close()
+                assert receive(client, 1) == b""
+    finally:
+        started.kill()
+        started.communicate()
+        os.close(reader)
+        os.close(writer)
+
+
+def full_pipe() -> tuple[int, int]:
+    """A pipe in which every further byte blocks."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(1 << 12))
+    os.set_blocking(writer, True)
+    return reader, writer
+
+
+def test_an_ipv6_address_at_either_end(relay: Path, tmp_path: Path) -> None:
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    listener.settimeout(PATIENCE_S)
+    upstream = f"[::1]:{listener.getsockname()[1]}"
+    with (
+        listener,
+        running(relay, upstream, tmp_path / "w.sock", "--listen", "[::1]:0") as head,
+        socket.create_connection(("::1", head.port), PATIENCE_S) as client,
+    ):
+        peer = listener.accept()[0]
+        greet(client, peer)
+        exchange(client, peer, ASK_MEMORY, MEMORY)
+        peer.close()
+
+
+def test_a_client_without_hello_is_nobody_s_guard(head: Relay, worker: Worker) -> None:
+    """Passed on unread, and the snapshot claims no guard over it."""
+    with head.connect() as client, worker.accept() as peer, head.stats() as stats:
+        client.sendall(request(99) * 2)
+        assert receive(peer, 18) == request(99) * 2
+        assert stats.snapshot(mode="plain")["guard"] == "off"
+    with head.connect() as client, worker.accept() as peer, head.stats() as stats:
+        client.sendall(HELLO_REQUEST + ASK_MEMORY)
+        assert receive(peer, len(HELLO_REQUEST) + 1) == HELLO_REQUEST
+        peer.close()
+        assert receive(client, 1) == b""
+        assert "before the HELLO reply" in stats.snapshot(refused=1)["refused_reason"]
+
+
+# --- ``dllm-relay head --worker unix:PATH``: a worker behind a tunnel's socket ---
+
+BUFFER_BYTES = 1 << 16
+SET_TENSOR, ADD, NAME_AT = 6, 2, 228
+
+
+def test_a_worker_behind_a_unix_socket(relay: Path, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(tmp_path / "worker"))
+        listener.listen()
+        listener.settimeout(PATIENCE_S)
+        upstream = f"unix:{tmp_path / 'worker'}"
+        head = stack.enter_context(running(relay, upstream, tmp_path / "w.sock"))
+        client = stack.enter_context(head.connect())
+        peer = stack.enter_context(listener.accept()[0])
+        peer.settimeout(PATIENCE_S)
+        greet(client, peer)
+        with head.stats() as stats:
+            seen = stats.snapshot(connected=True)
+        assert (seen["mode"], seen["protocol"]) == ("metered", "7.0.0")
+        assert seen["rtt_us"] == 0, "a Unix socket knows no round trip"
+        peer.close()
+        with contextlib.suppress(ConnectionError):
+            assert receive(client, 1) == b""
+
+
+def test_the_rate_behind_a_tunnel_is_that_of_bulks(relay: Path, tmp_path: Path) -> None:
+    bulk = set_tensor(4_000_000)
+    ask, answer = request(BUFFER_GET_BASE, bytes(8)), reply(bytes(8))
+    fed, computed = set_tensor(1_000_000), tensor(op=ADD)
+    fetch = request(GET_TENSOR, computed + struct.pack("<QQ", 0, 16))
+
+    def read_slowly(peer: socket.socket, count: int) -> None:
+        while count > 0:
+            count -= len(receive(peer, min(count, BUFFER_BYTES)))
+            time.sleep(0.002)
+
+    def serve(peer: socket.socket) -> None:
+        read_slowly(peer, len(bulk + ask))
+        peer.sendall(answer)
+        read_slowly(peer, len(fed + graph(computed) + fetch))
+        peer.sendall(reply(bytes(16)))
+
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(tmp_path / "worker"))
+        listener.listen()
+        upstream = f"unix:{tmp_path / 'worker'}"
+        options = (tmp_path / "w.sock", "--no-guard")
+        head = stack.enter_context(running(relay, upstream, *options))
+        client = stack.enter_context(head.connect())
+        peer = stack.enter_context(listener.accept()[0])
+        greet(client, peer)
+        stats = stack.enter_context(head.stats())
+        in_thread(partial(serve, peer))
+        client.sendall(bulk + ask)
+        assert receive(client, len(answer)) == answer
+        seen = stats.until(lambda line: line.get("rate_bytes_per_s", 0) > 0)
+        assert seen["rate_bytes_per_s"] <= BUFFER_BYTES / 0.002
+        client.sendall(fed + graph(computed) + fetch)
+        receive(client, 24)
+        client.shutdown(socket.SHUT_WR)
+        (one,) = stats.until(lambda line: line["type"] == "passes")["passes"]
+    assert one["up_ns"] > one["compute_ns"]
+
+
+def set_tensor(count: int) -> bytes:
+    named = tensor()[:NAME_AT] + b"RPC0#embd#0"
+    return request(SET_TENSOR, named.ljust(TENSOR_BYTES, b"\0") + bytes(9 + count))
+
+
+# --- The socket of a relay's figures, when its directory vanishes and comes back ---
+
+
+def meet(head: Relay, worker: Worker, stats: Stats, bytes_up: int) -> None:
+    with head.connect() as client, worker.accept() as peer:
+        greet(client, peer)
+        stats.snapshot(bytes_up=bytes_up)
+
+
+def answers(head: Relay) -> bool:
+    try:
+        head.stats().close()
+    except OSError:
+        return False
+    return True
+
+
+def test_figures_can_be_had_again_where_the_directory_vanished(
+    relay: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runtime"
+    folder.mkdir()
+    path, hello = folder / "w.sock", len(HELLO_REQUEST)
+    with (
+        Worker() as worker,
+        running(relay, worker.port, path) as head,
+        head.stats() as before,
+    ):
+        shutil.rmtree(folder)
+        meet(head, worker, before, hello)
+        folder.mkdir(mode=0o700)
+        wait_until(lambda: answers(head), "its socket")
+        with head.stats() as after:
+            after.snapshot(bytes_up=hello)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        # What another has put there is not ours to replace.
+        path.unlink()
+        path.write_text("another's")
+        meet(head, worker, before, 2 * hello)
+        meet(head, worker, before, 3 * hello)
+        assert path.read_text() == "another's"

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.native.recording import FOLDER, REQUEST_HEADER_BYTES, Session
+from tests.native.recording import FOLDER, REQUEST_HEADER_BYTES, Session, replay, whole
 from tests.native.relaying import Worker, running
-from tests.native.replaying import replay, whole
 
 # In the order of llama.cpp's `enum rpc_cmd`, RPC 8.0.0.
 COMMANDS = (

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
 from backends.client.client import ControllerClient
+from backends.engine.build import BuildProgress, BuildStage
 from backends.errors import ControllerError
+from backends.split.layout import make_split, ranges
 from backends.state import (
     Acceptance,
     ClusterSnapshot,
     ClusterState,
+    Command,
+    DeviceMemory,
     DraftNow,
+    Failure,
     Fallback,
     Generation,
     Lab,
     LayerRange,
     Link,
     MeasuredSplit,
+    Plan,
+    Preview,
+    ProcessRole,
     Speculation,
+    Step,
+    StepState,
+    WorkerSpec,
 )
 from backends.state.snapshots import KeyCounts, RequestCounts
 from tests.unit.state.scene import busy_scene
+from tui.cli import engine, progress
+from tui.cli.engine import BuildPrinter
+from tui.cli.progress import ProgressLine, StepPrinter, progress_text, remaining_s
 from tui.cli.status import measured_text, status_lines
-from tui.cli.up import launched
+from tui.cli.up import launched, preview_json, preview_lines
 from tui.model.quantities import pairs_text
 
 AS_PLANNED = MeasuredSplit(layers=())
@@ -253,3 +267,188 @@ async def test_the_way_to_end_what_is_in_the_way_names_its_cluster(
     with pytest.raises(ControllerError, match=command):
         async with launched(client, plan, keep=True):
             pytest.fail("it was not refused")
+
+
+# --- Progress on the command line, of a build too ---
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(progress, "on_terminal", lambda: True)
+    monkeypatch.setattr(progress, "redraw", lines.append)
+    monkeypatch.setenv("COLUMNS", "100")
+    return lines
+
+
+@pytest.fixture
+def clock() -> tuple[Callable[[], float], list[float]]:
+    now = [1000.0]
+    return lambda: now[0], now
+
+
+@pytest.mark.parametrize(
+    ("fraction", "elapsed_s", "left_s"),
+    [
+        (0.25, 10.0, 30.0),
+        (0.75, 60.0, 20.0),
+        (0.5, 0.5, None),
+        (0.001, 60.0, None),
+        (None, 60.0, None),
+        (1.0, 60.0, None),
+    ],
+)
+def test_what_is_left_follows_from_the_mean_rate(
+    fraction: float | None, elapsed_s: float, left_s: float | None
+) -> None:
+    assert remaining_s(fraction, elapsed_s) == left_s
+
+
+def test_a_line_tells_part_elapsed_and_left() -> None:
+    text = progress_text("model loads", 0.25, 20.0, "1 of 4 GiB")
+    assert " 25 %  20.0 s, ~1 m 00 s left  1 of 4 GiB" in text
+    assert text.count("█") == 6
+    told = progress_text("model loads", 0.25, 20.0, "4 MiB/s · 9.00 s left")
+    assert told.count("left") == 1
+    assert "left" not in progress_text("worker1 listens", None, 20.0)
+
+
+def test_the_clock_goes_on_without_news(
+    drawn: list[str], clock: tuple[Callable[[], float], list[float]]
+) -> None:
+    read, now = clock
+    line = ProgressLine(read)
+    line.show("copying", 0.5, since=990.0)
+    now[0] = 1010.0
+    line.tick()
+    line.clear()
+    first, second, cleared = drawn
+    assert "10.0 s, ~10.0 s left" in first
+    assert "20.0 s, ~20.0 s left" in second
+    assert cleared == ""
+
+
+def test_no_line_is_longer_than_the_terminal(
+    drawn: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    ProgressLine().show("copying", 0.5, "x" * 200 + "\nmore")
+    assert len(drawn[0]) == 59
+    assert "\n" not in drawn[0]
+
+
+def test_steps_are_timed_from_their_own_beginning(
+    drawn: list[str], clock: tuple[Callable[[], float], list[float]]
+) -> None:
+    printer = StepPrinter(clock[0])
+    loading = Step(
+        id="load",
+        title="model loads",
+        state=StepState.RUNNING,
+        started_at=940.0,
+        progress=0.5,
+    )
+    printer.show(ClusterSnapshot(steps=(loading,)))
+    assert "1 m 00 s, ~1 m 00 s left" in drawn[-1]
+
+
+def test_without_a_terminal_each_thing_is_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = ProgressLine()
+    for percent in range(100):
+        line.show("copying", percent / 100)
+        line.tick()
+    line.clear()
+    assert capsys.readouterr().err == "copying\n"
+
+
+STORY = (
+    (0, BuildStage.WAIT, None, "Another build is under way"),
+    (5, BuildStage.FETCH, 1.0, ""),
+    (9, BuildStage.CONFIGURE, None, ""),
+    (20, BuildStage.COMPILE, 0.05, ""),
+    (60, BuildStage.COMPILE, 0.25, ""),
+    (61, BuildStage.COMPILE, 0.29, ""),
+)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_each_stage_has_a_clock_and_compiling_few_lines(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now, drawn = [0.0], list[str]()
+    for module in (engine, progress):
+        monkeypatch.setattr(module, "on_terminal", lambda: terminal)
+    monkeypatch.setattr(progress, "redraw", drawn.append)
+    monkeypatch.setenv("COLUMNS", "100")
+    printer = BuildPrinter()
+    printer.line = ProgressLine(lambda: now[0])
+    for at, stage, fraction, text in STORY:
+        now[0] = at
+        printer.show(BuildProgress(stage=stage, fraction=fraction, text=text))
+    said = capsys.readouterr().err.splitlines()
+    assert printer.built
+    if terminal:
+        assert said == ["Another build is under way"]
+        assert "25 %  40.0 s, ~2 m 00 s left" in drawn[-2]
+        assert "Configuring" in drawn[1]
+    else:
+        assert drawn == []
+        assert said == [
+            *("Another build is under way", "Fetching the source", "Configuring"),
+            *("Compiling", "Compiling 20 %"),
+        ]
+
+
+# --- What a dry run prints ---
+
+SPLIT = make_split(12, ["local/CPU", "mini/MTL0", "local/CUDA0"], [0, 3, 10])
+PREVIEW = Preview(
+    plan=Plan(
+        model="/m/a model.gguf",
+        split=SPLIT,
+        workers=(WorkerSpec(name="mini", peer="mini", devices=("MTL0",)),),
+    ),
+    layers=ranges(SPLIT),
+    memory=tuple(
+        DeviceMemory(device=share.device, model_bytes=share.layers << 30)
+        for share in SPLIT.shares
+    ),
+    available_bytes={"local/CUDA0": 24 << 30},
+    commands=(
+        Command(
+            machine="mini",
+            name="mini",
+            role=ProcessRole.WORKER,
+            argv=("/x/rpc-server", "-p", "<port>", "-d", "MTL0", "a b"),
+        ),
+    ),
+    notes=("It is slow.",),
+    refusal=Failure(what="mini/MTL0 is too small", hint="Give it less."),
+)
+
+
+def test_devices_are_printed_in_the_order_in_which_a_split_counts_them() -> None:
+    lines = [*preview_lines(PREVIEW)]
+    rows = [line.split() for line in lines if "/" in line and "GiB" in line]
+    assert [row[0] for row in rows[-2:]] == ["mini/MTL0", "local/CUDA0"]
+    assert rows[-1][1:] == [
+        *("10", "3–11", "+", "output", "~10.0", "GiB", "24.0", "GiB", "predicted")
+    ]
+    assert "?" in rows[-2], "nothing is known of its memory"
+
+
+def test_notes_refusal_and_commands_are_told() -> None:
+    text = "\n".join(preview_lines(PREVIEW))
+    assert "It is slow." in text
+    assert "It would be refused: mini/MTL0 is too small" in text
+    assert "mini on mini:\n  /x/rpc-server -p <port> -d MTL0 'a b'" in text
+
+
+def test_the_json_has_the_plans_layers_in_the_plan() -> None:
+    value = preview_json(PREVIEW)
+    layers = [list(part) for part in value["plan"]["layers"]]
+    assert layers == [["mini/MTL0", 0, 2], ["local/CUDA0", 3, 12]]
+    assert [m["device"] for m in value["memory"]] == [s.device for s in SPLIT.shares]
+    assert value["commands"][0]["argv"][0] == "/x/rpc-server"

@@ -9,11 +9,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from aiohttp import web
@@ -22,13 +24,16 @@ from backends.client import start
 from backends.client.calls import RequestFailed
 from backends.client.client import ControllerClient
 from backends.client.http import ASKING, ClientFacts
-from backends.client.start import ensure_running
+from backends.client.start import answers, ensure_running
 from backends.config import PeerConfig, put_peer
 from backends.controller.lock import lock_holder
 from backends.controller.responses import Listening
+from backends.demo import MODEL_PATH
 from backends.errors import ControllerError
 from backends.paths import Paths
-from backends.state import API_VERSION
+from backends.planning.proposal import local_workers
+from backends.split.layout import make_split
+from backends.state import API_VERSION, ClusterState, Plan, ServerSettings
 from tests.kit.processes import processes_of
 from tests.unit.client.conftest import controllers_of
 
@@ -315,3 +320,122 @@ async def test_a_path_that_no_file_can_have_is_refused(
     with pytest.raises(RequestFailed, match="no NUL character") as refused:
         await client.inspect("/models/a\0b.gguf")
     assert refused.value.value.what
+
+
+# --- A controller of another release: an older one is replaced, a newer one named ---
+
+OTHER_RELEASE = """
+import sys
+import backends.controller.__main__ as controller
+controller.API_VERSION = int(sys.argv[1])
+sys.exit(controller.main())
+"""
+
+
+async def started(paths: Paths, api: int) -> subprocess.Popen[bytes]:
+    """A controller of another release, listening."""
+    paths.runtime_dir.mkdir(mode=0o700, exist_ok=True)
+    # It outlives this call; the fixture ends what is left.
+    process = await asyncio.to_thread(
+        subprocess.Popen, [sys.executable, "-c", OTHER_RELEASE, str(api)]
+    )
+    async with asyncio.timeout(20):
+        while not await answers(paths.socket):  # noqa: ASYNC110 -- another process
+            await asyncio.sleep(0.02)
+    return process
+
+
+async def test_an_older_controller_is_replaced(home: Path, paths: Paths) -> None:
+    old = await started(paths, API_VERSION - 1)
+    client = ControllerClient(paths)
+    snapshot = await client.snapshot()
+    assert await asyncio.to_thread(old.wait, 5) == 0
+    assert snapshot.controller_pid != old.pid
+    holder = lock_holder(paths.lock)
+    assert holder is not None
+    assert (holder.pid, holder.api) == (snapshot.controller_pid, API_VERSION)
+
+
+async def test_what_is_no_controller_is_left_alone_and_named(
+    home: Path, paths: Paths
+) -> None:
+    paths.runtime_dir.mkdir(mode=0o700, exist_ok=True)
+    runner = web.AppRunner(web.Application())
+    await runner.setup()
+    await web.UnixSite(runner, str(paths.socket)).start()
+    with pytest.raises(ControllerError, match=r"sock does not say of which release"):
+        await ControllerClient(paths).snapshot()
+    await runner.cleanup()
+
+
+async def test_a_newer_controller_is_left_alone_and_named(
+    home: Path, paths: Paths
+) -> None:
+    new = await started(paths, API_VERSION + 1)
+    with pytest.raises(ControllerError, match=f"newer dllm-tui .*pid {new.pid}"):
+        await ControllerClient(paths).snapshot()
+    assert new.poll() is None
+
+
+async def test_two_clients_replace_an_older_one_together(
+    home: Path, paths: Paths
+) -> None:
+    old = await started(paths, 1)
+    snapshots = await asyncio.gather(
+        *(ControllerClient(paths).snapshot() for _ in range(4))
+    )
+    pids = {snapshot.controller_pid for snapshot in snapshots}
+    assert len(pids) == 1
+    assert old.pid not in pids
+    os.kill(pids.pop(), 0)
+
+
+async def test_an_older_controller_stays_where_one_only_watches(
+    home: Path, paths: Paths
+) -> None:
+    old = await started(paths, API_VERSION - 1)
+    token = ASKING.set(ClientFacts(readonly=True))
+    with pytest.raises(ControllerError, match="of an older dllm-tui, and where you"):
+        await ControllerClient(paths).snapshot()
+    ASKING.reset(token)
+    assert old.poll() is None
+
+
+# --- A plan that nobody proposed is held to what a proposed one keeps to ---
+
+DEVICES = ("local/CPU", "worker1/CPU", "worker2/CPU")
+PLAN = Plan(
+    model=str(MODEL_PATH),
+    split=make_split(12, DEVICES, (0, 6, 7)),
+    workers=local_workers(2, 1, 2),
+    ctx_size=512,
+)
+ELSEWHERE = make_split(12, ("local/CPU", "worker1/CPU", "mini/MTL0"), (0, 6, 7))
+
+
+async def test_it_is_refused_before_anything_is_touched(paths: Paths) -> None:
+    client = ControllerClient(paths)
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"ctx_size": -5}, "context of -5"),
+        ({"ctx_size": 10**9}, "too large"),
+        ({"api_port": 70_000}, "70000 as port"),
+        ({"workers": local_workers(17, 1, 2)}, "17 workers cannot be started"),
+        ({"workers": local_workers(2, 5000, 2)}, "5000 threads"),
+        ({"server": ServerSettings(slots=0)}, "0 slots"),
+        ({"server": ServerSettings(cache_type_k="q9")}, "no KV cache type q9"),
+        ({"extra_args": ("--port", "9")}, "the plan decides it"),
+        ({"extra_args": ("-md", "draft.gguf")}, "not a whole path"),
+        ({"extra_args": ("-np", "4")}, "hold a setting"),
+        ({"split": make_split(11, DEVICES, (0, 6, 6))}, "the model has 12"),
+        ({"split": ELSEWHERE}, "no device mini/MTL0"),
+    )
+    for changes, why in wrong:
+        plan = msgspec.structs.replace(PLAN, **changes)
+        with pytest.raises(RequestFailed, match=why):
+            await client.launch(plan)
+    with pytest.raises(RequestFailed, match="no device mini/MTL0"):
+        await client.prepare(msgspec.structs.replace(PLAN, split=ELSEWHERE))
+    snapshot = await client.snapshot()
+    assert snapshot.state is ClusterState.IDLE
+    assert snapshot.plan is None
+    await client.shutdown()

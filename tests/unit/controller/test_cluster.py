@@ -2,18 +2,53 @@
 
 from __future__ import annotations
 
+import threading
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from backends.controller import degraded_plan
+from backends.controller.degraded_plan import (
+    DegradedPlans,
+    degraded_text,
+    split_text,
+)
 from backends.controller.journal import Goal, Journal, Record
+from backends.controller.memory_usage import still_held
 from backends.controller.processes import ProcessBook
+from backends.controller.reconciler import (
+    REQUESTS,
+    TRANSITIONS,
+    Phase,
+    Trigger,
+    next_phase,
+)
 from backends.controller.stopping import ClusterProcesses
+from backends.errors import PlanError
 from backends.gateway.access import ApiSettings
+from backends.planning.fallback import plan_without
+from backends.planning.room import ClusterMemory
+from backends.split.layout import devices, make_split, ranges
+from backends.state import DeviceMemory, MeasuredSplit, ModelInfo, Peer, Plan
 from tests.kit.clusters import Stage, plan_on
+from tests.unit.planning.machines import (
+    ADA,
+    BOB,
+    GIB,
+    MIB,
+    MODEL,
+    PLAIN,
+    device,
+    here,
+    model_of,
+    peer,
+    plan_for,
+)
 
 
 async def test_the_same_plan_with_other_settings_is_another_goal(
@@ -56,3 +91,184 @@ async def test_a_relay_beside_a_worker_is_left_where_it_was_seen(
     needed = {"bob": "bob", "worker-relay-bob": "bob"}
     away = ClusterProcesses(context).away(needed)
     assert {one.name for one in away} == left
+
+
+# --- The table of the reconciler; what it comes to is in ``test_scenarios`` ---
+
+
+def test_every_phase_has_a_row_and_can_be_reached() -> None:
+    assert set(TRANSITIONS) == set(Phase)
+    led_to = chain(REQUESTS.values(), *(row.values() for row in TRANSITIONS.values()))
+    assert set(Phase) == set(led_to)
+
+
+def test_a_request_holds_in_every_phase() -> None:
+    for phase in Phase:
+        assert next_phase(phase, Trigger.STOPPED) is Phase.STOPPING
+        assert next_phase(phase, Trigger.LAUNCHED) is Phase.REACHING
+
+
+def test_what_the_table_does_not_know_is_a_failure() -> None:
+    assert next_phase(Phase.REACHING, Trigger.UNREACHABLE) is Phase.FAILED
+    assert next_phase(Phase.WAITING, Trigger.FAULT) is Phase.FAILED
+
+
+# --- The degraded plan by memory; when it runs is in ``test_scenarios`` ---
+
+PLAN = plan_for(PLAIN, ADA, peers=("ada",))
+BIG = model_of(layer_bytes=200 * MIB)
+PLAN_BIG = plan_for(
+    here(device("local", "CPU", 4 * GIB)), ADA, peers=("ada",), model=BIG
+)
+LONG = replace(
+    MODEL,
+    n_ctx_train=1 << 20,
+    layers=tuple(replace(one, kv_bytes_per_token=1 << 16) for one in MODEL.layers),
+)
+PLAN_LONG = replace(
+    plan_for(
+        here(device("local", "CPU", 4 * GIB)),
+        peer("ada", device("ada", "CPU", 100 * GIB)),
+        peers=("ada",),
+        model=LONG,
+    ),
+    ctx_size=1 << 16,
+)
+REST = plan_without(PLAN, ["ada"], MODEL, {"local": PLAIN, "ada": ADA})
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def on(
+    stage: Stage, model: ModelInfo, *machines: Peer, settings: str = ""
+) -> DegradedPlans:
+    """With what is free on machines; those that are not among them are away."""
+    stage.readers.scripted = {model.path: model}
+    config = stage.readers.paths.config_file
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(settings)
+    for name, one in stage.cast.machines.items():
+        there = next((peer for peer in machines if peer.name == name), None)
+        one.there = there is not None
+        if there is not None:
+            one.device = there.devices[0]
+    return DegradedPlans(stage.context)
+
+
+def little(free_bytes: int) -> Peer:
+    return here(replace(device("local", "CPU", free_bytes), total_bytes=4 * GIB))
+
+
+async def test_what_the_rest_still_holds_counts_as_free(stage: Stage) -> None:
+    """An idle llama-server does not notice, and keeps what is to be shared out anew."""
+    parts = on(stage, BIG, little(2 * GIB))
+    with pytest.raises(PlanError):
+        await parts.instead_of(PLAN_BIG, None)
+    memory = DeviceMemory(device="local/CPU", kv_bytes=2 * GIB)
+    held = ClusterMemory(plan=PLAN_BIG, memory=(memory,), loaded=True)
+    rest = await parts.instead_of(PLAN_BIG, held)
+    assert split_text(rest) == "13 on local/CPU"
+
+
+async def test_where_nothing_is_gone_any_more_all_of_it_goes_on(stage: Stage) -> None:
+    parts = on(stage, BIG, little(GIB), ADA)
+    assert await parts.instead_of(PLAN, None) == PLAN
+
+
+def test_what_a_dead_llama_server_held_is_free_already() -> None:
+    measured = MeasuredSplit(
+        layers=(), buffers=(DeviceMemory(device="local/CPU", kv_bytes=GIB),)
+    )
+    record = Record(measured=measured, server="7@1")
+    alive: Any = SimpleNamespace(incarnation="7@1", alive=True)
+    dead: Any = SimpleNamespace(incarnation="7@1", alive=False)
+    held = still_held(PLAN, record, [alive])
+    assert held is not None
+    assert held.memory[0].kv_bytes == GIB
+    assert still_held(PLAN, record, [dead]) is None
+
+
+async def test_the_context_is_shorter_where_the_settings_allow_that(
+    stage: Stage,
+) -> None:
+    """Down to a floor, and only as short as it must be."""
+    with pytest.raises(PlanError, match="ctx_size_min = "):
+        await on(stage, LONG, little(4 * GIB)).instead_of(PLAN_LONG, None)
+    parts = on(stage, LONG, little(4 * GIB), settings="ctx_size_min = 1024")
+    found = await parts.instead_of(PLAN_LONG, None)
+    assert 1024 <= found.ctx_size < PLAN_LONG.ctx_size
+    told = f", context {found.ctx_size} instead of {PLAN_LONG.ctx_size}"
+    assert degraded_text(found, PLAN_LONG) == f"13 on local/CPU{told}"
+
+
+async def test_nothing_waits_while_many_contexts_are_tried(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = list[threading.Thread]()
+
+    def noted(*args: Any, **more: Any) -> Plan:
+        threads.append(threading.current_thread())
+        return plan_without(*args, **more)
+
+    monkeypatch.setattr(degraded_plan, "plan_without", noted)
+    await on(stage, BIG, little(3 * GIB)).instead_of(PLAN, None)
+    assert threads
+    assert threading.current_thread() not in threads
+
+
+def test_a_split_is_told_in_one_line() -> None:
+    assert split_text(REST) == "13 on local/CPU"
+
+
+async def test_a_worker_that_was_given_up_is_remembered(stage: Stage) -> None:
+    parts = on(stage, BIG, little(3 * GIB), ADA)
+    rest = await parts.instead_of(PLAN, None, "ada")
+    assert degraded_text(rest, PLAN) == "13 on local/CPU"
+    shorter = replace(rest, ctx_size=512)
+    assert degraded_text(shorter, PLAN).endswith(", context 512 instead of 1024")
+    assert stage.journal.load().given_up == ("ada",)
+
+
+def roomy(stage: Stage, model: ModelInfo, *machines: Peer) -> DegradedPlans:
+    """On machines with all of their devices."""
+    parts = on(stage, model, *machines)
+
+    async def now(held: object) -> dict[str, Peer]:
+        return {machine.name: machine for machine in machines}
+
+    parts.machines = now  # type: ignore[method-assign]
+    return parts
+
+
+async def test_each_loss_is_told_with_what_would_go_on(stage: Stage) -> None:
+    """Each worker by itself, and each machine with all of its own."""
+    plan = plan_for(PLAIN, ADA, BOB, peers=("ada", "bob"))
+    machines = {"local": PLAIN, "ada": ADA, "bob": BOB}
+    parts = roomy(stage, MODEL, PLAIN, ADA, BOB)
+    told = {one.lost: one for one in await parts.fallbacks(plan)}
+    assert list(told) == ["ada", "bob-CUDA0", "bob-CUDA1", "bob"]
+    rest = plan_without(plan, ["bob"], MODEL, machines)
+    assert told["bob"].split == ranges(rest.split)
+    assert told["bob"].ctx_size == rest.ctx_size
+    assert await parts.fallbacks(replace(plan, workers=())) == ()
+
+
+async def test_with_a_machine_go_its_workers_that_hold_nothing(stage: Stage) -> None:
+    """A plan on what is left of it would be brought up on a machine that is gone."""
+    plan = plan_for(PLAIN, ADA, BOB, peers=("ada", "bob"))
+    split = make_split(MODEL.n_layer, devices(plan.split), [0, 6, 7, 0])
+    parts = roomy(stage, MODEL, PLAIN, ADA, BOB)
+    told = await parts.fallbacks(replace(plan, split=split))
+    (bob,) = [one for one in told if one.lost == "bob"]
+    assert {held.device.partition("/")[0] for held in bob.split} <= {"local", "ada"}
+
+
+async def test_what_cannot_go_on_is_told_with_why(stage: Stage) -> None:
+    small = here(device("local", "CPU", 64 * MIB))
+    plan = plan_for(small, ADA, peers=("ada",), model=BIG)
+    (told,) = await roomy(stage, BIG, small, ADA).fallbacks(plan)
+    assert "local/CPU is too small for its share" in told.why
+    assert not told.split

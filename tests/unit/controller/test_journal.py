@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -12,8 +14,18 @@ import pytest
 
 from backends.controller import journal as module
 from backends.controller.journal import VERSION, Goal, Journal, Record
+from backends.controller.lock import hold_lock, lock_holder
 from backends.errors import ControllerError
-from backends.state import Failure, Leftover, MeasuredSplit, Plan, Share, Split
+from backends.state import (
+    API_VERSION,
+    ControllerInfo,
+    Failure,
+    Leftover,
+    MeasuredSplit,
+    Plan,
+    Share,
+    Split,
+)
 from backends.writing import write_private
 from tests.kit.waiting import PATIENCE_S
 
@@ -138,3 +150,52 @@ def test_a_full_disk_costs_no_more_than_adoption(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "file" / "default.json")
     journal.save(Record(goal=Goal(generation=3)))
     assert journal.record.goal.generation == 3
+
+
+# --- One controller per state: who holds the lock says who and where it is ---
+
+INFO = ControllerInfo(api=API_VERSION, version="1.2", pid=4711, socket="/run/x.sock")
+
+
+def test_one_lock_one_holder(tmp_path: Path) -> None:
+    lock = hold_lock(tmp_path / "lock", INFO)
+    with pytest.raises(ControllerError, match=r"Another controller.*4711"):
+        hold_lock(tmp_path / "lock", INFO)
+    assert lock_holder(tmp_path / "lock") == INFO
+    os.close(lock)
+    assert lock_holder(tmp_path / "lock") is None
+
+
+def test_a_shorter_signature_leaves_nothing_of_the_one_before(tmp_path: Path) -> None:
+    os.close(hold_lock(tmp_path / "lock", INFO))
+    short = ControllerInfo(api=1, pid=2)
+    lock = hold_lock(tmp_path / "lock", short)
+    assert lock_holder(tmp_path / "lock") == short
+    os.close(lock)
+
+
+@pytest.mark.parametrize("content", [b"815", b"", b'{"pid":'])
+def test_what_is_no_signature(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "lock"
+    file.write_bytes(content)
+    with file.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert lock_holder(file) is None
+
+
+def test_nobody_holds_what_is_not_there(tmp_path: Path) -> None:
+    assert lock_holder(tmp_path / "none") is None
+
+
+def test_whoever_only_asks_does_not_stop_a_controller_from_starting(
+    tmp_path: Path,
+) -> None:
+    """A shared lock held for a moment is waited for."""
+    file = tmp_path / "lock"
+    file.touch()
+    with file.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        with pytest.raises(ControllerError):
+            hold_lock(file, INFO)
+        fcntl.flock(held, fcntl.LOCK_UN)
+        os.close(hold_lock(file, INFO))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,28 +17,62 @@ from msgspec.structs import replace
 
 from backends.controller import preparation
 from backends.controller.clusters import Clusters
+from backends.controller.discovery import Discovery
+from backends.controller.drafting import Drafting
+from backends.controller.journal import Record
 from backends.controller.memory_usage import machines_now
 from backends.controller.preparation import LASTS_S, Preparations
+from backends.controller.site import draft_path
+from backends.data_place import DataPlace
 from backends.demo import MODEL_PATH
 from backends.engine.ask import Engine
-from backends.errors import ControllerError, ModelError, PlanError
+from backends.errors import ControllerError, HostError, ModelError, PlanError
+from backends.link.relay import worker_relay_argv
+from backends.link.transport import LinkTransport, local_transport
+from backends.machines.agent import ProcessRecord
 from backends.machines.local import local_host_for_now
 from backends.machines.machine import LocalMachine
 from backends.machines.readers import Readers
 from backends.models import layers
 from backends.models.header import read_header
+from backends.models.layers import read_model
 from backends.paths import Paths
+from backends.planning.pairing import (
+    CAN_COMPRESS,
+    CAN_PAIR,
+    CAN_SEAL,
+)
+from backends.speculation.methods import methods_of
+from backends.split.layout import counts, make_split, with_counts
 from backends.state import (
+    AUTO_DRAFT,
+    MTP_DRAFT,
+    NGRAM_DRAFT,
+    NO_DRAFT,
     Ask,
     ClusterState,
     Device,
+    Drafts,
     EngineInfo,
     EngineSource,
+    ModelFile,
+    ModelInfo,
     Peer,
     PeerFacts,
+    Plan,
     Preview,
+    ProcessRole,
+    ProcessState,
+    ServerSettings,
+    Speculation,
+    Split,
+    Transport,
+    WorkerSpec,
 )
+from tests.kit.clusters import Stage
 from tests.kit.waiting import until
+from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
+from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
 
 # Whatever it is to do, this program ends at once.
 ENGINE = EngineInfo(
@@ -180,3 +216,311 @@ async def test_a_token_is_good_once_for_its_cluster_and_for_a_minute(
     monkeypatch.setattr(time, "monotonic", lambda: now + 2 * LASTS_S)
     with pytest.raises(ControllerError, match="too long ago"):
         await bench.preparations.launchable(cluster, token)
+
+
+# --- A draft that was settled once: its file, and the head's engine ---
+
+PLAN = plan_for(PLAIN, ADA, peers=("ada",))
+
+
+class Head:
+    """Reads models, and has an engine with one method."""
+
+    flags = frozenset({"--spec-type", "--spec-type ngram-simple"})
+
+    async def model(self, path: str) -> ModelInfo:
+        return read_model(path)
+
+    async def engine(self, _wanted: str | None = None) -> Any:
+        return SimpleNamespace(flags=self.flags)
+
+    async def reached(self, _names: object) -> None:
+        """It is there."""
+
+    async def models(self) -> tuple[()]:
+        return ()
+
+    def files(self, model: ModelInfo) -> list[str]:
+        return [model.path]
+
+    def get(self, _name: str) -> Any:
+        return self
+
+
+HEAD = cast("Any", Head())
+
+
+def test_a_draft_whose_file_is_gone_is_called_the_draft(tmp_path: Path) -> None:
+    method = Speculation(type="draft-simple", model=str(tmp_path / "gone.gguf"))
+    plan = replace(PLAN, speculation=method)
+    with pytest.raises(ModelError, match="The draft model cannot be used: ") as caught:
+        asyncio.run(draft_path(plan, HEAD, HEAD))
+    assert "--draft none" in caught.value.hint
+
+
+def test_a_kept_plan_takes_the_method_of_the_present_engine() -> None:
+    plan = replace(
+        PLAN,
+        server=ServerSettings(draft=NGRAM_DRAFT),
+        speculation=Speculation(type="ngram-map-k"),
+    )
+    drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
+    settled = asyncio.run(drafting.require(plan, (PLAIN, ADA)))
+    assert settled.speculation == Speculation(type="ngram-simple")
+
+
+def test_auto_chooses_from_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Drafting, "candidates", nothing)
+    monkeypatch.setattr(HEAD, "model", of_model, raising=False)
+    drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
+    auto = replace(PLAN, server=ServerSettings(draft=AUTO_DRAFT))
+    settled = asyncio.run(drafting.settled(auto, (PLAIN, ADA)))
+    assert settled.speculation == Speculation(type="ngram-simple")
+    assert asyncio.run(drafting.require(settled, (PLAIN, ADA))) == settled
+    assert methods_of(settled) == (NO_DRAFT, NGRAM_DRAFT)
+
+
+async def of_model(_path: str) -> ModelInfo:
+    return MODEL
+
+
+def test_auto_tries_layers_of_the_model_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_layers = replace(MODEL, arch="glm4moe", n_layer_nextn=1)
+
+    async def model(_path: str) -> ModelInfo:
+        return with_layers
+
+    monkeypatch.setattr(Drafting, "candidates", nothing)
+    monkeypatch.setattr(HEAD, "model", model, raising=False)
+    monkeypatch.setattr(HEAD, "flags", HEAD.flags | {"--spec-type draft-mtp"})
+    drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
+    auto = replace(PLAN, server=ServerSettings(draft=AUTO_DRAFT))
+    settled = asyncio.run(drafting.settled(auto, (PLAIN, ADA)))
+    assert methods_of(settled) == (NO_DRAFT, NGRAM_DRAFT, MTP_DRAFT)
+    # Another split has other last layers.
+    turned = replace(settled, split=split_of(settled.split, 13))
+    anew = asyncio.run(drafting.require(turned, (PLAIN, ADA)))
+    places = [one.speculation and one.speculation.device for one in (settled, anew)]
+    assert places == ["ada/CPU", "local/CPU"]
+
+
+def test_a_model_without_mtp_layers_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HEAD, "model", of_model, raising=False)
+    plan = replace(PLAN, server=ServerSettings(draft=MTP_DRAFT))
+    drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
+    with pytest.raises(PlanError, match=r"m\.gguf has no layers of its own"):
+        asyncio.run(drafting.settled(plan, (PLAIN, ADA)))
+
+
+@pytest.mark.parametrize(
+    ("knows", "why"),
+    [(True, ""), (False, "This llama.cpp does not know the method draft-mtp")],
+)
+def test_layers_of_the_model_itself_are_listed_or_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: bool, why: str
+) -> None:
+    file = tmp_path / "m.gguf"
+    params = LLAMA | {"block_count": 3, "nextn_predict_layers": 1}
+    write_gguf(file, params, llama_tensors(3), arch="glm4moe")
+    more = {"--spec-type draft-mtp"} if knows else set()
+    monkeypatch.setattr(HEAD, "flags", HEAD.flags | more)
+    drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)
+    found = asyncio.run(drafting.candidates(str(file), ()))
+    assert found.heads == (("draft-mtp",) if knows else ())
+    assert found.head_why_not == why
+
+
+async def nothing(*_: object) -> Drafts:
+    return Drafts(model="/m", size_bytes=100)
+
+
+def split_of(split: Split, on_first: int) -> Split:
+    return with_counts(split, (on_first, sum(counts(split)) - on_first))
+
+
+# --- Which models the relay beside a worker is told of ---
+
+BEFORE = "/models/before.gguf"
+ON_BOB = Plan(
+    model=MODEL.path,
+    split=make_split(12, ["bob/CPU"], [13]),
+    workers=(WorkerSpec(name="bob", peer="bob"),),
+)
+
+
+class Able:
+    features = (*CAN_PAIR, CAN_SEAL, CAN_COMPRESS)
+    run_dir = "/run/dllm"
+    transport = Transport.LOCAL
+
+    def __init__(self, name: str, *seen: ProcessRecord) -> None:
+        self.name = name
+        self.seen = seen
+        self.copies: tuple[str, ...] = ()
+        self.place: DataPlace | HostError = DataPlace(address="10.0.0.7")
+
+    @property
+    def host(self) -> Able:
+        return self
+
+    async def data_place(self) -> DataPlace:
+        if isinstance(self.place, HostError):
+            raise self.place
+        return self.place
+
+    async def connect(self) -> None:
+        return
+
+    async def free_port(self) -> int:
+        return 1
+
+    async def engine(self, *_: object) -> Engine:
+        info = EngineInfo(
+            directory="/e",
+            server_path="/e/llama-server",
+            worker_path="/e/rpc-server",
+            source=EngineSource.CONFIG,
+        )
+        return Engine(info=info, flags=frozenset())
+
+    async def model(self, _: str) -> ModelInfo:
+        return MODEL
+
+    async def model_path(self, _: ModelInfo) -> str:
+        return MODEL.path
+
+    searched = " in ~/.models"
+
+    async def copies_of(self, _: ModelInfo) -> tuple[str, ...]:
+        return self.copies
+
+    def relay_program(self) -> str:
+        return "/dllm-relay"
+
+    def relay_stats(self, _: str) -> str:
+        return "/stats"
+
+    async def way_to(self, port: int, _: object) -> LinkTransport:
+        return local_transport(port)
+
+    async def way_from(self, way: LinkTransport, _: object) -> LinkTransport:
+        return way
+
+
+def beside(model: str, direct: str = "") -> ProcessRecord:
+    """The relay that runs beside bob's worker, with that model, and met there."""
+    return ProcessRecord(
+        name="default/worker-relay-bob",
+        role=ProcessRole.WORKER_RELAY,
+        state=ProcessState.RUNNING,
+        pid=7,
+        argv=worker_relay_argv(
+            "/dllm-relay",
+            worker="bob",
+            listen_port=2,
+            rpc_server="127.0.0.1:1",
+            models=[model],
+            key_file="/private",
+            direct=direct,
+        ),
+        port=2,
+    )
+
+
+def discovery_of(
+    folder: Path, machines: dict[str, Able], *, has_served: bool
+) -> Discovery:
+    context = Stage(folder, Record(server="7@1" if has_served else "")).context
+    context.machines = cast("Any", SimpleNamespace(get=machines.__getitem__))
+    return Discovery(context)
+
+
+@pytest.mark.parametrize(
+    ("copies", "has_served", "told", "why"),
+    [
+        ((), False, (), "bob has no copy of the model in ~/.models: its weights cross"),
+        ((), True, (BEFORE,), "bob has the model on disk"),
+        ((BEFORE,), True, (BEFORE,), "bob has the model on disk"),
+        (("/new.gguf",), True, ("/new.gguf",), "bob has the model on disk"),
+    ],
+)
+async def test_what_an_earlier_goal_s_relay_was_told_of_is_no_copy(
+    tmp_path: Path,
+    copies: tuple[str, ...],
+    has_served: bool,
+    told: tuple[str, ...],
+    why: str,
+) -> None:
+    bob = Able("bob", beside(BEFORE))
+    bob.copies = copies
+    machines = {"local": Able("local"), "bob": bob}
+    facts = await discovery_of(tmp_path, machines, has_served=has_served).facts(ON_BOB)
+    pairing = facts.pairings["bob"]
+    assert pairing.models == told
+    assert pairing.why.startswith(why)
+
+
+HERE = "[fd00::7]:4711"
+NOWHERE = "its relay was started without another address"
+
+
+@pytest.mark.parametrize(
+    ("direct", "now", "found", "why"),
+    [
+        (HERE, DataPlace(address="10.0.0.7"), HERE, ""),
+        (HERE, DataPlace(why="its sshd does not say"), HERE, ""),
+        (HERE, HostError("bob opens no further session"), HERE, ""),
+        ("", DataPlace(address="10.0.0.7"), "", NOWHERE),
+        ("", DataPlace(why="its sshd does not say"), "", "its sshd does not say"),
+    ],
+)
+async def test_a_relay_that_serves_is_left_where_it_listens(
+    tmp_path: Path, direct: str, now: DataPlace | HostError, found: str, why: str
+) -> None:
+    bob = Able("bob", beside(BEFORE, direct))
+    bob.place = now
+    machines = {"local": Able("local"), "bob": bob}
+    facts = await discovery_of(tmp_path, machines, has_served=True).facts(ON_BOB)
+    data = facts.pairings["bob"].data
+    assert (data.endpoint(2), data.why) == (found, why)
+
+
+async def test_a_goal_that_has_not_served_looks_where_its_relays_are_met(
+    tmp_path: Path,
+) -> None:
+    bob = Able("bob", beside(BEFORE, HERE))
+    machines = {"local": Able("local"), "bob": bob}
+    facts = await discovery_of(tmp_path, machines, has_served=False).facts(ON_BOB)
+    assert facts.pairings["bob"].data == DataPlace(address="10.0.0.7")
+
+
+def file(path: str, size_bytes: int = 9, problem: str = "") -> ModelFile:
+    return ModelFile(
+        path=path,
+        name="m",
+        size_bytes=size_bytes,
+        source="models",
+        problem=problem,
+    )
+
+
+FOUND = (
+    file("/b/m.gguf"),
+    file("/a/m.gguf"),
+    file("/a/other.gguf"),
+    file("/c/m.gguf", size_bytes=8),
+    file("/d/m.gguf", problem="it is truncated"),
+)
+
+
+async def test_this_machine_may_hold_what_is_read_at_a_peer() -> None:
+    nothing = cast("Any", None)
+    here = LocalMachine(nothing, nothing, nothing, lambda: FOUND)
+    there = replace(MODEL, path="ada:/x/m.gguf", size_bytes=9)
+    assert await here.copies_of(there) == ("/a/m.gguf", "/b/m.gguf")
+    read = replace(MODEL, path="/x/m.gguf", size_bytes=9)
+    assert await here.copies_of(read) == ("/x/m.gguf",)

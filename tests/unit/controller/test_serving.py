@@ -11,10 +11,26 @@ from typing import Any, Self
 import pytest
 
 from backends.controller import serving
+from backends.controller.load_progress import LoadProgress, overall
+from backends.controller.metrics import prometheus_text
 from backends.controller.serving import LOOK_S, SPEED_IDLE_S, Serving, Watch
+from backends.controller.speed import SpeedMeter
 from backends.engine.server import Counts, Slot
 from backends.errors import HostError
-from backends.state import LogChunk
+from backends.split.layout import make_split
+from backends.state import (
+    Acceptance,
+    ChatTimings,
+    ClusterSnapshot,
+    Layer,
+    Link,
+    LinkCommand,
+    LogChunk,
+    ModelInfo,
+    Plan,
+    Speed,
+    WorkerSpec,
+)
 from tests.kit.clusters import Stage
 from tests.kit.virtual_time import in_virtual_time
 
@@ -171,3 +187,244 @@ async def test_without_links_lines_that_are_not_answers_to_us_are_activity() -> 
     assert not await server.moved()
     server.host.gone = True
     assert not await server.moved()
+
+
+# --- Tokens per second from readings of the slots, on an injected clock ---
+
+
+def slot(n_decoded: int, *, task: int = 1, busy: bool = True) -> Slot:
+    return Slot(
+        id=0, task=task, n_decoded=n_decoded, n_prompt_tokens=10, is_processing=busy
+    )
+
+
+def test_a_steady_generation() -> None:
+    meter = SpeedMeter()
+    meter.read([slot(0)], 0.0)
+    speed = [meter.read([slot(10 * i)], i * 0.5) for i in range(1, 12)][-1]
+    assert speed.tok_per_s == pytest.approx(20.0)
+    assert speed.requests_active == 1
+    assert speed.ctx_used == 120
+
+
+def test_idle_shows_the_last_speed() -> None:
+    meter = SpeedMeter()
+    meter.read([slot(0)], 0.0)
+    meter.read([slot(10)], 0.5)
+    idle = meter.read([slot(12, busy=False)], 1.0)
+    assert idle.tok_per_s is None
+    assert idle.last_tok_per_s == pytest.approx(12.0)
+    assert meter.read([slot(12, busy=False)], 9.0).last_tok_per_s is not None
+
+
+def test_what_the_server_told_of_an_answer_stays_until_the_next() -> None:
+    """A reading after the end counts the pause as well."""
+    meter = SpeedMeter()
+    meter.read([slot(0)], 0.0)
+    meter.read([slot(20)], 0.5)
+    meter.answered(ChatTimings(tokens=25, tok_per_s=194.8))
+    late = meter.read([slot(20)], 0.75)
+    assert late.last_tok_per_s == pytest.approx(194.8)
+    for at in (1.0, 1.5):
+        idle = meter.read([slot(25, busy=False)], at)
+        assert idle.last_tok_per_s == pytest.approx(194.8)
+    meter.read([slot(5, task=2)], 10.0)
+    assert meter.read([slot(15, task=2)], 11.0).last_tok_per_s == pytest.approx(10.0)
+
+
+def test_a_single_token_has_no_speed() -> None:
+    """As what is made while a conversation is read again ahead."""
+    meter = SpeedMeter()
+    meter.read([slot(0)], 0.0)
+    meter.read([slot(1)], 0.5)
+    assert meter.read([slot(1, busy=False)], 0.6).last_tok_per_s is None
+    meter.read([slot(0, task=2)], 9.0)
+    assert meter.read([slot(10, task=2)], 10.0).last_tok_per_s == pytest.approx(10)
+    meter.read([slot(1, task=3)], 20.0)
+    assert meter.read([slot(1, task=3)], 20.5).last_tok_per_s == pytest.approx(10)
+
+
+def test_a_new_task_starts_from_nothing() -> None:
+    meter = SpeedMeter()
+    meter.read([slot(500, task=1)], 0.0)
+    speed = meter.read([slot(10, task=2)], 1.0)
+    assert speed.tok_per_s == pytest.approx(10.0)
+
+
+def test_a_pause_is_no_part_of_the_next_answer() -> None:
+    meter = SpeedMeter()
+    meter.read([slot(0)], 0.0)
+    meter.read([slot(10)], 1.0)
+    meter.read([slot(10, busy=False)], 2.0)
+    meter.read([slot(0, task=2)], 100.0)
+    assert meter.read([slot(30, task=2)], 101.0).tok_per_s == pytest.approx(30.0)
+
+
+def test_what_the_server_counted_itself_misses_no_token() -> None:
+    meter = SpeedMeter()
+    assert meter.read([slot(30)], 0.0, finished=100).tokens == 130
+    assert meter.read([slot(0, busy=False)], 0.5, finished=100).tokens == 130
+    assert meter.read([slot(0, busy=False)], 1.0, finished=175).tokens == 175
+    assert meter.read([slot(5, task=2)], 1.5, finished=175).tokens == 180
+
+
+def test_a_count_in_steps_takes_nothing_back() -> None:
+    """From a million tokens on the server's count moves by tens."""
+    meter = SpeedMeter()
+    readings = [(1_000_000, 40), (1_000_000, 48), (1_000_040, 0), (1_000_040, 6)]
+    totals = [
+        meter.read([slot(made, busy=made > 0)], at * 0.5, finished=finished).tokens
+        for at, (finished, made) in enumerate(readings)
+    ]
+    assert totals == [1_000_040, 1_000_048, 1_000_048, 1_000_048]
+
+
+def test_rows_are_tokens_after_the_server_s_first_count() -> None:
+    meter = SpeedMeter()
+    assert meter.read([slot(30)], 0.0, finished=100, rows=7).tokens == 130
+    assert meter.read([slot(40)], 0.5, rows=17).tokens == 140
+    assert meter.read([slot(0, busy=False)], 1.0, rows=22).tokens == 145
+
+
+def test_a_count_that_did_not_come_counts_nothing_twice() -> None:
+    meter = SpeedMeter()
+    meter.read([slot(30)], 0.0, finished=100)
+    assert meter.read([slot(35)], 0.5).tokens == 135
+
+
+def test_an_answer_too_short_to_be_seen() -> None:
+    meter = SpeedMeter()
+    meter.answered(ChatTimings(tok_per_s=500, prompt_tokens=20, prompt_ms=10))
+    speed = meter.read([], 0.0)
+    assert speed.last_tok_per_s == 500
+    assert speed.prompt_tok_per_s == 2000
+
+
+# --- Load progress from the bytes that relays carried ---
+
+MIB = 1 << 20
+MODEL = ModelInfo(
+    path="m",
+    arch="llama",
+    n_layer=2,
+    n_embd=8,
+    n_vocab=8,
+    layers=tuple(Layer(index=i, bytes=100 * MIB) for i in range(2)),
+    output_bytes=0,
+)
+WORKERS = (WorkerSpec(name="a"), WorkerSpec(name="b"))
+PLAN = Plan(model="m", split=make_split(2, ["a/CPU", "b/CPU"], [1, 2]), workers=WORKERS)
+
+
+class Relays:
+    def __init__(self) -> None:
+        self.carried = {"a": 1 * MIB, "b": 0}
+        self.now = 0.0
+        self.progress = LoadProgress(
+            PLAN, MODEL, lambda: self.carried, clock=self.clock
+        )
+        self.progress.measure()
+
+    def clock(self) -> float:
+        return self.now
+
+    def after(self, seconds: float, **more_mib: int) -> None:
+        self.now += seconds
+        for worker, mib in more_mib.items():
+            self.carried[worker] += mib * MIB
+
+
+def test_what_was_carried_before_does_not_count() -> None:
+    relays = Relays()
+    arrived = relays.progress.measure()
+    assert {worker: one.arrived_bytes for worker, one in arrived.items()} == {
+        "a": 0,
+        "b": 0,
+    }
+
+
+def test_each_worker_has_its_own_progress_rate_and_rest() -> None:
+    relays = Relays()
+    relays.after(1, a=1)
+    relays.progress.measure()
+    relays.after(2, a=49)
+    arrived = relays.progress.measure()
+    assert arrived["a"].fraction == 0.5
+    assert arrived["a"].text == "50.0 MiB of 100 MiB · 25.0 MiB/s · ~2.00 s left"
+    assert arrived["b"].bytes_per_s is None
+
+
+def test_headers_and_questions_are_no_weights() -> None:
+    relays = Relays()
+    relays.after(1, a=140)
+    assert relays.progress.measure()["a"].fraction == 1.0
+    assert relays.progress.measure()["a"].text == "100 MiB of 100 MiB"
+
+
+def test_all_together() -> None:
+    relays = Relays()
+    relays.after(1, a=1, b=1)
+    relays.progress.measure()
+    relays.after(4, a=39, b=59)
+    whole = overall(relays.progress.measure())
+    assert whole.arrived_bytes == 100 * MIB
+    assert whole.total_bytes == 200 * MIB
+    assert whole.bytes_per_s == 25 * MIB
+
+
+def test_a_worker_without_layers_expects_nothing() -> None:
+    split = make_split(2, ["a/CPU", "b/CPU"], [3, 0])
+    plan = Plan(model="m", split=split, workers=WORKERS)
+    progress = LoadProgress(plan, MODEL, lambda: {"a": 0, "b": 0})
+    assert set(progress.measure()) == {"a"}
+
+
+def test_what_a_worker_reads_from_its_own_disk_is_told_apart() -> None:
+    carried, home = {"a": 7 * MIB, "b": 0}, {"a": 5 * MIB}
+    progress = LoadProgress(
+        PLAN, MODEL, lambda: carried, lambda: home, clock=lambda: 0.0
+    )
+    progress.measure()
+    progress.measure()
+    carried["a"] += 50 * MIB
+    home["a"] += 40 * MIB
+    arrived = progress.measure()
+    assert arrived["a"].text == "50.0 MiB of 100 MiB · 40.0 MiB home, 10.0 MiB sent"
+    assert arrived["b"].home_bytes is None
+    assert overall(arrived).home_bytes == 40 * MIB
+
+
+# --- What whoever scrapes the controller's socket is told of links ---
+
+PAIRED = Link(
+    worker="mini",
+    mode="pair",
+    bytes_up=100,
+    bytes_down=40,
+    wire_bytes_up=10,
+    wire_bytes_down=41,
+    weight_bytes_home=90,
+    weight_bytes_sent=0,
+    commands={"HELLO": LinkCommand(bytes_up=9, wire_bytes_up=4, wire_bytes_down=5)},
+)
+
+
+def test_a_pair_tells_what_crossed_and_what_stayed_home() -> None:
+    alone = Link(worker="box", bytes_up=7, commands={"HELLO": LinkCommand()})
+    text = prometheus_text(ClusterSnapshot(links=(PAIRED, alone)))
+    said = [line for line in text.splitlines() if not line.startswith("#")]
+    assert 'dllm_link_mode{mode="pair",worker="mini"} 1.0' in said
+    assert 'dllm_link_mode{mode="metered",worker="box"} 1.0' in said
+    assert 'dllm_link_wire_bytes_up_total{worker="mini"} 10.0' in said
+    assert 'dllm_link_weight_bytes_home_total{worker="mini"} 90.0' in said
+    assert 'dllm_link_bytes_up_total{worker="box"} 7.0' in said
+    crossed = 'dllm_command_wire_bytes_up_total{command="HELLO",worker="mini"} 4.0'
+    assert crossed in said
+    assert not [line for line in said if "wire_bytes" in line and "box" in line]
+
+
+def test_drafted_tokens_are_counted() -> None:
+    acceptance = Acceptance(drafted=8, accepted=6, passes=1)
+    text = prometheus_text(ClusterSnapshot(speed=Speed(acceptance=acceptance)))
+    assert "dllm_draft_accepted_total 6.0" in text.splitlines()
+    assert "dllm_draft" not in prometheus_text(ClusterSnapshot())

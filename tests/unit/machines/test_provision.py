@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import platform
 import shutil
 import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from backends.engine.versions import SOURCES
-from backends.machines import parcels
-from backends.machines.facts import MachineInfo
-from backends.machines.local import local_host_for_now
-from backends.machines.provisioning import InstallMethod, Provisioned, clean, provision
+from backends.machines import parcels, provisioning
+from backends.machines.agent import ProcessSpec
+from backends.machines.facts import MachineInfo, MemoryInfo, MemoryLimit, System
+from backends.machines.local import local_host, local_host_for_now
+from backends.machines.provisioning import (
+    Build,
+    InstallMethod,
+    Provisioned,
+    Tool,
+    build,
+    clean,
+    provision,
+    tools_of,
+)
 from backends.machines.shell import (
     CannotBuild,
     DoesNotRun,
+    Greeting,
     PeerBusy,
     PeerFull,
     ProvisionError,
+    greet,
+    greeting_of,
     lock,
 )
 from backends.paths import Paths, relay_binary
-from backends.state import EngineInfo, PeerWork, ProvisionMode
+from backends.state import EngineInfo, PeerWork, ProcessRole, ProvisionMode
 from tests.kit.local_peer import LocalPeer, LocalShell, write_program
 
 
@@ -265,3 +281,337 @@ async def test_two_peers_at_once_get_one_archive(
     with tarfile.open(one) as tar:
         assert tar.getnames() == ["CMakeLists.txt"]
     assert list(one.parent.iterdir()) == [one]
+
+
+# --- Building on a peer: a small project of CMake, for real; ended and gone on with ---
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from tests.kit.local_peer import LocalShell
+
+    Make = Callable[[], Coroutine[Any, Any, None]]
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("cmake") and shutil.which("cc")), reason="needs cmake and cc"
+)
+CMAKE = """\
+cmake_minimum_required(VERSION 3.14)
+project(hello C)
+add_custom_target(slow COMMAND sleep ${SLOW})
+add_executable(hello hello.c)
+add_dependencies(hello slow)
+"""
+HELLO = '#include <stdio.h>\nint main(void) { return puts("hello") < 0; }\n'
+
+
+class Project:
+    """A project that builds, on the peer, after a while."""
+
+    def __init__(self, folder: Path, shell: LocalShell) -> None:
+        self.folder = folder
+        self.shell = shell
+        self.code = HELLO
+        self.slow_s = 0
+        self.told: list[tuple[str, float | None, Sequence[str]]] = []
+
+    @property
+    def root(self) -> Path:
+        return self.shell.home / ".cache" / "dllm-tui"
+
+    @property
+    def job(self) -> Build:
+        archive = self.folder / "hello.tar.gz"
+        for name, text in (("CMakeLists.txt", CMAKE), ("hello.c", self.code)):
+            (self.folder / name).write_text(text)
+        with tarfile.open(archive, "w:gz") as tar:
+            for name in ("CMakeLists.txt", "hello.c"):
+                tar.add(self.folder / name, name)
+        note = self.folder / "provisioned"
+        note.touch()
+        return Build(
+            name="hello",
+            title="hello",
+            archive=archive,
+            programs=("hello",),
+            trials=("--version",),
+            notes=(note,),
+            options=(f"-DSLOW={self.slow_s}",),
+            need_bytes=1_000_000,
+        )
+
+    async def make(self) -> None:
+        tools = await tools_of(self.shell)
+        toolchain = provisioning.toolchain_of(tools, System(), "x", 2)
+        await build(
+            self.shell,
+            self.job,
+            toolchain,
+            str(self.root),
+            str(self.root / "engines" / "hello"),
+            lambda *told: self.told.append(told),
+        )
+
+
+@pytest.fixture
+def project(tmp_path: Path, shell: LocalShell) -> Project:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return Project(folder, shell)
+
+
+def below(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_it_is_built_tried_and_put_in_place(project: Project) -> None:
+    await project.make()
+    assert below(project.root / "engines" / "hello") == ["hello", "provisioned"]
+    assert below(project.root / "provision") == []
+    texts = [text for text, _, _ in project.told]
+    assert any("Sending it" in text for text in texts)
+    assert "Configuring" in texts
+    assert project.told[-1][1] == 1.0
+
+
+async def test_a_compile_error_is_the_sentence(project: Project) -> None:
+    project.code = "int main(void) { return nothing; }\n"
+    with pytest.raises(CannotBuild, match=r"hello could not be built on mini: .*error"):
+        await project.make()
+    assert not (project.root / "engines").exists()
+
+
+async def test_ended_it_leaves_no_process_and_goes_on(project: Project) -> None:
+    project.slow_s = 61
+    running = asyncio.create_task(project.make())
+    while not (running.done() or _runs("61")):
+        await asyncio.wait([running], timeout=0.02)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not _runs("61")
+    assert (project.root / "provision" / "build-hello.0" / "source").is_dir()
+    project.slow_s = 0
+    project.told.clear()
+    await project.make()
+    assert not any("Sending" in text for text, _, _ in project.told)
+
+
+def _runs(argument: str) -> bool:
+    return any(
+        process.info["cmdline"] == ["sleep", argument]
+        for process in psutil.process_iter(["cmdline"])
+    )
+
+
+def tools(**versions: str) -> dict[str, Tool]:
+    return {name: Tool(path=f"/bin/{name}", text=v) for name, v in versions.items()}
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        ({}, r"has no C\+\+ compiler\. Install one there"),
+        ({"cc": "1.0", "cxx": "1.0"}, "has no CMake of version 3.14 or newer"),
+        ({"cc": "1.0", "cxx": "1.0", "cmake": "3.5.1"}, r"newer \(only 3\.5\.1\)"),
+        ({"cc": "1.0", "cxx": "1.0", "cmake": "3.25.1"}, "neither ninja nor make"),
+    ],
+)
+def test_what_is_missing_is_named(found: dict[str, str], sentence: str) -> None:
+    with pytest.raises(CannotBuild, match=sentence):
+        provisioning.toolchain_of(tools(**found), System(os="Linux"), "pi", 1)
+
+
+def test_jobs_fit_the_memory() -> None:
+    free = MemoryLimit(limit_bytes=1 << 40, available_bytes=3_500_000_000)
+    memory = MemoryInfo(total_bytes=1 << 40, available_bytes=1 << 39, limits=(free,))
+    assert provisioning.jobs_of(MachineInfo(memory=memory, usable=16)) == 3
+    found = tools(cc="1.0", cxx="1.0", cmake="3.25.1", make="4.3")
+    toolchain = provisioning.toolchain_of(found, System(), "pi", 3)
+    assert toolchain.options[:2] == ("-G", "Unix Makefiles")
+
+
+def test_the_version_of_a_tool_is_the_last_number_with_dots() -> None:
+    cuda = "Cuda compilation tools, release 12.4, V12.4.131"
+    assert Tool(path="", text=cuda).version == "12.4.131"
+    assert Tool(path="", text="Built on 2024").version == ""
+
+
+def test_what_may_be_copied() -> None:
+    misfit = provisioning.misfit
+    head = System(os="Linux", arch="x86_64", libc="glibc 2.36")
+    assert misfit(head, System(os="Linux", arch="amd64", libc="glibc 2.31")) == ""
+    musl = System(os="Linux", arch="x86_64", libc="musl 1.2.5")
+    assert "they need glibc 2.36" in misfit(head, musl)
+    assert "it runs Darwin" in misfit(head, System(os="Darwin"))
+    assert "it is arm64" in misfit(head, System(os="Linux", arch="arm64"))
+    lacking = provisioning.lacking
+    assert lacking("avx2 avx512f nopl", "AVX2") == "its CPU lacks avx512f"
+    assert lacking("avx2 nopl", "avx2 avx512f") == ""
+
+
+# --- Taking away: what we put there, all of it, and nothing else ---
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.kit.local_peer import LocalShell
+
+
+@pytest.fixture
+def cache(home: Path) -> Path:
+    """Our cache on the peer with one engine of ours and one of its user's."""
+    cache = home / ".cache" / "dllm-tui"
+    for name in ("ours", "theirs"):
+        write_program(cache / "engines" / name / "llama-server", name, padding=50_000)
+    (cache / "engines" / "ours" / "provisioned").touch()
+    write_program(cache / "relay" / "1.0" / "dllm-relay", "dllm-relay 1.0")
+    (cache / "provision" / "half").mkdir(parents=True)
+    return cache
+
+
+def names_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def write_process(home: Path, name: str, pid: int, started: str) -> Path:
+    folder = home / ".local" / "state" / "dllm-tui" / "run" / name
+    folder.mkdir(parents=True)
+    told = {"pid": pid, "start_id": started, "argv": ['a"pid": 1']}
+    (folder / "process.json").write_text(json.dumps(told))
+    return folder
+
+
+async def test_ours_goes_and_theirs_stays(
+    shell: LocalShell, cache: Path, home: Path
+) -> None:
+    model = home / ".models" / "a.gguf"
+    model.parent.mkdir()
+    model.touch()
+    assert await clean(shell) > 50_000
+    assert names_in(cache) == ["engines"]
+    assert names_in(cache / "engines") == ["theirs"]
+    assert model.exists()
+    assert await clean(shell) == 0
+
+
+async def test_directories_of_dead_processes_go(
+    shell: LocalShell, home: Path, cache: Path
+) -> None:
+    run_dir = home / ".local/state/dllm-tui/run/head"
+    async with local_host_for_now(run_dir) as host:
+        spec = ProcessSpec(
+            name="default/w", role=ProcessRole.WORKER, argv=("sleep", "600")
+        )
+        started = await host.start(spec)
+        with pytest.raises(PeerBusy, match=rf"default/w \(pid {started.pid}\)"):
+            await clean(shell, host)
+        assert (cache / "relay").exists()
+        await host.stop("default/w")
+        assert await clean(shell, host) > 0
+    assert not run_dir.parent.exists()
+
+
+async def test_an_agent_that_only_looks_is_not_in_the_way(
+    shell: LocalShell, home: Path, cache: Path
+) -> None:
+    program = cache / "relay/1.0/dllm-relay"
+    shutil.copy(relay_binary(), program)
+    host = local_host(home / "run", relay=program)
+    try:
+        await host.connect()
+        assert await clean(shell, host) > 0
+        assert not program.exists()
+        assert await host.records() == []
+    finally:
+        await host.close()
+
+
+async def test_nothing_of_a_head_that_looked_and_left_stays(
+    shell: LocalShell, home: Path, cache: Path
+) -> None:
+    run = home / ".local" / "state" / "dllm-tui" / "run"
+    write_process(home, "0f-head/default/worker", os.getpid(), "another:1")
+    (run / "1e-other-head").mkdir()
+    assert await clean(shell) > 0
+    assert names_in(home / ".local" / "state") == []
+    # Without anything there at all.
+    assert await clean(shell) == 0
+
+
+async def test_nothing_goes_while_something_of_ours_runs(
+    shell: LocalShell, cache: Path
+) -> None:
+    program = cache / "engines" / "ours" / "ggml-rpc-server"
+    shutil.copy(shutil.which("sleep") or "", program)
+    child = await asyncio.create_subprocess_exec(program, "60")
+    try:
+        with pytest.raises(PeerBusy, match=rf"ggml-rpc-server \(pid {child.pid}\)"):
+            await clean(shell)
+    finally:
+        child.kill()
+        await child.wait()
+    assert program.exists()
+    assert await clean(shell) > 0
+
+
+async def test_nothing_goes_while_somebody_installs(
+    shell: LocalShell, cache: Path
+) -> None:
+    async with lock(shell, "install", "An installation"):
+        with pytest.raises(PeerBusy, match="an installation"):
+            await clean(shell)
+    assert (cache / "provision" / "half").exists()
+
+
+# --- The one script for a machine without our helper, under every sh there is ---
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHELLS = [("sh",), ("bash", "--posix"), ("busybox", "sh")]
+
+
+@pytest.fixture(params=SHELLS, ids=lambda sh: sh[0])
+def shell(request: pytest.FixtureRequest, home: Path) -> LocalShell:
+    if shutil.which(request.param[0]) is None:
+        pytest.skip(f"no {request.param[0]} here")
+    return LocalShell(home, sh=request.param)
+
+
+async def test_this_machine_and_its_helpers(shell: LocalShell) -> None:
+    cache = shell.home / "elsewhere" / "dllm-tui"
+    told = await greet(shell)
+    assert (told.os, told.arch) == (platform.system(), platform.machine())
+    assert told.libc == " ".join(platform.libc_ver())
+    assert told.cores >= 1
+    assert told.cache == str(shell.home / ".cache" / "dllm-tui")
+    assert (told.helpers, told.newest) == ({}, "")
+    assert list(shell.home.rglob("*")) == []
+    shell.env["XDG_CACHE_HOME"] = str(cache.parent)
+    older, newer = (
+        str(write_program(cache / "relay" / version / "dllm-relay", ""))
+        for version in ("0.9.0", "0.10.0")
+    )
+    (cache / "relay" / "0.10.0" / "made-from").write_text("abc")
+    told = await greet(shell)
+    assert told.helpers == {older: "", newer: "abc"}
+    assert told.newest == newer
+
+
+async def test_tools(shell: LocalShell) -> None:
+    shell.env["DLLM_TOOL_PLACES"] = str(shell.home)
+    shell.program("cmake", "cmake version 3.99.1")
+    shell.program("g++", "none")
+    shell.program("c++", "c++ (Debian) 12.2.0")
+    tools = await tools_of(shell)
+    assert tools["cmake"].version == "3.99.1"
+    assert tools["cxx"].path == str(shell.home / "bin" / "c++")
+    assert tools["cxx"].text == "c++ (Debian) 12.2.0"
+
+
+@pytest.mark.parametrize("text", ["", "Welcome\n", "uname\ncores\tmany\nrelay\tx"])
+def test_what_is_no_greeting_tells_nothing(text: str) -> None:
+    assert greeting_of(text) == Greeting()

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 
 import msgspec
 import pytest
 
+from backends.data_place import DataPlace
 from backends.engine.ask import TRACES, Engine
+from backends.machines.agent import ProcessRecord, ProcessSpec
+from backends.planning.blueprint import Blueprint, Facts, Node, compare, draw
 from backends.planning.commands import Site, commands, model_alias
+from backends.planning.pairing import Pairing
 from backends.planning.proposal import plan_devices
 from backends.planning.remarks import remarks, token_bytes
-from backends.state import Peer, Plan
+from backends.split.flags import Placement
+from backends.split.layout import make_split
+from backends.state import (
+    Peer,
+    Plan,
+    ProcessRole,
+    ProcessState,
+    WorkerSpec,
+)
 from tests.unit.planning.machines import (
     BARE,
     BOB,
+    MODEL,
     PLAIN,
     WITH_GPU,
     device,
@@ -146,3 +160,176 @@ def test_a_model_is_called_by_its_name(
 ) -> None:
     plan = msgspec.structs.replace(plan_for(PLAIN), model=model, extra_args=extra)
     assert model_alias(plan) == alias
+
+
+# --- What of a blueprint is kept: only what runs, is what is wanted, and stays ---
+
+WORKER = Node(
+    machine="here",
+    short_name="worker1",
+    spec=ProcessSpec(name="one/worker1", role=ProcessRole.WORKER, argv=("rpc", "1")),
+)
+RELAY = Node(
+    machine="here",
+    short_name="relay-worker1",
+    spec=ProcessSpec(name="one/relay", role=ProcessRole.RELAY, argv=("relay",)),
+    waits_for=("worker1",),
+)
+
+
+NOWHERE = Placement(rpc_endpoints=(), devices=(), n_gpu_layers=0)
+
+
+def record(spec: ProcessSpec, state: ProcessState, pid: int = 7) -> ProcessRecord:
+    return ProcessRecord(
+        name=spec.name,
+        role=spec.role,
+        state=state,
+        pid=pid,
+        argv=spec.argv,
+        digest=spec.digest,
+        started_at=1.0,
+    )
+
+
+def missing(*records: ProcessRecord) -> list[str]:
+    blueprint = Blueprint(nodes=(WORKER, RELAY), placement=NOWHERE)
+    there = {("here", one.name): one for one in records}
+    return [node.short_name for node in compare(blueprint, there, {}).missing]
+
+
+def after(worker: ProcessRecord) -> ProcessSpec:
+    return RELAY.specified({"worker1": worker.incarnation})
+
+
+def test_what_runs_as_it_should_is_kept() -> None:
+    worker = record(WORKER.spec, ProcessState.RUNNING)
+    assert missing(worker, record(after(worker), ProcessState.RUNNING)) == []
+
+
+@pytest.mark.parametrize("state", [ProcessState.STOPPING, ProcessState.EXITED])
+def test_what_ends_is_not_kept_nor_what_depends_on_it(state: ProcessState) -> None:
+    worker = record(WORKER.spec, state)
+    relay = record(after(worker), ProcessState.RUNNING)
+    assert missing(worker, relay) == ["worker1", "relay-worker1"]
+
+
+def test_another_command_line_or_another_worker_is_another_process() -> None:
+    worker = record(WORKER.spec, ProcessState.RUNNING)
+    relay = record(after(worker), ProcessState.RUNNING)
+    other = record(
+        msgspec.structs.replace(WORKER.spec, argv=("rpc", "2")), ProcessState.RUNNING
+    )
+    assert missing(other, relay) == ["worker1", "relay-worker1"]
+    again = record(WORKER.spec, ProcessState.RUNNING, pid=8)
+    assert missing(again, relay) == ["relay-worker1"]
+
+
+# --- The processes of a pair: their command lines, what they wait for, what is …
+
+BESIDE = "worker-relay-bob"
+KEY, IDENTITY = "5a" * 32, "5b" * 16
+PAIRED = Pairing(
+    why="bob has it",
+    program="/bob/dllm-relay",
+    models=("/models/the m.gguf",),
+    key=KEY,
+    identity=IDENTITY,
+)
+PLAN = Plan(
+    model=MODEL.path,
+    split=make_split(12, ["bob/CPU"], [13]),
+    workers=(WorkerSpec(name="bob", peer="bob"),),
+)
+
+
+FACTS = Facts(
+    cluster="one",
+    engines={name: engine(name) for name in ("local", "bob")},
+    model=MODEL,
+    model_path="/here/m.gguf",
+    ports={"bob": 1, BESIDE: 2, "relay-bob": 3, "llama-server": 4},
+    ways={"bob": "unix:/run/bob.way"},
+    relay="/here/dllm-relay",
+    stats={"bob": "/run/bob.sock"},
+    pairings={"bob": PAIRED},
+    folders={"local": "/here/run/one", "bob": "/there/run/one"},
+)
+
+
+def nodes(facts: Facts) -> dict[str, Node]:
+    return {node.short_name: node for node in draw(PLAN, facts).nodes}
+
+
+def with_pairing(**changes: object) -> Facts:
+    changed = msgspec.structs.replace(PAIRED, **changes)
+    return dataclasses.replace(FACTS, pairings={"bob": changed})
+
+
+def test_a_relay_stands_beside_the_worker_and_the_head_s_dials_it() -> None:
+    found = nodes(FACTS)
+    assert list(found) == ["bob", BESIDE, "relay-bob", "llama-server"]
+    beside, head = found[BESIDE], found["relay-bob"]
+    assert (beside.machine, head.machine) == ("bob", "local")
+    assert beside.spec.role is ProcessRole.WORKER_RELAY
+    assert shlex.join(beside.spec.argv) == (
+        "/bob/dllm-relay worker --name bob --listen 127.0.0.1:2 --worker 127.0.0.1:1 "
+        f"--key-file /there/run/one/{BESIDE}/private "
+        "--model '/models/the m.gguf'"
+    )
+    assert shlex.join(head.spec.argv) == (
+        "/here/dllm-relay head --name bob --listen 127.0.0.1:3 "
+        f"--pair-dial unix:/run/bob.way --id {IDENTITY} --gone-after 90 "
+        "--key-file /here/run/one/relay-bob/private --model /here/m.gguf "
+        "--stats /run/bob.sock"
+    )
+    assert beside.spec.private == head.spec.private == KEY
+    assert found["llama-server"].spec.private == ""
+
+
+def test_a_place_of_its_own_is_listened_at_and_dialled_first() -> None:
+    found = nodes(with_pairing(data=DataPlace(address="10.0.0.7")))
+    beside, head = shlex.join(found[BESIDE].spec.argv), found["relay-bob"].spec.argv
+    assert "--listen 127.0.0.1:2 --listen 10.0.0.7:2 --worker" in beside
+    dialled = "--pair-dial 10.0.0.7:2 --pair-dial unix:/run/bob.way"
+    assert dialled in shlex.join(head)
+    told = with_pairing(data=DataPlace(address="fd00::7", port=9))
+    assert "--pair-dial [fd00::7]:9" in " ".join(nodes(told)["relay-bob"].spec.argv)
+
+
+def test_each_waits_for_what_it_talks_to() -> None:
+    found = nodes(FACTS)
+    assert found[BESIDE].waits_for == ("bob",)
+    assert found["relay-bob"].waits_for == ("bob", BESIDE, "way:bob")
+    assert BESIDE in found["llama-server"].waits_for
+
+
+def test_without_model_none_is_named() -> None:
+    found = nodes(with_pairing(models=()))
+    for name in (BESIDE, "relay-bob"):
+        assert "--model" not in found[name].spec.argv
+
+
+def test_a_head_s_relay_alone_is_what_it_was() -> None:
+    """Also to the digest: what runs is kept."""
+    alone = nodes(with_pairing(program=""))
+    assert list(alone) == ["bob", "relay-bob", "llama-server"]
+    before = nodes(dataclasses.replace(FACTS, pairings={}, folders={}))
+    for name, node in alone.items():
+        assert node.spec.digest == before[name].spec.digest
+    assert "--worker unix:/run/bob.way" in " ".join(alone["relay-bob"].spec.argv)
+
+
+def test_a_launch_that_is_only_shown_has_neither_key_nor_ports() -> None:
+    site = Site(
+        engines=FACTS.engines,
+        relay=FACTS.relay,
+        model_path=FACTS.model_path,
+        pairings=FACTS.pairings,
+    )
+    shown = {c.name: " ".join(c.argv) for c in commands(PLAN, site)}
+    assert "--key-file <key file>" in shown[BESIDE]
+    assert "--id <id> --gone-after 90 --key-file <key file>" in shown["relay-bob"]
+    assert "--pair-dial 127.0.0.1:<port>" in shown["relay-bob"]
+    alone = dataclasses.replace(site, pairings={})
+    assert BESIDE not in {command.name for command in commands(PLAN, alone)}

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import struct
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from backends.demo import MODEL_PATH
+from backends.errors import ModelError
 from backends.models.layers import read_model
 from backends.speculation.drafts import (
     best_first,
@@ -20,6 +26,7 @@ from backends.speculation.memory import (
     with_own_layers,
     with_own_weights,
 )
+from backends.speculation.vocabulary import read_vocabulary, why_not
 from backends.split.layout import make_split
 from backends.state import (
     MTP_DRAFT,
@@ -232,3 +239,116 @@ def test_their_weights_are_added_to_what_the_engine_says() -> None:
     assert told[WORKER].model_bytes == 10
     plain = replace(plan(2, 3, 2), speculation=None)
     assert with_own_weights(said, plain, MODEL) == tuple(said)
+
+
+# --- Which models speak the same words, by the rules of llama-server ---
+
+MANY_WORDS = [f"word{index}" for index in range(300)]
+BPE_WORDS = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2"}
+LLAMA3 = {**BPE_WORDS, "tokenizer.ggml.pre": "llama-bpe"}
+SPM_WORDS = {"tokenizer.ggml.model": "llama"}
+
+
+def compared(
+    folder: Path,
+    model: dict[str, Any],
+    draft: dict[str, Any],
+    words: Sequence[str] = MANY_WORDS,
+) -> str:
+    """Why a draft with these keys and words cannot draft for a model."""
+    found = []
+    for name, keys, tokens in (("model", model, MANY_WORDS), ("draft", draft, words)):
+        file = folder / f"{name}.gguf"
+        metadata = {**keys, "tokenizer.ggml.tokens": list(tokens)}
+        write_gguf(file, metadata=metadata, vocabulary=False)
+        found.append(read_vocabulary(file))
+    return why_not(*found)
+
+
+def test_the_same_words_do(tmp_path: Path) -> None:
+    assert compared(tmp_path, BPE_WORDS, BPE_WORDS) == ""
+    assert why_not(*[read_vocabulary(MODEL_PATH)] * 2) == ""
+
+
+def test_the_first_five_and_a_few_at_the_end_may_differ(tmp_path: Path) -> None:
+    renamed = [*(f"other{i}" for i in range(5)), *MANY_WORDS[5:]]
+    assert compared(tmp_path, BPE_WORDS, BPE_WORDS, renamed) == ""
+    assert (
+        compared(
+            tmp_path,
+            BPE_WORDS,
+            BPE_WORDS,
+            [*MANY_WORDS, *(f"new{i}" for i in range(128))],
+        )
+        == ""
+    )
+    assert compared(tmp_path, BPE_WORDS, BPE_WORDS, MANY_WORDS[:172]) == ""
+    more = [*MANY_WORDS, *(f"new{i}" for i in range(129))]
+    assert "it has 429 tokens, the model 300" in compared(
+        tmp_path, BPE_WORDS, BPE_WORDS, more
+    )
+
+
+@pytest.mark.parametrize("index", [5, 150, 299])
+def test_one_other_word_is_named(tmp_path: Path, index: int) -> None:
+    words = [*MANY_WORDS]
+    words[index] = "\x1b[2Jnew"
+    why = compared(tmp_path, BPE_WORDS, BPE_WORDS, words)
+    assert f"its token {index} is “�[2Jnew”, the model's “word{index}”" in why
+
+
+@pytest.mark.parametrize(
+    ("model", "draft", "why"),
+    [
+        (BPE_WORDS, SPM_WORDS, "its tokenizer is SPM, the model's BPE"),
+        (BPE_WORDS, LLAMA3, "texts begin with token 11, the model's no token"),
+        (LLAMA3, LLAMA3, ""),
+        (LLAMA3, {**LLAMA3, "tokenizer.ggml.bos_token_id": 7}, "begin with token 7"),
+        # What is not put around a text may be anything.
+        (BPE_WORDS, {**BPE_WORDS, "tokenizer.ggml.bos_token_id": 7}, ""),
+        (BPE_WORDS, {**BPE_WORDS, "tokenizer.ggml.eos_token_id": 7}, ""),
+        (LLAMA3, {**LLAMA3, "tokenizer.ggml.add_bos_token": False}, "with no token"),
+        (
+            BPE_WORDS,
+            {**BPE_WORDS, "tokenizer.ggml.add_eos_token": True},
+            "texts end with token 11",
+        ),
+        # An id beyond the vocabulary does not count.
+        (LLAMA3, {**LLAMA3, "tokenizer.ggml.bos_token_id": 5000}, ""),
+        (SPM_WORDS, SPM_WORDS, ""),
+        (
+            SPM_WORDS,
+            {**SPM_WORDS, "tokenizer.ggml.add_bos_token": False},
+            "with no token",
+        ),
+        ({"tokenizer.ggml.model": "new"}, {"tokenizer.ggml.model": "new"}, ""),
+    ],
+)
+def test_what_stands_around_a_text_counts(
+    tmp_path: Path, model: dict[str, Any], draft: dict[str, Any], why: str
+) -> None:
+    found = compared(tmp_path, model, draft)
+    assert why in found
+    assert bool(found) == bool(why)
+
+
+def test_a_file_cut_short_within_its_words_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "cut.gguf"
+    file.write_bytes(MODEL_PATH.read_bytes()[:4000])
+    with pytest.raises(ModelError, match="truncated"):
+        read_vocabulary(file)
+
+
+def test_a_vocabulary_too_large_to_be_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "hostile.gguf"
+    tokens = b"tokenizer.ggml.tokens"
+    named = struct.pack("<Q", len(tokens)) + tokens
+    for count, length, why in (
+        (1 << 30, 0, "claims 1073741824 strings"),
+        (1, 1 << 31, "has a string of 2147483648 bytes"),
+    ):
+        array = struct.pack("<IIQQ", 9, 8, count, length)
+        file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + named + array)
+        os.truncate(file, 1 << 34)
+        with pytest.raises(ModelError, match=why):
+            read_vocabulary(file)
