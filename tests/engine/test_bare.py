@@ -73,18 +73,6 @@ def test_it_serves_and_is_left_running(
     assert somebody.process.poll() is None
 
 
-def test_without_a_relay_it_is_reached_directly(
-    user: User, somebody: Somebody, demo_model: str
-) -> None:
-    add(user, somebody)
-    both = ("--peer", "box", "--workers", "1", "--relay", "off")
-    user.run("up", "--model", demo_model, *both, "--detach")
-    status = user.status()
-    assert status["links"] == []
-    assert status["measured"]["mismatches"] == []
-    assert user.json("chat", *ASK)["text"]
-
-
 def test_it_may_be_known_by_a_name(
     user: User, somebody: Somebody, demo_model: str
 ) -> None:
@@ -131,9 +119,7 @@ def test_what_is_no_rpc_server_is_told(user: User) -> None:
 
 
 @pytest.mark.trial
-def test_a_suspended_one_does_not_hang_a_command(
-    user: User, somebody: Somebody
-) -> None:
+def test_suspended_one_does_not_hang_a_command(user: User, somebody: Somebody) -> None:
     somebody.process.send_signal(signal.SIGSTOP)
     assert "does not answer" in add(user, somebody)
     somebody.process.send_signal(signal.SIGCONT)

@@ -63,9 +63,7 @@ def test_what_serves_is_not_disturbed(user: User, demo_model: str) -> None:
     assert user.status()["state"] == "serving"
 
 
-def test_a_case_without_room_is_told_and_the_others_run(
-    user: User, demo_model: str
-) -> None:
+def test_case_without_room_is_told_and_others_run(user: User, demo_model: str) -> None:
     splits = ("--split", "6,7", "--split", "6,8", "--rounds", "1", "--tokens", "8")
     run = user.json("bench", demo_model, "--workers", "2", *splits)
     fine, wrong = run["results"]

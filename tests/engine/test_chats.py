@@ -8,7 +8,6 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
-from pathlib import Path
 
 import pytest
 
@@ -146,27 +145,6 @@ async def test_a_killed_controller_keeps_the_question_and_what_came(
         again = await until(client, chat.id, has_ended)
         assert reply(again).text == whole
         assert len(again.conversation.turns[0].replies) == 2
-
-
-async def test_words_are_in_the_chats_alone_and_gone_when_these_are(
-    user: User, client: ControllerClient, demo_model: str
-) -> None:
-    answer = (await whole_answer(client, demo_model))[:24].encode()
-    chats = user.home / "state" / "dllm-tui" / "chats"
-    words = (b"zebraquux", answer)
-
-    def holding() -> set[Path]:
-        files = [file for file in user.home.rglob("*") if file.is_file()]
-        return {
-            file.parent
-            for file in files
-            if any(word in file.read_bytes() for word in words)
-        }
-
-    assert await asyncio.to_thread(holding) == {chats}
-    assert {file.stat().st_mode & 0o777 for file in chats.iterdir()} == {0o600}
-    await asyncio.to_thread(user.run, "chats", "delete", "--all", "--yes")
-    assert await asyncio.to_thread(holding) == set()
 
 
 def test_chats_from_the_command_line(user: User, demo_model: str) -> None:

@@ -185,9 +185,7 @@ def mtp_model(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("version", ["7.0.0", "8.0.0"] if EVERYTHING else ["8.0.0"])
-def test_layers_of_the_model_itself_draft(
-    user: User, mtp_model: str, version: str
-) -> None:
+def test_layers_of_model_itself_draft(user: User, mtp_model: str, version: str) -> None:
     user.env["DLLM_ENGINE_DIR"] = str(engine(version))
     assert user.json("models", "drafts", mtp_model)["heads"] == ["draft-mtp"]
     up = ("up", "--model", mtp_model, "--workers", "1", "--detach")

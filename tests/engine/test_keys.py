@@ -84,22 +84,3 @@ def test_other_machines_need_a_key(user: User, demo_model: str) -> None:
     assert ask("127.0.0.1", port, **ELSEWHERE, **bearer)[0] == 401
     user.run("chat", "Hi")
     user.stop()
-
-
-def test_a_long_request_and_a_page_of_another_site(user: User, demo_model: str) -> None:
-    user.run("config", "set", "api_request_mib", "1")
-    user.run("up", "--model", demo_model, "--workers", "0", "--detach")
-    port = urlsplit(user.status()["api_url"]).port or 0
-    connection = HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("POST", CHAT, b" " * ((1 << 20) + 1))
-    assert connection.getresponse().status == 413
-    connection.close()
-    assert ask("127.0.0.1", port, Origin="https://evil.example")[0] == 403
-    assert ask("127.0.0.1", port, Host="evil.example")[0] == 403
-    assert ask("127.0.0.1", port, Origin="http://localhost:3000")[0] == 200
-    assert "of earlier prompts on the head" in user.run("status").stdout
-    assert "3 refused" in wait_for(
-        lambda: "refused" in (told := user.run("status").stdout) and told,
-        "refusals are told",
-    )
-    user.stop()

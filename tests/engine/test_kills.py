@@ -172,9 +172,7 @@ def read(user: User) -> bool:
     return bool(links) and all(link["protocol"] for link in links)
 
 
-def test_a_killed_controller_is_replaced_and_adopts(
-    user: User, demo_model: str
-) -> None:
+def test_killed_controller_is_replaced_and_adopts(user: User, demo_model: str) -> None:
     """Pairs of relays too, whose keys stay as they were."""
     serve(user, demo_model, "--relay", "pair")
     before = user.status()
@@ -196,9 +194,7 @@ def test_a_killed_controller_is_replaced_and_adopts(
     assert stopped["text"].startswith("Stopped: api-gateway, llama-server")
 
 
-def test_a_controller_killed_during_the_load_is_replaced(
-    user: User, big_model: str
-) -> None:
+def test_controller_killed_during_load_is_replaced(user: User, big_model: str) -> None:
     gate = Gate(user)
     up = user.start("up", "--model", big_model, "--workers", "2", "--detach")
     worker = gate.freeze_load()
@@ -236,9 +232,7 @@ def test_a_killed_demo_leaves_nothing(user: User, big_model: str) -> None:
     user.assert_nothing_left()
 
 
-def test_ctrl_c_during_an_answer_stops_only_the_answer(
-    user: User, big_model: str
-) -> None:
+def test_ctrl_c_during_answer_stops_only_the_answer(user: User, big_model: str) -> None:
     serve(user, big_model)
     chat = user.start("chat", "once upon a time", "--max-tokens", "1900")
     wait_for(lambda: user.status()["speed"]["requests_active"], "it answers")
@@ -305,9 +299,7 @@ def test_a_full_disk_is_told(user: User, demo_model: str) -> None:
         subprocess.run(["umount", "-l", str(state)], check=True)
 
 
-def test_a_chat_waits_while_the_cluster_is_brought_up(
-    user: User, demo_model: str
-) -> None:
+def test_chat_waits_while_cluster_is_brought_up(user: User, demo_model: str) -> None:
     """Right after its controller was killed, and while a worker is started again."""
     serve(user, demo_model)
     os.kill(user.status()["controller_pid"], signal.SIGKILL)

@@ -113,9 +113,7 @@ def test_without_relays_everything_is_kept_and_that_is_said(
     assert {word for _, word in found} == words
 
 
-def test_a_new_controller_learns_the_split_from_the_relays(
-    user: User, demo_model: str
-) -> None:
+def test_new_controller_learns_split_from_relays(user: User, demo_model: str) -> None:
     """They keep it while they live; nothing of it is in llama-server's log."""
     up = user.json("up", "--model", demo_model, "--split", "5,8", "--detach")
     assert up["measured"]["layers"] == [["worker1/CPU", 0, 4], ["worker2/CPU", 5, 12]]

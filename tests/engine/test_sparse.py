@@ -53,9 +53,7 @@ def sparse(model: Path, keep: str, out: Path) -> Path:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_no_machine_needs_the_whole_file(
-    model: Path, tmp_path: Path, version: str
-) -> None:
+def test_no_machine_needs_whole_file(model: Path, tmp_path: Path, version: str) -> None:
     files = {name: sparse(model, kept, tmp_path / name) for name, kept in KEPT.items()}
     with ExitStack() as stack:
         ports = [

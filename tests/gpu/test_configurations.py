@@ -140,9 +140,7 @@ def test_configuration_b_a_small_head(gpu_user: User, big_model: str) -> None:
     assert abs(held - head) < max(0.05 * head, 32 << 20)
 
 
-def test_configuration_c_a_head_without_a_device(
-    gpu_user: User, big_model: str
-) -> None:
+def test_configuration_c_head_without_a_device(gpu_user: User, big_model: str) -> None:
     """Possible; what it costs on the wire is what was said before the launch."""
     gpu = ("--exclude", GPU, "--workers", "2")
     found = up(gpu_user, big_model, *gpu)

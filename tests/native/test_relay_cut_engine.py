@@ -195,9 +195,7 @@ def cut_often(relay: Path, work: Path, *, loads: int, cuts: int, seed: int) -> s
     )
 
 
-def test_answers_are_the_same_where_the_connection_is_cut(
-    relay: Path, tmp_path: Path
-) -> None:
+def test_answers_are_same_where_connection_is_cut(relay: Path, tmp_path: Path) -> None:
     log.info(cut_often(relay, tmp_path, loads=3, cuts=7, seed=1))
 
 

@@ -14,7 +14,6 @@ from unittest.mock import patch
 import gguf
 import pytest
 
-from backends.demo import MODEL_PATH
 from backends.machines.local import local_host_for_now
 from backends.state.models import Seeding
 from tests.kit.models import write_llama
@@ -218,28 +217,6 @@ def test_a_fine_tune_costs_what_differs(
         assert line["pair"]["weight_bytes_sent"] == different_bytes
 
 
-def test_another_quant_and_a_file_cut_short_later(
-    relay: Path, model: Path, direct: dict[str, list[int]], tmp_path: Path
-) -> None:
-    quant = tmp_path / "quant.gguf"
-    write_llama(quant, n_layer=3, n_embd=512, n_ff=11264, n_ctx=512, quantized=True)
-    with load("8.0.0", relay, model, tmp_path, quant) as (tokens, line, _):
-        assert tokens == direct["8.0.0"]
-        assert line["pair"]["tensors_missing"] == 3 * 4
-        assert line["pair"]["weight_bytes_sent"] >= 3 * 4 * 2 * 512 * 512
-    cut = copy_of(model, tmp_path / "cut.gguf")
-    size = cut.stat().st_size
-
-    def then() -> None:
-        os.truncate(cut, size // 2)
-
-    with load("8.0.0", relay, model, tmp_path, cut, before=then) as (tokens, line, _):
-        assert tokens == direct["8.0.0"]
-        pair = line["pair"]
-        assert 0 < pair["weight_bytes_sent"] < size * 2 // 3
-        assert 0 < pair["weight_bytes_home"] < size * 2 // 3
-
-
 def test_files_that_cannot_be_read_are_told_and_the_others_serve(
     relay: Path, model: Path, direct: dict[str, list[int]], tmp_path: Path
 ) -> None:
@@ -258,17 +235,6 @@ def test_files_that_cannot_be_read_are_told_and_the_others_serve(
     with load("8.0.0", relay, model, tmp_path, *files, model) as (tokens, line, _):
         assert tokens == direct["8.0.0"]
         assert line["pair"]["weight_bytes_sent"] == 0
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_bundled_model_stays_home(
-    relay: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, version: str
-) -> None:
-    model = MODEL_PATH
-    with load(version, relay, model, tmp_path, model) as (tokens, line, _):
-        assert tokens == tokens_direct(version, model, tmp_path_factory)
-        assert line["pair"]["weight_bytes_sent"] == 0
-        assert line["pair"]["tensors_differ"] == line["pair"]["tensors_missing"] == 0
 
 
 # --- A stock worker's own cache, filled from a model beside it: the bytes stay away ---

@@ -266,22 +266,6 @@ def test_no_file_means_defaults(paths: Paths) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("api_prot = 1", "api_prot"),
-        ('workers = "two"', "workers"),
-        ("workers = 0", "line 1: workers cannot be 0. Allowed: a number, 1 to 16"),
-        ("api_port = 70000", "port, 1 to 65535"),
-        ("= 1", "config.toml is not valid"),
-    ],
-)
-def test_a_bad_setting_is_named(paths: Paths, text: str, message: str) -> None:
-    write(paths, text)
-    with pytest.raises(DllmError, match=message):
-        load_config(paths)
-
-
-@pytest.mark.parametrize(
     ("before", "after"),
     [
         (

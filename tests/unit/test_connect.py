@@ -137,9 +137,7 @@ def test_zed_is_told_what_its_settings_have_to_say(home: Path) -> None:
         ("dllm-GPULab", "DLLM_GPU_LAB_API_KEY"),
     ],
 )
-def test_zed_looks_for_a_key_by_the_words_of_the_provider(
-    provider: str, variable: str
-) -> None:
+def test_zed_looks_for_key_by_words_of_provider(provider: str, variable: str) -> None:
     here, there = (
         CLIENTS["zed"].recipe(replace(it, provider=provider)) for it in (HERE, THERE)
     )

@@ -45,9 +45,7 @@ def test_the_command_and_the_console_suggest_one_name() -> None:
         ("::ffff:10.0.0.2 51234 ::ffff:10.0.0.7 22", "10.0.0.7"),
     ],
 )
-def test_the_address_is_that_at_which_ssh_came(
-    ssh_connection: str, address: str
-) -> None:
+def test_address_is_that_at_which_ssh_came(ssh_connection: str, address: str) -> None:
     for setting in (None, "auto"):
         assert place_of(setting, ssh_connection) == DataPlace(address=address)
 

@@ -39,7 +39,7 @@ from tests.unit.state.scene import busy_scene
 from tui.cli import engine, progress
 from tui.cli.engine import BuildPrinter
 from tui.cli.progress import ProgressLine, StepPrinter, progress_text, remaining_s
-from tui.cli.status import measured_text, status_lines
+from tui.cli.status import measured_text, prompts_text, status_lines
 from tui.cli.up import launched, preview_json, preview_lines
 from tui.model.quantities import pairs_text
 
@@ -106,9 +106,17 @@ def test_requests_are_told_once_there_were_any() -> None:
     figures = "2 waiting · 0 in flight · 5 answered · 1 failed · 1 asked again"
     assert said(some) == [f"requests {figures}"]
     assert said(replace(some, continued=3)) == [f"requests {figures} · 3 continued"]
+    assert said(replace(some, refused=3)) == [f"requests {figures} · 3 refused"]
     keyed = replace(some, keys={"lab": KeyCounts(requests=1)})
     lines = status_lines(replace(busy_scene(0), requests=keyed), 0.0)
     assert "key      lab              1 request · 0 in flight" in lines
+
+
+def test_the_memory_for_earlier_prompts() -> None:
+    said = "llama-server keeps at most 2.0 GiB of earlier prompts on the head"
+    assert prompts_text(("x", "--cache-ram", "2048")) == said
+    assert prompts_text(("x", "-cram", "0")) == "llama-server keeps no earlier prompts"
+    assert prompts_text(("x",)) == ""
 
 
 def test_a_drain_is_told_and_how_to_end_it() -> None:

@@ -106,9 +106,7 @@ async def test_whoever_is_replaced_while_loading_does_not_tell_of_the_winner(
     assert f"Another launch replaced this one: {plan.model}" in told.err
 
 
-async def test_the_same_plan_again_is_no_failure(
-    controller: ScriptedController,
-) -> None:
+async def test_same_plan_again_is_no_failure(controller: ScriptedController) -> None:
     assert (await command(*UP)).code == 0
     again = await command(*UP, "--replace")
     assert again.code == 0
@@ -221,9 +219,7 @@ async def test_what_another_release_says_is_told_in_a_sentence(
         await anext(client.snapshots())
 
 
-async def test_without_a_terminal_the_option_is_named(
-    controller: ScriptedController,
-) -> None:
+async def test_without_terminal_option_is_named(controller: ScriptedController) -> None:
     """And the peer that then waits can be added again, with the option."""
     told = await command("peers", "add", "mini")
     assert told.code == 1

@@ -257,9 +257,7 @@ async def test_what_somebody_did_is_told_with_who_it_was(
     assert not await client.running(), "looking at them starts no controller"
 
 
-async def test_an_engine_built_without_a_controller_is_told_by_the_next(
-    paths: Paths,
-) -> None:
+async def test_engine_built_without_controller_is_told_by_next(paths: Paths) -> None:
     client = ControllerClient(paths)
     await client.tell_built("built llama.cpp 7")
     assert not await client.running()
@@ -314,9 +312,7 @@ async def test_a_thousand_at_once_are_all_let_in(paths: Paths) -> None:
                 knock.close()
 
 
-async def test_a_path_that_no_file_can_have_is_refused(
-    client: ControllerClient,
-) -> None:
+async def test_path_that_no_file_can_have_is_refused(client: ControllerClient) -> None:
     with pytest.raises(RequestFailed, match="no NUL character") as refused:
         await client.inspect("/models/a\0b.gguf")
     assert refused.value.value.what
@@ -377,9 +373,7 @@ async def test_a_newer_controller_is_left_alone_and_named(
     assert new.poll() is None
 
 
-async def test_two_clients_replace_an_older_one_together(
-    home: Path, paths: Paths
-) -> None:
+async def test_two_clients_replace_older_one_together(home: Path, paths: Paths) -> None:
     old = await started(paths, 1)
     snapshots = await asyncio.gather(
         *(ControllerClient(paths).snapshot() for _ in range(4))

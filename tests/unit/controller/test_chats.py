@@ -106,9 +106,7 @@ async def test_two_who_look_see_the_same_and_no_word_twice(tmp_path: Path) -> No
         await two.aclose()
 
 
-async def test_stopping_keeps_what_came_and_ends_the_generation(
-    tmp_path: Path,
-) -> None:
+async def test_stopping_keeps_what_came_and_ends_generation(tmp_path: Path) -> None:
     async with a_chat(tmp_path) as (model, chat):
         model.ask(chat, "Why?")
         model.say(ChatDelta(text="Half"))
@@ -131,9 +129,7 @@ async def test_a_controller_that_ends_says_so_in_the_answer(tmp_path: Path) -> N
     assert kept.turns[0].reply.finish_reason == "interrupted"
 
 
-async def test_one_question_at_a_time_and_only_to_what_was_seen(
-    tmp_path: Path,
-) -> None:
+async def test_one_question_at_time_and_only_to_what_was_seen(tmp_path: Path) -> None:
     model = Model()
     async with chats_in(tmp_path) as chats:
         chat = await chats.current("default", MODEL)
@@ -162,9 +158,7 @@ async def test_questions_without_an_answer_are_not_sent_along(tmp_path: Path) ->
         assert model.asked[-1].sampling.top_k == 1
 
 
-async def test_the_one_opened_last_is_current_for_cluster_and_model(
-    tmp_path: Path,
-) -> None:
+async def test_one_opened_last_is_current_for_cluster_and_model(tmp_path: Path) -> None:
     store = ChatStore(tmp_path)
     store.save(conversation("old", opened_at=1.0))
     store.save(conversation("new", opened_at=2.0))
@@ -346,9 +340,7 @@ async def test_while_an_answer_comes_it_is_the_one_that_is_gone_on_from(
         assert line_of(chat.conversation) == [("First?", "Un.")]
 
 
-async def test_an_interrupted_answer_costs_nothing_of_the_other_line(
-    tmp_path: Path,
-) -> None:
+async def test_interrupted_answer_costs_nothing_of_other_line(tmp_path: Path) -> None:
     async with a_chat(tmp_path) as (model, chat):
         await three(model, chat)
         model.ask(chat, None, 3, again=0)
@@ -430,9 +422,7 @@ async def test_a_change_that_waits_for_the_disk_at_the_end_is_written(
     assert [found.name for found in kept] == ["Sky", "Sky"]
 
 
-async def test_a_mistake_of_ours_ends_the_answer_and_not_the_chat(
-    tmp_path: Path,
-) -> None:
+async def test_mistake_of_ours_ends_the_answer_and_not_the_chat(tmp_path: Path) -> None:
     async def broken(_: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         yield ChatDelta(text="Half")
         raise ValueError("oops")

@@ -51,9 +51,7 @@ from tests.unit.planning.machines import (
 )
 
 
-async def test_the_same_plan_with_other_settings_is_another_goal(
-    tmp_path: Path,
-) -> None:
+async def test_same_plan_with_other_settings_is_another_goal(tmp_path: Path) -> None:
     api = ApiSettings(wait_s=300, drain_s=60)
     goal = Goal(generation=4, plan=plan_on("local"), api=api)
     known = Record(goal=goal, served_since=5.0, secret="5a", server="7@1.0")
@@ -191,9 +189,7 @@ def test_what_a_dead_llama_server_held_is_free_already() -> None:
     assert still_held(PLAN, record, [dead]) is None
 
 
-async def test_the_context_is_shorter_where_the_settings_allow_that(
-    stage: Stage,
-) -> None:
+async def test_context_is_shorter_where_the_settings_allow_that(stage: Stage) -> None:
     """Down to a floor, and only as short as it must be."""
     with pytest.raises(PlanError, match="ctx_size_min = "):
         await on(stage, LONG, little(4 * GIB)).instead_of(PLAN_LONG, None)

@@ -108,9 +108,7 @@ def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Controller:
     return Controller(tmp_path)
 
 
-async def test_folders_peers_and_engine_follow_the_file(
-    controller: Controller,
-) -> None:
+async def test_folders_peers_and_engine_follow_file(controller: Controller) -> None:
     async with controller.followed():
         controller.write('model_dirs = ["/more"]\n')
         await until(lambda: controller.looked == 1)

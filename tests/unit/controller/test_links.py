@@ -130,9 +130,7 @@ async def test_rows_are_known_until_a_relay_stops_reading(tmp_path: Path) -> Non
     assert links.carried_bytes() == {}
 
 
-async def test_a_broken_connection_is_told_once_the_link_goes_on(
-    tmp_path: Path,
-) -> None:
+async def test_broken_connection_is_told_once_the_link_goes_on(tmp_path: Path) -> None:
     told: list[str] = []
     links = following(tmp_path / "s", told)
     (reader,) = links._each()

@@ -284,9 +284,7 @@ async def of_model(_path: str) -> ModelInfo:
     return MODEL
 
 
-def test_auto_tries_layers_of_the_model_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_auto_tries_layers_of_model_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     with_layers = replace(MODEL, arch="glm4moe", n_layer_nextn=1)
 
     async def model(_path: str) -> ModelInfo:
@@ -306,9 +304,7 @@ def test_auto_tries_layers_of_the_model_itself(
     assert places == ["ada/CPU", "local/CPU"]
 
 
-def test_a_model_without_mtp_layers_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_model_without_mtp_layers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HEAD, "model", of_model, raising=False)
     plan = replace(PLAN, server=ServerSettings(draft=MTP_DRAFT))
     drafting = Drafting(HEAD, HEAD, HEAD, HEAD.models)

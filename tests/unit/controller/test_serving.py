@@ -107,9 +107,7 @@ def follow(
     return server.asked
 
 
-async def test_what_was_reported_of_an_earlier_build_is_forgotten(
-    tmp_path: Path,
-) -> None:
+async def test_what_was_reported_of_earlier_build_is_forgotten(tmp_path: Path) -> None:
     watch = Watch(Stage(tmp_path).context)
     watch.report(HostError("the gateway cannot be started"))
     watch.forget()

@@ -56,9 +56,7 @@ def test_a_step_that_fails_says_why(
     assert (step.state, step.detail) == (StepState.FAILED, detail)
 
 
-def test_a_step_of_an_earlier_list_is_ignored(
-    store: SnapshotStore, steps: Steps
-) -> None:
+def test_step_of_an_earlier_list_is_ignored(store: SnapshotStore, steps: Steps) -> None:
     before = store.snapshot.steps
     with steps.step("a"):
         steps.done("a")

@@ -105,6 +105,14 @@ async def gateway(access: Access | None = None) -> AsyncIterator[Stage]:
             await listener.close(SHUTDOWN_S)
 
 
+@asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[Stage]:
+    """A gateway before a server that answers everything like this."""
+    async with upstream(handler) as port, gateway() as stage:
+        stage.serve(port)
+        yield stage
+
+
 def abort(request: web.BaseRequest) -> None:
     assert request.transport is not None
     request.transport.abort()

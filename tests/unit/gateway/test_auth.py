@@ -427,9 +427,7 @@ def test_a_ring_follows_what_is_added_and_removed(file: Path) -> None:
     assert ring.holder([secret]) is None
 
 
-def test_a_file_that_others_can_write_or_nobody_reads_lets_nobody_in(
-    file: Path,
-) -> None:
+def test_file_that_others_can_write_or_nobody_reads_lets_nobody_in(file: Path) -> None:
     secret = KeyFile(file).add("laptop")
     ring = KeyRing(file)
     file.chmod(0o620)

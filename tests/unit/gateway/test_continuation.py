@@ -11,7 +11,7 @@ import pytest
 
 from backends.gateway.target import Mode
 from tests.unit.gateway.acting import ANSWER, PROMPT, TEXT, Actor
-from tests.unit.gateway.standing import gateway, resumed, upstream
+from tests.unit.gateway.standing import gateway, resumed, serving, upstream
 
 NATIVE, COMPLETIONS, CHAT = "/completion", "/v1/completions", "/v1/chat/completions"
 MESSAGES = {"messages": [{"role": "user", "content": "?"}], "stream": True}
@@ -52,8 +52,7 @@ async def undisturbed(path: str, body: dict[str, Any]) -> bytes:
 async def test_what_is_asked_for_besides_is_taken_out_again(
     path: str, body: dict[str, Any]
 ) -> None:
-    async with upstream(Actor()) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(Actor()) as stage:
         assert await stage.ask(path, **body) == (200, await undisturbed(path, body))
 
 
@@ -83,8 +82,7 @@ async def test_nothing_is_repeated_and_nothing_is_missing(
 
 async def test_what_is_whole_but_for_its_end_is_ended() -> None:
     body = {**MESSAGES, "stream_options": {"include_usage": True}}
-    async with upstream(Actor(11)) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(Actor(11)) as stage:
         _, raw = await stage.ask(CHAT, **body)
     assert raw == await undisturbed(CHAT, body)
 
@@ -169,8 +167,7 @@ async def test_what_cannot_be_gone_on_with_is_passed_as_it_is(
     more: dict[str, Any],
 ) -> None:
     actor = Actor(3)
-    async with upstream(actor) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(actor) as stage:
         status, raw = await stage.ask(CHAT, **MESSAGES, **more)
         await stage.until(failed=1, continued=0)
     assert status == 200
@@ -373,8 +370,7 @@ async def test_an_error_of_an_earlier_release_is_the_end() -> None:
             yield b'error: {"code":500}\n\n'
 
     actor = Erring()
-    async with upstream(actor) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(actor) as stage:
         _, raw = await asyncio.wait_for(stage.ask(NATIVE, **PROMPTED), 60)
     assert raw.endswith(b'error: {"code":500}\n\n')
     assert len(actor.asked) == 1

@@ -72,9 +72,7 @@ class Port:
         await self.listener.close(0)
 
 
-async def test_a_controller_keeps_the_port_open_between_two_gateways(
-    tmp_path: Path,
-) -> None:
+async def test_controller_keeps_port_open_between_two_gateways(tmp_path: Path) -> None:
     path = tmp_path / "g.sock"
     link = GatewayLink(path, lambda counts: None)
     one = Port("one", path)
@@ -217,9 +215,7 @@ async def test_a_gateway_that_comes_later_is_told_too(tmp_path: Path) -> None:
     await link.close()
 
 
-async def test_a_socket_that_vanished_is_not_listened_at_any_more(
-    tmp_path: Path,
-) -> None:
+async def test_socket_that_vanished_is_not_listened_at_any_more(tmp_path: Path) -> None:
     socket = tmp_path / "g.sock"
     async with listening(socket):
         await until(socket.exists)

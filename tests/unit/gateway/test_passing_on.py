@@ -27,6 +27,7 @@ from tests.unit.gateway.standing import (
     WHOLE,
     abort,
     gateway,
+    serving,
     stream_of,
     streaming,
     upstream,
@@ -48,8 +49,7 @@ async def test_method_path_headers_and_body_arrive_as_they_were_sent() -> None:
         )
 
     sent = {"X-One": "a", "Authorization": "Bearer k", "Cookie": "c=1"}
-    async with upstream(handler) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(handler) as stage:
         place = f"{stage.url}/a%2Fb//c?q=%C3%A4&q=2"
         async with stage.client.put(place, data=b"\x00\xff", headers=sent) as answer:
             got = answer.status, answer.reason, answer.headers["X-Two"]
@@ -69,8 +69,7 @@ async def test_nothing_is_added_that_the_client_did_not_send() -> None:
         seen.extend(request.headers)
         return web.Response()
 
-    async with upstream(handler) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(handler) as stage:
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
         writer.write(
             b"GET /props HTTP/1.1\r\nHost: h\r\nConnection: X-Mine\r\nX-Mine: 1\r\n"
@@ -93,8 +92,7 @@ async def test_each_piece_of_a_stream_arrives_before_the_next_is_made() -> None:
             arrived.clear()
         return response
 
-    async with upstream(handler) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(handler) as stage:
         async with stage.client.post(stage.url + CHAT, json={"stream": True}) as answer:
             for piece in (*pieces, b"data: [DONE]\n\n"):
                 assert await answer.content.readexactly(len(piece)) == piece
@@ -169,10 +167,11 @@ async def test_an_upload_is_passed_on_while_it_comes() -> None:
         await asyncio.wait_for(first.wait(), 5)
         yield b"56"
 
-    async with upstream(handler) as port, gateway() as stage:
-        stage.serve(port)
-        async with stage.client.post(stage.url + "/x", data=body()) as answer:
-            assert await answer.read() == b"123456"
+    async with (
+        serving(handler) as stage,
+        stage.client.post(stage.url + "/x", data=body()) as answer,
+    ):
+        assert await answer.read() == b"123456"
 
 
 async def test_a_compressed_answer_stays_as_it_is() -> None:
@@ -183,8 +182,7 @@ async def test_a_compressed_answer_stays_as_it_is() -> None:
         headers = {"Content-Encoding": "gzip", "X-Accepted": accepted}
         return web.Response(body=packed, headers=headers)
 
-    async with upstream(handler) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(handler) as stage:
         asked = {"Accept-Encoding": "br"}
         async with (
             aiohttp.ClientSession(auto_decompress=False) as client,
@@ -198,11 +196,9 @@ async def test_head_has_the_length_and_no_body() -> None:
     async def handler(request: web.BaseRequest) -> web.Response:
         return web.Response(body=b"12345")
 
-    async with upstream(handler) as port, gateway() as stage:
-        stage.serve(port)
-        async with stage.client.head(stage.url) as answer:
-            assert answer.headers["Content-Length"] == "5"
-            assert await answer.read() == b""
+    async with serving(handler) as stage, stage.client.head(stage.url) as answer:
+        assert answer.headers["Content-Length"] == "5"
+        assert await answer.read() == b""
 
 
 async def test_a_client_that_leaves_ends_its_request() -> None:
@@ -217,8 +213,7 @@ async def test_a_client_that_leaves_ends_its_request() -> None:
             ended.set()
         return response
 
-    async with upstream(handler) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(handler) as stage:
         asking = asyncio.create_task(stage.ask(stream=True))
         await asyncio.wait_for(begun.wait(), 5)
         asking.cancel()
@@ -255,8 +250,7 @@ async def test_a_client_that_waits_for_leave_to_send_its_body_gets_it() -> None:
     async def handler(request: web.BaseRequest) -> web.Response:
         return web.Response(body=await request.read())
 
-    async with upstream(handler) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(handler) as stage:
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
         writer.write(
             b"POST /x HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n"
@@ -288,8 +282,7 @@ async def test_what_is_no_json_reaches_no_llama_server(
         return web.Response()
 
     body = b'{"messages":[{"role":"user","content":"a secret' + rest
-    async with upstream(handler) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(handler) as stage:
         async with stage.client.post(stage.url + path, data=body) as answer:
             said = await answer.text()
         await stage.until(refused=1, in_flight=0)
@@ -342,8 +335,7 @@ FIELDS = (b'data: {"content":"a","stop":false}\n\n', b'data: {"content":""}\n\n'
 async def test_a_stream_whose_last_event_the_client_shaped_is_whole(
     pieces: tuple[bytes, ...],
 ) -> None:
-    async with upstream(streaming(*pieces)) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(streaming(*pieces)) as stage:
         body = {"prompt": "x", "stream": True, "response_fields": ["content"]}
         _, raw = await stage.ask("/completion", **body)
         assert raw.startswith(b"".join(pieces))
@@ -362,8 +354,7 @@ async def test_a_stream_whose_last_event_the_client_shaped_is_whole(
 async def test_an_error_of_llama_server_is_told_once(
     path: str, error: bytes, begun: tuple[bytes, ...]
 ) -> None:
-    async with upstream(streaming(*begun, error)) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(streaming(*begun, error)) as stage:
         asked = {"stream": True, "tools": [{"x": 1}]}
         assert await stage.ask(path, **asked) == (200, b"".join((*begun, error)))
         await stage.until(passed=1, failed=0)
@@ -393,8 +384,7 @@ class Server:
 
 async def test_who_comes_alone_finds_a_connection_there() -> None:
     server = Server()
-    async with upstream(server) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(server) as stage:
         for number in "123":
             assert await stage.ask(n=1) == (200, number.encode())
         assert server.count == 1
@@ -404,8 +394,7 @@ async def test_of_several_none_holds_a_connection_that_others_wait_for() -> None
     """A kept one takes a thread of llama-server, which may have few."""
     server = Server()
     server.go_on.clear()
-    async with upstream(server) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(server) as stage:
         asking = [asyncio.create_task(stage.ask(n=n)) for n in range(4)]
         await until(lambda: len(server.connections) == 4)
         server.go_on.set()
@@ -475,8 +464,7 @@ async def test_who_has_left_holds_no_connection(
 async def test_one_that_was_closed_at_that_moment_delays_nobody() -> None:
     server = Server()
     server.aborts_at = 2
-    async with upstream(server) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(server) as stage:
         await stage.ask(n=1)
         assert await stage.ask(n=2) == (200, b"3")
         await stage.until(passed=2, failed=0, replayed=0)
@@ -484,8 +472,7 @@ async def test_one_that_was_closed_at_that_moment_delays_nobody() -> None:
 
 async def test_a_long_body_has_a_connection_of_its_own() -> None:
     server = Server()
-    async with upstream(server) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(server) as stage:
         for _ in range(2):
             await stage.ask(n="x" * (1 << 19))
         assert server.count == 2

@@ -22,6 +22,7 @@ from tests.unit.gateway.standing import (
     abort,
     gateway,
     resumed,
+    serving,
     stream_of,
     streaming,
     upstream,
@@ -227,8 +228,7 @@ async def test_a_seed_of_ours_is_not_told() -> None:
         await response.write(_event({"content": "", "stop": True, **settings}))
         return response
 
-    async with upstream(echoing) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(echoing) as stage:
         _, raw = await stage.ask(NATIVE, prompt="?", stream=True, json_schema={"a": 1})
         assert b'"seed":4294967295,' in raw
         _, raw = await stage.ask(NATIVE, prompt="?", stream=True, seed=5)
@@ -274,8 +274,7 @@ async def test_a_client_gets_comments_while_llama_server_is_silent(
     goes_on = asyncio.Event()
 
     frozen = streaming(*begun, goes_on, *WHOLE[len(begun) :])
-    async with upstream(frozen) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(frozen) as stage:
         async with stage.client.post(stage.url + CHAT, json={"stream": True}) as answer:
             said = b"".join([await answer.content.readuntil(COMMENT) for _ in "12"])
             goes_on.set()
@@ -310,8 +309,7 @@ async def test_what_was_passed_on_unread_is_not_told_again() -> None:
         abort(request)
         return response
 
-    async with upstream(coded) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(coded) as stage:
         body = {**ASKED[CHAT], "stream": True}
         url, client = stage.url + CHAT, stage.client
         with pytest.raises(aiohttp.ClientPayloadError):

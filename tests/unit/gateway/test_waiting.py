@@ -22,6 +22,7 @@ from tests.unit.gateway.standing import (
     abort,
     dying,
     gateway,
+    serving,
     streaming,
     upstream,
 )
@@ -40,9 +41,7 @@ async def test_a_request_waits_and_goes_on() -> None:
         await stage.until(waiting=0, held=1, passed=1, replayed=0)
 
 
-async def test_comments_keep_a_stream_that_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_comments_keep_stream_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "KEEP_ALIVE_S", 0.01)
     async with upstream(streaming(*WHOLE)) as port, gateway() as stage:
         url = f"{stage.url}/v1/chat/completions"
@@ -54,9 +53,7 @@ async def test_comments_keep_a_stream_that_waits(
         assert rest.replace(b": keep-alive\n\n", b"").lstrip() == b"".join(WHOLE)
 
 
-async def test_an_error_after_comments_is_an_event(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_error_after_comments_is_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "KEEP_ALIVE_S", 0.01)
 
     async def refusing(request: web.BaseRequest) -> web.Response:
@@ -209,8 +206,7 @@ async def test_a_request_too_long_to_keep_is_told_so(
 ) -> None:
     monkeypatch.setattr("backends.gateway.request.KEPT_BYTES_MAX", 10)
 
-    async with upstream(dying) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(dying) as stage:
         status, body = await stage.ask(n="x" * 20)
         assert status == 503
         assert b"too long to keep" in body
@@ -370,8 +366,7 @@ async def test_what_a_relaunch_would_break_is_known_from_the_beginning(
 ) -> None:
     go_on = asyncio.Event()
     rest = ENDED.get(path, WHOLE)
-    async with upstream(streaming(go_on, *rest)) as port, gateway() as stage:
-        stage.serve(port)
+    async with serving(streaming(go_on, *rest)) as stage:
         asking = asyncio.create_task(stage.ask(path, **body))
         await stage.until(in_flight=1)
         assert stage.proxy.counts.fragile == fragile

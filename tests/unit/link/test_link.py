@@ -373,9 +373,7 @@ def test_a_trace_of_a_head_alone_is_refused_with_the_reason(
     assert str(error) == why_no_link(head_alone)
 
 
-async def test_the_controller_refuses_a_lab_with_the_reason(
-    head_alone: ClusterSnapshot,
-) -> None:
+async def test_controller_refuses_lab_with_reason(head_alone: ClusterSnapshot) -> None:
     store = SnapshotStore(Config)
     store.snapshot = head_alone
     with pytest.raises(UsageError) as refused:

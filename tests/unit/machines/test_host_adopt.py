@@ -105,9 +105,7 @@ async def test_killing_everything_is_survived(
     assert (await host.start(spec())).alive
 
 
-async def test_a_lost_directory_makes_an_orphan(
-    host: AgentSession, run_dir: Path
-) -> None:
+async def test_lost_directory_makes_orphan(host: AgentSession, run_dir: Path) -> None:
     started = await host.start(spec())
     assert await host.orphans() == []
     shutil.rmtree(run_dir / "p")

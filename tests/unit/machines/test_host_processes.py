@@ -180,14 +180,6 @@ async def test_a_living_name_is_refused(host: AgentSession) -> None:
     assert (record.pid, record.alive) == (first.pid, True)
 
 
-async def test_a_name_is_free_again_after_the_end(host: AgentSession) -> None:
-    first = await host.start(spec(argv=shell("exit 1")))
-    await wait_ended(host)
-    second = await host.start(spec())
-    assert second.pid != first.pid
-    assert second.exit_code is None
-
-
 async def test_leftovers_of_an_earlier_process_are_refused(host: AgentSession) -> None:
     await host.start(spec(argv=shell("sleep 600 & echo $!")))
     stray = int(await first_line(host))
@@ -553,20 +545,6 @@ async def test_a_supervisor_that_hangs_is_ended(
     assert record is not None
     assert not record.alive
     assert not exists(supervisor)
-
-
-async def test_a_killed_supervisor_makes_no_difference_but_the_exit_status(
-    host: AgentSession, run_dir: Path
-) -> None:
-    started = await host.start(spec())
-    os.kill(supervisor_of(run_dir), signal.SIGKILL)
-    record = await host.record("p")
-    assert record is not None
-    assert record.alive
-    ended = await host.stop("p")
-    assert ended is not None
-    assert (ended.alive, ended.exit_code, ended.exit_signal) == (False, None, None)
-    assert not exists(started.pid)
 
 
 async def test_removing_right_after_a_kill(host: AgentSession, run_dir: Path) -> None:

@@ -117,9 +117,7 @@ def by_name(found: tuple[TensorSums, ...]) -> dict[str, TensorSums]:
     return {tensor.name: tensor for tensor in found}
 
 
-async def test_they_are_those_of_the_packages(
-    host: AgentSession, tmp_path: Path
-) -> None:
+async def test_they_are_those_of_packages(host: AgentSession, tmp_path: Path) -> None:
     """XXH64 of ``xxhash``, names, types, shapes and places of ``gguf``."""
     file = tmp_path / "types.gguf"
     write_types(file)

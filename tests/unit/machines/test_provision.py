@@ -126,9 +126,7 @@ async def test_what_is_there_is_not_sent_again(install: Install) -> None:
     assert again.engine.version == "1 (abc)"
 
 
-async def test_a_changed_relay_of_the_same_version_replaces_the_old(
-    install: Install,
-) -> None:
+async def test_changed_relay_of_same_version_replaces_the_old(install: Install) -> None:
     await install()
     with install.helper.open("ab") as program:
         program.write(b"more")
@@ -204,9 +202,7 @@ async def test_two_consoles_do_not_install_at_once(
     assert (await install()).engine_method is InstallMethod.COPIED
 
 
-async def test_the_lock_of_a_dead_console_is_taken_over(
-    install: Install, home: Path
-) -> None:
+async def test_lock_of_dead_console_is_taken_over(install: Install, home: Path) -> None:
     left = root(home) / "provision" / "install.lock"
     left.parent.mkdir(parents=True)
     left.write_text("1 some-other-boot:1\n")

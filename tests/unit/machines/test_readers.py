@@ -72,9 +72,7 @@ async def free(readers: Readers) -> int:
     return (await readers.engine("/e")).info.devices[0].free_bytes
 
 
-async def test_the_disks_old_figure_is_not_used(
-    readers: Readers, asked: list[int]
-) -> None:
+async def test_disks_old_figure_is_not_used(readers: Readers, asked: list[int]) -> None:
     assert await free(readers) == 999
     assert await free(readers) == 999, "asked once for a while"
     assert len(asked) == 1
@@ -230,9 +228,7 @@ async def test_a_peer_removed_twice_at_once_is_closed_once(tmp_path: Path) -> No
         await peers.remove("ada")
 
 
-async def test_a_peer_that_cannot_be_removed_from_the_settings_stays(
-    tmp_path: Path,
-) -> None:
+async def test_peer_that_cannot_be_removed_from_settings_stays(tmp_path: Path) -> None:
     known = Clumsy(0)
     peers = peers_with(known, tmp_path)
     peers.start(nothing)

@@ -115,9 +115,7 @@ def test_keys_differ_by_launch_and_by_link_and_come_again() -> None:
 
 
 @pytest.mark.parametrize("missing", CAN_PAIR)
-def test_an_older_helper_at_either_end_leaves_the_head_s_relay_alone(
-    missing: str,
-) -> None:
+def test_older_helper_at_either_end_leaves_the_head_s_relay_alone(missing: str) -> None:
     older = tuple(feature for feature in ALL if feature != missing)
     found = pairing(there=older)
     assert not found.paired

@@ -311,9 +311,7 @@ async def test_a_draft_is_blamed_for_a_server_that_never_served(tmp_path: Path) 
     assert not auto.blames(MODEL)
 
 
-async def test_a_measurement_cut_short_leaves_nothing_on_the_board(
-    stage: Stage,
-) -> None:
+async def test_measurement_cut_short_leaves_nothing_on_the_board(stage: Stage) -> None:
     stage.goes_on.clear()
     await until(lambda: bool(stage.measured))
     stage.auto.forget()
@@ -334,9 +332,7 @@ async def test_a_later_launch_takes_the_result(stage: Stage) -> None:
     assert not stage.events.texts
 
 
-async def test_another_network_is_measured_anew_at_the_next_launch(
-    stage: Stage,
-) -> None:
+async def test_another_network_is_measured_anew_at_next_launch(stage: Stage) -> None:
     await stage.settled()
     stage.store.update(links=(replace(ADA_LINK, rtt_ms=200.0),))
     await rest()
@@ -393,9 +389,7 @@ def test_the_round_trips_of_a_token_in_words() -> None:
     assert network_text((far, far)) == "32 to 128 ms"
 
 
-async def test_a_file_that_cannot_be_read_or_written_begins_anew(
-    tmp_path: Path,
-) -> None:
+async def test_file_that_cannot_be_read_or_written_begins_anew(tmp_path: Path) -> None:
     (tmp_path / "trials.json").write_text("{")
     assert TrialBook(tmp_path / "trials.json").running(PLAN) == NO_DRAFT
     gone = TrialBook(tmp_path / "trials.json" / "no" / "folder")

@@ -146,9 +146,7 @@ def test_a_list_that_moves_on_and_one_of_counts_are_not_sent_whole() -> None:
     assert index.isdigit()
 
 
-def test_a_busy_scene_takes_a_tenth_of_the_bytes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_busy_scene_takes_tenth_of_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     """4 links, 4 peers, 80 layers, four snapshots a second while tokens flow."""
     stream = [busy_scene(tick) for tick in range(41)]
     whole = sum(len(msgspec.json.encode(s)) for s in stream[1:])
