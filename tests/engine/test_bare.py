@@ -53,9 +53,7 @@ def add(user: User, somebody: Somebody) -> str:
     return user.run("peers", "add", "box", "--bare", address).stdout
 
 
-def test_it_serves_and_is_left_running(
-    user: User, somebody: Somebody, demo_model: str
-) -> None:
+def test_it_serves_and_stays(user: User, somebody: Somebody, demo_model: str) -> None:
     user.run("up", "--model", demo_model, "--workers", "1", "--detach")
     alone = user.json("chat", *ASK)["text"]
     user.run("stop")
@@ -73,17 +71,13 @@ def test_it_serves_and_is_left_running(
     assert somebody.process.poll() is None
 
 
-def test_it_may_be_known_by_a_name(
-    user: User, somebody: Somebody, demo_model: str
-) -> None:
+def test_it_may_have_a_name(user: User, somebody: Somebody, demo_model: str) -> None:
     user.run("peers", "add", "box", "--bare", f"localhost:{somebody.port}")
     user.run("up", "--model", demo_model, "--peer", "box", "--detach")
     assert user.json("chat", *ASK)["text"]
 
 
-def test_its_end_is_blamed_on_it(
-    user: User, somebody: Somebody, demo_model: str
-) -> None:
+def test_its_end_is_blamed(user: User, somebody: Somebody, demo_model: str) -> None:
     add(user, somebody)
     user.run("up", "--model", demo_model, "--peer", "box", "--detach")
     somebody.end()

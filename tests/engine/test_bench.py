@@ -19,9 +19,7 @@ def samples(file: Path) -> int:
     return sum(len(one["samples"]) for one in json.loads(file.read_bytes())["results"])
 
 
-def test_an_interrupted_benchmark_continues_where_it_was(
-    user: User, demo_model: str
-) -> None:
+def test_an_interrupted_benchmark_is_continued(user: User, demo_model: str) -> None:
     file = user.home / "results.json"
     matrix = ("--workers", "1,2", "--latency", "0ms,10ms", "--rounds", "2")
     bench = ("bench", demo_model, *matrix, "--tokens", "16", "--to", str(file))

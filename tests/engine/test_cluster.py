@@ -107,9 +107,7 @@ def test_live_speed_is_shown_to_everybody(user: User, demo_model: str) -> None:
 # --- A controller is replaced, lost and found again; what serves does not notice ---
 
 
-def test_stop_ends_processes_whose_directories_are_lost(
-    user: User, demo_model: str
-) -> None:
+def test_stop_ends_processes_of_lost_directories(user: User, demo_model: str) -> None:
     user.run("up", "--model", demo_model, "--workers", "1", "--detach")
     controller = psutil.Process(user.status()["controller_pid"])
     controller.kill()

@@ -57,9 +57,7 @@ def told(user: User) -> str:
     return " ".join(user.run("events").stdout.split())
 
 
-def test_nobody_is_cut_off_by_another_split_or_a_drain(
-    user: User, demo_model: str
-) -> None:
+def test_another_split_or_a_drain_cuts_nobody_off(user: User, demo_model: str) -> None:
     up = ("up", "--model", demo_model, "--workers", "2", "--slots", "2", "--detach")
     user.run(*up, "--split", "6,7")
     port = urlsplit(user.status()["api_url"]).port or 0

@@ -159,9 +159,7 @@ async def test_it_is_so_with_layers_on_the_head_and_with_the_output_alone(
         ServerSettings(cache_type_k="q8_0", flash_attention=FlashAttention.OFF),
     ],
 )
-async def test_it_is_so_with_other_settings(
-    trial: Trial, server: ServerSettings
-) -> None:
+async def test_with_other_settings_too(trial: Trial, server: ServerSettings) -> None:
     truth = await trial.holds("dense", (4, 3), 32_768, server)
     plain = await trial.told("dense", (4, 3), 32_768, ServerSettings())
     was = next(memory for memory in plain if memory.device == "w0/CPU")

@@ -17,9 +17,7 @@ pytestmark = pytest.mark.engine
 ASK = ("Who are you?", "--temperature", "0")
 
 
-def test_a_dry_run_shows_everything_and_starts_nothing(
-    user: User, demo_model: str
-) -> None:
+def test_a_dry_run_shows_all_and_starts_nothing(user: User, demo_model: str) -> None:
     shown = user.json("plan", "--model", demo_model, "--workers", "2")
     user.assert_nothing_left()
     assert shown["plan"]["layers"][-1][2] == 12

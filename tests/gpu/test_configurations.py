@@ -57,9 +57,7 @@ def model_bytes(found: Any) -> dict[str, int]:
     return {b["device"]: b["model_bytes"] for b in found["measured"]["buffers"]}
 
 
-def test_the_heads_gpu_takes_all_where_nobody_else_is(
-    gpu_user: User, demo_model: str
-) -> None:
+def test_the_heads_gpu_takes_all_where_alone(gpu_user: User, demo_model: str) -> None:
     found = up(gpu_user, demo_model)
     assert layers(found) == {GPU: N_PARTS}
     assert "layer" in gpu_user.json("chat", "What is a split?")["text"].lower()
@@ -84,9 +82,7 @@ def test_head_gpu_and_gpu_worker(gpu_user: User, demo_model: str, server: int) -
 
 
 @pytest.mark.parametrize("server", ["CPU,Vulkan0"], indirect=True)
-def test_two_devices_of_one_server(
-    gpu_user: User, demo_model: str, server: int
-) -> None:
+def test_devices_of_one_server(gpu_user: User, demo_model: str, server: int) -> None:
     """CPU and GPU of one rpc-server, the head's GPU, and a worker after them."""
     gpu_user.run("peers", "add", "box", "--bare", f"127.0.0.1:{server}")
     split = f"box/RPC1=4,worker1/CPU=3,{GPU}=6"

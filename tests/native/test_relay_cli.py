@@ -77,9 +77,7 @@ def test_help(relay: Path, args: tuple[str, ...], part: str) -> None:
         (("paper", "--device", "CUDA0"), "NAME:TOTAL[:FREE]"),
     ],
 )
-def test_wrong_usage_is_one_sentence(
-    relay: Path, args: tuple[str, ...], part: str
-) -> None:
+def test_wrong_usage_is_told(relay: Path, args: tuple[str, ...], part: str) -> None:
     done = run(relay, *args)
     assert done.returncode == 2
     assert done.stdout == ""

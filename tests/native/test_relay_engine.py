@@ -100,9 +100,7 @@ def test_a_model_with_states_of_sequences_is_not_refused(
 
 
 @pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
-def test_what_a_token_costs(
-    relay: Path, model: Path, tmp_path: Path, version: str
-) -> None:
+def test_a_tokens_cost(relay: Path, model: Path, tmp_path: Path, version: str) -> None:
     """One trip per worker, the bytes of the formula, parts that add up."""
     with cluster(version, model, 2, tmp_path, relay) as running_cluster:
         readers = [each.stats() for each in running_cluster.relays]
@@ -177,9 +175,7 @@ def test_the_lab_adds_what_it_says(relay: Path, model: Path, tmp_path: Path) -> 
     assert any(38 <= each < 140 for each in added)
 
 
-def test_a_worker_in_the_hands_of_another_client_is_named(
-    relay: Path, tmp_path: Path
-) -> None:
+def test_a_worker_that_another_client_has_is_named(relay: Path, tmp_path: Path) -> None:
     """A stock worker lets a second client hang; the relay says so, until it answers."""
     with ExitStack() as stack:
         port = start_worker(stack, engine("7.0.0"), tmp_path / "worker.log")

@@ -78,9 +78,7 @@ def started(stack: ExitStack, argv: list[str], key: str) -> tuple[int, dict[str,
 
 
 @pytest.mark.usefixtures("with_tls")
-def test_the_worker_s_side_dials_over_ipv6_with_a_key_from_standard_input(
-    relay: Path,
-) -> None:
+def test_a_worker_dials_over_ipv6_with_a_key_from_standard_input(relay: Path) -> None:
     if not Path("/proc/net/if_inet6").exists() or not has_ipv6():
         pytest.skip("no IPv6 here")
     key = secrets.token_hex(32)
@@ -105,9 +103,7 @@ def test_the_worker_s_side_dials_over_ipv6_with_a_key_from_standard_input(
                 client.recv(1)
 
 
-def test_a_head_that_sends_what_it_may_takes_little_memory(
-    relay: Path, tmp_path: Path
-) -> None:
+def test_a_head_that_sends_all_takes_little_memory(relay: Path, tmp_path: Path) -> None:
     """All sessions there may be, each filled to the last byte of its credit."""
     link = struct.Struct("<8sHHIQIBBH16s")
     hello = link.pack(b"dllmlink", 2, 0, link.size, 0, 4 << 20, 1, 0, 0, bytes(16))

@@ -85,9 +85,7 @@ def test_without_a_guard_what_does_not_suit_an_op_ends_a_worker(
 
 
 @pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
-def test_a_worker_s_stack_is_not_used_up(
-    relay: Path, tmp_path: Path, version: str
-) -> None:
+def test_no_worker_s_stack_overflows(relay: Path, tmp_path: Path, version: str) -> None:
     """The longest chain that passes is computed."""
     with guarded(relay, tmp_path, version) as head:
         is_refused(head, version, lambda g: g.chain(TOO_LONG))

@@ -291,9 +291,7 @@ def test_nobody_needs_to_read_the_answer(spawner: Spawner) -> None:
     assert (spawner.folder / "p/process.json").exists()
 
 
-def test_a_caller_killed_at_any_moment_leaves_a_whole_record_or_none(
-    spawner: Spawner,
-) -> None:
+def test_a_killed_caller_leaves_a_whole_record_or_none(spawner: Spawner) -> None:
     for attempt in range(40):
         name = f"p{attempt}"
         caller = subprocess.Popen(
@@ -441,18 +439,14 @@ def test_what_cannot_be_executed_leaves_nothing(
     assert not (tmp_path / "p").exists()
 
 
-def test_a_missing_working_directory_leaves_nothing(
-    spawner: Spawner, tmp_path: Path
-) -> None:
+def test_a_missing_directory_leaves_nothing(spawner: Spawner, tmp_path: Path) -> None:
     done = spawner.run("true", options=["--cwd", "/no/such/place"])
     assert done.returncode == 127
     assert "cannot enter /no/such/place: No such file" in done.stderr
     assert not (tmp_path / "p").exists()
 
 
-def test_parents_are_made_and_relative_paths_resolved(
-    spawner: Spawner, tmp_path: Path
-) -> None:
+def test_parents_are_made_and_paths_resolved(spawner: Spawner, tmp_path: Path) -> None:
     argv = [str(spawner.relay), "spawn", "--dir", "deep/er/p", "--", "sleep", "60"]
     subprocess.run(argv, cwd=tmp_path, check=True, timeout=20, capture_output=True)
     assert (tmp_path / "deep/er/p/process.json").exists()

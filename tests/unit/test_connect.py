@@ -74,9 +74,7 @@ def test_what_is_served(snapshot: ClusterSnapshot) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS.keys())
 @pytest.mark.parametrize("it", [HERE, THERE], ids=["here", "there"])
-def test_every_client_is_told_where_what_and_how(
-    client: ClientProgram, it: ServedApi
-) -> None:
+def test_each_client_is_told_what_and_how(client: ClientProgram, it: ServedApi) -> None:
     recipe = client.recipe(it)
     assert it.url in recipe.text
     assert it.model in recipe.text
@@ -171,9 +169,7 @@ def test_a_file_is_written_only_if_there_is_none(
     assert not list(home.rglob("*.tmp"))
 
 
-def test_a_file_that_cannot_be_written_is_told_of(
-    snapshot: ClusterSnapshot, home: Path
-) -> None:
+def test_an_unwritable_file_is_told_of(snapshot: ClusterSnapshot, home: Path) -> None:
     (home / ".pi").touch()
     with pytest.raises(DllmError, match=r"Cannot write .*models\.json"):
         run("pi", "--write")

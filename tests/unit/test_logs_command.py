@@ -55,9 +55,7 @@ def test_errors_from_anywhere_in_the_log() -> None:
     assert printed("-n", "0", "--level", "error") in ([], [""])
 
 
-def test_where_nothing_was_started_that_is_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_nothing_was_started_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     async def no_names(cluster: str) -> list[str]:
         return []
 

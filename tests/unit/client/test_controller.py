@@ -352,9 +352,7 @@ async def test_an_older_controller_is_replaced(home: Path, paths: Paths) -> None
     assert (holder.pid, holder.api) == (snapshot.controller_pid, API_VERSION)
 
 
-async def test_what_is_no_controller_is_left_alone_and_named(
-    home: Path, paths: Paths
-) -> None:
+async def test_who_is_no_controller_is_named(home: Path, paths: Paths) -> None:
     paths.runtime_dir.mkdir(mode=0o700, exist_ok=True)
     runner = web.AppRunner(web.Application())
     await runner.setup()

@@ -50,9 +50,7 @@ def newest(state: ChatState) -> Reply:
     return state.conversation.turns[-1].replies[-1]
 
 
-async def test_what_was_asked_and_came_is_on_disk_before_the_answer_ends(
-    tmp_path: Path,
-) -> None:
+async def test_what_was_asked_and_came_is_on_disk_at_once(tmp_path: Path) -> None:
     """As a kill -9 in the middle of it would find it."""
     async with a_chat(tmp_path) as (model, chat):
         model.ask(chat, "Why?")
@@ -181,9 +179,7 @@ async def test_one_opened_last_is_current_for_cluster_and_model(tmp_path: Path) 
     assert not (tmp_path / f"{again.id}.json").exists()
 
 
-async def test_a_deleted_chat_leaves_the_disk_at_once_and_can_come_back(
-    tmp_path: Path,
-) -> None:
+async def test_a_deleted_chat_leaves_the_disk_and_can_come_back(tmp_path: Path) -> None:
     ChatStore(tmp_path).save(conversation())
     async with chats_in(tmp_path) as chats:
         await chats.delete("one")
@@ -223,9 +219,7 @@ async def said(model: Model, chat: LiveChat, piece: ChatDelta) -> None:
     await until(lambda: chat.state.seq > before)
 
 
-async def test_frames_tell_every_state_and_answers_by_their_ends(
-    tmp_path: Path,
-) -> None:
+async def test_frames_tell_every_state_and_answers_by_ends(tmp_path: Path) -> None:
     long = conversation(system="x" * 10_000)
     ChatStore(tmp_path).save(long)
     model = Model()
@@ -325,9 +319,7 @@ async def test_an_earlier_question_keeps_every_line_that_went_on_from_it(
         assert line_of(chat.conversation) == THREE
 
 
-async def test_while_an_answer_comes_it_is_the_one_that_is_gone_on_from(
-    tmp_path: Path,
-) -> None:
+async def test_while_an_answer_comes_it_is_the_one_gone_on_from(tmp_path: Path) -> None:
     """Else its words would be taken for another's."""
     async with a_chat(tmp_path) as (model, chat):
         await three(model, chat)

@@ -176,9 +176,7 @@ async def test_who_waits_for_the_settings_finds_them_taken(
         assert controller.peers[1:] == [{}]
 
 
-async def test_settings_that_are_being_taken_are_waited_for(
-    controller: Controller,
-) -> None:
+async def test_settings_being_taken_are_waited_for(controller: Controller) -> None:
     controller.gate.clear()
     async with controller.followed() as follower:
         controller.write('[peers.nuc]\nssh = "nuc"\n')

@@ -187,9 +187,7 @@ def test_nobody_holds_what_is_not_there(tmp_path: Path) -> None:
     assert lock_holder(tmp_path / "none") is None
 
 
-def test_whoever_only_asks_does_not_stop_a_controller_from_starting(
-    tmp_path: Path,
-) -> None:
+def test_who_only_asks_does_not_stop_a_controller_from_starting(tmp_path: Path) -> None:
     """A shared lock held for a moment is waited for."""
     file = tmp_path / "lock"
     file.touch()

@@ -181,9 +181,7 @@ async def test_a_holder_of_nothing_ends_nothing(stage: Stage, checks: Checks) ->
     assert stage.cluster.goal == before
 
 
-async def test_who_holds_what_ran_already_ends_that(
-    stage: Stage, checks: Checks
-) -> None:
+async def test_who_holds_what_ran_already_ends_it(stage: Stage, checks: Checks) -> None:
     before = await stage.cluster.want(plan_on("local"))
     async with checks.asked() as client:
         stream = await held(client, before.generation)

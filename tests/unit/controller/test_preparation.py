@@ -28,7 +28,6 @@ from backends.demo import MODEL_PATH
 from backends.engine.ask import Engine
 from backends.errors import ControllerError, HostError, ModelError, PlanError
 from backends.link.relay import worker_relay_argv
-from backends.link.transport import LinkTransport, local_transport
 from backends.machines.agent import ProcessRecord
 from backends.machines.local import local_host_for_now
 from backends.machines.machine import LocalMachine
@@ -37,11 +36,6 @@ from backends.models import layers
 from backends.models.header import read_header
 from backends.models.layers import read_model
 from backends.paths import Paths
-from backends.planning.pairing import (
-    CAN_COMPRESS,
-    CAN_PAIR,
-    CAN_SEAL,
-)
 from backends.speculation.methods import methods_of
 from backends.split.layout import counts, make_split, with_counts
 from backends.state import (
@@ -66,10 +60,10 @@ from backends.state import (
     ServerSettings,
     Speculation,
     Split,
-    Transport,
     WorkerSpec,
 )
 from tests.kit.clusters import Stage
+from tests.kit.machines import Cast, ScriptedMachine
 from tests.kit.waiting import until
 from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
 from tests.unit.planning.machines import ADA, MODEL, PLAIN, plan_for
@@ -348,63 +342,22 @@ ON_BOB = Plan(
 )
 
 
-class Able:
-    features = (*CAN_PAIR, CAN_SEAL, CAN_COMPRESS)
-    run_dir = "/run/dllm"
-    transport = Transport.LOCAL
-
+class Able(ScriptedMachine):
     def __init__(self, name: str, *seen: ProcessRecord) -> None:
-        self.name = name
-        self.seen = seen
+        super().__init__(Cast(), name)
+        self.searched = " in ~/.models"
         self.copies: tuple[str, ...] = ()
         self.place: DataPlace | HostError = DataPlace(address="10.0.0.7")
-
-    @property
-    def host(self) -> Able:
-        return self
+        for one in seen:
+            self.processes.put(one)
 
     async def data_place(self) -> DataPlace:
         if isinstance(self.place, HostError):
             raise self.place
         return self.place
 
-    async def connect(self) -> None:
-        return
-
-    async def free_port(self) -> int:
-        return 1
-
-    async def engine(self, *_: object) -> Engine:
-        info = EngineInfo(
-            directory="/e",
-            server_path="/e/llama-server",
-            worker_path="/e/rpc-server",
-            source=EngineSource.CONFIG,
-        )
-        return Engine(info=info, flags=frozenset())
-
-    async def model(self, _: str) -> ModelInfo:
-        return MODEL
-
-    async def model_path(self, _: ModelInfo) -> str:
-        return MODEL.path
-
-    searched = " in ~/.models"
-
     async def copies_of(self, _: ModelInfo) -> tuple[str, ...]:
         return self.copies
-
-    def relay_program(self) -> str:
-        return "/dllm-relay"
-
-    def relay_stats(self, _: str) -> str:
-        return "/stats"
-
-    async def way_to(self, port: int, _: object) -> LinkTransport:
-        return local_transport(port)
-
-    async def way_from(self, way: LinkTransport, _: object) -> LinkTransport:
-        return way
 
 
 def beside(model: str, direct: str = "") -> ProcessRecord:

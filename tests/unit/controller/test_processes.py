@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,72 +16,43 @@ from backends.controller import processes as module
 from backends.controller.clusters import Clusters
 from backends.controller.deaths import failure_of
 from backends.controller.processes import ProcessBook, Usage, usage_of
-from backends.errors import HostError
 from backends.machines.agent import ProcessRecord
 from backends.paths import Paths
 from backends.state import LogChunk, ProcessRole, ProcessState
+from tests.kit.machines import Cast, Host
 
 
-class Agent:
-    def __init__(self, name: str) -> None:
-        self.told: list[Callable[[], None]] = []
-        self.state, self.is_frozen = ProcessState.RUNNING, False
-        self.seen = (
-            ProcessRecord(
-                name=f"default/{name}",
-                role=ProcessRole.WORKER,
-                state=ProcessState.RUNNING,
-                pid=1,
-                argv=(),
-            ),
-        )
-
-    async def records(self) -> list[ProcessRecord]:
-        if self.is_frozen:
-            await asyncio.Event().wait()
-        return [replace(one, state=self.state) for one in self.seen]
-
-    def subscribe(self, told: Callable[[], None]) -> Callable[[], None]:
-        self.told.append(told)
-        return lambda: self.told.remove(told)
-
-
-class Machines:
-    def __init__(self, **agents: Agent) -> None:
-        self.agents = agents
-
-    def all(self) -> list[Any]:
-        return [self.get(name) for name in self.agents]
-
-    def get(self, name: str) -> Any:
-        if name not in self.agents:
-            raise HostError(f"There is no peer {name}")
-        return SimpleNamespace(name=name, host=self.agents[name])
+def running(**names: str) -> Cast:
+    """Machines with a process each."""
+    machines = Cast(*(machine for machine in names if machine != "local"))
+    for machine, name in names.items():
+        machines.appears(machine, name, ProcessRole.WORKER)
+    return machines
 
 
 def test_a_machine_taken_from_the_settings_is_forgotten() -> None:
-    machines = Machines(local=Agent("w"), ada=Agent("x"))
+    machines = running(local="w", ada="x")
     book = ProcessBook(cast("Any", machines), lambda: None)
     book.take()
-    gone = machines.agents.pop("ada")
+    gone = machines.machines.pop("ada").processes
     book.take()
     assert [one.name for one in book.of("default")] == ["w"]
     assert not book.knows("ada")
-    assert gone.told == []
+    assert not gone._subscribers
 
 
 def test_another_agent_of_a_machine_is_listened_to() -> None:
     """As after an installation there, however quickly that one came."""
     news: list[int] = []
-    machines = Machines(ada=Agent("w"))
+    machines = running(ada="w")
     book = ProcessBook(cast("Any", machines), lambda: news.append(1))
     book.take()
-    before, machines.agents["ada"] = machines.agents["ada"], Agent("w")
+    ada = machines.machines["ada"]
+    before, ada._host = ada.processes, Host(ada)
     book.take()
     book.take()
-    assert before.told == []
-    (tell,) = machines.agents["ada"].told
-    tell()
+    assert not before._subscribers
+    ada.processes.tell()
     assert news == [1]
 
 
@@ -90,7 +60,7 @@ async def test_a_gateway_that_hangs_is_told_though_its_process_runs(
     monkeypatch: pytest.MonkeyPatch, paths: Paths
 ) -> None:
     monkeypatch.setattr(Clusters, "plans", [None])
-    machines = cast("Any", Machines(local=Agent("api-gateway")))
+    machines = cast("Any", running(local="api-gateway"))
     clusters = Clusters(cast("Any", SimpleNamespace(settings=Config)), paths)
     clusters.book = book = ProcessBook(machines, lambda: None)
     book.take()
@@ -114,19 +84,27 @@ async def test_what_does_not_respond_is_told_and_told_again_when_it_does(
 ) -> None:
     monkeypatch.setattr(module, "LISTEN_S", 0.01)
     monkeypatch.setattr(Clusters, "plans", [None])
-    ada = Agent("w")
-    machines = cast("Any", Machines(local=Agent("x"), ada=ada))
+    machines = running(local="x", ada="w")
+    ada = machines.machines["ada"].processes
     clusters = Clusters(cast("Any", SimpleNamespace(settings=Config)), paths)
-    clusters.book = ProcessBook(machines, lambda: None)
+    clusters.book = ProcessBook(cast("Any", machines), lambda: None)
     clusters.book.take()
     shown: list[ProcessState] = []
-    for ada.state, ada.is_frozen in (
+
+    async def frozen() -> Any:
+        await asyncio.Event().wait()
+
+    for state, is_frozen in (
         (ProcessState.NOT_RESPONDING, False),
         (ProcessState.NOT_RESPONDING, True),
         (ProcessState.RUNNING, False),
     ):
-        for _ in range(2):
-            await clusters.look_for_silent()
+        ada.put(replace(ada.seen[0], state=state))
+        with monkeypatch.context() as patched:
+            if is_frozen:
+                patched.setattr(ada, "records", frozen)
+            for _ in range(2):
+                await clusters.look_for_silent()
         shown += [p.state for p in clusters.book.of("default") if p.name == "w"]
     silent = ProcessState.NOT_RESPONDING
     assert shown == [silent, silent, ProcessState.RUNNING]

@@ -141,9 +141,7 @@ def test_it_is_asked_where_relays_do_not_see_tokens(
     assert asked.count("metrics") == asked.count("slots")
 
 
-def test_a_figure_that_cannot_be_shown_ends_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_figure_not_to_be_shown_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(3, is_processing=True)
 
     def heed(speed: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -39,6 +38,7 @@ from backends.state import (
     ProcessRole,
     ProcessState,
 )
+from tests.kit.machines import Cast
 from tests.unit.planning.machines import (
     ADA,
     BOB,
@@ -132,31 +132,9 @@ def test_a_plan_on_the_desk_gets_no_more_than_others_leave() -> None:
     assert editor.edit.available["local/CUDA0"] == GIB - 100 * MIB
 
 
-class OneMachine:
-    """This machine, which has nothing to tell but its memory."""
-
-    name = "local"
-
-    @property
-    def host(self) -> OneMachine:
-        return self
-
-    async def memory(self) -> Device:
-        return CPU
-
-    async def records(self) -> tuple[()]:
-        return ()
-
-
-async def test_every_board_is_told_what_the_other_clusters_hold(tmp_path: Path) -> None:
-    paths = Paths(
-        config_dir=tmp_path,
-        state_dir=tmp_path,
-        cache_dir=tmp_path,
-        runtime_dir=tmp_path,
-    )
-    local = OneMachine()
-    machines = SimpleNamespace(get=lambda _: local, all=lambda: [local])
+async def test_every_board_is_told_what_the_other_clusters_hold(paths: Paths) -> None:
+    machines = Cast()
+    machines.get("local").device = CPU
     known = Clusters(cast("Readers", SimpleNamespace(settings=Config)), paths)
     known._machines = cast("Machines", machines)
     known.book = cast("Any", SimpleNamespace(of=lambda _: ()))

@@ -102,9 +102,7 @@ async def test_without_a_key_nothing_but_401(tmp_path: Path, method: str) -> Non
         *("X-Forwarded-For", "X-Forwarded-Host", "x-forwarded-proto"),
     ],
 )
-async def test_whatever_a_proxy_adds_tells_of_another_machine(
-    tmp_path: Path, name: str
-) -> None:
+async def test_what_a_proxy_adds_tells_of_a_machine(tmp_path: Path, name: str) -> None:
     async with guarded(tmp_path) as there:
         assert await there.status(**{name: "1.1 shop"}) == HTTPStatus.UNAUTHORIZED
         secret = there.keys.add("laptop")
@@ -137,9 +135,7 @@ async def test_errors_have_the_shape_of_the_api(tmp_path: Path) -> None:
         ("X_API_KEY", " {}"),
     ],
 )
-async def test_with_a_key_until_it_is_revoked(
-    tmp_path: Path, name: str, form: str
-) -> None:
+async def test_with_a_key_until_revoked(tmp_path: Path, name: str, form: str) -> None:
     async with guarded(tmp_path) as there:
         secret = there.keys.add("laptop")
         given = {name: form.format(secret), **ELSEWHERE}

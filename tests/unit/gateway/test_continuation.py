@@ -163,9 +163,7 @@ async def test_a_character_whose_tokens_are_not_known_has_it_told_once_more() ->
 
 
 @pytest.mark.parametrize("more", [{"n": 2}, {"best_of": 3}, {"t_max_predict_ms": 9}])
-async def test_what_cannot_be_gone_on_with_is_passed_as_it_is(
-    more: dict[str, Any],
-) -> None:
+async def test_what_cannot_go_on_is_passed_as_it_is(more: dict[str, Any]) -> None:
     actor = Actor(3)
     async with serving(actor) as stage:
         status, raw = await stage.ask(CHAT, **MESSAGES, **more)

@@ -158,9 +158,7 @@ async def test_a_controller_is_started_while_a_request_waits(
     await link.close()
 
 
-async def test_a_gateway_hears_what_serves_and_tells_what_it_counts(
-    tmp_path: Path,
-) -> None:
+async def test_a_gateway_hears_what_serves_and_tells_counts(tmp_path: Path) -> None:
     socket, counted = tmp_path / "sub" / "g.sock", list[RequestCounts]()
     async with listening(socket) as proxy:
         link = GatewayLink(socket, counted.append)

@@ -85,9 +85,7 @@ def test_an_event_without_end_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("path", ASKED)
-async def test_a_stream_with_any_line_ends_goes_on_after_a_loss(
-    path: str, end: bytes
-) -> None:
+async def test_a_stream_with_any_line_ends_goes_on(path: str, end: bytes) -> None:
     async with gateway() as stage:
         actors = Actor(3, end=end), Actor(number=2, end=end)
         raw = await resumed(stage, path, ASKED[path], *actors)

@@ -436,9 +436,7 @@ async def test_where_each_is_closed_another_is_there_for_who_comes_next(
         await until(lambda: there == 0)
 
 
-async def test_who_has_left_holds_no_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_who_left_holds_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backends.gateway.proxy.PEEK_TIMEOUT_S", 0.05)
     there = 0
 

@@ -151,9 +151,7 @@ async def told(stage: Stage, path: str, *tellers: Teller) -> bytes:
 
 @pytest.mark.parametrize("breaks_at", [2, 3, 7])
 @pytest.mark.parametrize("path", ASKED)
-async def test_it_agrees_and_goes_on_as_if_one_had_told_it(
-    path: str, breaks_at: int
-) -> None:
+async def test_it_agrees_and_goes_on_as_if_by_one(path: str, breaks_at: int) -> None:
     first, second = Teller(1, breaks_at), Teller(2)
     async with gateway() as stage:
         raw = await told(stage, path, first, second)

@@ -358,9 +358,7 @@ def head_alone(monkeypatch: pytest.MonkeyPatch) -> ClusterSnapshot:
     return snapshot
 
 
-def test_the_lab_of_a_head_alone_says_that_it_has_no_links(
-    head_alone: ClusterSnapshot,
-) -> None:
+def test_the_lab_of_a_head_alone_has_no_links(head_alone: ClusterSnapshot) -> None:
     shown = CliRunner().invoke(links, ["list"])
     assert shown.output == f"{why_no_link(head_alone)}.\n"
 
@@ -461,9 +459,7 @@ async def test_a_relay_that_does_not_say(tmp_path: Path, answer: bytes) -> None:
     assert await worker_weights(tmp_path / "none") is None
 
 
-async def test_a_relay_that_is_silent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "ANSWER_S", 0.05)
     silent = asyncio.Event()
 

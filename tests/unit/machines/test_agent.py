@@ -374,9 +374,7 @@ async def test_any_word_renews_a_lease(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 1e9, "soon"])
-async def test_a_lease_that_makes_no_sense_is_refused(
-    run_dir: Path, seconds: object
-) -> None:
+async def test_a_lease_without_sense_is_refused(run_dir: Path, seconds: object) -> None:
     async with raw_agent(run_dir) as agent:
         answer = await agent.ask("lease", seconds=seconds)
         assert answer["error"]["kind"] == "bad_request"

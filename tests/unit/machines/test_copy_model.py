@@ -137,9 +137,7 @@ async def test_a_half_copy_with_wrong_bytes_is_sent_anew(
     assert is_copy(there, model)
 
 
-async def test_all_parts_of_a_split_model_go(
-    copy: Copy, tmp_path: Path, home: Path
-) -> None:
+async def test_all_parts_of_a_model_go(copy: Copy, tmp_path: Path, home: Path) -> None:
     parts = [tmp_path / f"m-0000{n}-of-00002.gguf" for n in (1, 2)]
     put(parts[0], b"one")
     with pytest.raises(ModelError, match="is missing"):

@@ -95,9 +95,7 @@ async def test_from_the_end_a_cut_character_is_passed_over(
     assert parts(await host.read_log("p", -2, 100)) == ("", 6, 6, False)
 
 
-async def test_bytes_that_are_no_text_are_replaced(
-    host: AgentSession, run_dir: Path
-) -> None:
+async def test_bytes_of_no_text_are_replaced(host: AgentSession, run_dir: Path) -> None:
     written(run_dir, b"a\xffb\x80\x80\x80\x80\x80c")
     text, _, end, _ = parts(await host.read_log("p", 0, 100))
     assert (text, end) == ("a�b�����c", 9)

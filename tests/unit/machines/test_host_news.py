@@ -141,9 +141,7 @@ async def test_a_subscription_ends(host: AgentSession) -> None:
     assert told == []
 
 
-async def test_an_agent_that_dies_is_started_again(
-    host: AgentSession, run_dir: Path
-) -> None:
+async def test_a_dead_agent_is_started_again(host: AgentSession, run_dir: Path) -> None:
     """By itself, and it tells what happened meanwhile; what it started lives on."""
     started = await host.start(spec("default/w"))
     other = await host.start(spec("default/v"))
@@ -192,9 +190,7 @@ async def is_still(agent: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-async def test_nothing_happens_where_nothing_happens(
-    host: AgentSession, run_dir: Path
-) -> None:
+async def test_nothing_happens_when_idle(host: AgentSession, run_dir: Path) -> None:
     """No message, no write, no child, and the agent is not even woken: it waits."""
     await host.start(spec("default/w"))
     await host.start(

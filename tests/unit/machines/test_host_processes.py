@@ -226,18 +226,14 @@ async def test_a_helper_that_hangs_is_an_error(
         await open_host(run_dir, relay=helper).start(spec())
 
 
-async def test_a_run_directory_that_cannot_be(
-    tmp_path: Path, open_host: OpenHost
-) -> None:
+async def test_an_impossible_run_directory(tmp_path: Path, open_host: OpenHost) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DllmError, match="Cannot use the directory"):
         await open_host(tmp_path / "file/run").start(spec())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory away")
-async def test_a_run_directory_of_somebody_else(
-    run_dir: Path, open_host: OpenHost
-) -> None:
+async def test_somebody_elses_run_directory(run_dir: Path, open_host: OpenHost) -> None:
     os.mkdir(run_dir)
     os.chown(run_dir, 12345, 12345)
     with pytest.raises(HostError, match="not a directory owned by you"):
@@ -254,9 +250,7 @@ async def test_names_cannot_lead_elsewhere(host: AgentSession, name: str) -> Non
         await host.remove(name)
 
 
-async def test_a_start_that_is_cancelled_is_whole_or_not_at_all(
-    host: AgentSession,
-) -> None:
+async def test_a_cancelled_start_is_whole_or_not_at_all(host: AgentSession) -> None:
     for milliseconds in range(0, 20, 2):
         task = asyncio.create_task(host.start(spec()))
         await asyncio.sleep(milliseconds / 1000)
@@ -379,9 +373,7 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-async def test_stop_ends_process_and_supervisor(
-    host: AgentSession, run_dir: Path
-) -> None:
+async def test_stop_ends_both_processes(host: AgentSession, run_dir: Path) -> None:
     started = await host.start(spec())
     supervisor = supervisor_of(run_dir)
     began = time.monotonic()

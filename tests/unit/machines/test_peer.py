@@ -163,9 +163,7 @@ async def test_what_nobody_read_for_long_is_forgotten(
     assert kept == {"used.gguf", "new.gguf"}
 
 
-async def test_a_model_in_parts_of_different_sizes(
-    shell: LocalShell, tmp_path: Path
-) -> None:
+async def test_a_model_in_parts_of_all_sizes(shell: LocalShell, tmp_path: Path) -> None:
     parts = write_split(tmp_path, "many", 3)
     assert len({part.stat().st_size for part in parts}) == 3
     found = await read_there(shell, str(parts[1]), tmp_path / "headers")

@@ -537,9 +537,7 @@ async def test_nothing_of_a_head_that_looked_and_left_stays(
     assert await clean(shell) == 0
 
 
-async def test_nothing_goes_while_something_of_ours_runs(
-    shell: LocalShell, cache: Path
-) -> None:
+async def test_nothing_goes_while_ours_runs(shell: LocalShell, cache: Path) -> None:
     program = cache / "engines" / "ours" / "ggml-rpc-server"
     shutil.copy(shutil.which("sleep") or "", program)
     child = await asyncio.create_subprocess_exec(program, "60")
@@ -553,9 +551,7 @@ async def test_nothing_goes_while_something_of_ours_runs(
     assert await clean(shell) > 0
 
 
-async def test_nothing_goes_while_somebody_installs(
-    shell: LocalShell, cache: Path
-) -> None:
+async def test_nothing_goes_during_an_install(shell: LocalShell, cache: Path) -> None:
     async with lock(shell, "install", "An installation"):
         with pytest.raises(PeerBusy, match="an installation"):
             await clean(shell)

@@ -280,9 +280,7 @@ READY, FAILED, GONE = PeerState.READY, PeerState.FAILED, PeerState.UNREACHABLE
 
 
 @pytest.mark.parametrize("state", [READY, FAILED])
-def test_one_that_stays_as_it_is_is_looked_at_ever_more_rarely(
-    state: PeerState,
-) -> None:
+def test_what_stays_as_it_is_is_looked_at_ever_more_rarely(state: PeerState) -> None:
     """Its backlog is 1: each look may be in the way of somebody's connection."""
     pauses = [LOOK_FIRST_S]
     for _ in range(8):

@@ -241,9 +241,7 @@ def test_no_file_to_remember_in(where: Settings, key: asyncssh.SSHKey) -> None:
     remember(msgspec.structs.replace(where, known_hosts=()), key)
 
 
-def test_fingerprint_is_what_openssh_prints(
-    tmp_path: Path, key: asyncssh.SSHKey
-) -> None:
+def test_fingerprint_as_openssh_prints_it(tmp_path: Path, key: asyncssh.SSHKey) -> None:
     path = tmp_path / "key.pub"
     path.write_text(text_of(key))
     argv = ["ssh-keygen", "-l", "-f", str(path)]
@@ -267,9 +265,7 @@ def test_settings_of_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found.label == "mini (10.0.0.7 port 2222)"
 
 
-def test_settings_without_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_of_no_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     found = resolve(WHERE.destination)
     assert (found.host, found.port, found.jumps) == ("mini", 22, ())

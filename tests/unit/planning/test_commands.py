@@ -155,9 +155,7 @@ def test_layers_on_the_heads_cpu_are_told() -> None:
         ("/m/x.gguf", ("--alias", ""), "x"),
     ],
 )
-def test_a_model_is_called_by_its_name(
-    model: str, extra: tuple[str, ...], alias: str
-) -> None:
+def test_a_model_has_its_name(model: str, extra: tuple[str, ...], alias: str) -> None:
     plan = msgspec.structs.replace(plan_for(PLAIN), model=model, extra_args=extra)
     assert model_alias(plan) == alias
 

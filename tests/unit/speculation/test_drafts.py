@@ -132,9 +132,7 @@ def test_of_small_models_the_largest_comes_first() -> None:
         ("exaone-moe", (5,), "not known to run MTP layers of exaone-moe"),
     ],
 )
-def test_layers_of_the_model_itself(
-    arch: str, own_bytes: tuple[int, ...], why: str
-) -> None:
+def test_own_layers_of_a_model(arch: str, own_bytes: tuple[int, ...], why: str) -> None:
     sizes = (9, 9, *own_bytes)
     model = ModelInfo(
         path="/m.gguf",

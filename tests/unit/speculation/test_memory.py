@@ -142,9 +142,7 @@ def test_drafting_across_the_network_is_told_before() -> None:
         ({"extra_args": ("--temp", "1")}, ""),
     ],
 )
-def test_a_plan_must_say_how_its_draft_runs(
-    changes: dict[str, object], what: str
-) -> None:
+def test_a_plan_says_how_its_draft_runs(changes: dict[str, object], what: str) -> None:
     plan = drafted(**changes)
     if not what:
         check_draft(plan)
@@ -228,9 +226,7 @@ def test_the_next_best_table_where_the_best_is_not_known() -> None:
         (BEFORE | {"--spec-type"}, "/d.gguf", "cannot keep a draft model"),
     ],
 )
-def test_an_engine_that_cannot_is_refused(
-    flags: frozenset[str], draft: str, what: str
-) -> None:
+def test_an_unable_engine_is_told(flags: frozenset[str], draft: str, what: str) -> None:
     with pytest.raises(EngineError, match=what):
         method_for(flags, draft)
 

@@ -86,9 +86,7 @@ def over_the_wire(frame: Frame) -> Frame:
 
 @settings(max_examples=150)
 @given(st.lists(snapshots, min_size=2, max_size=4))
-def test_changes_in_a_row_give_every_snapshot_again(
-    stream: list[ClusterSnapshot],
-) -> None:
+def test_changes_give_every_snapshot_again(stream: list[ClusterSnapshot]) -> None:
     sent: ClusterSnapshot | None = None
     seen: ClusterSnapshot | None = None
     for snapshot in stream:
