@@ -194,22 +194,6 @@ def test_killed_controller_is_replaced_and_adopts(user: User, demo_model: str) -
     assert stopped["text"].startswith("Stopped: api-gateway, llama-server")
 
 
-def test_controller_killed_during_load_is_replaced(user: User, big_model: str) -> None:
-    gate = Gate(user)
-    up = user.start("up", "--model", big_model, "--workers", "2", "--detach")
-    worker = gate.freeze_load()
-    os.kill(user.status()["controller_pid"], signal.SIGKILL)
-    _, err = up.communicate(timeout=60)
-    assert up.returncode == 1
-    assert "controller" in err
-    assert "Traceback" not in err
-    assert user.status()["state"] in ("starting", "loading")
-    worker.resume()
-    status = wait_for(lambda: (s := user.status())["state"] == "serving" and s, "up")
-    assert status["measured"]["layers"] == status["plan"]["layers"]
-    user.stop()
-
-
 def test_ctrl_c_during_the_load_leaves_nothing(user: User, big_model: str) -> None:
     gate = Gate(user)
     up = user.start("up", "--model", big_model, "--workers", "2")
@@ -242,18 +226,6 @@ def test_ctrl_c_during_answer_stops_only_the_answer(user: User, big_model: str) 
     assert "Traceback" not in err
     wait_for(lambda: not user.status()["speed"]["requests_active"], "slot free")
     assert user.status()["state"] == "serving"
-
-
-def test_a_taken_port_is_named_with_its_owner(user: User, demo_model: str) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        refused = user.up(demo_model, "--port", str(port), code=1)
-    assert f"Port {port} is in use by" in refused.stderr
-    assert str(os.getpid()) in refused.stderr
-    assert "--port" in refused.stderr
-    assert not engine_processes(user)
 
 
 def test_many_clients_start_one_controller(user: User) -> None:

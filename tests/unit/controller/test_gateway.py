@@ -47,8 +47,10 @@ async def test_a_port_that_was_taken_for_a_moment_was_taken(
     machines = Cast()
     machines.dying["api-gateway"] = [""]
     monkeypatch.setattr(module, "PORT_TAKEN", 1)
-    with pytest.raises(ApiPortTaken, match="Port 8090 is in use by another program"):
+    taken = "Port 8090 is in use by another program"
+    with pytest.raises(ApiPortTaken, match=taken) as refused:
         await made(tmp_path, machines).stand(8090)
+    assert "choose another port (--port, api_port)" in refused.value.hint
 
 
 def test_one_whose_port_is_taken_ends_with_that(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from backends.machines.agent import ProcessSpec
+from backends.machines.agent import ProcessRecord, ProcessSpec
 from backends.state import ProcessRole
 from tests.kit.processes import kill_all
 from tests.kit.waiting import PATIENCE_S
@@ -96,6 +96,18 @@ async def first_line(host: AgentSession, name: str = "p") -> str:
         assert time.monotonic() < deadline, "it printed nothing"
         await asyncio.sleep(POLL_S)
     return text.splitlines()[0]
+
+
+async def known(host: AgentSession, name: str = "p") -> ProcessRecord:
+    record = await host.record(name)
+    assert record is not None
+    return record
+
+
+async def stopped(host: AgentSession, **options: float) -> ProcessRecord:
+    record = await host.stop("p", **options)
+    assert record is not None
+    return record
 
 
 async def wait_ended(host: AgentSession, name: str = "p") -> None:

@@ -20,6 +20,7 @@ from tests.unit.machines.processes import (
     SLEEPER,
     exists,
     first_line,
+    known,
     python,
     shell,
     spec,
@@ -67,8 +68,7 @@ async def test_a_second_host_adopts(
     assert (adopted.role, adopted.argv) == (ProcessRole.WORKER, SLEEPER)
     assert adopted.alive
     await other.stop("w")
-    seen = await host.record("w")
-    assert seen is not None
+    seen = await known(host, "w")
     assert not seen.alive
 
 
@@ -99,8 +99,7 @@ async def test_killing_everything_is_survived(
     os.kill(process["supervisor_pid"], signal.SIGKILL)
     os.kill(started.pid, signal.SIGKILL)
     await wait_ended(host)
-    record = await open_host(run_dir).record("p")
-    assert record is not None
+    record = await known(open_host(run_dir))
     assert (record.state, record.exit_code) == (ProcessState.EXITED, None)
     assert (await host.start(spec())).alive
 
@@ -176,15 +175,13 @@ async def test_what_another_version_wrote_is_read(
     path = run_dir / "p/process.json"
     fields = {**json.loads(path.read_text()), "future": 1, "meta": "not json"}
     path.write_text(json.dumps(fields))
-    record = await host.record("p")
-    assert record is not None
+    record = await known(host)
     assert (record.alive, record.role, record.port) == (True, ProcessRole.OTHER, None)
 
 
 async def test_arguments_that_are_no_text_can_be_shown(host: AgentSession) -> None:
     await host.start(spec(argv=("sh", "-c", "sleep 600", "a\udcffb")))
-    record = await host.record("p")
-    assert record is not None
+    record = await known(host)
     assert record.argv[3] == "a\ufffdb"
 
 

@@ -66,47 +66,39 @@ async def test_an_unfinished_character_waits_for_its_rest(
     assert parts(await host.read_log("p", 1, 100)) == ("éb", 1, 4, False)
 
 
+DIGITS, EUROS, SMILES = b"0123456789", "€€".encode(), "😀😀".encode()
+
+
 @pytest.mark.parametrize(
-    ("offset", "expected"),
+    ("log", "offset", "limit", "expected"),
     [
-        (-4, ("6789", 6, 10, False)),
-        (-10, ("0123456789", 0, 10, False)),
-        (-99, ("0123456789", 0, 10, False)),
-        (10, ("", 10, 10, False)),
-        (11, ("0123456789", 0, 10, True)),
+        (DIGITS, -4, 100, ("6789", 6, 10, False)),
+        (DIGITS, -10, 100, ("0123456789", 0, 10, False)),
+        (DIGITS, -99, 100, ("0123456789", 0, 10, False)),
+        (DIGITS, 10, 100, ("", 10, 10, False)),
+        (DIGITS, 11, 100, ("0123456789", 0, 10, True)),
+        # From the end a cut character is passed over.
+        (EUROS, -4, 100, ("€", 3, 6, False)),
+        (EUROS, -3, 100, ("€", 3, 6, False)),
+        (EUROS, -2, 100, ("", 6, 6, False)),
+        # Bytes of no text are replaced, half a character at the end when it stays so.
+        (b"a\xffb\x80\x80\x80\x80\x80c", 0, 100, ("a�b�����c", 0, 9, False)),
+        (b"a\xe2\x82", 0, 100, ("a", 0, 1, False)),
+        (b"a\xe2\x82", 1, 100, ("�", 1, 3, False)),
+        # No limit is too small for a character.
+        *((SMILES, 0, limit, ("😀", 0, 4, False)) for limit in (-1, 0, 1, 3)),
     ],
 )
-async def test_offsets(
+async def test_offsets_and_limits(
     host: AgentSession,
     run_dir: Path,
+    log: bytes,
     offset: int,
+    limit: int,
     expected: tuple[str, int, int, bool],
 ) -> None:
-    written(run_dir, b"0123456789")
-    assert parts(await host.read_log("p", offset, 100)) == expected
-
-
-async def test_from_the_end_a_cut_character_is_passed_over(
-    host: AgentSession, run_dir: Path
-) -> None:
-    written(run_dir, "€€".encode())
-    assert parts(await host.read_log("p", -4, 100)) == ("€", 3, 6, False)
-    assert parts(await host.read_log("p", -3, 100)) == ("€", 3, 6, False)
-    assert parts(await host.read_log("p", -2, 100)) == ("", 6, 6, False)
-
-
-async def test_bytes_of_no_text_are_replaced(host: AgentSession, run_dir: Path) -> None:
-    written(run_dir, b"a\xffb\x80\x80\x80\x80\x80c")
-    text, _, end, _ = parts(await host.read_log("p", 0, 100))
-    assert (text, end) == ("a�b�����c", 9)
-
-
-async def test_a_log_that_ends_in_half_a_character_is_read_to_its_end(
-    host: AgentSession, run_dir: Path
-) -> None:
-    written(run_dir, b"a\xe2\x82")
-    assert parts(await host.read_log("p", 0, 100)) == ("a", 0, 1, False)
-    assert parts(await host.read_log("p", 1, 100)) == ("�", 1, 3, False)
+    written(run_dir, log)
+    assert parts(await host.read_log("p", offset, limit)) == expected
 
 
 async def test_a_directory_without_a_log(host: AgentSession, run_dir: Path) -> None:
@@ -120,14 +112,6 @@ async def test_a_log_that_cannot_be_read(host: AgentSession, run_dir: Path) -> N
     (run_dir / "p/log").mkdir(parents=True)
     with pytest.raises(HostError, match="cannot be read"):
         await host.read_log("p", 0, 100)
-
-
-@pytest.mark.parametrize("limit", [-1, 0, 1, 3])
-async def test_a_limit_is_never_too_small_for_a_character(
-    host: AgentSession, run_dir: Path, limit: int
-) -> None:
-    written(run_dir, "😀😀".encode())
-    assert parts(await host.read_log("p", 0, limit)) == ("😀", 0, 4, False)
 
 
 @given(st.text(), st.integers(min_value=1, max_value=9))

@@ -27,9 +27,11 @@ from tests.unit.machines.processes import (
     executable,
     exists,
     first_line,
+    known,
     python,
     shell,
     spec,
+    stopped,
     stray_in_a_lost_session,
     wait_ended,
 )
@@ -119,8 +121,7 @@ async def test_what_it_uses_of_the_machine_is_told(host: AgentSession) -> None:
     await host.start(spec(argv=(sys.executable, "-c", burning)))
 
     async def used_ms() -> int:
-        record = await host.record("p")
-        assert record is not None
+        record = await known(host)
         return record.cpu_ms or 0
 
     used = newer = await used_ms()
@@ -138,8 +139,7 @@ async def test_one_that_a_signal_holds_does_not_respond(host: AgentSession) -> N
     for number in (signal.SIGSTOP, signal.SIGCONT):
         os.kill(started.pid, number)
         await asyncio.sleep(0.05)
-        record = await host.record("p")
-        assert record is not None
+        record = await known(host)
         states.append(record.state)
     assert states == [ProcessState.NOT_RESPONDING, ProcessState.RUNNING]
 
@@ -153,8 +153,7 @@ async def test_how_it_ended_is_known(
 ) -> None:
     await host.start(spec(argv=shell(code)))
     await wait_ended(host)
-    record = await host.record("p")
-    assert record is not None
+    record = await known(host)
     assert record.state is ProcessState.EXITED
     assert (record.exit_code, record.exit_signal) == (exit_code, exit_signal)
     assert record.rss_bytes is None
@@ -166,8 +165,7 @@ async def test_the_exit_status_is_there_with_the_end(host: AgentSession) -> None
         started = await host.start(spec(argv=("sleep", "600")))
         os.kill(started.pid, signal.SIGKILL)
         await wait_ended(host)
-        record = await host.record("p")
-        assert record is not None
+        record = await known(host)
         assert record.exit_signal == signal.SIGKILL
 
 
@@ -175,8 +173,7 @@ async def test_a_living_name_is_refused(host: AgentSession) -> None:
     first = await host.start(spec())
     with pytest.raises(HostError, match=rf"still runs.*\(pid {first.pid}\)"):
         await host.start(spec())
-    record = await host.record("p")
-    assert record is not None
+    record = await known(host)
     assert (record.pid, record.alive) == (first.pid, True)
 
 
@@ -274,8 +271,7 @@ async def test_a_process_started_from_a_process_is_not_its_family(
     assert exists(record.pid)
     os.kill(record.pid, signal.SIGKILL)
     await wait_ended(host)
-    ended = await host.record("p")
-    assert ended is not None
+    ended = await known(host)
     assert ended.exit_signal == signal.SIGKILL
 
 
@@ -389,8 +385,7 @@ async def test_stop_ends_both_processes(host: AgentSession, run_dir: Path) -> No
 async def test_a_process_may_end_in_its_own_way(host: AgentSession) -> None:
     await host.start(spec(argv=python(SAYS_GOODBYE)))
     await first_line(host)
-    record = await host.stop("p")
-    assert record is not None
+    record = await stopped(host)
     assert record.exit_code == 4
     assert (await host.read_log("p", 0, 100)).text == "ready\nbye\n"
 
@@ -409,16 +404,14 @@ async def test_a_grace_beyond_all_clocks_is_a_long_one(host: AgentSession) -> No
     """Not one that is over at once."""
     await host.start(spec(argv=python(SAYS_GOODBYE)))
     await first_line(host)
-    record = await host.stop("p", grace_s=1e12)
-    assert record is not None
+    record = await stopped(host, grace_s=1e12)
     assert record.exit_code == 4
 
 
 async def test_a_stopped_process_hears_term(host: AgentSession) -> None:
     started = await host.start(spec())
     os.kill(started.pid, signal.SIGSTOP)
-    record = await host.stop("p")
-    assert record is not None
+    record = await stopped(host)
     assert record.exit_signal == signal.SIGTERM
 
 
@@ -441,8 +434,7 @@ async def test_stopping_what_has_ended_is_fine(host: AgentSession) -> None:
     await host.start(spec(argv=shell("exit 3")))
     await wait_ended(host)
     for _ in range(2):
-        record = await host.stop("p")
-        assert record is not None
+        record = await stopped(host)
         assert record.exit_code == 3
 
 
@@ -458,8 +450,7 @@ async def test_a_cancelled_stop_can_be_repeated(host: AgentSession) -> None:
     await first_line(host)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(host.stop("p", grace_s=60), 0.1)
-    record = await host.record("p")
-    assert record is not None
+    record = await known(host)
     assert record.state is ProcessState.STOPPING
     assert not (await host.stop("p", grace_s=0)).alive  # type: ignore[union-attr]
 
@@ -471,8 +462,7 @@ async def test_another_process_with_its_number_is_left_alone(
     await host.start(spec(argv=("true",)))
     await wait_ended(host)
     edit(run_dir, pid=stranger.pid)
-    record = await host.stop("p", grace_s=0)
-    assert record is not None
+    record = await stopped(host, grace_s=0)
     assert record.state is ProcessState.EXITED
     assert stranger.poll() is None
 
@@ -521,8 +511,7 @@ async def test_a_start_time_that_differs_means_ended(
 ) -> None:
     await host.start(spec())
     edit(run_dir, start_id="another-boot:1")
-    record = await host.record("p")
-    assert record is not None
+    record = await known(host)
     assert (record.state, record.exit_code) == (ProcessState.EXITED, None)
 
 
@@ -533,8 +522,7 @@ async def test_a_supervisor_that_hangs_is_ended(
     await host.start(spec())
     supervisor = supervisor_of(run_dir)
     os.kill(supervisor, signal.SIGSTOP)
-    record = await host.stop("p")
-    assert record is not None
+    record = await stopped(host)
     assert not record.alive
     assert not exists(supervisor)
 
