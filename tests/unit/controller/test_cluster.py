@@ -18,6 +18,7 @@ from backends.controller.degraded_plan import (
     degraded_text,
     split_text,
 )
+from backends.controller.gateway import ApiPorts
 from backends.controller.journal import Goal, Journal, Record
 from backends.controller.memory_usage import still_held
 from backends.controller.processes import ProcessBook
@@ -62,6 +63,19 @@ async def test_same_plan_with_other_settings_is_another_goal(tmp_path: Path) -> 
     record = Journal(tmp_path / "default.json").load()
     assert (record.secret, record.server) == ("5a", "7@1.0")
     assert record.before == goal
+
+
+def test_clusters_do_not_choose_the_same_port() -> None:
+    ports = ApiPorts()
+    assert ports.choose("a", 8090)
+    assert not ports.choose("b", 8090)
+    assert ports.candidates("a", 8090)[0] == 8090
+    assert ports.choose("b", 8091)
+    assert ports.candidates("b", 8090)[:2] == [8091, 8090]
+    ports.lose("b")
+    assert ports.candidates("b", 8090)[:2] == [8090, 8092]
+    ports.release("a")
+    assert ports.owner(8090) is None
 
 
 @pytest.mark.parametrize(
