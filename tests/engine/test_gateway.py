@@ -102,9 +102,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("path", "body"), ASKED)
-def test_every_answer_is_that_of_llama_server(
-    launched: User, path: str, body: object
-) -> None:
+def test_answers_are_llama_servers_own(launched: User, path: str, body: object) -> None:
     through, direct = (ask(port, path, body) for port in ports(launched))
     assert through[0] == direct[0]
     own = ("Date", "Keep-Alive", "Connection", "Content-Length")

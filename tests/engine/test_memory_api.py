@@ -87,9 +87,7 @@ async def test_a_models_header_is_enough(asker: PlannedMemory, tmp_path: Path) -
     assert (await asker.of(plan)).devices == whole.devices
 
 
-async def test_the_controller_answers_it(
-    user: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_can_be_asked_for(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     client = client_of(user, monkeypatch)
     await client.start()
     try:

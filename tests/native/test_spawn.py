@@ -167,9 +167,7 @@ def test_arguments_arrive_unchanged_and_are_recorded(spawner: Spawner) -> None:
     assert child.record["argv"] == [sys.executable, "-c", code, *STRANGE_ARGS]
 
 
-def test_arguments_that_are_no_text_arrive_and_the_record_stays_json(
-    spawner: Spawner,
-) -> None:
+def test_arguments_of_no_text_arrive_and_records_stay_json(spawner: Spawner) -> None:
     child = spawner.start("printf", "%s", os.fsdecode(b"a\xff\xc3b"))
     child.ended()
     assert (child.directory / "log").read_bytes() == b"a\xff\xc3b"
@@ -246,9 +244,7 @@ def test_a_hang_up_at_any_moment_starts_it_or_nothing(spawner: Spawner) -> None:
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT]
 )
-def test_the_supervisor_stays_with_its_child(
-    spawner: Spawner, number: signal.Signals
-) -> None:
+def test_supervisors_stay_to_the_end(spawner: Spawner, number: signal.Signals) -> None:
     child = spawner.start("sleep", "60")
     os.kill(child.record["supervisor_pid"], number)
     os.kill(child.pid, signal.SIGKILL)

@@ -347,9 +347,7 @@ def test_nothing_printed_drives_a_terminal(
     assert all(c.isprintable() or c == "\n" for c in text)
 
 
-def test_json_says_the_same_as_before_it_was_made_safe(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_safe_json_says_the_same_as_before(capsys: pytest.CaptureFixture[str]) -> None:
     value = {"note": "\x1b\x9b \u202e \U000e0001 ä\n"}
     emit_json(value)
     assert json.loads(capsys.readouterr().out) == value

@@ -148,9 +148,7 @@ def run(*arguments: str) -> tuple[str, str]:
     return result.stdout, result.stderr
 
 
-def test_a_file_is_written_only_if_there_is_none(
-    snapshot: ClusterSnapshot, home: Path
-) -> None:
+def test_no_file_is_written_over_another(snapshot: ClusterSnapshot, home: Path) -> None:
     file = home / ".pi" / "agent" / "models.json"
     told = json.loads(run("pi", "--write", "--json")[0])
     assert told["written"] == str(file)

@@ -360,9 +360,7 @@ def test_steps_are_timed_from_their_own_beginning(
     assert "1 m 00 s, ~1 m 00 s left" in drawn[-1]
 
 
-def test_without_a_terminal_each_thing_is_a_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_elsewhere_each_thing_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     line = ProgressLine()
     for percent in range(100):
         line.show("copying", percent / 100)

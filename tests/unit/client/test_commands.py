@@ -117,9 +117,7 @@ async def test_same_plan_again_is_no_failure(controller: ScriptedController) -> 
     assert controller.asked[-1] == "launch default 512"
 
 
-async def test_a_foreground_launch_ends_only_what_is_its_own(
-    controller: ScriptedController,
-) -> None:
+async def test_a_foreground_launch_ends_its_own(controller: ScriptedController) -> None:
     ours = await begun(*UP[:-1])
     await until(lambda: controller.snapshot("default").state is ClusterState.SERVING)
     controller.show(generation=7)
@@ -181,9 +179,7 @@ async def test_stop_tells_what_it_stopped_and_what_it_could_not(
     assert "shutdown 0" not in controller.asked, "it must see the machine come back"
 
 
-async def test_stop_leaves_other_clusters_alone_unless_told(
-    controller: ScriptedController,
-) -> None:
+async def test_stop_leaves_other_clusters_alone(controller: ScriptedController) -> None:
     controller.show("default", state=ClusterState.SERVING)
     controller.show("second", state=ClusterState.SERVING)
     assert (await command("down")).code == 0
@@ -292,9 +288,7 @@ async def test_a_peer_that_cannot_be_reached_is_tried_again(home: Path) -> None:
     assert controllers_of(home) == [controller]
 
 
-async def test_an_interrupted_launch_leaves_no_controller(
-    home: Path, paths: Paths
-) -> None:
+async def test_interrupted_launches_leave_nothing(home: Path, paths: Paths) -> None:
     up = await begun(*UP)
     await until(lambda: any(p.pid != up.pid for p in processes_of(home)))
     os.kill(up.pid, signal.SIGINT)

@@ -148,9 +148,7 @@ async def test_a_session_with_another_runtime_directory_finds_it(
     assert len(controllers_of(home)) == 1
 
 
-async def test_a_frozen_controller_is_named(
-    client: ControllerClient, paths: Paths
-) -> None:
+async def test_frozen_ones_are_named(client: ControllerClient, paths: Paths) -> None:
     pid = (await client.snapshot()).controller_pid
     os.kill(pid, signal.SIGSTOP)
     began = time.monotonic()
@@ -202,16 +200,12 @@ async def test_bad_requests_get_a_sentence(
     assert "Traceback" not in paths.controller_log.read_text()
 
 
-async def test_names_with_slashes_and_spaces_reach_the_controller(
-    client: ControllerClient,
-) -> None:
+async def test_names_with_slashes_and_spaces_arrive(client: ControllerClient) -> None:
     with pytest.raises(RequestFailed, match="a b/c"):
         await client.remove_peer("a b/c")
 
 
-async def test_broken_settings_are_told_and_keep_nothing_from_being_stopped(
-    paths: Paths,
-) -> None:
+async def test_broken_settings_are_told_and_stop_no_stopping(paths: Paths) -> None:
     paths.config_dir.mkdir(parents=True)
     paths.config_file.write_text("api_port = [")
     client = ControllerClient(paths)
@@ -362,9 +356,7 @@ async def test_who_is_no_controller_is_named(home: Path, paths: Paths) -> None:
     await runner.cleanup()
 
 
-async def test_a_newer_controller_is_left_alone_and_named(
-    home: Path, paths: Paths
-) -> None:
+async def test_newer_ones_are_left_alone_and_named(home: Path, paths: Paths) -> None:
     new = await started(paths, API_VERSION + 1)
     with pytest.raises(ControllerError, match=f"newer dllm-tui .*pid {new.pid}"):
         await ControllerClient(paths).snapshot()

@@ -291,9 +291,7 @@ async def three(model: Model, chat: LiveChat) -> None:
         await answered(model, chat, question, text)
 
 
-async def test_an_earlier_question_keeps_every_line_that_went_on_from_it(
-    tmp_path: Path,
-) -> None:
+async def test_an_earlier_question_keeps_lines_gone_on_from_it(tmp_path: Path) -> None:
     model = Model()
     async with chats_in(tmp_path) as chats:
         chat = await chats.current("default", MODEL)
@@ -512,9 +510,7 @@ def test_what_is_saved_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", ["truncated", "garbage", "deep", "another's", "lost"])
-def test_a_file_that_is_not_understood_is_kept_aside_and_told(
-    tmp_path: Path, spoil: str
-) -> None:
+def test_a_file_of_no_chat_is_kept_aside_and_told(tmp_path: Path, spoil: str) -> None:
     store = ChatStore(tmp_path)
     store.save(conversation("fine"))
     store.save(conversation("bad"))

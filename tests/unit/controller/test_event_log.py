@@ -248,9 +248,7 @@ def test_events_come_back_as_they_were(add: Callable[..., EventFiles]) -> None:
     ]
 
 
-def test_only_the_user_may_read_them(
-    add: Callable[..., EventFiles], tmp_path: Path
-) -> None:
+def test_only_users_read_them(add: Callable[..., EventFiles], tmp_path: Path) -> None:
     add(1)
     (file,) = tmp_path.glob("*.jsonl")
     assert file.stat().st_mode & 0o777 == 0o600

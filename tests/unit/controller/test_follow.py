@@ -127,9 +127,7 @@ async def test_folders_peers_and_engine_follow_file(controller: Controller) -> N
         assert len(controller.told) == 2, "who adds a peer is told otherwise"
 
 
-async def test_a_slip_changes_nothing_and_what_follows_it_counts(
-    controller: Controller,
-) -> None:
+async def test_a_slip_changes_nothing_the_next_counts(controller: Controller) -> None:
     async with controller.followed():
         controller.write("workers = 'x'\n")
         await until(lambda: controller.reads == 2)
@@ -141,9 +139,7 @@ async def test_a_slip_changes_nothing_and_what_follows_it_counts(
         assert controller.error is None
 
 
-async def test_a_peer_of_a_cluster_is_asked_for_until_it_is_taken(
-    controller: Controller,
-) -> None:
+async def test_a_clusters_peer_is_asked_for_until_taken(controller: Controller) -> None:
     controller.all_taken = False
     async with controller.followed():
         controller.write('[peers.nuc]\nssh = "nuc"\n')

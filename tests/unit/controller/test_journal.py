@@ -52,9 +52,7 @@ def test_none_is_an_empty_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"goal": 3}', b"\xff\xfe", b"[]"])
-def test_what_cannot_be_understood_is_told_and_kept(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_what_is_no_record_is_told_and_kept(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "default.json"
     file.write_bytes(content)
     journal = Journal(file)
@@ -87,9 +85,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Event:
     return gate
 
 
-async def test_a_slow_disk_holds_nobody_up_and_keeps_the_order(
-    tmp_path: Path, gate: Event
-) -> None:
+async def test_a_slow_disk_delays_nobody_in_order(tmp_path: Path, gate: Event) -> None:
     journal = Journal(tmp_path / "default.json")
     journal.save(Record(goal=Goal(generation=1)))
     journal.change(server="one")
@@ -105,9 +101,7 @@ async def test_a_slow_disk_holds_nobody_up_and_keeps_the_order(
     assert Journal(tmp_path / "default.json").load() == journal.record
 
 
-async def test_what_changes_while_it_is_written_is_kept(
-    tmp_path: Path, gate: Event
-) -> None:
+async def test_changes_during_a_write_are_kept(tmp_path: Path, gate: Event) -> None:
     journal = Journal(tmp_path / "default.json")
     change = partial(msgspec.structs.replace, drained_since=1.0)
     committing = asyncio.create_task(journal.commit(change))

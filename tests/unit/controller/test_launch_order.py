@@ -108,9 +108,7 @@ def checks(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Checks:
     return Checks(stage.cluster, monkeypatch)
 
 
-async def test_what_was_launched_ends_with_its_holder(
-    stage: Stage, checks: Checks
-) -> None:
+async def test_launches_end_with_their_holder(stage: Stage, checks: Checks) -> None:
     async with checks.asked() as client:
         stream = await held(client)
         body = launch(plan_on("local"), "word")
@@ -161,9 +159,7 @@ async def test_a_launch_whose_holder_leaves_while_it_is_written_ends(
         assert not checks.api._leases.anybody
 
 
-async def test_a_controller_that_ends_launches_nothing(
-    stage: Stage, checks: Checks
-) -> None:
+async def test_no_launch_of_an_ending_controller(stage: Stage, checks: Checks) -> None:
     async with checks.asked() as client:
         slow = await checks.launching(client)
         checks.ended.set()

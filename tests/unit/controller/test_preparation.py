@@ -438,9 +438,7 @@ async def test_a_relay_that_serves_is_left_where_it_listens(
     assert (data.endpoint(2), data.why) == (found, why)
 
 
-async def test_a_goal_that_has_not_served_looks_where_its_relays_are_met(
-    tmp_path: Path,
-) -> None:
+async def test_a_goal_not_served_looks_where_relays_are_met(tmp_path: Path) -> None:
     bob = Able("bob", beside(BEFORE, HERE))
     machines = {"local": Able("local"), "bob": bob}
     facts = await discovery_of(tmp_path, machines, has_served=False).facts(ON_BOB)

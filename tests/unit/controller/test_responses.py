@@ -378,9 +378,7 @@ async def test_who_is_alone_is_told_of_nobody_though_the_slot_is_busy(
         assert (await first).text == "So."
 
 
-async def test_another_clients_request_is_ahead_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_other_clients_are_ahead_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller saw the slot busy before we came."""
     monkeypatch.setattr(asking, "LOOK_S", 0.01)
     async with served(active=1) as (server, cluster):

@@ -447,9 +447,7 @@ def test_file_that_others_can_write_or_nobody_reads_lets_nobody_in(file: Path) -
         {"sha256": "0" * 64, "requests_at_once": -1},
     ],
 )
-def test_a_file_of_what_no_key_can_be_lets_nobody_in(
-    file: Path, told: dict[str, object]
-) -> None:
+def test_a_file_of_no_keys_lets_nobody_in(file: Path, told: dict[str, object]) -> None:
     file.parent.mkdir()
     file.write_text(json.dumps({"keys": [{"name": "odd", **told}]}))
     file.chmod(0o600)

@@ -284,9 +284,7 @@ def stopping(breaks_at: int | None = None, number: int = 1) -> Actor:
 
 @pytest.mark.parametrize("breaks", [(3,), (2, 1)])
 @pytest.mark.parametrize("path", BODIES)
-async def test_nothing_is_made_after_a_stop_word(
-    path: str, breaks: tuple[int, ...]
-) -> None:
+async def test_a_stop_word_ends_an_answer(path: str, breaks: tuple[int, ...]) -> None:
     # Of the chat's events the first tells whose turn it is.
     first, *others = (breaks[0] + (path == CHAT), *breaks[1:])
     actors = [stopping(first), *(stopping(at, number=2) for at in others)]

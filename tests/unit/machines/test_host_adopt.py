@@ -56,9 +56,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_second_host_adopts(
-    host: AgentSession, run_dir: Path, open_host: OpenHost
-) -> None:
+async def test_adoption(host: AgentSession, run_dir: Path, open_host: OpenHost) -> None:
     first = await host.start(
         ProcessSpec(name="w", role=ProcessRole.WORKER, argv=SLEEPER, port=50052)
     )
@@ -168,9 +166,7 @@ async def test_a_damaged_record_hides_nothing_else(
     assert [record.name for record in await host.records()] == ["good"]
 
 
-async def test_what_another_version_wrote_is_read(
-    host: AgentSession, run_dir: Path
-) -> None:
+async def test_records_of_others_are_read(host: AgentSession, run_dir: Path) -> None:
     await host.start(spec())
     path = run_dir / "p/process.json"
     fields = {**json.loads(path.read_text()), "future": 1, "meta": "not json"}

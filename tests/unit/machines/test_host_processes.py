@@ -483,9 +483,7 @@ async def test_a_session_without_its_leader_is_not_ours_by_its_number(
         os.kill(stray, signal.SIGKILL)
 
 
-async def test_an_unmarked_relative_that_ignores_term_is_remembered(
-    host: AgentSession,
-) -> None:
+async def test_an_unmarked_relative_deaf_to_term_is_ended(host: AgentSession) -> None:
     """The leader that told they are related is gone when its turn comes."""
     code = "import subprocess, sys; subprocess.run(sys.argv[1:], env={})"
     started = await host.start(spec(argv=python(code, *python(IGNORES_TERM))))
@@ -506,9 +504,7 @@ async def test_another_supervisor_number_is_left_alone(
     assert stranger.poll() is None
 
 
-async def test_a_start_time_that_differs_means_ended(
-    host: AgentSession, run_dir: Path
-) -> None:
+async def test_other_start_times_mean_ended(host: AgentSession, run_dir: Path) -> None:
     await host.start(spec())
     edit(run_dir, start_id="another-boot:1")
     record = await known(host)

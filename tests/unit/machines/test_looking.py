@@ -212,9 +212,7 @@ async def test_engines_come_in_the_order_of_preference(
     assert said(calls) == []
 
 
-async def test_models_are_found_once_with_their_identity(
-    peer: LocalPeer, tmp_path: Path
-) -> None:
+async def test_each_model_is_found_once(peer: LocalPeer, tmp_path: Path) -> None:
     home = peer.connection.home
     hub = home / ".cache/huggingface/hub/models--a--b"
     blob, link = hub / "blobs/0123", hub / "snapshots/abc/b $x's.gguf"

@@ -143,9 +143,7 @@ async def test_two_first_reads_of_one_model_do_not_meet(
     ]
 
 
-async def test_what_nobody_read_for_long_is_forgotten(
-    shell: LocalShell, tmp_path: Path
-) -> None:
+async def test_what_is_unread_is_forgotten(shell: LocalShell, tmp_path: Path) -> None:
     cache = tmp_path / "headers"
     models = [tmp_path / f"{name}.gguf" for name in ("old", "used", "new")]
     for model in models:
@@ -171,9 +169,7 @@ async def test_a_model_in_parts_of_all_sizes(shell: LocalShell, tmp_path: Path) 
     assert found.files == tuple(f"mini:{part}" for part in parts)
 
 
-async def test_trouble_with_our_own_disk_is_told_as_such(
-    shell: LocalShell, tmp_path: Path
-) -> None:
+async def test_trouble_of_our_disk_is_told(shell: LocalShell, tmp_path: Path) -> None:
     cache = tmp_path / "headers"
     cache.write_text("in the way")
     with pytest.raises(HostError, match=r"headers/mini.* on this machine cannot be"):

@@ -193,9 +193,7 @@ async def test_a_full_disk_is_told_before_anything_is_sent(
         await install()
 
 
-async def test_two_consoles_do_not_install_at_once(
-    install: Install, shell: LocalShell
-) -> None:
+async def test_one_installs_at_a_time(install: Install, shell: LocalShell) -> None:
     async with lock(shell, "install", "An installation"):
         with pytest.raises(PeerBusy, match="An installation is under way on mini"):
             await install()
@@ -237,9 +235,7 @@ async def test_what_was_installed_can_be_taken_away(
     assert not root(home).exists()
 
 
-async def test_a_home_that_cannot_be_written_says_what_to_do(
-    install: Install, home: Path
-) -> None:
+async def test_an_unwritable_home_says_what_to_do(install: Install, home: Path) -> None:
     (home / ".cache").touch()
     with pytest.raises(ProvisionError, match=r"Cannot create .*/provision") as caught:
         await install()
@@ -480,9 +476,7 @@ def write_process(home: Path, name: str, pid: int, started: str) -> Path:
     return folder
 
 
-async def test_ours_goes_and_theirs_stays(
-    shell: LocalShell, cache: Path, home: Path
-) -> None:
+async def test_only_ours_is_removed(shell: LocalShell, cache: Path, home: Path) -> None:
     model = home / ".models" / "a.gguf"
     model.parent.mkdir()
     model.touch()
@@ -493,9 +487,7 @@ async def test_ours_goes_and_theirs_stays(
     assert await clean(shell) == 0
 
 
-async def test_directories_of_dead_processes_go(
-    shell: LocalShell, home: Path, cache: Path
-) -> None:
+async def test_dead_directories_go(shell: LocalShell, home: Path, cache: Path) -> None:
     run_dir = home / ".local/state/dllm-tui/run/head"
     async with local_host_for_now(run_dir) as host:
         spec = ProcessSpec(

@@ -107,9 +107,7 @@ def test_settings_that_cannot_be_read_are_those_before(readers: Readers) -> None
     assert Readers(readers.paths, readers.host).settings() == Config()
 
 
-def test_a_file_that_stays_is_read_once(
-    readers: Readers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_read_once(readers: Readers, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[Config] = []
 
     def load(*_: object) -> Config:

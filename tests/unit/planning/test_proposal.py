@@ -257,9 +257,7 @@ def test_the_context_stays_within_the_training_unless_asked() -> None:
         ),
     ],
 )
-def test_what_cannot_be_meant_is_told_with_what_can(
-    asked: dict[str, Any], sentence: str
-) -> None:
+def test_refusals_tell_what_can_be_meant(asked: dict[str, Any], sentence: str) -> None:
     with pytest.raises(PlanError) as refused:
         plan_for(PLAIN, ADA, AWAY, **asked)
     assert sentence in str(refused.value)

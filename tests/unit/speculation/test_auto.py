@@ -220,9 +220,7 @@ async def test_a_client_ends_a_measurement_which_comes_again(stage: Stage) -> No
         {"state": ClusterState.LOADING},
     ],
 )
-async def test_it_measures_only_while_nobody_asks(
-    tmp_path: Path, busy: dict[str, Any]
-) -> None:
+async def test_it_measures_while_idle(tmp_path: Path, busy: dict[str, Any]) -> None:
     stage = Stage(tmp_path)
     stage.store.update(**busy)
     stage.begins()
