@@ -321,13 +321,14 @@ def test_a_file_that_is_not_toml_is_left_alone(paths: Paths) -> None:
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    file = tmp_path / "f"
+    file = tmp_path / "own" / "f"
+    file.parent.mkdir()
     write_private(file, b"old")
     assert file.stat().st_mode & 0o777 == 0o600
     with pytest.raises(TypeError):
         write_private(file, "not bytes")  # type: ignore[arg-type]
     assert file.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [file]
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_private_directories(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from backends.controller.site import draft_path
 from backends.data_place import DataPlace
 from backends.demo import MODEL_PATH
 from backends.engine.ask import Engine
+from backends.engine.versions import protocols_match
 from backends.errors import ControllerError, HostError, ModelError, PlanError
 from backends.link.relay import worker_relay_argv
 from backends.machines.agent import ProcessRecord
@@ -471,3 +472,19 @@ async def test_this_machine_may_hold_what_is_read_at_a_peer() -> None:
     assert await here.copies_of(there) == ("/a/m.gguf", "/b/m.gguf")
     read = replace(MODEL, path="/x/m.gguf", size_bytes=9)
     assert await here.copies_of(read) == ("/x/m.gguf",)
+
+
+@pytest.mark.parametrize(
+    ("head", "worker", "match"),
+    [
+        ("8.1.0", "8.0.0", True),
+        ("8.0.0", "8.1.0", False),
+        ("8.0.0", "7.0.0", False),
+        ("", "8.0.0", True),
+        ("8.0.0", "", True),
+    ],
+)
+def test_a_worker_speaks_what_the_head_takes_or_is_left_to_try(
+    head: str, worker: str, match: bool
+) -> None:
+    assert protocols_match(head, worker) is match

@@ -111,6 +111,10 @@ ASKED_FOR = {
         faulty deaf ada; launch ada; until failed
         fails "ada runs but does not listen on port"; runs
         """,
+    "a gateway that ends as it starts": """
+        dies api-gateway; launch local; until failed
+        fails "api-gateway ended with exit code 1"; runs
+        """,
     "a port that another program takes before us": """
         snatched thief; serves ada; started ada 2
         """,
