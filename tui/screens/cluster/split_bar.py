@@ -130,7 +130,6 @@ def span_width(n_layer: int, *, short: bool = False) -> int:
 
 
 def _of_available(load: DeviceLoad, available_bytes: int | None) -> str:
-    """``15.0 of 55.0 GiB``; only the total where the device is unknown."""
     if available_bytes is not None:
         return part_of(load.total_bytes, available_bytes)
     unit = common_unit(load.total_bytes)
