@@ -255,8 +255,8 @@ device has. Nothing runs until you launch.
             return []
         edit, bar = self.edit, self.geometry
         n_bar = max(1, height - 2)
-        lettered = (n_bar - 1) // 2
-        lines = [self._bar(edit, bar, row == lettered) for row in range(n_bar)]
+        lines = [self._bar(edit, bar, with_letters=False)] * n_bar
+        lines[(n_bar - 1) // 2] = self._bar(edit, bar, with_letters=True)
         if height > 1:
             lines.insert(0, self._names(edit, bar))
         if height > 2:
@@ -264,7 +264,7 @@ device has. Nothing runs until you launch.
             lines.append(self._entry(edit) if typing else self._ranges(edit, bar))
         return lines[:height]
 
-    def _bar(self, edit: Edit, bar: BarGeometry, with_letters: bool) -> Strip:
+    def _bar(self, edit: Edit, bar: BarGeometry, *, with_letters: bool) -> Strip:
         ghost = self._ghost()
         parts: list[Part] = []
         for index, share in enumerate(edit.split.shares):
