@@ -7,13 +7,7 @@ from contextlib import asynccontextmanager
 
 from textual.pilot import Pilot
 
-from backends.state import (
-    ChatDelta,
-    ChatTimings,
-    Reply,
-    Sampling,
-    Turn,
-)
+from backends.state import ChatDelta, ChatTimings, Failure, Reply, Sampling, Turn
 from tests.tui import scenes
 from tests.tui.helpers import until
 from tests.tui.stages import ChatStage
@@ -23,6 +17,7 @@ from tui.screens.cluster.chat_pane import Composer
 TIMINGS = ChatTimings(tokens=42, tok_per_s=21.34, first_token_s=0.88)
 
 DONE = ChatDelta(done=True, finish_reason="stop", timings=TIMINGS)
+FAILED = ChatDelta(done=True, failure=Failure(what="No"))
 
 
 def said(question: str, answer: str) -> Turn:
@@ -65,10 +60,19 @@ async def answer(app: ChatStage, pilot: Pilot[None], *deltas: ChatDelta) -> None
     await until(pilot, lambda: not app.pane.answering)
 
 
+async def talk(
+    app: ChatStage, pilot: Pilot[None], question: str, text: str, *deltas: ChatDelta
+) -> None:
+    """Ask, and answer with a text."""
+    await ask(app, pilot, question)
+    await answer(app, pilot, ChatDelta(text=text), *(deltas or (DONE,)))
+
+
 def sampling(app: ChatStage) -> Sampling:
     now = app.pane.conversation
     return now.sampling if now else Sampling()
 
 
-def roles(app: ChatStage) -> list[str]:
-    return [message.role for message in app.asked[-1].messages]
+def request(app: ChatStage, number: int = -1) -> list[str]:
+    """What was said to the model in a request."""
+    return [message.content for message in app.asked[number].messages]

@@ -16,6 +16,7 @@ from backends.state import (
     EngineSource,
     Failure,
     Layer,
+    Link,
     MeasuredSplit,
     MemorySource,
     ModelInfo,
@@ -191,6 +192,28 @@ def homelab_serving() -> ClusterSnapshot:
         ),
         links=(MINI_LINK, BOX_LINK),
         served_since=NOW - 640,
+    )
+
+
+def homelab_over(
+    n_workers: int, *, first: int = 1, links: tuple[Link, ...] = ()
+) -> ClusterSnapshot:
+    """The homelab's head with so many workers of four layers each."""
+    names = [f"node{number}" for number in range(first, first + n_workers)]
+    devices = ["studio/MTL0", *(f"{name}/CUDA0" for name in names)]
+    plan = msgspec.structs.replace(
+        HOMELAB_PLAN,
+        split=make_split(47, devices, (48 - 4 * n_workers, *[4] * n_workers)),
+        workers=tuple(
+            WorkerSpec(name=name, peer=name, devices=("CUDA0",)) for name in names
+        ),
+    )
+    return msgspec.structs.replace(
+        homelab_serving(),
+        plan=plan,
+        planned=ranges(plan.split),
+        measured=measured(GLM, plan),
+        links=links,
     )
 
 

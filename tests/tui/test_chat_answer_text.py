@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import sys
 import threading
-from functools import partial
 from itertools import count
 from types import SimpleNamespace
 
@@ -32,13 +31,40 @@ TEXT = (
     "```python\nx = 1\n\ny = 2\n```\n\n> said\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"
     "---\n\n## More\nEnd."
 )
+DRAWN = f"""\
+Title
+Some text with code and a link.
+
+ 1. one
+ 2. two
+    • deep and long enough to go on in
+      another row of it
+
+ x = 1
+
+ y = 2
+
+▌ said
+
+ a  b
+ ────
+ 1  2
+
+{"-" * 40}
+
+More
+End."""
 
 
-def drawn(*pieces: str) -> list[str]:
-    rows = MarkdownRows(40, {})
+def rows_of(*pieces: str, width: int = 40) -> MarkdownRows:
+    rows = MarkdownRows(width, {})
     for piece in pieces:
         rows.add(piece)
-    return [row.text.rstrip() for row in rows.rows]
+    return rows
+
+
+def drawn(*pieces: str, width: int = 40) -> list[str]:
+    return [row.text.rstrip() for row in rows_of(*pieces, width=width).rows]
 
 
 @pytest.mark.parametrize("size", [1, 7, 30])
@@ -48,43 +74,18 @@ def test_pieces_draw_the_same_as_the_whole(size: int) -> None:
 
 
 def test_rows_look_like_markdown() -> None:
-    assert drawn(TEXT) == [
-        "Title",
-        "Some text with code and a link.",
-        "",
-        " 1. one",
-        " 2. two",
-        "    • deep and long enough to go on in",
-        "      another row of it",
-        "",
-        " x = 1",
-        "",
-        " y = 2",
-        "",
-        "▌ said",
-        "",
-        " a  b",
-        " ────",
-        " 1  2",
-        "",
-        "-" * 40,
-        "",
-        "More",
-        "End.",
-    ]
+    assert "\n".join(drawn(TEXT)) == DRAWN
 
 
 def test_only_the_last_block_is_drawn_again() -> None:
-    rows = MarkdownRows(40, {})
-    rows.add("one\n\ntwo\n\nthree")
+    rows = rows_of("one\n\ntwo\n\nthree")
     before = rows.rows
     rows.add(" and more\n\nfour")
     assert all(old is new for old, new in zip(before[:3], rows.rows, strict=False))
 
 
 def test_a_piece_makes_no_parser_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = MarkdownRows(40, {})
-    rows.add("one")
+    rows = rows_of("one")
     monkeypatch.setattr("rich.markdown.MarkdownIt", None)
     rows.add(" two\n\nthree")
     assert [row.text.strip() for row in rows.rows] == ["one two", "", "three"]
@@ -105,27 +106,22 @@ def test_code_that_is_too_wide_goes_on_in_another_row() -> None:
     ],
 )
 def test_what_is_selected_is_whole_lines(text: str) -> None:
-    rows = MarkdownRows(40, {})
-    rows.add(f"```\n{text}\n```" if "=" in text else text)
+    rows = rows_of(f"```\n{text}\n```" if "=" in text else text)
     assert len(rows.rows) > text.count("\n") + 2
     assert text_of(rows.rows, Selection(None, None)).strip() == text
 
 
 def test_a_part_is_selected_from_where_it_begins() -> None:
-    rows = MarkdownRows(20, {})
-    rows.add("- one two three four five six\n- seven")
-    assert [row.text.rstrip() for row in rows.rows] == [
-        "• one two three four",
-        "  five six",
-        "• seven",
-    ]
+    text = "- one two three four five six\n- seven"
+    shown = ["• one two three four", "  five six", "• seven"]
+    assert drawn(text, width=20) == shown
+    rows = rows_of(text, width=20)
     chosen = Selection(Offset(6, 0), Offset(7, 2))
     assert text_of(rows.rows, chosen) == "two three four five six\n• seven"
 
 
 def test_addresses_do_not_reach_the_terminal() -> None:
-    rows = MarkdownRows(40, {})
-    rows.add("[a](https://example.org) https://example.com")
+    rows = rows_of("[a](https://example.org) https://example.com")
     styles = [segment.style for row in rows.rows for segment in row]
     assert not any(style and style.link for style in styles)
     known = {style.meta.get(LINK) for style in styles if style} - {None}
@@ -146,21 +142,28 @@ async def test_words_are_shown_before_markdown_can_be_drawn(
     async with chatting() as (app, pilot):
         await app.restore([said("Why?", "Air **scatters** light.")])
         try:
-            await until(pilot, lambda: "Air **scatters** light." in screen_text(app))
+            await shows(app, pilot, "Air **scatters** light.")
         finally:
             slow.set()
-        await until(pilot, lambda: "Air scatters light." in screen_text(app))
+        await shows(app, pilot, "Air scatters light.")
 
 
-def shown(app: ChatStage, text: str) -> bool:
-    return text in screen_text(app)
+async def shows(app: ChatStage, pilot: Pilot[None], text: str) -> None:
+    await until(pilot, lambda: text in screen_text(app))
+
+
+def layouts_of(app: ChatStage) -> list[object]:
+    """Grows with every layout of the screen from now on."""
+    layouts: list[object] = []
+    app.screen.screen_layout_refresh_signal.subscribe(app.pane, layouts.append)
+    return layouts
 
 
 async def filled(app: ChatStage, pilot: Pilot[None]) -> AnswerText:
     """An answer that comes and takes all the rows it may."""
     await ask(app, pilot)
     app.give(ChatDelta(text=f"{PARAGRAPH}\n\n" * 4 + "filled"))
-    await until(pilot, lambda: "filled" in screen_text(app))
+    await shows(app, pilot, "filled")
     coming = app.query_one(AnswerText)
     height = app.query_one(ChatTranscript).size.height
     await until(pilot, lambda: coming.size.height == 2 * height)
@@ -170,11 +173,10 @@ async def filled(app: ChatStage, pilot: Pilot[None]) -> AnswerText:
 async def test_words_of_a_followed_answer_lay_nothing_out() -> None:
     async with chatting() as (app, pilot):
         await filled(app, pilot)
-        layouts: list[object] = []
-        app.screen.screen_layout_refresh_signal.subscribe(app.pane, layouts.append)
+        layouts = layouts_of(app)
         for number in range(300):
             app.give(ChatDelta(text=f"word {number} "))
-        await until(pilot, lambda: "word 299" in screen_text(app))
+        await shows(app, pilot, "word 299")
         assert layouts == []
         await answer(app, pilot, DONE)
 
@@ -200,7 +202,7 @@ async def test_the_pace_follows_what_drawing_and_painting_take(
         while coming._drawing_s < 0.5:
             word = next(words)
             app.give(ChatDelta(text=f"{word} "))
-            await until(pilot, partial(shown, app, word))
+            await shows(app, pilot, word)
         await answer(app, pilot, DONE)
 
 
@@ -209,26 +211,15 @@ async def test_an_answer_grows_by_few_layouts_to_its_place() -> None:
         await ask(app, pilot)
         app.give(ChatDelta(text="begin\n\n"))
         await until(pilot, lambda: app.query(AnswerText))
-        await until(pilot, lambda: "begin" in screen_text(app))
-        layouts: list[object] = []
-        app.screen.screen_layout_refresh_signal.subscribe(app.pane, layouts.append)
+        await shows(app, pilot, "begin")
+        layouts = layouts_of(app)
         for number in range(30):
             line = f"line {number}"
             app.give(ChatDelta(text=f"{line}\n\n"))
-            await until(pilot, partial(shown, app, line))
+            await shows(app, pilot, line)
         # 60 rows came; Textual lays out twice whenever a height changes.
         assert 0 < len(layouts) < 25
         await answer(app, pilot, DONE)
-
-
-async def test_a_complete_answer_has_rows_for_all_of_it() -> None:
-    async with chatting() as (app, pilot):
-        text = await filled(app, pilot)
-        await answer(app, pilot, ChatDelta(text="\n\nand *end*."), DONE)
-        assert text.text == app.turns[0][1]
-        height = app.query_one(ChatTranscript).size.height
-        await until(pilot, lambda: text.size.height > 2 * height)
-        await until(pilot, lambda: "and end." in screen_text(app))
 
 
 async def test_a_long_answer_is_drawn_in_pieces_between_which_others_run(
@@ -258,20 +249,22 @@ async def test_a_long_answer_is_drawn_in_pieces_between_which_others_run(
         assert len(set(drawn_at)) == len(drawn_at)
 
 
-async def test_one_looks_back_at_all_of_an_answer_that_comes() -> None:
+async def test_one_looks_back_at_all_of_an_answer_that_comes_and_has_come() -> None:
     async with chatting() as (app, pilot):
         coming = await filled(app, pilot)
         transcript = app.query_one(ChatTranscript)
         transcript.focus()
         await pilot.press("pageup", "pageup", "home")
-        await until(pilot, lambda: "Why?" in screen_text(app))
+        await shows(app, pilot, "Why?")
         assert transcript.scroll_y == 0
         assert coming.size.height > 2 * transcript.size.height
         await pilot.press("end")
-        await until(pilot, lambda: "filled" in screen_text(app))
+        await shows(app, pilot, "filled")
         await until(pilot, lambda: coming.size.height == 2 * transcript.size.height)
-        assert "filled" in screen_text(app)
-        await answer(app, pilot, DONE)
+        await answer(app, pilot, ChatDelta(text="\n\nand *end*."), DONE)
+        assert coming.text == app.turns[0][1]
+        await until(pilot, lambda: coming.size.height > 2 * transcript.size.height)
+        await shows(app, pilot, "and end.")
 
 
 async def test_a_page_back_goes_on_where_the_view_was() -> None:
@@ -279,12 +272,12 @@ async def test_a_page_back_goes_on_where_the_view_was() -> None:
         await ask(app, pilot)
         text = "\n\n".join(f"line {number}" for number in range(100))
         app.give(ChatDelta(text=text))
-        await until(pilot, lambda: "line 98" in screen_text(app))
+        await shows(app, pilot, "line 98")
         height = app.query_one(ChatTranscript).size.height
         await pilot.press("pageup")
         await until(pilot, lambda: "line 99" not in screen_text(app))
         page_before = 99 - (height - 1) // 2
-        await until(pilot, lambda: f"line {page_before}" in screen_text(app))
+        await shows(app, pilot, f"line {page_before}")
         await answer(app, pilot, DONE)
 
 
@@ -292,7 +285,7 @@ async def test_what_comes_can_be_selected_and_rows_break_anew() -> None:
     async with chatting() as (app, pilot):
         await ask(app, pilot)
         app.give(ChatDelta(text="one **two**\n\nthree " + "word " * 30))
-        await until(pilot, lambda: "one two" in screen_text(app))
+        await shows(app, pilot, "one two")
         coming = app.query_one(AnswerText)
         app.screen.selections = {coming: Selection(Offset(4, 0), Offset(5, 2))}
         assert app.pane.copyable().text == "two\n\nthree"  # type: ignore[union-attr]

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
-from backends.state import (
-    ChatDelta,
-    ChatMessage,
-    Failure,
-    Sampling,
-)
+from backends.state import ChatDelta, ChatMessage, Failure, Sampling
 from tests.tui.chatting import (
     DONE,
     EARLIER,
     answer,
     ask,
     chatting,
-    roles,
+    request,
     said,
     sampling,
+    talk,
 )
 from tests.tui.helpers import screen_text, until
-from tests.tui.stages import ChatStage
 from tui.dialogs.sampling import SamplingDialog
 from tui.screens.cluster.answer import ChatAnswer
 from tui.screens.cluster.answer_text import AnswerText
@@ -29,27 +25,22 @@ from tui.screens.cluster.chat_pane import Composer
 from tui.screens.cluster.transcript import SHOWN_TURNS, ChatTranscript
 
 
-async def test_enter_sends_and_the_answer_streams_as_markdown() -> None:
+async def test_answers_stream_as_markdown_and_are_sent_along_next_time() -> None:
     async with chatting() as (app, pilot):
         await ask(app, pilot, "Why is the sky blue?")
-        assert roles(app) == ["user"]
+        assert request(app) == ["Why is the sky blue?"]
         assert app.query_one(Composer).text == ""
-        await answer(
-            app, pilot, ChatDelta(text="Air **scat"), ChatDelta(text="ters**."), DONE
-        )
+        pieces = (ChatDelta(text=text) for text in ("Air **scat", "ters**."))
+        await answer(app, pilot, *pieces, DONE)
         shown = screen_text(app)
         assert "Why is the sky blue?" in shown
         assert "Air scatters." in shown
         assert "21.3 tok/s · first token 0.88 s · 42 tokens" in shown
         assert app.turns == [("Why is the sky blue?", "Air **scatters**.")]
-
-
-async def test_the_next_question_carries_the_conversation() -> None:
-    async with chatting() as (app, pilot):
-        await ask(app, pilot)
-        await answer(app, pilot, ChatDelta(text="Because."), DONE)
         await ask(app, pilot, "Really?")
-        assert roles(app) == ["user", "assistant", "user"]
+        assert [message.role for message in app.asked[-1].messages] == [
+            *("user", "assistant", "user"),
+        ]
 
 
 async def test_waiting_shows_how_much_of_the_prompt_was_read() -> None:
@@ -61,7 +52,7 @@ async def test_waiting_shows_how_much_of_the_prompt_was_read() -> None:
         assert "43 %" in screen_text(app)
 
 
-async def test_escape_stops_the_answer_and_keeps_what_came() -> None:
+async def test_escape_stops_the_answer_leaves_the_composer_then_the_screen() -> None:
     async with chatting() as (app, pilot):
         await ask(app, pilot)
         app.give(ChatDelta(text="Half an ans"))
@@ -71,12 +62,6 @@ async def test_escape_stops_the_answer_and_keeps_what_came() -> None:
         assert "Half an ans" in screen_text(app)
         assert app.turns == [("Why?", "Half an ans")]
         assert not app.pane.answering
-
-
-async def test_escape_leaves_the_composer_then_the_screen() -> None:
-    async with chatting() as (app, pilot):
-        await ask(app, pilot)
-        await answer(app, pilot, ChatDelta(text="Because."), DONE)
         await pilot.press("escape")
         assert isinstance(app.focused, ChatTranscript)
         assert app.backs == 0
@@ -88,17 +73,11 @@ async def test_escape_leaves_the_composer_then_the_screen() -> None:
 
 async def test_a_failure_is_one_sentence_under_what_came() -> None:
     async with chatting(100, 24) as (app, pilot):
-        await ask(app, pilot)
         failure = Failure(what="worker1 ended with SIGKILL", hint="Give it less")
-        await answer(
-            app,
-            pilot,
-            ChatDelta(text="Because air"),
-            ChatDelta(done=True, failure=failure),
-        )
-        shown = screen_text(app)
-        assert "Because air" in shown
-        assert "worker1 ended with SIGKILL. Give it less." in shown
+        ended = ChatDelta(done=True, failure=failure)
+        await talk(app, pilot, "Why?", "Because air", ended)
+        assert "Because air" in screen_text(app)
+        assert "worker1 ended with SIGKILL. Give it less." in screen_text(app)
         assert app.turns[-1][1] == "Because air"
 
 
@@ -121,8 +100,7 @@ async def test_reasoning_is_shown_apart_and_folds_when_the_answer_begins() -> No
 async def test_long_reasoning_shows_its_end_while_it_grows() -> None:
     async with chatting() as (app, pilot):
         await ask(app, pilot)
-        words = " ".join(str(number) for number in range(3000))
-        app.give(ChatDelta(reasoning=words))
+        app.give(ChatDelta(reasoning=" ".join(map(str, range(3000)))))
         await until(pilot, lambda: "2999" in screen_text(app))
         assert "3 000 words" in screen_text(app)
 
@@ -151,13 +129,10 @@ async def test_the_view_follows_until_the_user_scrolls_up() -> None:
 
 async def test_html_and_control_characters_are_shown_harmlessly() -> None:
     async with chatting() as (app, pilot):
-        await ask(app, pilot, "a[b]\x1b[31mc")
-        await answer(
-            app, pilot, ChatDelta(text="see <b>this</b>\x1b[2J [red]x[/red]"), DONE
-        )
-        shown = screen_text(app)
-        assert "a[b]c" in shown
-        assert "see <b>this</b> [red]x[/red]" in shown
+        text = "see <b>this</b>\x1b[2J [red]x[/red]"
+        await talk(app, pilot, "a[b]\x1b[31mc", text)
+        assert "a[b]c" in screen_text(app)
+        assert "see <b>this</b> [red]x[/red]" in screen_text(app)
 
 
 async def test_streaming_draws_the_same_as_drawing_at_once() -> None:
@@ -167,8 +142,7 @@ async def test_streaming_draws_the_same_as_drawing_at_once() -> None:
     )
     pictures = []
     for size in (5, len(text)):
-        app = ChatStage()
-        async with app.run_test(size=(60, 50)) as pilot:
+        async with chatting(60, 50) as (app, pilot):
             await ask(app, pilot)
             parts = [text[at : at + size] for at in range(0, len(text), size)]
             await answer(app, pilot, *(ChatDelta(text=part) for part in parts), DONE)
@@ -207,8 +181,7 @@ async def test_copy_takes_the_last_answer() -> None:
 
 async def test_links_are_copied_not_opened() -> None:
     async with chatting() as (app, pilot):
-        await ask(app, pilot)
-        await answer(app, pilot, ChatDelta(text="[here](https://example.org)"), DONE)
+        await talk(app, pilot, "Why?", "[here](https://example.org)")
         await until(pilot, lambda: "here" in screen_text(app))
         await pilot.click(AnswerText, offset=(20, 0))
         assert app.clipboard == ""
@@ -218,8 +191,6 @@ async def test_links_are_copied_not_opened() -> None:
 
 
 def test_markdown_is_not_imported_before_the_first_answer() -> None:
-    import subprocess
-
     code = (
         "import sys, tui.screens.cluster.chat_pane;"
         "import tui.screens.logs.screen, tui.screens.models.screen;"
@@ -244,28 +215,23 @@ async def test_settings_are_applied_to_the_next_question() -> None:
         assert sampling(app) == Sampling(temperature=0.5, top_k=3)
         app.pane.focus_default()
         await ask(app, pilot)
-        assert app.asked[0].messages[0] == ChatMessage(
-            role="system", content="Be brief."
-        )
+        prompt = ChatMessage(role="system", content="Be brief.")
+        assert app.asked[0].messages[0] == prompt
         assert app.pane.border_subtitle == "system prompt · own sampling"
 
 
-async def test_a_wrong_setting_keeps_the_dialog_open() -> None:
+async def test_a_wrong_setting_keeps_the_dialog_open_and_reset_empties_all() -> None:
     async with chatting() as (app, pilot):
-        await app.restore(EARLIER)
+        before = Sampling(top_k=3, seed=1)
+        await app.restore(EARLIER, before)
         await pilot.press("escape", "p")
         await until(pilot, lambda: isinstance(app.screen, SamplingDialog))
         await pilot.press("tab", *"hot", "enter")
         assert "temperature takes a number, 0–5." in screen_text(app)
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, SamplingDialog))
-        assert sampling(app) == Sampling()
-
-
-async def test_reset_empties_every_setting() -> None:
-    async with chatting() as (app, pilot):
-        await app.restore(EARLIER, Sampling(top_k=3, seed=1))
-        await pilot.press("escape", "p")
+        assert sampling(app) == before
+        await pilot.press("p")
         await until(pilot, lambda: isinstance(app.screen, SamplingDialog))
         await pilot.click("#reset")
         await pilot.press("f2")

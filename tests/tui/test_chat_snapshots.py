@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
 
 import pytest
+from textual.pilot import Pilot
 
-from backends.state import (
-    ChatBrief,
-    ChatDelta,
-    ChatTimings,
-    Failure,
-    Sampling,
-)
+from backends.state import ChatBrief, ChatDelta, ChatTimings, Failure, Sampling
 from tests.tui import scenes
-from tests.tui.chatting import DONE, answer, ask, drawn_whole, said
+from tests.tui.chatting import DONE, answer, drawn_whole, said, talk
 from tests.tui.helpers import screen_text, until
-from tests.tui.looks import SIZES, name_of
+from tests.tui.looks import SIZES, Compare, name_of
 from tests.tui.stages import ChatStage
 from tui.dialogs.ask import LineDialog
 from tui.dialogs.pick import ChatsDialog
 from tui.dialogs.sampling import SamplingDialog
 from tui.screens.cluster.chat_pane import Composer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.pilot import Pilot
-
-    Compare = Callable[..., bool]
+Steps = Callable[[ChatStage, Pilot[None]], Awaitable[None]]
 
 ANSWER = """\
 Because air scatters **short** wavelengths more strongly than long ones:
@@ -51,6 +41,7 @@ def scatter(wavelength_nm: float) -> float:
 The path is longer, so most of the blue is gone before it reaches us.
 """
 EARLIER = (said("Hello?", "Hello! What can I do for *you*?"),)
+COOL = Sampling(temperature=0.7)
 CHATS = [
     ("default", "GLM-4.7-Flash-Q4_K_M", "Hello?"),
     ("default", "GLM-4.7-Flash-Q4_K_M", "Why is the sky blue, and why red at sunset?"),
@@ -73,14 +64,32 @@ FAILED = ChatDelta(
 )
 
 
-def conversation(*deltas: ChatDelta, until_shown: str) -> Any:
+@pytest.fixture
+def looks_the_same(snap_compare: Compare) -> Compare:
+    def compare(
+        steps: Steps, size: tuple[int, int] = (80, 24), theme: str = "dllm-dark"
+    ) -> bool:
+        async def run(pilot: Pilot[None]) -> None:
+            assert isinstance(pilot.app, ChatStage)
+            await steps(pilot.app, pilot)
+
+        return snap_compare(ChatStage(theme), terminal_size=size, run_before=run)
+
+    return compare
+
+
+async def restored(
+    app: ChatStage, pilot: Pilot[None], sampling: Sampling | None = None
+) -> None:
+    await app.restore(EARLIER, sampling)
+    await until(pilot, lambda: "Hello! What can" in screen_text(app))
+
+
+def conversation(*deltas: ChatDelta, until_shown: str) -> Steps:
     """Ask, and let these pieces come."""
 
-    async def run(pilot: Pilot[None]) -> None:
-        app = pilot.app
-        assert isinstance(app, ChatStage)
-        await app.restore(EARLIER, Sampling(temperature=0.7))
-        await until(pilot, lambda: "Hello!" in screen_text(app))
+    async def run(app: ChatStage, pilot: Pilot[None]) -> None:
+        await restored(app, pilot, COOL)
         app.query_one(Composer).write("Why is the sky blue?")
         await pilot.press("enter")
         await until(pilot, lambda: app.asked)
@@ -93,63 +102,51 @@ def conversation(*deltas: ChatDelta, until_shown: str) -> Any:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_an_answer(snap_compare: Compare, size: tuple[int, int]) -> None:
-    run = conversation(
-        REASONING, ChatDelta(text=ANSWER), ENDED, until_shown="142 tokens"
-    )
-    assert snap_compare(ChatStage(), terminal_size=size, run_before=run)
+def test_an_answer(looks_the_same: Compare, size: tuple[int, int]) -> None:
+    pieces = REASONING, ChatDelta(text=ANSWER), ENDED
+    assert looks_the_same(conversation(*pieces, until_shown="142 tokens"), size)
 
 
-def test_reasoning(snap_compare: Compare) -> None:
-    run = conversation(REASONING, until_shown="A classic")
-    assert snap_compare(ChatStage(), terminal_size=(80, 24), run_before=run)
+def test_reasoning(looks_the_same: Compare) -> None:
+    assert looks_the_same(conversation(REASONING, until_shown="A classic"))
 
 
-def test_waiting_in_little_room(snap_compare: Compare) -> None:
-    run = conversation(ChatDelta(prompt_progress=0.43), until_shown="43 %")
-    assert snap_compare(ChatStage(), terminal_size=(58, 8), run_before=run)
+def test_waiting_in_little_room(looks_the_same: Compare) -> None:
+    reading = conversation(ChatDelta(prompt_progress=0.43), until_shown="43 %")
+    assert looks_the_same(reading, (58, 8))
 
 
-def test_a_failure(snap_compare: Compare) -> None:
-    run = conversation(
-        ChatDelta(text="Because air"), FAILED, until_shown="worker1 was killed"
-    )
-    assert snap_compare(ChatStage("dllm-light"), terminal_size=(80, 24), run_before=run)
+def test_a_failure(looks_the_same: Compare) -> None:
+    pieces = ChatDelta(text="Because air"), FAILED
+    failing = conversation(*pieces, until_shown="worker1 was killed")
+    assert looks_the_same(failing, theme="dllm-light")
 
 
-def test_closed(snap_compare: Compare) -> None:
-    async def close(pilot: Pilot[None]) -> None:
-        app = pilot.app
-        assert isinstance(app, ChatStage)
+def test_closed(looks_the_same: Compare) -> None:
+    async def close(app: ChatStage, pilot: Pilot[None]) -> None:
         app.pane.set_ready(False, "nothing runs: {cluster.launch} launches")
         await until(pilot, lambda: "l launches" in screen_text(app))
 
-    assert snap_compare(ChatStage(), terminal_size=(80, 24), run_before=close)
+    assert looks_the_same(close)
 
 
-def test_settings(snap_compare: Compare) -> None:
-    async def open_settings(pilot: Pilot[None]) -> None:
-        app = pilot.app
-        assert isinstance(app, ChatStage)
-        await app.restore(EARLIER, Sampling(temperature=0.7))
-        await until(pilot, lambda: "Hello! What can" in screen_text(app))
+def test_settings(looks_the_same: Compare) -> None:
+    async def open_settings(app: ChatStage, pilot: Pilot[None]) -> None:
+        await restored(app, pilot, COOL)
         await pilot.press("escape", "p")
         await until(pilot, lambda: isinstance(app.screen, SamplingDialog))
         await pilot.press(*"Be brief.", "tab", "tab", *"2", "tab")
         await until(pilot, lambda: "top p takes" in screen_text(app))
 
-    assert snap_compare(ChatStage(), terminal_size=(80, 24), run_before=open_settings)
+    assert looks_the_same(open_settings)
 
 
-def test_answers_compared(snap_compare: Compare) -> None:
+def test_answers_compared(looks_the_same: Compare) -> None:
     """An earlier question, asked again in other words; another followed the first."""
 
-    async def compare(pilot: Pilot[None]) -> None:
-        app = pilot.app
-        assert isinstance(app, ChatStage)
-        for question, text in (("Why is it blue?", "Rayleigh."), ("And red?", "Dust.")):
-            await ask(app, pilot, question)
-            await answer(app, pilot, ChatDelta(text=text), DONE)
+    async def compare(app: ChatStage, pilot: Pilot[None]) -> None:
+        await talk(app, pilot, "Why is it blue?", "Rayleigh.")
+        await talk(app, pilot, "And red?", "Dust.")
         await pilot.press("escape", *["left_curly_bracket"] * 2, "E", *" Briefly.")
         await pilot.press("enter")
         await until(pilot, lambda: len(app.asked) == 3)
@@ -158,16 +155,12 @@ def test_answers_compared(snap_compare: Compare) -> None:
         app.clear_notifications()
         await until(pilot, lambda: "Asked again" not in screen_text(app))
 
-    assert snap_compare(ChatStage(), terminal_size=(80, 24), run_before=compare)
+    assert looks_the_same(compare)
 
 
-def test_chats(snap_compare: Compare) -> None:
-    async def pick(pilot: Pilot[None]) -> None:
-        app = pilot.app
-        assert isinstance(app, ChatStage)
-        await app.restore(EARLIER)
-        await until(pilot, lambda: "Hello! What can" in screen_text(app))
-        day_s = 86_400.0
+def test_chats(looks_the_same: Compare) -> None:
+    async def pick(app: ChatStage, pilot: Pilot[None]) -> None:
+        await restored(app, pilot)
         chats = [
             ChatBrief(
                 id=str(number),
@@ -175,7 +168,7 @@ def test_chats(snap_compare: Compare) -> None:
                 model=f"/models/{model}.gguf",
                 title=title,
                 turns=3 * number + 1,
-                changed_at=scenes.NOW - number * day_s,
+                changed_at=scenes.NOW - number * 86_400.0,
             )
             for number, (cluster, model, title) in enumerate(CHATS)
         ]
@@ -184,18 +177,15 @@ def test_chats(snap_compare: Compare) -> None:
         await pilot.press("down")
         await pilot.pause()
 
-    assert snap_compare(ChatStage(), terminal_size=(80, 24), run_before=pick)
+    assert looks_the_same(pick)
 
 
-def test_naming(snap_compare: Compare) -> None:
-    async def name(pilot: Pilot[None]) -> None:
-        app = pilot.app
-        assert isinstance(app, ChatStage)
-        await app.restore(EARLIER)
-        await until(pilot, lambda: "Hello! What can" in screen_text(app))
+def test_naming(looks_the_same: Compare) -> None:
+    async def name(app: ChatStage, pilot: Pilot[None]) -> None:
+        await restored(app, pilot)
         await pilot.press("escape", "R")
         await until(pilot, lambda: isinstance(app.screen, LineDialog))
         await pilot.press(*"The sky")
         await pilot.pause()
 
-    assert snap_compare(ChatStage(), terminal_size=(80, 24), run_before=name)
+    assert looks_the_same(name)

@@ -5,15 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
-from backends.state import (
-    ChatTimings,
-    Failure,
-    Reply,
-    Sampling,
-    Turn,
-)
-from backends.units import format_count
+from backends.state import ChatTimings, Failure, Reply, Sampling, Turn
 from tui.model.chat_settings import FIELDS, parse_sampling
 from tui.screens.cluster.answer import SPEAKER_CELLS, speaker_of
 from tui.screens.cluster.chat_pane import PromptHistory
@@ -27,21 +21,15 @@ from tui.screens.cluster.chat_text import (
 
 def test_prompts_are_walked_back_and_forth_and_the_draft_is_kept() -> None:
     history = PromptHistory()
-    history.replace(["one", " ", "two"])
+    history.replace(["one", " "])
+    history.add("two")
+    history.add("two")
     assert history.older("draft") == "two"
     assert history.older("two") == "one"
     assert history.older("one") is None
     assert history.newer() == "two"
     assert history.newer() == "draft"
     assert history.newer() is None
-
-
-def test_the_same_prompt_twice_is_one_step_back() -> None:
-    history = PromptHistory()
-    history.add("one")
-    history.add("one")
-    assert history.older("") == "one"
-    assert history.older("one") is None
 
 
 @pytest.mark.parametrize(
@@ -63,8 +51,6 @@ def test_a_model_speaks_under_a_short_name(model: str, speaker: str) -> None:
 
 @given(st.text())
 def test_a_speaker_always_fits(model: str) -> None:
-    from rich.cells import cell_len
-
     assert 0 < cell_len(speaker_of(model)) <= SPEAKER_CELLS
 
 
@@ -75,6 +61,8 @@ def test_figures_of_an_answer() -> None:
     assert figures_text(timings, "length") == f"{expected} · stopped: token limit"
     assert figures_text(None, "stopped") == "stopped by you"
     assert figures_text(None) == ""
+    assert figures_text(ChatTimings(tokens=1)) == "1 token"
+    assert figures_text(ChatTimings(tokens=20_000)) == "20 000 tokens"
 
 
 def test_waiting_says_how_much_of_the_prompt_is_read() -> None:
@@ -84,20 +72,14 @@ def test_waiting_says_how_much_of_the_prompt_is_read() -> None:
     assert waiting_text(7).endswith("━━━━━━━━━━ 100 %")
 
 
-def test_counts_and_failures_read_as_sentences() -> None:
-    assert format_count(1, "line") == "1 line"
-    assert format_count(20_000, "line") == "20 000 lines"
+def test_failures_read_as_sentences() -> None:
     assert failure_text(Failure(what="It broke")) == "It broke."
-    assert failure_text(Failure(what="It broke", hint="Mend it.")) == (
-        "It broke. Mend it."
-    )
+    failure = Failure(what="It broke", hint="Mend it.")
+    assert failure_text(failure) == "It broke. Mend it."
 
 
-def test_empty_sampling_fields_leave_everything_to_the_server() -> None:
+def test_sampling_fields_understand_numbers_and_emptied_are_the_servers() -> None:
     assert parse_sampling({field.name: " " for field in FIELDS}) == Sampling()
-
-
-def test_sampling_fields_understand_numbers() -> None:
     sampling = parse_sampling({"temperature": "0,7", "top_k": "40", "seed": "0"})
     assert sampling == Sampling(temperature=0.7, top_k=40, seed=0)
 

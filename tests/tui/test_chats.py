@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
+import pytest
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 from backends.errors import ControllerError
 from backends.split.layout import ranges, with_counts
-from backends.state import ChatDelta, ClusterState
+from backends.state import ChatDelta, ClusterSnapshot
+from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import (
     last_answer,
@@ -20,24 +23,14 @@ from tests.tui.helpers import (
     until,
     wheel_down,
 )
+from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
+from tui.app.app import DllmApp
 from tui.dialogs.ask import ChoiceDialog, LineDialog
 from tui.dialogs.pick import ChatRows, ChatsDialog
 from tui.screens.cluster.answer import ChatAnswer
 from tui.screens.cluster.chat_pane import Composer
 from tui.screens.cluster.transcript import ChatTranscript
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import pytest
-    from textual.pilot import Pilot
-
-    from tests.kit.console import Started
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
 
 SIZE = (120, 36)
 
@@ -88,8 +81,19 @@ async def test_two_consoles_see_the_same_answer_come(
         assert last_answer(one) == last_answer(two)
 
 
-async def test_an_answer_goes_on_when_its_console_is_gone(make_app: MakeApp) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
+async def shows_the_answer(app: DllmApp) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await until(pilot, lambda: "21 tokens" in screen_text(app))
+        assert questions(app) == ["Why?"]
+        assert "Air scatters short" in screen_text(app)
+        assert "studio" in screen_text(app).partition("first token")[2]
+
+
+async def test_an_answer_goes_on_when_its_console_is_gone_and_is_kept(
+    make_app: MakeApp, tmp_path: Path
+) -> None:
+    cluster = ScriptedCluster(scenes.homelab_serving(), chats_folder=tmp_path)
     cluster.gate.clear()
     app = make_app(cluster)
     async with app.run_test(size=SIZE) as pilot:
@@ -98,12 +102,10 @@ async def test_an_answer_goes_on_when_its_console_is_gone(make_app: MakeApp) -> 
         await pilot.press(*"Why?", "enter")
         await until(pilot, lambda: cluster.called("chat"))
     cluster.gate.set()
-    again = make_app(cluster)
-    async with again.run_test(size=SIZE) as pilot:
-        await settled(pilot)
-        await until(pilot, lambda: "21 tokens" in screen_text(again))
-        assert questions(again) == ["Why?"]
-        assert cluster.called("chat ask") == ["Why?"]
+    later = ScriptedCluster(scenes.homelab_serving(), chats_folder=tmp_path)
+    await shows_the_answer(make_app(cluster))
+    await shows_the_answer(make_app(later))
+    assert cluster.called("chat ask") == ["Why?"]
 
 
 async def test_chats_are_named_left_and_opened_again(started: Started) -> None:
@@ -195,9 +197,7 @@ async def test_export_writes_markdown_and_json_and_never_over_a_file(
         assert turn["replies"][0]["timings"]["tok_per_s"] == 21.3
 
 
-async def test_the_same_question_on_another_split_stands_beside(
-    started: Started,
-) -> None:
+async def test_the_answer_of_another_split_stands_beside(started: Started) -> None:
     async with started(scenes.demo_serving(), wait=False) as (pilot, app, cluster):
         await ask(app, pilot, "Why?")
         await until(pilot, lambda: "worker1 6 | worker2 7" in screen_text(app))
@@ -222,52 +222,40 @@ async def test_the_same_question_on_another_split_stands_beside(
         assert len(app.query(ChatAnswer)) == 1
 
 
-async def test_who_waits_is_told_how_many_are_ahead(started: Started) -> None:
+async def test_questions_refused_are_kept_or_wait(started: Started) -> None:
     cluster = ScriptedCluster(scenes.homelab_serving())
     cluster.answer = [ChatDelta(ahead=2), *cluster.answer]
     cluster.pieces_given = 1
+    cluster.errors["chat ask"] = ControllerError("The connection broke")
     async with started(cluster) as (pilot, app, _):
         await until(pilot, lambda: app._home.chat.conversation)
         app._home.go_to("chat")
         cluster.gate.clear()
         await pilot.press(*"Why?", "enter")
+        await until(pilot, lambda: toasts(app) == ["The connection broke"])
+        assert app.query_one(Composer).text == "Why?", "it is back in the field"
+        assert not app._home.chat.answering
+        cluster.errors.clear()
+        await pilot.press("enter")
         await until(pilot, lambda: "2 requests ahead" in screen_text(app))
         cluster.gate.set()
         await until(pilot, lambda: "21 tokens" in screen_text(app))
 
 
-async def test_a_refused_question_comes_back_into_the_field(started: Started) -> None:
-    cluster = ScriptedCluster(scenes.homelab_serving())
-    cluster.errors["chat ask"] = ControllerError("The connection broke")
-    async with started(cluster) as (pilot, app, _):
-        await until(pilot, lambda: app._home.chat.conversation)
-        app._home.go_to("chat")
-        await pilot.press(*"Why?", "enter")
-        await until(pilot, lambda: toasts(app) == ["The connection broke"])
-        assert app.query_one(Composer).text == "Why?"
-        assert not app._home.chat.answering
-
-
-async def test_each_model_has_a_chat_of_its_own(started: Started) -> None:
+async def test_each_model_has_its_chat_also_when_idle(started: Started) -> None:
     async with started(scenes.homelab_serving(), wait=False) as (pilot, app, cluster):
         await ask(app, pilot, "Why?")
         first = cluster.now
         assert first is not None
-        other = msgspec.structs.replace(scenes.demo_serving(), seq=first.seq + 1)
-        cluster.push(msgspec.structs.replace(other, cluster=first.cluster))
+
+        def push(scene: ClusterSnapshot, later: int) -> None:
+            seq, name = first.seq + later, first.cluster
+            cluster.push(msgspec.structs.replace(scene, seq=seq, cluster=name))
+
+        push(scenes.demo_serving(), 1)
         await until(pilot, lambda: questions(app) == [])
-        cluster.push(msgspec.structs.replace(first, seq=first.seq + 2))
+        push(first, 2)
         await until(pilot, lambda: questions(app) == ["Why?"])
-
-
-async def test_a_chat_that_is_idle_is_still_there_to_read(started: Started) -> None:
-    async with started(scenes.homelab_serving(), wait=False) as (pilot, app, cluster):
-        await ask(app, pilot, "Why?")
-        assert cluster.now is not None
-        idle = msgspec.structs.replace(
-            scenes.idle(), cluster=cluster.now.cluster, seq=cluster.now.seq + 1
-        )
-        assert idle.state is ClusterState.IDLE
-        cluster.push(idle)
+        push(scenes.idle(), 3)
         await until(pilot, lambda: "l launches" in screen_text(app))
         assert questions(app) == ["Why?"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from textual._compositor import Compositor
 from textual.geometry import Region
 from textual.pilot import Pilot
@@ -18,11 +17,10 @@ from backends.state import ClusterSnapshot
 from backends.units import format_rate
 from tests.kit.console import Started
 from tests.tui import scenes
-from tests.tui.helpers import text_of, until
+from tests.tui.helpers import screen_text, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tests.unit.state.scene import busy_scene
 from tui.app.app import DllmApp
-from tui.screens.cluster.live_figures import LiveFigures
 from tui.screens.cluster.screen import TokenPane
 from tui.widgets.strips import StripWidget
 from tui.widgets.waterfall import Waterfall
@@ -88,14 +86,8 @@ async def test_hidden_panes_do_not_have_the_screen_arranged(
             await push(cluster, app, pilot, tick)
         assert len(arranged) < SNAPSHOTS / 2
         app._home.go_to("live")
-        figures = app._home.live.query_one(LiveFigures)
         speed = format_rate(busy_scene(SNAPSHOTS - 1).speed.tok_per_s)
-        await until(pilot, partial(shown, figures, f"{speed} tok/s"))
-
-
-def shown(figures: LiveFigures, text: str) -> bool:
-    strips = figures.screen._compositor.render_strips()
-    return any(text in strip.text for strip in strips)
+        await until(pilot, lambda: f"{speed} tok/s" in screen_text(app))
 
 
 @pytest.mark.parametrize(("less", "most"), [(1, 0), (scenes.GIB, 100)])
@@ -123,14 +115,14 @@ async def test_a_little_less_memory_paints_a_few_cells(
 
 def with_less_memory(snapshot: ClusterSnapshot, seq: int, less: int) -> ClusterSnapshot:
     """The same with so many bytes less free on every device."""
-    peers = tuple(
-        msgspec.structs.replace(
+    peers = (
+        replace(
             peer,
             devices=tuple(
-                msgspec.structs.replace(device, free_bytes=device.free_bytes - less)
+                replace(device, free_bytes=device.free_bytes - less)
                 for device in peer.devices
             ),
         )
         for peer in snapshot.peers
     )
-    return msgspec.structs.replace(snapshot, seq=seq, peers=peers)
+    return replace(snapshot, seq=seq, peers=tuple(peers))

@@ -20,8 +20,8 @@ from tests.tui.test_launch_settings import (
     closed,
     complaint,
     demo,
-    opened,
     plan_of,
+    setting,
     typed,
 )
 from tui.model.edit import Edit
@@ -51,21 +51,17 @@ def settling() -> Settling:
     return Settling(demo().now)
 
 
-async def test_a_draft_is_settled_named_and_undone(
-    started: Started, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def _asks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_dialog, "ASK_AFTER_S", 0.02)
-    async with started(settling(), initial_model=PLAN.model, wait=False) as (
-        pilot,
-        app,
-        _,
-    ):
-        await opened(pilot)
+
+
+async def test_a_draft_is_settled_named_and_undone(started: Started) -> None:
+    async with setting(started, settling()) as (pilot, app, _):
         await typed(pilot, "draft", "/m/small.gguf")
         await typed(pilot, "draft_max", "4")
         # At once: the answer is waited for.
-        await pilot.press("f2")
-        await closed(pilot)
+        await closed(pilot, "f2")
         plan = plan_of(app)
         assert (plan.server, plan.speculation) == (DRAFTED.server, GUESS)
         assert plan.split == PLAN.split
@@ -75,24 +71,15 @@ async def test_a_draft_is_settled_named_and_undone(
         assert "draft small" not in screen_text(app)
 
 
-async def test_one_that_does_not_fit_is_said_in_the_dialog(
-    started: Started, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch_dialog, "ASK_AFTER_S", 0.02)
+async def test_one_that_does_not_fit_is_said_in_the_dialog(started: Started) -> None:
     cluster = settling()
-    async with started(cluster, initial_model=PLAN.model, wait=False) as (
-        pilot,
-        app,
-        _,
-    ):
-        dialog = await opened(pilot)
+    async with setting(started, cluster) as (pilot, app, dialog):
         cluster.errors["propose"] = PlanError("other.gguf cannot draft for m.gguf")
         await typed(pilot, "draft", "other.gguf")
         await until(pilot, lambda: "cannot draft for" in screen_text(app))
         await typed(pilot, "draft_max", "65")
         assert "Give 1 to 64" in complaint(dialog, "draft_max")
-        await pilot.press("escape")
-        await closed(pilot)
+        await closed(pilot, "escape")
         assert plan_of(app) == PLAN
 
 

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
-import msgspec
+import pytest
+from msgspec.structs import replace
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 from backends.errors import PlanError
-from backends.split.loads import plan_loads
+from backends.split.loads import DeviceLoad, plan_loads
 from backends.state import (
     FlashAttention,
     MemorySource,
+    Plan,
     PlanMemory,
     ServerSettings,
 )
+from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
+from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
+from tui.app.app import DllmApp
 from tui.dialogs.help import HelpDialog
 from tui.model.launch_settings import up_command
 from tui.model.state_file import recall
@@ -27,20 +36,6 @@ from tui.screens.cluster import launch_dialog
 from tui.screens.cluster.launch_dialog import LaunchDialog
 from tui.screens.cluster.split_pane import LoadTable, SplitPane
 from tui.widgets.inputs import OptionStrip
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import pytest
-    from textual.pilot import Pilot
-
-    from backends.split.loads import DeviceLoad
-    from backends.state import Plan
-    from tests.kit.console import Started
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
 
 SIZE = (120, 36)
 PLAN = scenes.DEMO_PLAN
@@ -67,6 +62,21 @@ async def opened(pilot: Pilot[None]) -> LaunchDialog:
     return pilot.app.screen
 
 
+@asynccontextmanager
+async def setting(
+    started: Started, cluster: ScriptedCluster | None = None, **options: Any
+) -> AsyncIterator[tuple[Pilot[None], DllmApp, LaunchDialog]]:
+    """A console with a plan that does not run, its launch settings opened."""
+    options |= {"initial_model": PLAN.model, "wait": False}
+    async with started(cluster or demo(), **options) as (pilot, app, _):
+        yield pilot, app, await opened(pilot)
+
+
+@pytest.fixture
+def _asks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_dialog, "ASK_AFTER_S", 0.02)
+
+
 async def typed(pilot: Pilot[None], name: str, text: str) -> None:
     field = pilot.app.screen.query_one(f"#{name}", Input)
     field.focus()
@@ -74,30 +84,24 @@ async def typed(pilot: Pilot[None], name: str, text: str) -> None:
     await pilot.pause()
 
 
-async def closed(pilot: Pilot[None]) -> None:
+async def closed(pilot: Pilot[None], *keys: str) -> None:
+    """Press the keys that close it."""
+    await pilot.press(*keys)
     await until(pilot, lambda: not isinstance(pilot.app.screen, LaunchDialog))
 
 
 def complaint(dialog: LaunchDialog, name: str) -> str:
-    row = dialog.query_one(f"#row-{name}")
-    return (
-        str(row.query_one(".launch-wrong").render()) if row.has_class("-wrong") else ""
-    )
+    wrong = dialog.query_one(f"#row-{name} .launch-wrong")
+    return str(wrong.render()) if wrong.display else ""
 
 
 async def test_settings_by_key_are_one_step_and_are_launched(started: Started) -> None:
     cluster = demo()
-    async with started(cluster, initial_model=PLAN.model, wait=False) as (
-        pilot,
-        app,
-        _,
-    ):
-        await opened(pilot)
+    async with setting(started, cluster) as (pilot, app, _):
         # Fast: keys that come while others are worked on keep their places.
         await pilot.press(*"2048", "down", "down", "right", "right", "down", "right")
         await pilot.press("down", "right", "right", "left", "down", "4", "down", "down")
-        await pilot.press("3", "down", "5", "enter")
-        await closed(pilot)
+        await closed(pilot, "3", "down", "5", "enter")
         expected = ServerSettings(
             cache_type_k="q8_0",
             cache_type_v="bf16",
@@ -117,12 +121,10 @@ async def test_settings_by_key_are_one_step_and_are_launched(started: Started) -
 
 
 async def test_undo_takes_them_back_and_redo_makes_them_again(started: Started) -> None:
-    async with started(demo(), initial_model=PLAN.model, wait=False) as (pilot, app, _):
-        await opened(pilot)
+    async with setting(started) as (pilot, app, _):
         await typed(pilot, "slots", "2")
         await typed(pilot, "extra_args", "--temp 0.2")
-        await pilot.press("f2")
-        await closed(pilot)
+        await closed(pilot, "f2")
         changed = plan_of(app)
         assert (changed.server.slots, changed.extra_args) == (2, ("--temp", "0.2"))
         await pilot.press("u")
@@ -132,25 +134,19 @@ async def test_undo_takes_them_back_and_redo_makes_them_again(started: Started) 
         assert plan_of(app) == changed
 
 
-async def test_escape_changes_nothing_and_applying_the_same_is_no_step(
-    started: Started,
-) -> None:
-    async with started(demo(), initial_model=PLAN.model, wait=False) as (pilot, app, _):
-        await opened(pilot)
+async def test_neither_escape_nor_the_same_is_a_step(started: Started) -> None:
+    async with setting(started) as (pilot, app, _):
         await typed(pilot, "slots", "7")
-        await pilot.press("escape")
-        await closed(pilot)
+        await closed(pilot, "escape")
         assert plan_of(app) == PLAN
         await opened(pilot)
         # From the values of a row as from a text field.
-        await pilot.press("down", "enter")
-        await closed(pilot)
+        await closed(pilot, "down", "enter")
         assert not app.editor.can_undo
 
 
 async def test_the_mouse_does_it_too(started: Started) -> None:
-    async with started(demo(), initial_model=PLAN.model, wait=False) as (pilot, app, _):
-        dialog = await opened(pilot)
+    async with setting(started) as (pilot, app, dialog):
         strip = dialog.query_one("#cache_type_v", OptionStrip)
         column = text_of(strip).index("q8_0") + 1
         assert await pilot.click(strip, offset=(column, 0))
@@ -185,9 +181,8 @@ WRONG = (
 
 
 async def test_what_cannot_be_meant_is_said_under_its_field(started: Started) -> None:
-    async with started(demo(), initial_model=PLAN.model, wait=False) as (pilot, app, _):
-        dialog = await opened(pilot)
-        texts = {row.key: row.text for row in dialog._rows}
+    async with setting(started) as (pilot, app, dialog):
+        texts = {row.key: row.field.value for row in dialog._rows}
         for name, text, sentence in WRONG:
             await typed(pilot, name, text)
             assert sentence in complaint(dialog, name)
@@ -197,14 +192,11 @@ async def test_what_cannot_be_meant_is_said_under_its_field(started: Started) ->
             assert dialog.focused is dialog.query_one(f"#{name}")
             await typed(pilot, name, texts[name])
             assert complaint(dialog, name) == ""
-        await pilot.press("f2")
-        await closed(pilot)
+        await closed(pilot, "f2")
         assert plan_of(app) == PLAN
 
 
-async def test_figures_of_other_settings_carry_no_tick_beside_an_error(
-    started: Started,
-) -> None:
+async def test_beside_an_error_no_figure_has_a_tick(started: Started) -> None:
     async with started() as (pilot, app, _):
         await pilot.press("p")
         await until(pilot, lambda: isinstance(app.screen, LaunchDialog))
@@ -219,8 +211,7 @@ async def test_figures_of_other_settings_carry_no_tick_beside_an_error(
 
 
 async def test_v_needs_flash_attention_where_it_is_quantised(started: Started) -> None:
-    async with started(demo(), initial_model=PLAN.model, wait=False) as (pilot, _, _):
-        dialog = await opened(pilot)
+    async with setting(started) as (pilot, _, dialog):
         dialog.query_one("#cache_type_v", OptionStrip).focus()
         await pilot.press("right", "right")
         dialog.query_one("#flash_attention", OptionStrip).focus()
@@ -229,18 +220,11 @@ async def test_v_needs_flash_attention_where_it_is_quantised(started: Started) -
         assert "without flash attention" in complaint(dialog, "cache_type_v")
 
 
-async def test_memory_follows_each_change_and_then_the_engine_is_asked(
-    started: Started, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch_dialog, "ASK_AFTER_S", 0.02)
+@pytest.mark.usefixtures("_asks_soon")
+async def test_memory_follows_changes_then_the_engine(started: Started) -> None:
     cluster = demo()
     cluster.memories = _engine_says
-    async with started(cluster, initial_model=PLAN.model, wait=False) as (
-        pilot,
-        app,
-        _,
-    ):
-        dialog = await opened(pilot)
+    async with setting(started, cluster) as (pilot, app, dialog):
         table = dialog.query_one(LoadTable)
         assert table.edit is not None
         before = sum(load.kv_bytes for load in table.edit.loads)
@@ -265,44 +249,29 @@ def _shown(table: LoadTable) -> tuple[DeviceLoad, ...]:
 
 
 def _engine_says(plan: Plan) -> PlanMemory:
-    loads = plan_loads(scenes.DEMO, plan)
-    told = (
-        msgspec.structs.replace(load.memory, source=MemorySource.ENGINE)
-        for load in loads
-    )
-    return PlanMemory(devices=tuple(told))
+    told = [load.memory for load in plan_loads(scenes.DEMO, plan)]
+    source = MemorySource.ENGINE
+    return PlanMemory(devices=tuple(replace(one, source=source) for one in told))
 
 
-async def test_other_workers_are_the_controllers_to_deal_out(
-    started: Started, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch_dialog, "ASK_AFTER_S", 0.02)
+@pytest.mark.usefixtures("_asks_soon")
+async def test_other_workers_are_the_controllers_to_deal_out(started: Started) -> None:
     cluster = demo()
-    async with started(cluster, initial_model=PLAN.model, wait=False) as (
-        pilot,
-        app,
-        _,
-    ):
-        await opened(pilot)
+    async with setting(started, cluster) as (pilot, app, _):
         await typed(pilot, "slots", "2")
         await typed(pilot, "workers", "3")
         # At once: the answer is waited for.
-        await pilot.press("enter")
-        await closed(pilot)
+        await closed(pilot, "enter")
         plan = plan_of(app)
-        assert [worker.name for worker in plan.workers] == [
-            "worker1",
-            "worker2",
-            "worker3",
-        ]
+        names = [worker.name for worker in plan.workers]
+        assert names == ["worker1", "worker2", "worker3"]
         assert plan.server.slots == 2
         assert cluster.called("propose_on")[-1] == (3, (), "local")
         cluster.errors["propose"] = PlanError("No room for 4 workers")
         await opened(pilot)
         await typed(pilot, "workers", "4")
         await until(pilot, lambda: "No room for 4 workers" in screen_text(app))
-        await pilot.press("escape")
-        await closed(pilot)
+        await closed(pilot, "escape")
         assert plan_of(app) == plan
 
 
@@ -312,8 +281,7 @@ async def test_what_runs_otherwise_than_it_is_set_is_said(started: Started) -> N
         await opened(pilot)
         await typed(pilot, "slots", "2")
         await typed(pilot, "extra_args", "--temp 0.2")
-        await pilot.press("enter")
-        await closed(pilot)
+        await closed(pilot, "enter")
         said = "changed: l relaunches, u undoes · 2 slots, further arguments"
         assert said in screen_text(app)
         await pilot.press("u")
@@ -327,8 +295,7 @@ async def test_they_are_kept_for_the_next_start(
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
         await typed(pilot, "slots", "2")
-        await pilot.press("f2")
-        await closed(pilot)
+        await closed(pilot, "f2")
         kept = plan_of(app)
     assert recall(memory_file).plan_of("default") == kept
     again = make_app(demo())
@@ -340,24 +307,17 @@ async def test_they_are_kept_for_the_next_start(
 
 
 async def test_help_is_there_within_the_dialog(started: Started) -> None:
-    async with started(demo(), initial_model=PLAN.model, wait=False) as (pilot, app, _):
-        dialog = await opened(pilot)
+    async with setting(started) as (pilot, app, dialog):
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpDialog))
         assert "Launch settings" in screen_text(app)
         await pilot.press("escape")
         assert app.screen is dialog
-        await pilot.press("escape")
-        await closed(pilot)
+        await closed(pilot, "escape")
 
 
 async def test_the_dialog_scrolls_where_there_is_little_room(started: Started) -> None:
-    async with started(demo(), initial_model=PLAN.model, size=(60, 18), wait=False) as (
-        pilot,
-        app,
-        _,
-    ):
-        dialog = await opened(pilot)
+    async with setting(started, size=(60, 18)) as (pilot, app, dialog):
         assert "Apply" in screen_text(app)
         await typed(pilot, "extra_args", "--port 9")
         await until(pilot, lambda: "cannot be given" in screen_text(app))
@@ -370,9 +330,7 @@ async def test_the_dialog_scrolls_where_there_is_little_room(started: Started) -
 
 def test_a_plan_as_the_command_that_launches_it() -> None:
     settings = ServerSettings(cache_type_k="q8_0", slots=4)
-    plan = msgspec.structs.replace(
-        PLAN, server=settings, extra_args=("--alias", "my model")
-    )
+    plan = replace(PLAN, server=settings, extra_args=("--alias", "my model"))
     words = shlex.split(up_command(plan))
     assert words[:3] == ["dllm-tui", "up", PLAN.model]
     assert words[words.index("--cache-type-k") + 1] == "q8_0"
@@ -381,5 +339,5 @@ def test_a_plan_as_the_command_that_launches_it() -> None:
     assert "--threads" not in words
     assert words[words.index("--relay") + 1] == "auto"
     assert "worker1/CPU=6" in words[words.index("--split") + 1]
-    away = msgspec.structs.replace(people.SPREAD_PLAN, head="box")
+    away = replace(people.SPREAD_PLAN, head="box")
     assert "--head box" in up_command(away)

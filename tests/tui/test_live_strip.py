@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from rich.style import Style
 from textual.geometry import Region
 
 from backends.link.figures import token_totals
-from backends.split.layout import make_split, ranges
 from backends.state import (
     Acceptance,
     ClusterSnapshot,
@@ -16,7 +16,6 @@ from backends.state import (
     Peer,
     PeerState,
     Speed,
-    WorkerSpec,
 )
 from tests.kit.console import Started
 from tests.tui import scenes
@@ -33,13 +32,13 @@ from tui.screens.cluster.live_figures import (
     NO_RELAYS,
     NO_TOKEN,
     NO_WORKERS,
+    LiveColumn,
     LiveFigures,
     TokenBar,
     columns_of,
     columns_width,
     line_figures,
 )
-from tui.screens.cluster.live_pane import LivePane
 from tui.widgets.strips import StripWidget, changed_span, line
 
 MANY = tuple(link(f"node{n}", 2.0 + n / 3, n / 3) for n in range(1, 8))
@@ -51,22 +50,8 @@ def serving(*links: Link, **facts: object) -> ClusterSnapshot:
 
 def serving_many() -> ClusterSnapshot:
     """Seven workers, a few layers each."""
-    names = [one.worker for one in MANY]
-    devices = ["studio/MTL0", *(f"{name}/CUDA0" for name in names)]
-    plan = msgspec.structs.replace(
-        scenes.HOMELAB_PLAN,
-        split=make_split(47, devices, (20, *[4] * 7)),
-        workers=tuple(
-            WorkerSpec(name=name, peer=name, devices=("CUDA0",)) for name in names
-        ),
-    )
-    return serving(
-        *MANY,
-        plan=plan,
-        planned=ranges(plan.split),
-        measured=scenes.measured(scenes.GLM, plan),
-        peers=(scenes.homelab_peers(PeerState.SERVING)[0], *map(node, names)),
-    )
+    peers = scenes.homelab_peers(PeerState.SERVING)[0], *(node(m.worker) for m in MANY)
+    return msgspec.structs.replace(scenes.homelab_over(7, links=MANY), peers=peers)
 
 
 def node(name: str) -> Peer:
@@ -81,17 +66,20 @@ def node(name: str) -> Peer:
     )
 
 
+def columns(snapshot: ClusterSnapshot, room: int, rows: int = 3) -> list[LiveColumn]:
+    return columns_of(LiveFacts.of(snapshot), room, rows)
+
+
 def labels(snapshot: ClusterSnapshot, room: int, rows: int = 3) -> list[list[str]]:
-    columns = columns_of(LiveFacts.of(snapshot), room, rows)
-    return [[figure.label for figure in column.figures] for column in columns]
+    found = columns(snapshot, room, rows)
+    return [[figure.label for figure in column.figures] for column in found]
 
 
 # --- which figures ------------------------------------------------------------------
 
 
 def test_trips_and_bytes_are_of_all_workers_together() -> None:
-    wire = columns_of(LiveFacts.of(serving(MINI, BOX)), 116, 3)[1]
-    assert wire.figures == (
+    assert columns(serving(MINI, BOX), 116)[1].figures == (
         ("trips/tok", "2.0", False),
         ("up/tok", "23.8 KiB", False),
         ("down/tok", "16.4 KiB", False),
@@ -108,13 +96,13 @@ SHARING = tuple(
 
 @pytest.mark.parametrize("speed", [Speed(slots=4), Speed(slots=1, speculative=True)])
 def test_trips_of_a_token_and_of_its_pass_have_room(speed: Speed) -> None:
-    def trips(room: int) -> tuple[str, int]:
-        wire = columns_of(LiveFacts.of(serving(*SHARING, speed=speed)), room, 3)[1]
-        return wire.figures[0].value, wire.value_cells
-
-    assert trips(76) == trips(116) == trips(156) == ("0.56, 10.2/pass", 16)
-    assert trips(56) == ("0.56", 8)
-    assert columns_of(LiveFacts.of(serving(*SHARING)), 116, 3)[1].value_cells == 8
+    for room, expected in {
+        **dict.fromkeys((76, 116, 156), ("0.56, 10.2/pass", 16)),
+        56: ("0.56", 8),
+    }.items():
+        wire = columns(serving(*SHARING, speed=speed), room)[1]
+        assert (wire.figures[0].value, wire.value_cells) == expected
+    assert columns(serving(*SHARING), 116)[1].value_cells == 8
 
 
 def test_the_less_room_the_fewer_figures_and_the_wire_goes_last() -> None:
@@ -124,15 +112,14 @@ def test_the_less_room_the_fewer_figures_and_the_wire_goes_last() -> None:
     processes = ["llama-server", "mini", "box"]
     assert labels(snapshot, 156) == [speed, wire, links, house, processes]
     assert labels(snapshot, 116) == [speed, wire, links, house]
-    assert labels(snapshot, 76) == [speed, wire, links]
-    assert labels(snapshot, 56) == [speed, wire, links]
+    assert labels(snapshot, 76) == labels(snapshot, 56) == [speed, wire, links]
     assert labels(snapshot, 50) == [speed, wire]
     assert labels(snapshot, 30) == [speed]
 
 
 @pytest.mark.parametrize("room", [56, 76, 96, 116, 156])
 def test_columns_leave_room_for_the_graph_or_say_all(room: int) -> None:
-    taken = columns_width(columns_of(LiveFacts.of(serving(*MANY)), room, 3)) - 2
+    taken = columns_width(columns(serving(*MANY), room)) - 2
     assert taken <= room
     assert room < 76 or taken <= room - 14
 
@@ -162,17 +149,18 @@ def test_figures_keep_their_width() -> None:
         widths = set()
         for one in (quiet, MINI, fast, silent, SHARING[0]):
             for speed in (Speed(), Speed(tok_per_s=213.2, ctx_used=130_000)):
-                columns = columns_of(LiveFacts.of(serving(one, speed=speed)), room, 3)
-                widths.add(tuple((c.label_cells, c.value_cells) for c in columns))
-                for column in columns:
+                shown = columns(serving(one, speed=speed), room)
+                widths.add(tuple((c.label_cells, c.value_cells) for c in shown))
+                for column in shown:
                     for figure in column.figures:
                         assert len(figure.value) <= column.value_cells, figure
         assert len(widths) == 1
 
 
 def test_what_is_not_known_is_a_dash() -> None:
-    assert rtt_text(None) == rate_text(Link(worker="a")) == "—"
-    wire = columns_of(LiveFacts.of(serving(MINI, PLAIN)), 116, 3)[1]
+    new = Link(worker="a")
+    assert rtt_text(None) == rate_text(new) == trips_text(new) == "—"
+    wire = columns(serving(MINI, PLAIN), 116)[1]
     assert {figure.value for figure in wire.figures} == {"—"}
 
 
@@ -180,8 +168,8 @@ def test_a_worker_without_an_answer_is_shown_as_silent() -> None:
     silent = msgspec.structs.replace(MINI, unanswered_ms=12_400.0)
 
     def shown(room: int) -> list[str]:
-        columns = columns_of(LiveFacts.of(serving(silent)), room, 3)
-        return [f.value.strip() for c in columns for f in c.figures if f.warn]
+        found = columns(serving(silent), room)
+        return [f.value.strip() for c in found for f in c.figures if f.warn]
 
     assert shown(156) == ["silent 12 s"]
     assert shown(56) in ([], ["12 s"])
@@ -216,17 +204,6 @@ async def test_where_slots_share_passes_it_says_so(started: Started) -> None:
     assert token.endswith("4.0 tok/pass   p50   46.0 ms   p99   61.2 ms")
 
 
-async def test_the_acceptance_is_on_the_frame(started: Started) -> None:
-    speed = Speed(
-        tok_per_s=40.0, acceptance=Acceptance(drafted=8, accepted=6, passes=1)
-    )
-    async with started(serving(MINI, BOX, speed=speed), wait=False) as (pilot, app, _):
-        pane = app.query_one(LivePane)
-        await until(
-            pilot, lambda: "75 % of the draft accepted" in f"{pane.border_subtitle}"
-        )
-
-
 async def test_the_bar_is_the_head_then_each_worker(started: Started) -> None:
     bar = (await strip(started, serving(MINI, BOX), 160))[-1]
     order = [bar.index(text) for text in ("A head 26.5", "B mini 9.80", "C box 5.20")]
@@ -242,16 +219,9 @@ async def test_the_bar_fills_its_line(started: Started, width: int) -> None:
     assert bar.index("A") < bar.index("B") < bar.index("H") < bar.index("p99")
 
 
-async def test_time_of_a_worker_nobody_reads_is_not_given_to_the_head_alone(
-    started: Started,
-) -> None:
-    assert (
-        "A head + attic 32.6" in (await strip(started, serving(MINI, PLAIN), 120))[-1]
-    )
-
-
-async def test_nothing_is_cut_at_the_least_width(started: Started) -> None:
-    assert "…" not in "".join(await strip(started, serving(MINI, BOX), 60))
+async def test_unread_time_is_not_given_to_the_head_alone(started: Started) -> None:
+    bar = (await strip(started, serving(MINI, PLAIN), 120))[-1]
+    assert "A head + attic 32.6" in bar
 
 
 @pytest.mark.parametrize(
@@ -274,12 +244,6 @@ async def test_it_says_why_there_is_no_bar(
     assert snapshot.links or "trips/tok" not in lines[0]
 
 
-async def test_without_links_the_graph_takes_their_room(started: Started) -> None:
-    async with started(serving(), size=(80, 24)) as (pilot, app, _):
-        app._home.go_to("live")
-        await until(pilot, lambda: app._home.live.graph.size.width > 30)
-
-
 async def test_the_bars_colours_follow_the_split(started: Started) -> None:
     async with started(serving(MINI, BOX)) as (pilot, app, _):
         app._home.go_to("split")
@@ -288,28 +252,29 @@ async def test_the_bars_colours_follow_the_split(started: Started) -> None:
         assert "B mini" in text_of(app.query_one(TokenBar))
 
 
-async def test_everything_shows_at_the_least_usual_size(started: Started) -> None:
-    async with started(serving(MINI, BOX), size=(80, 24)) as (pilot, app, _):
+@pytest.mark.parametrize("size", [(80, 24), (60, 18)])
+async def test_everything_shows_whole_at_the_least_sizes(
+    started: Started, size: tuple[int, int]
+) -> None:
+    async with started(serving(MINI, BOX), size=size) as (pilot, app, cluster):
         bar, live = app.query_one(TokenBar), app._home.live
         app._home.go_to("live")
         await until(pilot, lambda: live.has_focus and bar.size.height)
         assert live.content_region.contains_region(bar.region)
         assert live.max_scroll_y == 0
+        assert "…" not in text_of(app.query_one(LiveFigures)) + text_of(bar)
+        cluster.push(serving(seq=9))
+        # The graph takes the room of the links.
+        await until(pilot, lambda: live.graph.size.width > 30)
 
 
 # --- what is painted ----------------------------------------------------------------
 
 
 def test_a_span_is_where_lines_differ() -> None:
-    def strip_of(text: str) -> object:
-        return line([(text, scenes_style)], 8)
-
-    from rich.style import Style
-
-    scenes_style = Style()
-    old = strip_of("ab 日 cd")
+    old = line([("ab 日 cd", Style())], 8)
     for text, span in (("ab 日 cd", None), ("ab 日 cx", (7, 8)), ("xb 日 cx", (0, 8))):
-        assert changed_span(old, strip_of(text)) == span  # type: ignore[arg-type]
+        assert changed_span(old, line([(text, Style())], 8)) == span
 
 
 async def test_only_changed_cells_are_painted(
@@ -335,11 +300,15 @@ async def test_only_changed_cells_are_painted(
 
 
 @pytest.mark.parametrize(
-    ("tokens_per_pass", "said"),
-    [(None, "2.0"), (1.0, "2.0"), (4.0, "0.50, 2.0/pass")],
+    ("tokens_per_pass", "of_all", "of_one"),
+    [
+        (None, "2.0", "1.0"),
+        (1.0, "2.0", "1.0"),
+        (4.0, "0.50, 2.0/pass", "0.25, 1.0/pass"),
+    ],
 )
 def test_trips_of_a_token_and_of_a_pass_where_they_differ(
-    tokens_per_pass: float | None, said: str
+    tokens_per_pass: float | None, of_all: str, of_one: str
 ) -> None:
     share = tokens_per_pass or 1.0
     made = Generation(tokens_per_pass=tokens_per_pass, trips_per_pass=1.0)
@@ -347,19 +316,23 @@ def test_trips_of_a_token_and_of_a_pass_where_they_differ(
         msgspec.structs.replace(one, round_trips_per_token=1.0 / share, generation=made)
         for one in (MINI, BOX)
     ]
-    facts = LiveFacts.of(serving(*links, speed=Speed(slots=4)))
-    assert totals_trips_text(token_totals(links)) == said
-    assert said in {figure.value for figure in columns_of(facts, 118, 3)[1].figures}
-    assert dict(line_figures(facts))["trips/tok"].strip() == said
+    snapshot = serving(*links, speed=Speed(slots=4))
+    assert totals_trips_text(token_totals(links)) == of_all
+    assert of_all in {figure.value for figure in columns(snapshot, 118)[1].figures}
+    figures = dict(line_figures(LiveFacts.of(snapshot)))
+    assert figures["trips/tok"].strip() == of_all
+    assert trips_text(links[0]) == of_one
 
 
-async def test_what_pairs_left_at_home_is_on_the_frame(started: Started) -> None:
+async def test_acceptance_and_pairs_are_on_the_frame(started: Started) -> None:
     paired = msgspec.structs.replace(
         MINI, mode="pair", wire_bytes_up=1 << 20, wire_bytes_down=1 << 20
     )
-    async with started(serving(paired, BOX)) as (pilot, app, _):
-        pane = app.screen.query_one(LivePane)
-        await until(pilot, lambda: "1 pair · crossed" in str(pane.border_subtitle))
+    drafted = Acceptance(drafted=8, accepted=6, passes=1)
+    speed = Speed(tok_per_s=40.0, acceptance=drafted)
+    async with started(serving(paired, BOX, speed=speed)) as (_, app, _):
+        said = str(app._home.live.border_subtitle)
+        assert said.startswith("75 % of the draft accepted · 1 pair · crossed")
 
 
 def test_each_link_says_how_data_go_where_some_go_elsewhere() -> None:
@@ -392,13 +365,3 @@ def test_throughput_keeps_three_figures() -> None:
     assert text(20e6, 4e6) == "24.0 MB/s"
     assert text(900e6, 400e6) == "1300 MB/s"
     assert rate_text(MINI, each_way=True) == "↑0.26 ↓0.18 MB/s"
-
-
-def test_trips_of_a_token_and_of_its_pass_are_both_shown_where_they_differ() -> None:
-    assert trips_text(MINI) == "1.0"
-    shared = Generation(tokens_per_pass=4.0, trips_per_pass=1.1)
-    slots = msgspec.structs.replace(
-        MINI, round_trips_per_token=0.275, generation=shared
-    )
-    assert trips_text(slots) == "0.28, 1.1/pass"
-    assert trips_text(Link(worker="new")) == "—"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
+from textual.pilot import Pilot
 
 from backends.split.layout import make_split
 from backends.state import (
@@ -19,10 +21,13 @@ from backends.state import (
     QuestionKind,
     Transport,
 )
+from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, text_of, until
+from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
+from tui.app.app import DllmApp
 from tui.app.messages import PeerAdded
 from tui.model.edit import Lineup
 from tui.model.editor import PlanEditor
@@ -34,23 +39,24 @@ from tui.model.peer_words import (
     state_words,
     why_not,
 )
-from tui.screens.cluster.peers_pane import PeerBlock, PeerList, unfit_actions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.pilot import Pilot
-
-    from tests.kit.console import Started
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
+from tui.screens.cluster.peers_pane import PeerBlock, PeerList, fill_of, unfit_actions
+from tui.widgets.palette import palette_from
 
 
-async def shown(pilot: Pilot[None]) -> PeerList:
-    found = pilot.app.query_one(PeerList)
-    await until(pilot, lambda: found.peers and found.size.width)
-    return found
+@asynccontextmanager
+async def peers_of(
+    started: Started, *peers: Peer, last: bool = False, **options: Any
+) -> AsyncIterator[tuple[Pilot[None], DllmApp, ScriptedCluster, PeerList]]:
+    """A console on these peers; ``last``: the last of them is selected."""
+    scene = people.here(*peers)
+    async with started(scene, wait=False, **options) as (pilot, app, cluster):
+        found = app.query_one(PeerList)
+        await until(pilot, lambda: found.peers and found.size.width)
+        if last:
+            app._home.go_to("peers")
+            await pilot.press("G")
+            assert chosen(found) == found.peers[-1].name
+        yield pilot, app, cluster, found
 
 
 def chosen(found: PeerList) -> str:
@@ -59,7 +65,7 @@ def chosen(found: PeerList) -> str:
 
 def crowd(number: int) -> tuple[Peer, ...]:
     return tuple(
-        msgspec.structs.replace(people.NUC if n % 5 else people.BOB, name=f"m{n:02d}")
+        replace(people.NUC if n % 5 else people.BOB, name=f"m{n:02d}")
         for n in range(number)
     )
 
@@ -94,13 +100,13 @@ def test_since_is_coarse(seconds: float, text: str) -> None:
 
 def test_work_says_what_it_is() -> None:
     assert state_words(people.FRED) == "installing"
-    nameless = msgspec.structs.replace(people.FRED, work=None)
+    nameless = replace(people.FRED, work=None)
     assert state_words(nameless) == "provisioning"
 
 
 @pytest.mark.parametrize("rtt_ms", [None, 0.0, 3.14, 88.88, 999.9, 1e4])
 def test_the_path_leaves_room_for_name_and_role(rtt_ms: float | None) -> None:
-    peer = msgspec.structs.replace(people.BOX, rtt_ms=rtt_ms)
+    peer = replace(people.BOX, rtt_ms=rtt_ms)
     assert len(path_words(peer)) <= 13
 
 
@@ -111,7 +117,7 @@ def test_why_not_says_why_and_which_key_helps() -> None:
     )
     assert "does not answer" in why_not(people.NUC)
     assert "dllm-tui peers" not in why_not(people.EVE)
-    assert why_not(msgspec.structs.replace(people.ADA, devices=()))
+    assert why_not(replace(people.ADA, devices=()))
 
 
 def test_only_keys_that_fit_the_selected_peer_are_offered() -> None:
@@ -131,9 +137,6 @@ def test_only_keys_that_fit_the_selected_peer_are_offered() -> None:
 async def test_a_block_has_as_many_rows_as_it_says(
     make_app: MakeApp, peer: Peer, width: int, selected: bool
 ) -> None:
-    from tui.screens.cluster.peers_pane import fill_of
-    from tui.widgets.palette import palette_from
-
     app = make_app()
     fills = tuple(fill_of(device, None) for device in peer.devices)
     block = PeerBlock(peer, fills, width, selected, selected, "12 m")
@@ -147,64 +150,36 @@ async def test_a_block_has_as_many_rows_as_it_says(
 
 
 async def test_every_state_is_told_in_words(started: Started) -> None:
-    async with started(people.here(), wait=False) as (pilot, _, _):
+    async with peers_of(started) as (pilot, _, _, found):
         await pilot.press("escape")
-        found = await shown(pilot)
         text = text_of(found)
         for words in (
-            "◌ a-machi… –",
-            "probing",
-            "? mini",
-            "asks you",
-            "⏎ answers it",
-            "! eve",
-            "no engine",
-            "p provisions it",
-            "◑ fred",
-            "installing",
-            " 53 %",
-            "compiling ggml-cuda",
-            "≠ oldbox",
-            "mismatch",
-            "✗ gus",
-            "failed",
-            "○ nuc",
-            "offline 2 m",
-            "• box",
-            "bare  400 µs",
+            *("◌ a-machi… –", "probing", "? mini", "asks you", "⏎ answers it"),
+            *("! eve", "no engine", "p provisions it", "◑ fred", "installing", " 53 %"),
+            *("compiling ggml-cuda", "≠ oldbox", "mismatch", "✗ gus", "failed"),
+            *("○ nuc", "offline 2 m", "• box", "bare  400 µs"),
         ):
             assert words in text
 
 
-async def test_the_selected_peer_says_what_goes_on_without_it(started: Started) -> None:
-    async with started(people.here(people.ADA, people.BOB), wait=False) as (
-        pilot,
-        app,
-        cluster,
-    ):
-        found = await shown(pilot)
+async def test_the_selected_peer_says_all_there_is_of_it(started: Started) -> None:
+    """What goes on without it, how data go there, its whole note."""
+    why = "nobody answers at 10.0.0.7:41231"
+    data = PeerData(ways=("tunnel",), why=why, now=True)
+    peers = people.ADA, people.EVE, replace(people.BOB, data=data)
+    async with peers_of(started, *peers) as (pilot, app, cluster, found):
+        for hidden in ("tunnel now", "firewall?"):
+            assert hidden not in text_of(found)
         app._home.go_to("peers")
         await pilot.press("G")
-        assert chosen(found) == "bob"
+        await until(pilot, lambda: "data: tunnel now (nobody" in text_of(found))
         ready = Fallback(lost="bob", split=(LayerRange("ada/CPU", 0, 12),))
         none = Fallback(lost="ada", why="bob/CPU is too small.")
-        snapshot = people.here(people.ADA, people.BOB)
-        cluster.push(replace(snapshot, fallbacks=(ready, none)))
+        cluster.push(replace(people.here(*peers), fallbacks=(ready, none)))
         await until(pilot, lambda: "if lost: 13 on" in text_of(found))
         assert "ada/CPU" in text_of(found)
         assert "nothing goes on" not in text_of(found)
-
-
-async def test_the_selected_peer_shows_its_whole_note(started: Started) -> None:
-    async with started(people.here(people.NUC, people.EVE), wait=False) as (
-        pilot,
-        app,
-        _,
-    ):
-        found = await shown(pilot)
-        assert "firewall?" not in text_of(found)
-        app._home.go_to("peers")
-        await pilot.press("j")
+        cluster.push(people.here(people.NUC))
         await until(pilot, lambda: "firewall?" in text_of(found))
         assert len(found.lines()) == found.size.height
 
@@ -220,26 +195,13 @@ async def test_the_selected_peer_shows_its_whole_note(started: Started) -> None:
     ],
 )
 def test_how_data_go_to_a_peer_in_words(data: PeerData | None, text: str) -> None:
-    assert data_text(msgspec.structs.replace(people.ADA, data=data)) == text
-
-
-async def test_the_selected_peer_shows_how_data_go(started: Started) -> None:
-    data = PeerData(ways=("tunnel",), why="nobody answers at 10.0.0.7:41231", now=True)
-    bob = msgspec.structs.replace(people.BOB, data=data)
-    async with started(people.here(people.ADA, bob), wait=False) as (pilot, app, _):
-        found = await shown(pilot)
-        assert "tunnel now" not in text_of(found)
-        app._home.go_to("peers")
-        await pilot.press("G")
-        await until(pilot, lambda: "data: tunnel now (nobody" in text_of(found))
+    assert data_text(replace(people.ADA, data=data)) == text
 
 
 async def test_how_long_a_peer_is_away_is_told_anew(started: Started) -> None:
     now = [scenes.NOW]
-    async with started(
-        people.here(people.NUC, people.ADA), clock=lambda: now[0], wait=False
-    ) as (pilot, _, _):
-        found = await shown(pilot)
+    peers = people.NUC, people.ADA
+    async with peers_of(started, *peers, clock=lambda: now[0]) as (_, _, _, found):
         before = found.lines()
         found.redraw_changed()
         assert found.lines() is before
@@ -260,46 +222,29 @@ async def test_a_round_trip_paints_one_peer(
         return draw(block, palette)  # type: ignore[arg-type]
 
     monkeypatch.setattr(PeerBlock, "strips", noted)
-    async with started(people.here(*crowd(50)), wait=False) as (pilot, app, cluster):
-        await shown(pilot)
+    async with peers_of(started, *crowd(50)) as (pilot, app, cluster, _):
         await pilot.pause()
         assert len(set(drawn)) < 10, "only what is visible is drawn"
         drawn.clear()
-        first = msgspec.structs.replace(crowd(50)[0], rtt_ms=77.7)
+        first = replace(crowd(50)[0], rtt_ms=77.7)
         cluster.push(people.here(first, *crowd(50)[1:]))
         await until(pilot, lambda: "77.7" in screen_text(app))
         assert drawn == ["m00"]
 
 
-async def test_what_is_said_of_the_selected_peer_comes_into_view(
-    started: Started,
-) -> None:
+async def test_news_of_the_selected_peer_come_into_view(started: Started) -> None:
     """Progress, say, where a peer has stood at the lower edge without any."""
     others = (people.ADA, people.BOB, people.BOX)
-    async with started(people.here(*others, people.EVE), wait=False) as (
-        pilot,
-        app,
-        cluster,
-    ):
-        found = await shown(pilot)
-        app._home.go_to("peers")
-        await pilot.press("G")
-        await until(pilot, lambda: chosen(found) == people.EVE.name)
-        busy = msgspec.structs.replace(people.FRED, name=people.EVE.name)
+    everyone = *others, people.EVE
+    async with peers_of(started, *everyone, last=True) as (pilot, app, cluster, _):
+        busy = replace(people.FRED, name=people.EVE.name)
         cluster.push(people.here(*others, busy))
         await until(pilot, lambda: "x ends it" in screen_text(app))
 
 
 async def test_the_selection_stays_with_its_peer(started: Started) -> None:
-    async with started(people.here(people.ADA, people.BOB), wait=False) as (
-        pilot,
-        app,
-        cluster,
-    ):
-        found = await shown(pilot)
-        app._home.go_to("peers")
-        await pilot.press("G")
-        assert chosen(found) == "bob"
+    both = people.ADA, people.BOB
+    async with peers_of(started, *both, last=True) as (pilot, _, cluster, found):
         cluster.push(people.here(people.NUC, people.EVE, people.BOB, people.ADA))
         await until(pilot, lambda: len(found.peers) == 5)
         assert chosen(found) == "bob"
@@ -308,31 +253,22 @@ async def test_the_selection_stays_with_its_peer(started: Started) -> None:
         assert chosen(found)
 
 
-async def test_a_peer_that_anyone_added_leaves_the_selection(started: Started) -> None:
-    async with started(people.here(people.ADA), wait=False) as (pilot, _, cluster):
-        found = await shown(pilot)
+@pytest.mark.parametrize("by_us", [False, True])
+async def test_a_peer_that_one_added_oneself_is_selected(
+    started: Started, by_us: bool
+) -> None:
+    async with peers_of(started, people.ADA) as (pilot, app, cluster, found):
         before = chosen(found)
+        if by_us:
+            app.post_message(PeerAdded(people.BOB.name))
         cluster.push(people.here(people.ADA, people.BOB))
         await until(pilot, lambda: len(found.peers) == 3)
         await pilot.pause()
-        assert chosen(found) == before
-
-
-async def test_a_peer_that_one_added_is_selected(started: Started) -> None:
-    async with started(people.here(people.ADA), wait=False) as (pilot, app, cluster):
-        found = await shown(pilot)
-        app.post_message(PeerAdded(people.BOB.name))
-        cluster.push(people.here(people.ADA, people.BOB))
-        await until(pilot, lambda: chosen(found) == people.BOB.name)
+        assert chosen(found) == (people.BOB.name if by_us else before)
 
 
 async def test_a_click_selects_and_a_second_one_opens(started: Started) -> None:
-    async with started(people.here(people.ADA, people.BOB), wait=False) as (
-        pilot,
-        app,
-        _,
-    ):
-        found = await shown(pilot)
+    async with peers_of(started, people.ADA, people.BOB) as (pilot, app, _, found):
         await pilot.click(found, offset=(4, 4))
         assert chosen(found) == "ada"
         await pilot.click(found, offset=(4, 4), times=2)
@@ -341,13 +277,8 @@ async def test_a_click_selects_and_a_second_one_opens(started: Started) -> None:
 
 @pytest.mark.parametrize("size", [(60, 18), (80, 24), (120, 36)])
 async def test_fifty_peers_scroll(started: Started, size: tuple[int, int]) -> None:
-    async with started(people.here(*crowd(50)), size=size, wait=False) as (
-        pilot,
-        app,
-        _,
-    ):
+    async with peers_of(started, *crowd(50), size=size) as (pilot, app, _, found):
         app._home.go_to("peers")
-        found = await shown(pilot)
         await pilot.press("G")
         await until(pilot, lambda: "m49" in screen_text(app))
         assert found.content_size.width <= app._home.peers.content_size.width
@@ -375,7 +306,7 @@ def test_the_devices_of_peers_are_found_under_the_splits_names() -> None:
 
 
 def test_the_devices_of_a_head_elsewhere_are_found() -> None:
-    plan = msgspec.structs.replace(
+    plan = replace(
         people.SPREAD_PLAN,
         head="ada",
         split=make_split(47, ("ada/CPU", "box/RPC", "ada/CUDA0"), (0, 40, 8)),
@@ -409,7 +340,7 @@ def test_workers_on_peers_have_no_rows_of_their_own() -> None:
 def test_workers_here_that_no_plan_needs_are_not_shown() -> None:
     editor = PlanEditor()
     snapshot = scenes.demo_starting()
-    editor.take(msgspec.structs.replace(snapshot, plan=None))
+    editor.take(replace(snapshot, plan=None))
     assert [peer.name for peer in editor.peers] == ["local", "worker1", "worker2"]
     editor.put(people.SPREAD_PLAN, scenes.GLM)
     assert [peer.name for peer in editor.peers] == ["local"]

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
+from textual.pilot import Pilot
 
+from backends.state import Peer
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import settled, until
-from tests.tui.looks import SIZES, name_of
+from tests.tui.looks import SIZES, Compare, MakeApp, name_of
 from tests.tui.scripted import ScriptedCluster
+from tui.app.app import DllmApp
 from tui.screens.cluster.peers_pane import PeerList
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.pilot import Pilot
-
-    from backends.state import Peer
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
-    Compare = Callable[..., bool]
 
 
 def made(make_app: MakeApp, *peers: Peer, theme: str = "dllm-dark") -> DllmApp:
@@ -57,7 +49,7 @@ def test_peers(make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]) 
 def test_peers_in_trouble(
     make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:
-    others = (people.NUC, people.OLD, people.EVE, people.FRED, people.GUS, people.NEW)
+    others = people.NUC, people.OLD, people.EVE, people.FRED, people.GUS, people.NEW
     app = made(make_app, *others)
     assert snap_compare(app, terminal_size=size, run_before=on_peer(1))
 
@@ -98,10 +90,7 @@ def test_added(make_app: MakeApp, snap_compare: Compare, peer: Peer) -> None:
     "asked", [people.HOST_KEY, people.PASSWORD], ids=["key", "word"]
 )
 def test_questions(
-    make_app: MakeApp,
-    snap_compare: Compare,
-    size: tuple[int, int],
-    asked: Any,
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], asked: Any
 ) -> None:
     peer = msgspec.structs.replace(people.MINI, question=asked, note=asked.text)
     app = make_app(ScriptedCluster(people.here(people.ADA, peer)))

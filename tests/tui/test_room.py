@@ -5,8 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backends.split.layout import make_split, ranges
-from backends.state import ClusterSnapshot, WorkerSpec
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, text_of, until
@@ -17,32 +15,12 @@ from tui.widgets.waterfall import Waterfall
 ROOMY = (160, 48)
 
 
-def split_over(n_workers: int) -> ClusterSnapshot:
-    """The homelab's head with so many workers."""
-    names = [f"node{number}" for number in range(n_workers)]
-    devices = ["studio/MTL0", *(f"{name}/CUDA0" for name in names)]
-    plan = msgspec.structs.replace(
-        scenes.HOMELAB_PLAN,
-        split=make_split(47, devices, (48 - 4 * n_workers, *[4] * n_workers)),
-        workers=tuple(
-            WorkerSpec(name=name, peer=name, devices=("CUDA0",)) for name in names
-        ),
-    )
-    return msgspec.structs.replace(
-        scenes.homelab_serving(),
-        plan=plan,
-        planned=ranges(plan.split),
-        measured=scenes.measured(scenes.GLM, plan),
-        links=(),
-    )
-
-
 @pytest.mark.parametrize("size", [(80, 24), (100, 24), (120, 30)])
 @pytest.mark.parametrize("n_workers", [1, 3, 7])
 async def test_six_lines_of_conversation(
     started: Started, size: tuple[int, int], n_workers: int
 ) -> None:
-    async with started(split_over(n_workers), size=size) as (_, app, _):
+    async with started(scenes.homelab_over(n_workers), size=size) as (_, app, _):
         assert app.screen.query_one(ChatTranscript).size.height >= 6
         assert app._home.split.bar.size.height >= 3
 

@@ -19,10 +19,8 @@ from backends.split.layout import make_split
 from backends.state import ClusterSnapshot, ClusterState, Device, Peer, Plan
 from tests.tui import scenes
 from tests.tui.helpers import text_of, toasts
-from tui.app.console import ConsoleApp
-from tui.app.theming import DEFAULT_THEME
+from tests.tui.stages import Stage
 from tui.model.editor import PlanEditor
-from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.split_bar import BarGeometry, SplitBar
 
 DEVICES = (scenes.STUDIO, scenes.MINI, scenes.BOX)
@@ -39,17 +37,16 @@ def homelab(*devices: Device) -> ClusterSnapshot:
     return ClusterSnapshot(peers=peers)
 
 
-class BarApp(ConsoleApp):
-    def __init__(self, plan: Plan | None, height: int = 4) -> None:
-        super().__init__(
-            theme_folders=[BUILTIN_FOLDER],
-            theme=DEFAULT_THEME,
-            keys={},
-            clock=lambda: scenes.NOW,
-        )
+class BarApp(Stage):
+    def __init__(
+        self, plan: Plan | None, height: int = 4, *, runs: bool = False
+    ) -> None:
+        super().__init__()
         self.editor = PlanEditor()
         self.editor.take(homelab(*DEVICES))
-        if plan is not None:
+        if runs:
+            self.editor.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
+        elif plan is not None:
             self.editor.put(plan, scenes.GLM)
         self.bar = SplitBar(self.editor, id="bar")
         self.bar.styles.height = height
@@ -60,6 +57,7 @@ class BarApp(ConsoleApp):
         yield self.bar
 
     def on_mount(self) -> None:
+        super().on_mount()
         self.bar.follow()
         self.bar.focus()
 
@@ -91,12 +89,19 @@ async def grab(pilot: Pilot[None], bar: SplitBar) -> None:
     assert await pilot.mouse_down(bar, offset=(bar.handle_x, 1))
 
 
+async def drop(pilot: Pilot[None], bar: SplitBar, position: int, y: int = 1) -> None:
+    """Drag the handle to so many layers before it, and let go; y is the screen's."""
+    at = x_of(bar, position), y
+    await pilot.hover(offset=at)
+    await pilot.mouse_up(offset=at)
+
+
 @asynccontextmanager
 async def bar_of(
-    *layers: int, held: bool = False
+    *layers: int, held: bool = False, runs: bool = False
 ) -> AsyncIterator[tuple[BarApp, SplitBar, Pilot[None]]]:
     """A bar of 100 columns; ``held``: the picked handle is under the pressed mouse."""
-    app = BarApp(plan_of(*layers))
+    app = BarApp(plan_of(*layers), runs=runs)
     async with app.run_test(size=(100, 12)) as pilot:
         if held:
             await grab(pilot, app.bar)
@@ -200,28 +205,29 @@ async def test_drag_moves_the_boundary_and_counts_when_let_go() -> None:
             await pilot.hover(bar, offset=(x_of(bar, position), 1))
             assert app.layers == (position, 34 - position, 14)
         assert app.finals == []
-        await pilot.mouse_up(bar, offset=(x_of(bar, 20), 1))
+        await drop(pilot, bar, 20)
         assert app.mouse_captured is None
         assert not bar.dragging
         assert app.finals == [(20, 14, 14)]
+        await pilot.hover(bar, offset=(70, 1))
+        assert app.layers == (20, 14, 14)
+        await pilot.press("u")
+        assert app.layers == (26, 8, 14), "a drag is one step"
 
 
-async def test_drag_goes_on_outside_the_bar() -> None:
+@pytest.mark.parametrize(
+    ("at", "layers"), [((20, 9), None), ((99, 1), (34, 0, 14)), ((99, 9), (34, 0, 14))]
+)
+async def test_drag_goes_on_outside_the_bar_and_stops_at_neighbours(
+    at: tuple[int, int], layers: tuple[int, ...] | None
+) -> None:
     async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
-        await pilot.hover(offset=(x_of(bar, 10), 9))
-        assert app.layers == (10, 24, 14)
-        await pilot.mouse_up(offset=(x_of(bar, 10), 9))
+        there = bar.geometry.position_at(0, at[0])
+        await pilot.hover(offset=at)
+        await pilot.mouse_up(offset=at)
+        assert app.finals == [layers or (there, 34 - there, 14)]
         assert app.mouse_captured is None
         assert not bar.dragging
-        assert app.finals == [(10, 24, 14)]
-
-
-async def test_a_boundary_stops_at_its_neighbours() -> None:
-    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
-        await pilot.hover(bar, offset=(99, 1))
-        assert app.layers == (34, 0, 14)
-        await pilot.mouse_up(bar, offset=(99, 1))
-        assert app.finals == [(34, 0, 14)]
 
 
 async def test_escape_ends_a_drag_where_it_began() -> None:
@@ -249,22 +255,13 @@ async def test_other_buttons_drag_nothing(button: int) -> None:
         assert app.changes == []
 
 
-async def test_moving_after_the_release_drags_nothing() -> None:
-    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
-        await pilot.hover(bar, offset=(x_of(bar, 20), 1))
-        await pilot.mouse_up(bar, offset=(x_of(bar, 20), 1))
-        await pilot.hover(bar, offset=(70, 1))
-        assert app.layers == (20, 14, 14)
-
-
 async def test_resize_in_mid_drag_keeps_dragging() -> None:
     async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
         await pilot.hover(bar, offset=(x_of(bar, 20), 1))
         await pilot.resize_terminal(70, 12)
         assert bar.dragging
         assert app.mouse_captured is bar
-        await pilot.hover(bar, offset=(x_of(bar, 15), 1))
-        await pilot.mouse_up(bar, offset=(x_of(bar, 15), 1))
+        await drop(pilot, bar, 15)
         assert app.finals == [(15, 19, 14)]
 
 
@@ -327,10 +324,10 @@ async def test_a_grab_without_a_move_changes_nothing_on_a_narrow_bar() -> None:
 async def test_a_device_without_layers_can_be_given_some_by_mouse() -> None:
     async with bar_of(0, 34, 14) as (app, bar, pilot):
         assert bar.geometry.span(0) == (0, 1)
+        assert bar.picked == 1, "which is most likely meant"
         await pilot.press("left_square_bracket")
         await grab(pilot, bar)
-        await pilot.hover(bar, offset=(x_of(bar, 5), 1))
-        await pilot.mouse_up(bar, offset=(x_of(bar, 5), 1))
+        await drop(pilot, bar, 5)
         assert app.layers == (5, 29, 14)
 
 
@@ -363,21 +360,10 @@ async def test_every_line_is_as_wide_as_the_bar(width: int, height: int) -> None
         assert bar.text.count("┃") == 7
 
 
-async def test_every_device_shows_its_letter_also_without_layers() -> None:
-    app = BarApp(plan_of(0, 48, 0))
-    async with app.run_test(size=(60, 10)):
-        assert {"A", "B", "C"} <= set(app.bar.lines()[1].text)
-
-
-async def test_too_much_shows_without_colour() -> None:
+async def test_letters_misfits_bytes_and_output_show_without_colour() -> None:
     async with bar_of(0, 48, 0) as (_, bar, _):
-        text = text_of(bar)
-        assert "✗" in text
-        assert "╱" in text
-        assert "✓" in text_of(bar) or "—" in text
-
-
-async def test_ranges_say_bytes_and_output() -> None:
+        assert {"A", "B", "C"} <= set(bar.lines()[1].text)
+        assert {"✗", "╱"} <= set(text_of(bar))
     app = BarApp(plan_of(20, 14, 14))
     async with app.run_test(size=(140, 10)):
         ranges = text_of(app.bar).splitlines()[-1]
@@ -385,20 +371,15 @@ async def test_ranges_say_bytes_and_output() -> None:
         assert "34–46+o" in ranges
 
 
-async def test_a_theme_change_recolours_the_bar() -> None:
+async def test_only_a_change_is_drawn_again_a_theme_is_one() -> None:
     async with bar_of(20, 14, 14) as (app, bar, pilot):
-        before = bar.lines()[1]
-        app.theme = "textual-light"
-        await pilot.pause()
-        assert bar.lines()[1] != before
-
-
-async def test_nothing_is_drawn_again_while_nothing_changes() -> None:
-    async with bar_of(20, 14, 14) as (_, bar, pilot):
         first = bar.lines()
         bar.follow()
         await pilot.pause()
         assert bar.lines() is first
+        app.theme = "textual-light"
+        await pilot.pause()
+        assert bar.lines()[1] != first[1]
 
 
 # --- keys ------------------------------------------------------------------
@@ -449,9 +430,12 @@ async def test_a_number_being_typed_shows_and_escape_forgets_it() -> None:
         assert app.changes == []
 
 
-async def test_digits_alone_type_nothing() -> None:
+@pytest.mark.parametrize(
+    "keys", [["1", "2", "x", "enter", "enter"], ["u", "U"], ["escape"]]
+)
+async def test_keys_that_change_nothing(keys: list[str]) -> None:
     async with bar_of(26, 8, 14) as (app, bar, pilot):
-        await pilot.press("1", "2", "x", "enter", "enter")
+        await pilot.press(*keys)
         assert bar.typed is None
         assert app.changes == []
 
@@ -472,52 +456,32 @@ def ghosts(app: BarApp) -> set[int]:
 
 
 async def test_the_split_that_runs_stays_on_the_bar_while_dragging() -> None:
-    app = BarApp(plan_of(26, 8, 14))
-    app.editor.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
-    async with app.run_test(size=(100, 10)) as pilot:
-        bar = app.bar
+    async with bar_of(26, 8, 14, runs=True) as (app, bar, pilot):
         assert ghosts(app) == set()
         stood = bar.handle_x
         await grab(pilot, bar)
         await pilot.hover(bar, offset=(x_of(bar, 20), 1))
         assert ghosts(app) == {stood}
-        await pilot.mouse_up(bar, offset=(x_of(bar, 20), 1))
+        await drop(pilot, bar, 20)
         assert ghosts(app) == {stood}
         await pilot.press("right_square_bracket", "left")
         assert len(ghosts(app)) == 2
-        ended = msgspec.structs.replace(scenes.idle(), seq=10)
-        app.editor.take(ended)
-        bar.follow()
+        await pilot.press("u", "u")
         assert ghosts(app) == set()
-
-
-async def test_the_split_that_runs_again_has_no_ghost() -> None:
-    app = BarApp(plan_of(26, 8, 14))
-    app.editor.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
-    async with app.run_test(size=(100, 10)) as pilot:
-        await pilot.press("left")
-        assert len(ghosts(app)) == 1
-        await pilot.press("u")
-        assert ghosts(app) == set()
+        await pilot.press("greater_than_sign")
+        assert ghosts(app) == set(), "another order has no place for them"
 
 
 @pytest.mark.parametrize(
     "state", [ClusterState.IDLE, ClusterState.FAILED, ClusterState.STOPPING]
 )
-async def test_what_does_not_run_leaves_no_ghost(state: ClusterState) -> None:
-    app = BarApp(plan_of(26, 8, 14))
-    ended = msgspec.structs.replace(scenes.homelab_serving(), seq=9, state=state)
-    app.editor.take(ended)
-    async with app.run_test(size=(100, 10)) as pilot:
+async def test_what_does_not_run_any_more_leaves_no_ghost(state: ClusterState) -> None:
+    async with bar_of(26, 8, 14, runs=True) as (app, bar, pilot):
         await pilot.press("shift+left")
-        assert ghosts(app) == set()
-
-
-async def test_another_order_of_devices_has_no_ghost() -> None:
-    app = BarApp(plan_of(26, 8, 14))
-    app.editor.take(msgspec.structs.replace(scenes.homelab_serving(), seq=9))
-    async with app.run_test(size=(100, 10)) as pilot:
-        await pilot.press("greater_than_sign")
+        assert ghosts(app)
+        scene = scenes.homelab_serving()
+        app.editor.take(msgspec.structs.replace(scene, seq=10, state=state))
+        bar.follow()
         assert ghosts(app) == set()
 
 
@@ -531,11 +495,6 @@ async def test_a_reorder_keeps_letters_and_follows_the_device() -> None:
         assert app.layers == (26, 8, 14)
 
 
-async def test_the_boundary_most_likely_meant_is_picked_first() -> None:
-    async with bar_of(0, 34, 14) as (_, bar, _):
-        assert bar.picked == 1
-
-
 async def test_the_head_cpu_stays_first() -> None:
     ids = ("studio/CPU", "mini/MTL0", "box/CUDA0")
     app = BarApp(plan_of(6, 20, 22, ids=ids))
@@ -543,21 +502,6 @@ async def test_the_head_cpu_stays_first() -> None:
         await pilot.press("greater_than_sign")
         assert app.layers == (6, 20, 22)
         assert app.changes == []
-
-
-async def test_undo_at_the_beginning_changes_nothing() -> None:
-    async with bar_of(26, 8, 14) as (app, _, pilot):
-        await pilot.press("u", "U")
-        assert app.changes == []
-
-
-async def test_a_drag_is_one_step_of_undo() -> None:
-    async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
-        for position in (25, 20, 15, 10):
-            await pilot.hover(bar, offset=(x_of(bar, position), 1))
-        await pilot.mouse_up(bar, offset=(x_of(bar, 10), 1))
-        await pilot.press("u")
-        assert app.layers == (26, 8, 14)
 
 
 async def test_a_plan_for_other_devices_is_a_step_of_undo_like_any_other() -> None:

@@ -22,6 +22,13 @@ from tui.model.trends import (
 COMPUTE, CORES, MEMORY, LINK = range(4)
 
 
+def trends_of(*snapshots: ClusterSnapshot) -> Trends:
+    trends = Trends()
+    for snapshot in snapshots:
+        trends.add(LiveFacts.of(snapshot))
+    return trends
+
+
 def serving(at_s: float, **facts: object) -> ClusterSnapshot:
     return msgspec.structs.replace(
         scenes.homelab_serving(), at=scenes.NOW + at_s, links=(MINI, BOX), **facts
@@ -29,8 +36,7 @@ def serving(at_s: float, **facts: object) -> ClusterSnapshot:
 
 
 def test_the_head_and_every_worker_have_a_history() -> None:
-    trends = Trends()
-    trends.add(LiveFacts.of(serving(0)))
+    trends = trends_of(serving(0))
     assert list(trends.workers) == [HEAD, "mini", "box"]
     mini = trends.workers["mini"].now
     assert mini.compute_ms == MINI.compute_ms_per_token
@@ -50,15 +56,12 @@ def test_readings_of_one_stretch_are_one_column() -> None:
 
 
 def test_stretches_without_news_are_as_before_and_keep_their_time() -> None:
-    trends = Trends()
-    trends.add(LiveFacts.of(serving(0)))
-    trends.add(LiveFacts.of(serving(4 * STEP_S)))
+    trends = trends_of(serving(0), serving(4 * STEP_S))
     assert trends.workers["mini"].series(MEMORY) == [3 * scenes.GIB] * 5
 
 
 def test_time_without_a_controller_is_blank() -> None:
-    trends = Trends()
-    trends.add(LiveFacts.of(serving(0)))
+    trends = trends_of(serving(0))
     trends.interrupt()
     trends.add(LiveFacts.of(serving(3 * STEP_S)))
     memory = trends.workers["mini"].series(MEMORY)
@@ -66,38 +69,30 @@ def test_time_without_a_controller_is_blank() -> None:
 
 
 def test_a_pause_has_no_speed() -> None:
-    trends = Trends()
-    trends.add(LiveFacts.of(serving(0)))
-    trends.add(LiveFacts.of(serving(STEP_S, speed=Speed(last_tok_per_s=20.0))))
-    series = trends.workers["box"].series(COMPUTE)
-    assert series[0] == BOX.compute_ms_per_token
-    assert trends.workers["box"].now.compute_ms is None
+    paused = serving(STEP_S, speed=Speed(last_tok_per_s=20.0))
+    box = trends_of(serving(0), paused).workers["box"]
+    assert box.series(COMPUTE)[0] == BOX.compute_ms_per_token
+    assert box.now.compute_ms is None
 
 
 def test_an_answer_too_short_to_sample_has_a_speed() -> None:
-    trends = Trends()
-    trends.add(LiveFacts.of(serving(0, speed=Speed(tokens=100))))
+    trends = trends_of(serving(0, speed=Speed(tokens=100)))
     assert trends.workers["box"].now.compute_ms is None
     trends.add(LiveFacts.of(serving(1, speed=Speed(tokens=125))))
     assert trends.workers["box"].now.compute_ms == BOX.compute_ms_per_token
 
 
 def test_a_bare_worker_tells_nothing_of_its_process() -> None:
-    trends = Trends()
-    snapshot = serving(0)
-    ours = tuple(p for p in snapshot.processes if p.role is not ProcessRole.WORKER)
-    trends.add(LiveFacts.of(msgspec.structs.replace(snapshot, processes=ours)))
-    now = trends.workers["mini"].now
+    processes = scenes.homelab_serving().processes
+    ours = tuple(p for p in processes if p.role is not ProcessRole.WORKER)
+    now = trends_of(serving(0, processes=ours)).workers["mini"].now
     assert (now.cpu_cores, now.rss_bytes) == (None, None)
     assert now.bytes_per_s is not None
 
 
 def test_workers_that_left_the_plan_are_forgotten() -> None:
-    trends = Trends()
-    trends.add(LiveFacts.of(serving(0)))
-    trends.add(
-        LiveFacts.of(msgspec.structs.replace(scenes.demo_serving(), at=scenes.NOW + 9))
-    )
+    later = msgspec.structs.replace(scenes.demo_serving(), at=scenes.NOW + 9)
+    trends = trends_of(serving(0), later)
     assert list(trends.workers) == [HEAD, "worker1", "worker2"]
     trends.add(LiveFacts.of(scenes.idle()))
     assert not trends.workers
@@ -105,15 +100,12 @@ def test_workers_that_left_the_plan_are_forgotten() -> None:
 
 @pytest.mark.parametrize("pause_s", [STEP_S, 3600.0])
 def test_histories_are_bounded(pause_s: float) -> None:
-    trends = Trends()
-    for number in range(3 * STEPS_MAX):
-        trends.add(LiveFacts.of(serving(number * pause_s)))
-    assert len(trends.workers["mini"].series(CORES)) == STEPS_MAX
-    assert trends.workers["mini"].now != NOTHING
+    snapshots = (serving(number * pause_s) for number in range(3 * STEPS_MAX))
+    mini = trends_of(*snapshots).workers["mini"]
+    assert len(mini.series(CORES)) == STEPS_MAX
+    assert mini.now != NOTHING
 
 
 def test_a_clock_that_goes_back_breaks_nothing() -> None:
-    trends = Trends()
-    trends.add(LiveFacts.of(serving(100)))
-    trends.add(LiveFacts.of(serving(0)))
+    trends = trends_of(serving(100), serving(0))
     assert len(trends.workers["mini"].series(MEMORY)) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from textual.app import ComposeResult
@@ -29,16 +30,13 @@ GLYPHS = "·░█▒─"
 
 def token(*parts_ms: float, generated: bool = True) -> Pass:
     """A pass with these parts."""
-    head, up, compute, down, wait = parts_ms
-    return Pass(
-        at_ms=0,
-        generated=generated,
-        head_ms=head,
-        up_ms=up,
-        compute_ms=compute,
-        down_ms=down,
-        wait_ms=wait,
-    )
+    names = ("head_ms", "up_ms", "compute_ms", "down_ms", "wait_ms")
+    parts: Any = dict(zip(names, parts_ms, strict=True))
+    return Pass(at_ms=0, generated=generated, **parts)
+
+
+def link(name: str, *passes: Pass) -> Link:
+    return Link(worker=name, passes=passes)
 
 
 USUAL = token(40, 10, 30, 10, 10)
@@ -68,10 +66,13 @@ class WaterfallStage(Stage):
 
 @asynccontextmanager
 async def drawn(
-    width: int, height: int
+    width: int, height: int, *links: Link
 ) -> AsyncIterator[tuple[WaterfallStage, Pilot[None]]]:
     app = WaterfallStage()
     async with app.run_test(size=(width, height)) as pilot:
+        if links:
+            app.waterfall.show(links)
+            await pilot.pause()
         yield app, pilot
 
 
@@ -103,12 +104,14 @@ def test_scales_are_one_two_five(longest: float, scale: float) -> None:
     assert scale_above(longest) == pytest.approx(scale)
 
 
-def test_a_scale_grows_at_once_and_shrinks_late() -> None:
-    assert next_scale(50, 51) == 100
-    assert next_scale(100, 49) == 100
-    assert next_scale(100, 44) == 100
-    assert next_scale(100, 42) == 50
-    assert next_scale(100, 3) == 5
+@pytest.mark.parametrize(
+    ("present", "longest", "scale"),
+    [(50, 51, 100), (100, 49, 100), (100, 44, 100), (100, 42, 50), (100, 3, 5)],
+)
+def test_a_scale_grows_at_once_and_shrinks_late(
+    present: float, longest: float, scale: float
+) -> None:
+    assert next_scale(present, longest) == scale
 
 
 def test_figures_that_wander_around_a_step_change_the_scale_once() -> None:
@@ -116,24 +119,26 @@ def test_figures_that_wander_around_a_step_change_the_scale_once() -> None:
     for longest in [19, 21, 19, 21, 18, 20.5, 19.9]:
         scale = next_scale(scale, longest)
         seen.append(scale)
-    assert seen == [20, 50, 50, 50, 50, 50, 50]
+    assert seen == [20, *[50] * 6]
 
 
 def test_an_outlier_stretches_no_scale() -> None:
-    tokens = tokens_of(Link(worker="a", passes=(*[USUAL] * 9, token(9000, 0, 0, 0, 0))))
+    tokens = tokens_of(link("a", *[USUAL] * 9, token(9000, 0, 0, 0, 0)))
     assert typical_ms(tokens) == 100
 
 
-def test_prompts_are_no_tokens() -> None:
-    prompt = token(0, 1, 2, 3, 4, generated=False)
-    link = Link(worker="a", passes=(prompt, USUAL, token(60, 10, 30, 10, 10)))
-    assert typical_of(tokens_of(link)) == (50, 10, 30, 10, 10)
-
-
-def test_a_pause_is_no_part_of_a_typical_token() -> None:
-    after_pause = token(30_000, 10, 30, 10, 10)
-    link = Link(worker="a", passes=(USUAL, after_pause, USUAL))
-    assert typical_of(tokens_of(link)) == (40, 10, 30, 10, 10)
+@pytest.mark.parametrize(
+    ("others", "head_ms"),
+    [
+        ((token(60, 10, 30, 10, 10),), 50),
+        ((token(0, 1, 2, 3, 4, generated=False), token(60, 10, 30, 10, 10)), 50),
+        ((token(30_000, 10, 30, 10, 10), USUAL), 40),
+    ],
+    ids=["median", "prompts are no tokens", "a pause is no part"],
+)
+def test_a_typical_token(others: tuple[Pass, ...], head_ms: float) -> None:
+    tokens = tokens_of(link("a", USUAL, *others))
+    assert typical_of(tokens) == (head_ms, 10, 30, 10, 10)
 
 
 @pytest.mark.parametrize("room", [8, 20, 37, 80])
@@ -147,13 +152,8 @@ def test_the_axis_is_as_wide_as_the_bars(scale: float, room: int) -> None:
 
 def test_marks_stand_where_their_times_are() -> None:
     text = axis_text(50, 100)
-    assert [text.index(f"╷{label}") for label in (0, 10, 20, 30, 40)] == [
-        0,
-        20,
-        40,
-        60,
-        80,
-    ]
+    for label in range(0, 50, 10):
+        assert text.index(f"╷{label}") == 2 * label
 
 
 @pytest.mark.parametrize(
@@ -167,29 +167,17 @@ def test_times_have_one_width(value: float | None) -> None:
 
 
 async def test_rows_are_to_one_scale() -> None:
-    async with drawn(119, 5) as (app, pilot):
-        half = token(20, 5, 15, 5, 5)
-        app.waterfall.show(
-            (Link(worker="mini", passes=(USUAL,)), Link(worker="box", passes=(half,)))
-        )
-        await pilot.pause()
+    links = link("mini", USUAL), link("box", token(20, 5, 15, 5, 5))
+    async with drawn(119, 5, *links) as (app, _):
         assert app.waterfall.scale_ms == 100
         assert app.count("mini") == [24, 6, 18, 6, 6]
         assert app.count("box") == [12, 3, 9, 3, 3]
-        assert app.row("mini").split()[-6:] == [
-            "40.0",
-            "10.0",
-            "30.0",
-            "10.0",
-            "10.0",
-            "100.0",
-        ]
+        figures = "40.0 10.0 30.0 10.0 10.0 100.0"
+        assert app.row("mini").split()[-6:] == figures.split()
 
 
 async def test_equal_neighbours_are_one_segment() -> None:
-    async with drawn(119, 5) as (app, pilot):
-        app.waterfall.show((Link(worker="mini", passes=(USUAL,)),))
-        await pilot.pause()
+    async with drawn(119, 5, link("mini", USUAL)) as (app, _):
         strip = app.waterfall.render_line(2)
         assert strip.cell_length == 119
         assert sum("█" in segment.text for segment in strip) == 1
@@ -197,10 +185,8 @@ async def test_equal_neighbours_are_one_segment() -> None:
 
 
 async def test_the_median_stands_for_the_latest_tokens() -> None:
-    async with drawn(119, 5) as (app, pilot):
-        tokens = (USUAL, token(60, 10, 30, 10, 10))
-        app.waterfall.show((Link(worker="mini", passes=tokens),))
-        await pilot.pause()
+    tokens = USUAL, token(60, 10, 30, 10, 10)
+    async with drawn(119, 5, link("mini", *tokens)) as (app, pilot):
         assert app.row("mini").endswith("120.0")
         assert app.lines[0].endswith("latest token")
         app.waterfall.median = True
@@ -210,40 +196,30 @@ async def test_the_median_stands_for_the_latest_tokens() -> None:
 
 
 async def test_earlier_tokens_are_below_the_newest_last() -> None:
-    async with drawn(119, 8) as (app, pilot):
-        tokens = tuple(token(10 + n, 0, 5, 0, 0) for n in range(9))
-        app.waterfall.show((Link(worker="mini", passes=tokens),))
-        await pilot.pause()
+    tokens = (token(10 + n, 0, 5, 0, 0) for n in range(9))
+    async with drawn(119, 8, link("mini", *tokens)) as (app, _):
         totals = [line.split()[-1] for line in app.lines[4:]]
         assert totals == ["19.0", "20.0", "21.0", "22.0"]
         assert app.row("mini").endswith("23.0")
 
 
 async def test_one_worker_alone() -> None:
-    async with drawn(119, 6) as (app, pilot):
-        links = tuple(Link(worker=name, passes=(USUAL,)) for name in ("mini", "box"))
-        app.waterfall.show(links)
-        seen = []
-        for _ in range(3):
+    async with drawn(119, 6, link("mini", USUAL), link("box", USUAL)) as (app, pilot):
+        for names in (["mini"], ["box"], ["mini", "box"]):
             app.waterfall.choose_next()
             await pilot.pause()
-            seen.append([line.split()[0] for line in app.lines[2:] if line])
-        assert seen == [["mini"], ["box"], ["mini", "box"]]
+            assert [line.split()[0] for line in app.lines[2:] if line] == names
 
 
 async def test_what_goes_past_the_scale_is_marked() -> None:
-    async with drawn(119, 5) as (app, pilot):
-        passes = (*[USUAL] * 9, token(900, 0, 0, 0, 0))
-        app.waterfall.show((Link(worker="mini", passes=passes),))
-        await pilot.pause()
+    passes = *[USUAL] * 9, token(900, 0, 0, 0, 0)
+    async with drawn(119, 5, link("mini", *passes)) as (app, _):
         assert app.waterfall.scale_ms == 100
         assert "·›" in app.row("mini")
 
 
 async def test_little_room_keeps_bars_and_totals() -> None:
-    async with drawn(56, 3) as (app, pilot):
-        app.waterfall.show((Link(worker="mini", passes=(USUAL,)),))
-        await pilot.pause()
+    async with drawn(56, 3, link("mini", USUAL)) as (app, pilot):
         assert len(app.row("mini").split()) == 3
         await pilot.resize_terminal(56, 1)
         await pilot.pause()
@@ -255,7 +231,7 @@ async def test_it_says_why_there_is_nothing() -> None:
         for links, running, said in (
             ((), False, NOTHING_RUNS),
             ((), True, NO_RELAYS),
-            ((Link(worker="mini"),), True, NO_TOKEN),
+            ((link("mini"),), True, NO_TOKEN),
         ):
             app.waterfall.show(links, running=running)
             await pilot.pause()

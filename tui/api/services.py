@@ -81,12 +81,8 @@ class ChatService(Protocol):
 class ChatSession(Protocol):
     """The conversation that the chat pane shows, and what a person does with it."""
 
-    async def ask(self, question: str, again: int | None = None) -> None:
-        """Ask; ``again`` in place of the question of that index."""
-        ...
-
-    async def ask_again(self, turn: int) -> None:
-        """Ask a question again in the same words."""
+    async def ask(self, question: str | None, again: int | None = None) -> None:
+        """Ask; ``again`` in place of the question of that index, None: its words."""
         ...
 
     async def choose(self, turn: int, shown: int) -> None:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from backends.errors import DllmError
-from backends.state import (
-    ChatChange,
-    Conversation,
-)
+from backends.state import ChatChange, ChatState, Conversation
 from backends.units import format_count
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from backends.state import ChatState
-    from tui.api.services import ClusterService
-    from tui.app.console import ConsoleApp
-    from tui.model.editor import PlanEditor
-    from tui.screens.cluster.chat_pane import ChatPane
+from tui.api.services import ClusterService
+from tui.app.console import ConsoleApp
+from tui.model.editor import PlanEditor
+from tui.screens.cluster.chat_pane import ChatPane
 
 RETRY_MIN_S = 0.5
 RETRY_MAX_S = 5.0
@@ -101,15 +94,16 @@ class ChatFlows:
     def _show(self, state: ChatState) -> None:
         """Show a state, unless a newer one is known."""
         last = self._state
-        same = last is not None and last.conversation.id == state.conversation.id
-        if same and last is not None and state.seq < last.seq:
+        if last and last.conversation.id != state.conversation.id:
+            last = None
+        if last and state.seq < last.seq:
             return
         self._state = state
         self._is_there.set()
         self._pane.show(state)
         if state.problem:
             self._tell_once(state.problem)
-        elif same:
+        elif last:
             self._told = ""
 
     def _tell_once(self, text: str) -> None:
@@ -119,18 +113,12 @@ class ChatFlows:
 
     # --- asking --------------------------------------------------------------------
 
-    async def ask(self, question: str, again: int | None = None) -> None:
-        """Ask; ``again`` in place of the question of that index."""
-        await self._ask(question, again)
-
-    async def ask_again(self, turn: int) -> None:
-        """Ask a question again in the same words."""
-        await self._ask(None, turn)
-
-    async def _ask(self, question: str | None, again: int | None) -> None:
+    async def ask(self, question: str | None, again: int | None = None) -> None:
         """Ask, or ask again, None in the same words; nothing typed is lost."""
         try:
-            await self._arrival()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ARRIVES_S):
+                    await self._is_there.wait()
             now = self._now
             state = await self._cluster.chats.ask(
                 now.id, question, turns=len(now.turns), again=again
@@ -143,11 +131,6 @@ class ChatFlows:
         if again is not None:
             self._asked_again(now, again)
 
-    async def _arrival(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ARRIVES_S):
-                await self._is_there.wait()
-
     def _asked_again(self, before: Conversation, turn: int) -> None:
         """Remember the way back, and say that follow-ups stay with the old answer."""
         asked = before.turns[turn]
@@ -157,10 +140,9 @@ class ChatFlows:
             shown = sum(reply.said for reply in asked.replies[: asked.shown])
             self._keep_undo(_Undo("choose", before.id, turn, shown))
         if followed:
-            stay = "follow-ups stay" if followed > 1 else "follow-up stays"
-            which = "The" if followed == 1 else f"The {followed}"
-            text = f"{which} {stay} with the earlier answer"
-            self._app.tell(f"Asked again. {text}: {{chat.undo}} goes back.")
+            stay = f"{followed} follow-ups stay" if followed > 1 else "follow-up stays"
+            text = f"Asked again. The {stay} with the earlier answer"
+            self._app.tell(f"{text}: {{chat.undo}} goes back.")
 
     @property
     def _now(self) -> Conversation:
@@ -173,9 +155,11 @@ class ChatFlows:
 
     async def choose(self, turn: int, shown: int) -> None:
         now = self._now
-        change = ChatChange(turn=turn, shown=shown)
-        self._show(await self._cluster.chats.change(now.id, change))
+        await self._change(ChatChange(turn=turn, shown=shown), now)
         self._keep_undo(_Undo("choose", now.id, turn, now.turns[turn].shown))
+
+    async def _change(self, change: ChatChange, chat: Conversation) -> None:
+        self._show(await self._cluster.chats.change(chat.id, change))
 
     # --- chats -----------------------------------------------------------------------
 
@@ -243,8 +227,7 @@ class ChatFlows:
         )
         name = await self._app.push_screen_wait(dialog)
         if name is not None:
-            change = ChatChange(name=name.strip())
-            self._show(await self._cluster.chats.change(now.id, change))
+            await self._change(ChatChange(name=name.strip()), now)
 
     async def settings(self) -> None:
         """Set the system prompt and sampling."""
@@ -256,7 +239,7 @@ class ChatFlows:
         chosen = await self._app.push_screen_wait(dialog)
         if chosen is not None:
             change = ChatChange(system=chosen.system, sampling=chosen.sampling)
-            self._show(await self._cluster.chats.change(now.id, change))
+            await self._change(change, now)
 
     async def export(self) -> None:
         """Write it to a file that is not there yet."""
@@ -269,18 +252,19 @@ class ChatFlows:
         )
 
         now = self._now
-        typed: str | None = str(suggested_file(now, Path.cwd()))
+        typed = str(suggested_file(now, Path.cwd()))
         remark = "An ending of .json writes JSON, any other Markdown."
-        while typed:
+        while True:
             dialog = LineDialog("Write this chat to", typed, "a file", remark)
-            typed = await self._app.push_screen_wait(dialog)
-            if not typed or not typed.strip():
+            given = await self._app.push_screen_wait(dialog)
+            if not given or not given.strip():
                 return
+            typed = given
             file = whole_path(typed)
             try:
                 await asyncio.to_thread(write_export, file, export_text(now, file))
             except FileExistsError:
                 remark = f"{file.name} is there already: give another name."
-                continue
-            self._app.tell(f"Wrote {file}")
-            return
+            else:
+                self._app.tell(f"Wrote {file}")
+                return

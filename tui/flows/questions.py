@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from backends.state import Peer, PeerQuestion
+from tui.app.console import ClusterConsole
 from tui.app.frame import ConsoleScreen
+from tui.flows.peers import PeerFlows
+from tui.model.editor import PlanEditor
 from tui.widgets.keys import takes_text
 
-if TYPE_CHECKING:
-    from backends.state import Peer, PeerQuestion
-    from tui.app.console import ClusterConsole
-    from tui.flows.peers import PeerFlows
-    from tui.model.editor import PlanEditor
-
-    Asked = tuple[PeerQuestion | None, float | None]
+Asked = tuple[PeerQuestion | None, float | None]
 
 
 class Questions:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.link.figures import TokenTotals, token_totals
-from backends.state import ClusterState
+from backends.state import ClusterSnapshot, ClusterState, Lab, Plan
 from tui.model.edit import ALIVE, marks_for
 from tui.model.quantities import silence_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from backends.state import ClusterSnapshot, Lab, Link, Plan
 
 SILENT_FROM_MS = 2000.0
 """A worker that says nothing for so long makes the figures old."""
@@ -77,30 +72,18 @@ def warnings(snapshot: ClusterSnapshot | None, *, short: bool = False) -> list[s
     if snapshot is None:
         return []
     texts = []
-    if snapshot.state is ClusterState.SERVING:
-        texts += [_lab_text(snapshot, short), _silent_text(snapshot, short)]
-    texts += ["drained" if snapshot.drained_since is not None else ""]
+    links = snapshot.links if snapshot.state is ClusterState.SERVING else ()
+    if slowed := [link.worker for link in links if not is_off(link.lab)]:
+        where = slowed[0] if len(slowed) == 1 else f"{len(slowed)} links"
+        texts.append("lab" if short else f"lab on {where}")
+    silent = [link for link in links if (link.unanswered_ms or 0.0) >= SILENT_FROM_MS]
+    if silent:
+        worst = max(silent, key=lambda link: link.unanswered_ms or 0.0)
+        text = silence_text(worst)
+        texts.append(text if short else f"{worst.worker} {text}")
+    if snapshot.drained_since is not None:
+        texts.append("drained")
     if waiting := snapshot.requests.waiting if snapshot.requests else 0:
         words = "request waits" if waiting == 1 else "requests wait"
         texts.append(f"{waiting} {'wait' if short else words}")
-    return [text for text in texts if text]
-
-
-def _lab_text(snapshot: ClusterSnapshot, short: bool) -> str:
-    slowed = [link.worker for link in snapshot.links if not is_off(link.lab)]
-    if not slowed:
-        return ""
-    where = slowed[0] if len(slowed) == 1 else f"{len(slowed)} links"
-    return "lab" if short else f"lab on {where}"
-
-
-def _silent_text(snapshot: ClusterSnapshot, short: bool) -> str:
-    worst = max(snapshot.links, key=_unanswered_ms, default=None)
-    if worst is None or _unanswered_ms(worst) < SILENT_FROM_MS:
-        return ""
-    text = silence_text(worst)
-    return text if short else f"{worst.worker} {text}"
-
-
-def _unanswered_ms(link: Link) -> float:
-    return link.unanswered_ms or 0.0
+    return texts

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from backends.link.figures import TokenTotals
+from backends.state import Acceptance, Link, Speed
 from backends.units import (
     MS_PER_S,
     US_PER_MS,
@@ -19,12 +21,6 @@ from backends.units import (
     grouped,
     three_figures,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from backends.link.figures import TokenTotals
-    from backends.state import Acceptance, Link, Speed
 
 UNKNOWN = "—"
 SAME_SHARE = 0.02
@@ -78,15 +74,15 @@ def bytes_text(n_bytes: float | None) -> str:
 
 def in_unit(n_bytes: float, unit: str) -> str:
     """``13.9``: one decimal below a hundred, none above."""
-    value = n_bytes / dict(_UNITS)[unit]
+    value = n_bytes / unit_bytes(unit)
     return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def rounded(n_bytes: float) -> tuple[str, str]:
     """``("31", "MiB")``: two figures and the unit, for narrow places."""
     unit = common_unit(n_bytes)
-    value = n_bytes / dict(_UNITS)[unit]
-    return (f"{value:.1f}" if value < 9.95 else f"{value:.0f}"), unit
+    value = n_bytes / unit_bytes(unit)
+    return (f"{value:.1f}" if value < TEN else f"{value:.0f}"), unit
 
 
 def short_part_of(part: float, whole: float) -> str:
@@ -177,11 +173,9 @@ def pairs_text(links: Sequence[Link]) -> str:
 
 
 def _together(one: Link, other: Link) -> Link:
-    def both(field: str) -> int | None:
-        parts = (getattr(one, field), getattr(other, field))
-        return None if None in parts else sum(parts)
-
-    return replace(one, **{field: both(field) for field in _CARRIED})
+    parts = {field: (getattr(one, field), getattr(other, field)) for field in _CARRIED}
+    sums = {field: None if None in two else sum(two) for field, two in parts.items()}
+    return replace(one, **sums)
 
 
 def wire_up_text(link: Link) -> str:
@@ -201,18 +195,13 @@ def rate_text(link: Link, *, each_way: bool = False, unit: str = " MB/s") -> str
     up, down = link.bytes_per_s_up, link.bytes_per_s_down
     if up is None or down is None:
         return UNKNOWN
-    if each_way:
-        return f"↑{_megabytes(up)} ↓{_megabytes(down)}{unit}"
-    return f"{_megabytes(up + down)}{unit}"
+    sent, came, both = (three_figures(n / BYTES_PER_MB) for n in (up, down, up + down))
+    return f"↑{sent} ↓{came}{unit}" if each_way else f"{both}{unit}"
 
 
 def megabytes_text(bytes_per_s: float | None) -> str:
     """``0.42 MB/s`` in at most nine cells."""
     return UNKNOWN if bytes_per_s is None else format_mb_s(bytes_per_s / BYTES_PER_MB)
-
-
-def _megabytes(bytes_per_s: float) -> str:
-    return three_figures(bytes_per_s / BYTES_PER_MB)
 
 
 def us_text(value_us: float | None) -> str:
@@ -244,10 +233,8 @@ def acceptance_text(acceptance: Acceptance | None) -> str:
 
 def trips_text(link: Link) -> str:
     """Round trips per token, and per pass where several tokens share one."""
-    made = link.generation
-    return trips_of(
-        link.round_trips_per_token, made.trips_per_pass, made.tokens_per_pass
-    )
+    per_token, made = link.round_trips_per_token, link.generation
+    return trips_of(per_token, made.trips_per_pass, made.tokens_per_pass)
 
 
 def pass_trips_text(link: Link) -> str:
@@ -270,6 +257,4 @@ def trips_of(
 def totals_trips_text(totals: TokenTotals) -> str:
     """The same of all links together."""
     per_token, n_tokens = totals.round_trips, totals.tokens_per_pass
-    if per_token is None or n_tokens is None:
-        return trips_of(per_token, None, None)
-    return trips_of(per_token, per_token * n_tokens, n_tokens)
+    return trips_of(per_token, (per_token or 0.0) * (n_tokens or 0.0), n_tokens)

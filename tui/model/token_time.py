@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, count, pairwise
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from backends.state import Link
 from tui.model.quantities import tick_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from backends.state import Link, Pass
 
 TYPICAL_TOKENS = 16
 """At most so many tokens make a typical one."""
@@ -19,7 +16,6 @@ SHRINK_AT = 0.85
 """The next smaller scale is taken once it would be filled no more than this."""
 TICK_GAP = 3
 """Cells for a mark and the space after its label."""
-_STEPS = (1, 2, 5)
 _QUARTILE = 0.75
 
 
@@ -43,14 +39,13 @@ Times = tuple[float, float, float, float, float]
 """Milliseconds of each part, in the order of ``PARTS``."""
 
 
-def times_of(one: Pass) -> Times:
-    """The parts of one pass."""
-    return (one.head_ms, one.up_ms, one.compute_ms, one.down_ms, one.wait_ms)
-
-
 def tokens_of(link: Link) -> list[Times]:
     """The parts of each token made of late, oldest first; prompts are none."""
-    return [times_of(one) for one in link.passes if one.generated]
+    return [
+        (one.head_ms, one.up_ms, one.compute_ms, one.down_ms, one.wait_ms)
+        for one in link.passes
+        if one.generated
+    ]
 
 
 def typical_of(tokens: Sequence[Times]) -> Times:
@@ -73,30 +68,21 @@ def typical_ms(tokens: Iterable[Times]) -> float:
 
 def scale_above(longest_ms: float) -> float:
     """The smallest of 1, 2, 5, 10, 20, 50… ms that holds so much; at least 0.1."""
-    exponent = -1
-    while True:
-        for step in _STEPS:
-            scale = step * 10.0**exponent
-            if longest_ms <= scale:
-                return scale
-        exponent += 1
+    scales = (step * 10.0**exponent for exponent in count(-1) for step in (1, 2, 5))
+    return next(scale for scale in scales if longest_ms <= scale)
 
 
 def next_scale(present_ms: float, longest_ms: float) -> float:
     """The scale from now on: grows when it must, shrinks only well below a step."""
     if longest_ms > present_ms:
         return scale_above(longest_ms)
-    smaller = scale_above(longest_ms / SHRINK_AT)
-    return min(smaller, present_ms)
+    return min(scale_above(longest_ms / SHRINK_AT), present_ms)
 
 
 def cells_of(times: Sequence[float], scale_ms: float, room: int) -> list[int]:
     """Cells of each part; every boundary is within half a cell of its time."""
-    edges = [0]
-    passed_ms = 0.0
-    for part_ms in times:
-        passed_ms += max(part_ms, 0.0)
-        edges.append(min(round(passed_ms / scale_ms * room), room))
+    passed = accumulate((max(part_ms, 0.0) for part_ms in times), initial=0.0)
+    edges = [min(round(passed_ms / scale_ms * room), room) for passed_ms in passed]
     return [end - start for start, end in pairwise(edges)]
 
 

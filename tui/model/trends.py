@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from backends.state import ProcessRole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from backends.link.figures import TokenTotals
-    from backends.state import ClusterSnapshot, Plan, ProcessInfo
-    from tui.model.facts import LiveFacts
+from backends.state import ClusterSnapshot, ProcessRole
+from tui.model.facts import LiveFacts
 
 STEP_S = 5.0
 """The time one column of a worker's history stands for."""
@@ -33,24 +28,16 @@ class RateHistory:
 
     def push(self, at: float, rate: float | None) -> bool:
         """Take a sample of a moment; True when a column changed."""
-        changed = self._gap() if rate is None else self._sample(int(at), rate)
+        newest = self.columns[-1] if self.columns else None
+        if rate is not None and newest is not None and int(at) == self._second:
+            changed = rate != newest
+            self.columns[-1] = rate
+        elif changed := rate is not None or newest is not None:
+            self.columns.append(rate)
+        if rate is not None:
+            self._second = int(at)
         self.version += changed
         return changed
-
-    def _sample(self, second: int, rate: float) -> bool:
-        if second == self._second and self.columns and self.columns[-1] is not None:
-            changed = self.columns[-1] != rate
-            self.columns[-1] = rate
-            return changed
-        self._second = second
-        self.columns.append(rate)
-        return True
-
-    def _gap(self) -> bool:
-        if not self.columns or self.columns[-1] is None:
-            return False
-        self.columns.append(None)
-        return True
 
 
 class TrendReading(NamedTuple):
@@ -105,16 +92,16 @@ class Trends:
 
     def add(self, facts: LiveFacts) -> None:
         """Take the figures of a newer snapshot."""
-        snapshot, totals = facts.snapshot, facts.totals
+        snapshot = facts.snapshot
         self.rates.push(snapshot.at, self._rate(snapshot))
         step = int(snapshot.at / STEP_S)
         passed = 0 if self._step is None else step - self._step
         self._step = step
         for trend in self.workers.values() if passed > 0 else ():
             trend.step(passed)
-        readings = dict(_readings(snapshot, totals, self._generates(snapshot)))
-        self.workers = {name: self.workers.get(name) or Trend() for name in readings}
-        for name, reading in readings.items():
+        before, self.workers = self.workers, {}
+        for name, reading in _readings(facts, self._generates(snapshot)):
+            self.workers[name] = before.get(name) or Trend()
             self.workers[name].add(reading)
 
     def interrupt(self) -> None:
@@ -138,40 +125,30 @@ class Trends:
         return rate
 
 
-def _readings(
-    snapshot: ClusterSnapshot, totals: TokenTotals, generates: bool
-) -> Iterator[tuple[str, TrendReading]]:
+def _readings(facts: LiveFacts, generates: bool) -> Iterator[tuple[str, TrendReading]]:
     """The head's, then each worker's of the plan."""
-    plan = snapshot.plan
-    if plan is None:
+    snapshot, totals = facts.snapshot, facts.totals
+    if snapshot.plan is None:
         return
-    computes = {times.worker: times.compute_ms for times in totals.workers}
-    computes |= {} if totals.head_ms is None else {HEAD: totals.head_ms}
+    computes: dict[str, float | None] = {HEAD: totals.head_ms}
+    computes |= {times.worker: times.compute_ms for times in totals.workers}
     over = {link.worker: link for link in snapshot.links}
-    for name, process in _processes(plan, snapshot):
-        link = over.get(name)
+    running = {
+        HEAD if one.role is ProcessRole.SERVER else one.name: one
+        for one in snapshot.processes
+        if one.pid and one.role in (ProcessRole.SERVER, ProcessRole.WORKER)
+    }
+    for name in (HEAD, *(worker.name for worker in snapshot.plan.workers)):
+        link, process = over.get(name), running.get(name)
         rates = (link.bytes_per_s_up, link.bytes_per_s_down) if link else ()
         known = [rate for rate in rates if rate is not None]
-        yield (
-            name,
-            TrendReading(
-                compute_ms=computes.get(name) if generates else None,
-                cpu_cores=process.cpu_cores if process else None,
-                rss_bytes=process.rss_bytes if process else None,
-                bytes_per_s=sum(known) if known else None,
-            ),
+        reading = TrendReading(
+            compute_ms=computes.get(name) if generates else None,
+            cpu_cores=process.cpu_cores if process else None,
+            rss_bytes=process.rss_bytes if process else None,
+            bytes_per_s=sum(known) if known else None,
         )
-
-
-def _processes(
-    plan: Plan, snapshot: ClusterSnapshot
-) -> Iterator[tuple[str, ProcessInfo | None]]:
-    running = [p for p in snapshot.processes if p.pid is not None]
-    server = [p for p in running if p.role is ProcessRole.SERVER]
-    workers = {p.name: p for p in running if p.role is ProcessRole.WORKER}
-    yield HEAD, server[0] if server else None
-    for worker in plan.workers:
-        yield worker.name, workers.get(worker.name)
+        yield name, reading
 
 
 def _mean(readings: list[TrendReading]) -> TrendReading:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from backends.split.layout import counts
+from backends.state import ClusterSnapshot, Plan
 from backends.units import format_bytes
-from tui.model.edit import runs_now, same_plan
+from tui.model.edit import Edit, runs_now, same_plan
 from tui.model.launch_settings import differences
-
-if TYPE_CHECKING:
-    from backends.state import ClusterSnapshot, Plan
-    from tui.model.edit import Edit
 
 Tone = Literal["ok", "warn", "bad", "dim"]
 
@@ -37,10 +34,15 @@ def verdict(
     if edit is None or plan is None:
         return Verdict("No model yet: {cluster.model} picks one", "dim")
     if edit.misfits:
-        return _misfit(edit)
+        devices = [load.device for load in edit.loads if load.device in edit.misfits]
+        holds = "hold" if len(devices) > 1 else "holds"
+        text = f"does not fit: {', '.join(devices)} {holds} over the memory limit"
+        return Verdict(text, "bad")
     running = runs_now(snapshot)
     if running is None or snapshot is None:
-        return Verdict(f"not running yet: {LAUNCHES}{_said(edit)}", "warn")
+        why = f"predicted ({edit.note})" if edit.note else "predicted"
+        memory = "estimated by the engine" if edit.is_settled else why
+        return Verdict(f"not running yet: {LAUNCHES} · memory {memory}", "warn")
     if running.model != plan.model:
         return Verdict(f"another model runs now: {LAUNCHES} this one instead", "warn")
     if running.split != edit.split:
@@ -48,23 +50,9 @@ def verdict(
         return Verdict(f"changed: {LAUNCHES} it, {UNDOES} · runs now {now}", "warn")
     if not same_plan(running, plan):
         what = differences(plan, running) or "other machines"
-        return Verdict(
-            f"changed: {{cluster.launch}} relaunches, {UNDOES} · {what}", "warn"
-        )
+        relaunch = f"changed: {{cluster.launch}} relaunches, {UNDOES} · {what}"
+        return Verdict(relaunch, "warn")
     return _measured(edit, snapshot)
-
-
-def _said(edit: Edit) -> str:
-    if edit.is_settled:
-        return " · memory estimated by the engine"
-    why = f" ({edit.note})" if edit.note else ""
-    return f" · memory predicted{why}"
-
-
-def _misfit(edit: Edit) -> Verdict:
-    names = ", ".join(load.device for load in edit.loads if load.device in edit.misfits)
-    holds = "hold" if len(edit.misfits) > 1 else "holds"
-    return Verdict(f"does not fit: {names} {holds} over the memory limit", "bad")
 
 
 def _measured(edit: Edit, snapshot: ClusterSnapshot) -> Verdict:
@@ -75,19 +63,13 @@ def _measured(edit: Edit, snapshot: ClusterSnapshot) -> Verdict:
         return Verdict("✗ " + "; ".join(snapshot.measured.mismatches), "bad")
     if not edit.is_settled:
         return Verdict("✓ layers as planned · memory as measured", "ok")
-    if off := _off_bytes(edit):
-        by = format_bytes(off)
-        text = f"✓ layers as planned · memory is {by} off the engine's estimate"
-        return Verdict(text, "warn")
+    gaps = [
+        gap
+        for told, measured in zip(edit.settled, edit.loads, strict=True)
+        if (gap := abs(told.total_bytes - measured.total_bytes))
+        > max(NEAR_BYTES, measured.total_bytes // 100)
+    ]
+    if gaps:
+        off = f"memory is {format_bytes(max(gaps))} off the engine's estimate"
+        return Verdict(f"✓ layers as planned · {off}", "warn")
     return Verdict("✓ layers and memory as planned", "ok")
-
-
-def _off_bytes(edit: Edit) -> int:
-    pairs = zip(edit.settled, edit.loads, strict=True)
-    gaps = (
-        (abs(told.total_bytes - measured.total_bytes), measured.total_bytes)
-        for told, measured in pairs
-    )
-    return max(
-        (gap for gap, whole in gaps if gap > max(NEAR_BYTES, whole // 100)), default=0
-    )

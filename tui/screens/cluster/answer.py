@@ -7,30 +7,24 @@ import contextlib
 import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len, set_cell_size
-from textual import work
+from textual import events, work
+from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.reactive import reactive
+from textual.widget import Widget
 from textual.widgets import Static
+from textual.worker import Worker
 
+from backends.state import Answering, Turn
 from backends.units import format_count
 from tui.screens.cluster.answer_text import AnswerText
 from tui.screens.cluster.chat_text import coming_text, ended_text, variant_texts
 from tui.widgets.safe_text import SafeStream, safe, safe_line
 from tui.widgets.worker_reports import report_worker
-
-if TYPE_CHECKING:
-    from textual import events
-    from textual.app import ComposeResult
-    from textual.widget import Widget
-    from textual.worker import Worker
-
-    from backends.state import Answering, Turn
-
 
 SPEAKER_CELLS = 8
 """Cells a speaker's name may take."""
@@ -39,17 +33,13 @@ _MAKERS = frozenset({"meta", "ibm", "nvidia", "mistralai", "microsoft", "google"
 
 def speaker_of(model_name: str) -> str:
     """A short name for a model: ``GLM-4.7-Flash-Q4_K_M`` speaks as ``glm``."""
-    words = [word for word in re.split(r"[^\w]+|_", model_name.lower()) if word]
+    words = re.split(r"[^\w]+|_", model_name.lower())
     # Some letters take no cell of their own.
     telling = (word for word in words if word not in _MAKERS and cell_len(word))
     name = next(telling, "model")
     if cell_len(name) > SPEAKER_CELLS:
         name = set_cell_size(name, SPEAKER_CELLS - 1).rstrip() + "…"
     return name
-
-
-def names_width(speaker: str) -> int:
-    return max(cell_len("you"), cell_len(speaker)) + 2
 
 
 class ChatTurn(Horizontal):
@@ -81,7 +71,7 @@ class ChatTurn(Horizontal):
             yield from self.compose_said()
 
     def compose_said(self) -> ComposeResult:
-        yield from ()
+        raise NotImplementedError
 
     @property
     def body(self) -> Widget:
@@ -148,16 +138,13 @@ class ChatReasoning(Vertical):
     }
     """
 
-    HELP: ClassVar[str | None] = None
-
-    unfolded: reactive[bool] = reactive(True)
-    """The text is shown, not only its header."""
-    thinking: reactive[bool] = reactive(True)
-    """More is to come."""
-
     def __init__(self) -> None:
         super().__init__()
         self.text = ""
+        self.unfolded = True
+        """The text is shown, not only its header."""
+        self.thinking = True
+        """More is to come."""
         self._head = Static(classes="reasoning-head", markup=False)
         self._body = AnswerText(VIEW_ROWS)
         self._head_cells = 0
@@ -176,16 +163,9 @@ class ChatReasoning(Vertical):
     def finish(self) -> None:
         """The answer begins: fold, unless the user is reading."""
         if self.thinking:
-            self.thinking = False
-            self.unfolded = False
-
-    def watch_unfolded(self) -> None:
-        self._show()
-
-    def watch_thinking(self) -> None:
-        if not self.thinking:
+            self.thinking = self.unfolded = False
             self._body.follow(None)
-        self._show()
+            self._show()
 
     def _show(self) -> None:
         sign = "▾" if self.unfolded else "▸"
@@ -204,6 +184,7 @@ class ChatReasoning(Vertical):
 
     def toggle(self) -> None:
         self.unfolded = not self.unfolded
+        self._show()
 
 
 class AnswerVariants(Vertical):
@@ -224,14 +205,11 @@ class AnswerVariants(Vertical):
     }
     """
 
-    HELP: ClassVar[str | None] = None
-
     @dataclass
     class Picked(Message):
-        """The user wants another answer to be gone on from."""
+        """The user wants to go on from the answer of this index."""
 
         shown: int
-        """Its index."""
 
     def __init__(self, turn: Turn) -> None:
         super().__init__()
@@ -247,9 +225,8 @@ class AnswerVariants(Vertical):
 
     def on_click(self, event: events.Click) -> None:
         event.stop()
-        under = event.widget.ancestors_with_self if event.widget else ()
         for index, line in enumerate(self.children):
-            if line in under:
+            if event.widget and line in event.widget.ancestors_with_self:
                 self.post_message(self.Picked(index))
 
 
@@ -347,27 +324,21 @@ class ChatAnswer(ChatTurn):
         text, self._drawn = reply.text[self._drawn :], len(reply.text)
         if reply.text or reply.done:
             self.reasoning.finish()
-        text = self._safe_text.feed(text)
+        if text := self._safe_text.feed(text):
+            if self._text is None:
+                self._text = AnswerText(self._view_rows)
+                self.body.mount(self._text, before=self._figures)
+            self._text.add(text)
         if reply.done:
-            await self._end(turn, text)
+            await self._end(turn)
             return
-        if text:
-            self._add(text)
         self._say(coming_text(reply, answering))
         self.call_after_refresh(self._painted, began)
 
     def _painted(self, began: float) -> None:
         self._drawing_s = time.thread_time() - began
 
-    def _add(self, text: str) -> None:
-        if self._text is None:
-            self._text = AnswerText(self._view_rows)
-            self.body.mount(self._text, before=self._figures)
-        self._text.add(text)
-
-    async def _end(self, turn: Turn, text: str) -> None:
-        if text:
-            self._add(text)
+    async def _end(self, turn: Turn) -> None:
         self._ended = True
         self.follow(None)
         self._figures.set_class(turn.reply.failure is not None, "-failed")

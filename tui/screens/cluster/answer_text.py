@@ -8,20 +8,18 @@ import sys
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.style import Style
-from textual import work
+from textual import events, work
 from textual.geometry import Region
+from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
+from textual.worker import Worker
 
 from tui.app.console import console_of
 from tui.widgets.strips import line, selected, wrapped
 from tui.widgets.worker_reports import report_worker
 
 if TYPE_CHECKING:
-    from textual import events
-    from textual.selection import Selection
-    from textual.worker import Worker
-
     from tui.widgets.markdown_rows import MarkdownRows
 
 

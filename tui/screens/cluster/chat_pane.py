@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from textual import on
+from textual import events, on
 from textual.actions import SkipAction
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Container, Horizontal
 from textual.message import Message
-from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
-from backends.state import Sampling
+from backends.state import ChatState, Conversation, Sampling, Turn
 from backends.units import format_count
 from tui.actions.keymap import bindings
+from tui.api.services import ChatSession
 from tui.app.console import console_of
 from tui.app.messages import Copyable
 from tui.screens.cluster.answer import AnswerVariants, speaker_of
 from tui.screens.cluster.transcript import ChatTranscript
 from tui.widgets.keys import with_keys
 from tui.widgets.strips import resubtitle, retitle
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
-
-    from textual import events
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from backends.state import ChatState, Conversation, Turn
-    from tui.api.services import ChatSession
 
 
 class PromptHistory:
@@ -45,9 +38,7 @@ class PromptHistory:
     @property
     def shown(self) -> str | None:
         """The prompt walked to; None at the draft."""
-        if self._position < len(self._prompts):
-            return self._prompts[self._position]
-        return None
+        return next(iter(self._prompts[self._position :]), None)
 
     def replace(self, prompts: Iterable[str]) -> None:
         self._prompts = [prompt for prompt in prompts if prompt.strip()]
@@ -63,22 +54,22 @@ class PromptHistory:
         """Step back; None when there is nothing older."""
         if self._position == 0:
             return None
-        if self._position == len(self._prompts):
+        if self.shown is None:
             self._draft = draft
         self._position -= 1
-        return self._prompts[self._position]
+        return self.shown
 
     def newer(self) -> str | None:
         """Step forward, at last to the draft; None when already there."""
-        if self._position == len(self._prompts):
+        if self.shown is None:
             return None
         self._position += 1
-        shown = self.shown
-        return self._draft if shown is None else shown
+        return self._draft if self.shown is None else self.shown
 
 
 READY_HINT = "Ask something · {composer.send} sends · {composer.newline:or}: new line"
 SHORT_HINT = "{composer.send} sends · {composer.newline:list}: new line"
+STILL_COMING = "An answer is still coming: {chat.stop} stops it."
 BUSY_HINT = "{chat.stop} stops the answer"
 
 
@@ -112,25 +103,23 @@ class Composer(TextArea):
         &:focus { border: none; }
         & > .text-area--cursor-line { background: transparent; }
         & > .text-area--placeholder { color: $dim; }
-        &.-closed > .text-area--placeholder { color: $dim; }
     }
     """
 
     takes_digits: ClassVar[bool] = True
     """The key bar shows F1 for 1 while this has the focus."""
 
-    ready: reactive[bool] = reactive(False)
+    ready = False
     """A question can be answered."""
-    busy: reactive[bool] = reactive(False)
+    busy = False
     """An answer is coming."""
-    reason: reactive[str] = reactive("")
+    reason = ""
     """Why no question can be answered."""
 
     @dataclass
     class Sent(Message):
         """The user sent a question."""
 
-        composer: Composer
         question: str
         again: int | None = None
         """Index of the question that it takes the place of; None: it is new."""
@@ -139,9 +128,8 @@ class Composer(TextArea):
     class Paged(Message):
         """The user wants to scroll the conversation."""
 
-        composer: Composer
-        direction: int
-        """-1 up, 1 down."""
+        pages: int
+        """Below 0: up."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(
@@ -152,28 +140,16 @@ class Composer(TextArea):
         """Index of the question that the user edits."""
         self._draft = ""
 
-    def on_mount(self) -> None:
-        self._hint()
-
-    def watch_ready(self, ready: bool) -> None:
-        self.set_class(not ready, "-closed")
-        self._hint()
-
-    def watch_busy(self) -> None:
-        self._hint()
-
-    def watch_reason(self) -> None:
-        self._hint()
-
-    def _hint(self) -> None:
+    def hint(self) -> None:
         if not self.ready:
-            self.placeholder = with_keys(self.app, self.reason, typing=self.has_focus)
+            said = with_keys(self.app, self.reason, typing=self.has_focus)
         elif self.busy:
-            self.placeholder = with_keys(self.app, BUSY_HINT)
+            said = with_keys(self.app, BUSY_HINT)
         else:
-            ready = with_keys(self.app, READY_HINT)
-            wide = not self.size.width or self.size.width > len(ready)
-            self.placeholder = ready if wide else with_keys(self.app, SHORT_HINT)
+            said = with_keys(self.app, READY_HINT)
+            if 0 < self.size.width <= len(said):
+                said = with_keys(self.app, SHORT_HINT)
+        self.placeholder = said
 
     def take_up(self, question: str, index: int) -> None:
         """Take a question up to ask it again; a draft is kept."""
@@ -197,22 +173,21 @@ class Composer(TextArea):
         if not question:
             return
         if self.busy:
-            refusal = "An answer is still coming: {chat.stop} stops it."
-            console_of(self).tell(refusal, "warning")
+            console_of(self).tell(STILL_COMING, "warning")
         elif not self.ready:
             console_of(self).tell(self.reason, "warning")
         else:
             self.prompts.add(question)
             again, self.again = self.again, None
             self.load_text("" if again is None else self._draft)
-            self.post_message(self.Sent(self, question, again))
+            self.post_message(self.Sent(question, again))
 
     def action_newline(self) -> None:
         start, end = self.selection
         self._replace_via_keyboard("\n", start, end)
 
     def action_page(self, direction: int) -> None:
-        self.post_message(self.Paged(self, direction))
+        self.post_message(self.Paged(direction))
 
     def action_cursor_up(self, select: bool = False) -> None:
         walking = not self.text or self.text == self.prompts.shown
@@ -235,13 +210,13 @@ class Composer(TextArea):
             event.prevent_default()
 
     def on_focus(self) -> None:
-        self.call_later(self._hint)
+        self.call_later(self.hint)
 
     def on_blur(self) -> None:
-        self.call_later(self._hint)
+        self.call_later(self.hint)
 
     def on_resize(self) -> None:
-        self._hint()
+        self.hint()
 
 
 AGAIN = "editing question %d · {chat.leave} cancels"
@@ -305,6 +280,9 @@ class ChatPane(Widget):
             yield Static("›", classes="chat-sign", markup=False)
             yield self._composer
 
+    def on_mount(self) -> None:
+        self.watch(self._transcript, "unseen", self._count_unseen)
+
     # --- what the app calls and reads ---------------------------------------
 
     @property
@@ -342,8 +320,7 @@ class ChatPane(Widget):
     def set_ready(self, ready: bool, reason: str, *, returning: bool = False) -> None:
         """Let questions be sent, or say why not; ``returning``: they soon can be."""
         self._ready, self._returning = ready, returning
-        self._composer.reason = reason
-        self._composer.ready = ready
+        self._composer.ready, self._composer.reason = ready, reason
         self._transcript.hint = with_keys(self.app, EMPTY_HINT) if ready else ""
         self._settle()
 
@@ -372,22 +349,24 @@ class ChatPane(Widget):
 
     @on(Composer.Sent)
     def _question_sent(self, event: Composer.Sent) -> None:
-        event.stop()
-        self._asked_at = self._state.seq if self._state else 0
         if event.again is None:
             self._transcript.chosen = None
-        self._settle()
+        self._begin_asking()
         work = self.session.ask(event.question, event.again)
         console_of(self).attempt(work, group="chat asked")
 
+    def _begin_asking(self) -> None:
+        self._asked_at = self._state.seq if self._state else 0
+        self._settle()
+
     @on(Composer.Paged)
     def _paged(self, event: Composer.Paged) -> None:
-        event.stop()
-        self.action_scroll_pages(event.direction)
+        self.action_scroll_pages(event.pages)
 
     def _settle(self) -> None:
         """Follow what is going on: field, border, keys."""
         self._composer.busy = self.answering
+        self._composer.hint()
         conversation = self.conversation
         if conversation is None:
             return
@@ -406,40 +385,29 @@ class ChatPane(Widget):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         turns, idle = bool(self._turns), not self.answering
-        match action:
+        writes = self._composer.has_focus
+        match str(parameters[0]) if action == "want" else action:
             case "stop_answer":
                 return not idle
             case "leave":
-                chosen = self._transcript.chosen is not None
-                return idle and (chosen or self._composer.has_focus)
+                return idle and (self._transcript.chosen is not None or writes)
             case "write":
-                return not self._composer.has_focus
-            case "again":
-                return self._may("again")
-            case "want":
-                return self._may(str(parameters[0]))
+                return not writes
             case "choose":
-                return turns and not self._composer.has_focus
-            case "edit":
+                return turns and not writes
+            case "again" | "edit":
                 return turns and idle and self._ready
             case "variant":
                 return turns and idle and len(self._turns[self._meant].replies) > 1
+            case "rename" | "export":
+                return turns
+            case "settings" | "open":
+                return self.conversation is not None
+            case "undo":
+                return idle and self.can_undo
+            case "new" | "delete":
+                return turns and idle
         return True
-
-    def _may(self, verb: str) -> bool:
-        """True if the verb makes sense now."""
-        now, turns = self.conversation, bool(self._turns)
-        if now is None:
-            return False
-        if verb in {"rename", "export"}:
-            return turns
-        if verb in {"settings", "open"}:
-            return True
-        if self.answering:
-            return False
-        if verb == "undo":
-            return self.can_undo
-        return turns and (verb != "again" or self._ready)
 
     def action_stop_answer(self) -> None:
         self._do("stop", self.session.stop())
@@ -455,9 +423,8 @@ class ChatPane(Widget):
         self.screen.set_focus(self._composer)
 
     def action_again(self) -> None:
-        self._asked_at = self._state.seq if self._state else 0
-        self._settle()
-        self._do("again", self.session.ask_again(self._meant))
+        self._begin_asking()
+        self._do("again", self.session.ask(None, self._meant))
 
     def action_want(self, verb: str) -> None:
         self._do(verb, getattr(self.session, verb)())
@@ -469,8 +436,7 @@ class ChatPane(Widget):
         self._transcript.choose(by)
 
     @on(ChatTranscript.Chose)
-    def _chose(self, event: ChatTranscript.Chose) -> None:
-        event.stop()
+    def _chose(self) -> None:
         self.refresh_bindings()
 
     @on(ChatTranscript.Edited)
@@ -487,7 +453,6 @@ class ChatPane(Widget):
 
     @on(AnswerVariants.Picked)
     def _variant_picked(self, event: AnswerVariants.Picked) -> None:
-        event.stop()
         if self.check_action("variant", ()):
             self._go_on_from(event.shown)
 
@@ -520,12 +485,9 @@ class ChatPane(Widget):
     def action_scroll_last(self) -> None:
         self._transcript.follow()
 
-    @on(ChatTranscript.Unseen)
-    def _unseen_changed(self, event: ChatTranscript.Unseen) -> None:
-        event.stop()
-        self._unseen.display = event.rows > 0
-        words = f"↓ {format_count(event.rows, 'new line')}"
-        self._unseen.update(words, layout=False)
+    def _count_unseen(self, rows: int) -> None:
+        self._unseen.display = rows > 0
+        self._unseen.update(f"↓ {format_count(rows, 'new line')}", layout=False)
 
     def on_click(self, event: events.Click) -> None:
         if event.widget is self._unseen:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from textual import on, work
+from textual import events, on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.timer import Timer
 from textual.widgets import Button, Input, Label, Static
+from textual.worker import Worker
 
 from backends.errors import DllmError
 from backends.split.buffers import CACHE_TYPES
-from backends.state import Ask, FlashAttention, MemorySource
+from backends.state import Ask, FlashAttention, MemorySource, Plan
 from backends.units import format_bytes
 from tui.actions.keymap import bindings
+from tui.api.services import ClusterService
 from tui.dialogs.dialog import Dialog
+from tui.model.edit import Edit
+from tui.model.editor import PlanEditor
 from tui.model.launch_form import FIELDS, LaunchForm
 from tui.model.launch_settings import (
     LaunchSettings,
@@ -26,18 +33,6 @@ from tui.widgets.inputs import LineInput, NumberInput, OptionStrip
 from tui.widgets.safe_text import safe
 from tui.widgets.sources import least_of, told
 from tui.widgets.worker_reports import report_worker
-
-if TYPE_CHECKING:
-    from textual import events
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-    from textual.timer import Timer
-    from textual.worker import Worker
-
-    from backends.state import Plan
-    from tui.api.services import ClusterService
-    from tui.model.edit import Edit
-    from tui.model.editor import PlanEditor
 
 
 class LaunchRow(Vertical):
@@ -65,24 +60,14 @@ class LaunchRow(Vertical):
 
     def __init__(self, name: str, label: str, field: Input | OptionStrip) -> None:
         super().__init__(id=f"row-{name}")
-        self.key = name
-        self.field = field
-        self._label = label
-        self._hint = Static("", markup=False, classes="launch-hint")
-        self._wrong = Static("", markup=False, classes="launch-wrong")
-        wide = isinstance(field, OptionStrip) or name in ("extra_args", "draft")
-        self.set_class(wide, "-wide")
+        self.key, self.field, self._label = name, field, label
+        self._hint = Static(markup=False, classes="launch-hint")
+        self._wrong = Static(markup=False, classes="launch-wrong")
+        self.set_class(isinstance(field, OptionStrip) or name in EXAMPLES, "-wide")
 
     def compose(self) -> ComposeResult:
         yield Horizontal(Label(self._label), self.field, self._hint)
         yield self._wrong
-
-    @property
-    def text(self) -> str:
-        return self.field.value
-
-    def put(self, text: str) -> None:
-        self.field.value = text
 
     def say(self, hint: str, wrong: str) -> None:
         self._hint.update(hint)
@@ -102,6 +87,10 @@ STRIPS = {
     "cache_type_k": tuple(CACHE_TYPES),
     "cache_type_v": tuple(CACHE_TYPES),
     "flash_attention": tuple(choice.value for choice in FlashAttention),
+}
+EXAMPLES = {
+    "draft": "none, ngram, mtp, auto, or the file of a small model",
+    "extra_args": "further llama-server arguments: --temp 0.2",
 }
 WHOSE = {
     MemorySource.PREDICTED: "predicted",
@@ -170,7 +159,10 @@ asked.
         self._applying = False
         self._timer: Timer | None = None
         texts = form.texts(LaunchSettings.of(form.plan))
-        self._rows = [LaunchRow(n, label, _field(n, texts[n])) for n, label in _rows()]
+        self._rows = [
+            LaunchRow(name, label, _field(name, texts[name]))
+            for name, label in FIELDS.items()
+        ]
         self._presets = OptionStrip(form.presets(), texts["ctx_size"], id="presets")
         self._table = LoadTable()
         self._table.headed = True
@@ -214,7 +206,7 @@ asked.
     def _changed(self, message: Input.Changed | OptionStrip.Changed) -> None:
         message.stop()
         if isinstance(message, OptionStrip.Changed) and message.strip is self._presets:
-            self._rows[0].put(self._presets.value)
+            self._rows[0].field.value = self._presets.value
         self._read()
 
     @on(Input.Submitted)
@@ -232,7 +224,7 @@ asked.
     def _reset(self) -> None:
         texts = self._form.texts(LaunchSettings.of(self._form.plan).reset())
         for row in self._rows:
-            row.put(texts[row.key])
+            row.field.value = texts[row.key]
         self._read()
 
     @on(Button.Pressed, "#cancel")
@@ -242,7 +234,7 @@ asked.
     # --- what it comes to ------------------------------------------------------------
 
     def _read(self) -> None:
-        texts = {row.key: row.text for row in self._rows}
+        texts = {row.key: row.field.value for row in self._rows}
         self._presets.value = texts["ctx_size"].strip()
         reading, hints = self._form.read(texts), self._form.hints(texts)
         for row in self._rows:
@@ -299,8 +291,7 @@ asked.
             self.dismiss(plan)
             return
         edit = self._editor.drawn(plan)
-        self._table.edit, self._table.stale = edit, False
-        self._memory.update(_memory_text(edit))
+        self._draw(edit)
         if edit is not None and not edit.is_settled:
             self._timer = self.set_timer(ASK_AFTER_S, lambda: self._ask(plan))
 
@@ -315,29 +306,23 @@ asked.
             note = memory.note
             if not note:
                 self._editor.settle(plan, memory)
-        edit = self._editor.drawn(plan)
-        self._table.edit = edit
-        self._memory.update(_memory_text(edit))
+        self._draw(self._editor.drawn(plan))
         self._say(note)
+
+    def _draw(self, edit: Edit | None) -> None:
+        self._table.edit, self._table.stale = edit, False
+        self._memory.update(_memory_text(edit))
 
     def _say(self, text: str, *, wrong: bool = False) -> None:
         self._remark.update(safe(text))
         self._remark.set_class(wrong, "-wrong")
 
 
-def _rows() -> list[tuple[str, str]]:
-    return list(FIELDS.items())
-
-
 def _field(name: str, text: str) -> Input | OptionStrip:
     if name in STRIPS:
         return OptionStrip(STRIPS[name], text, id=name)
-    if name == "draft":
-        placeholder = "none, ngram, mtp, auto, or the file of a small model"
-        return LineInput(text, placeholder=placeholder, id=name)
-    if name == "extra_args":
-        placeholder = "further llama-server arguments: --temp 0.2"
-        return LineInput(text, placeholder=placeholder, id=name)
+    if name in EXAMPLES:
+        return LineInput(text, placeholder=EXAMPLES[name], id=name)
     return NumberInput(text, placeholder="automatic", id=name)
 
 
@@ -345,11 +330,7 @@ def _memory_text(edit: Edit | None) -> str:
     """The memory in all, the source of the figure, and if it fits."""
     if edit is None:
         return "memory: unknown"
-    kv = sum(load.kv_bytes for load in edit.loads)
-    total = sum(load.total_bytes for load in edit.loads)
-    least = least_of(edit.loads)
-    total_text, kv_text = (told(format_bytes(one), least) for one in (total, kv))
-    return (
-        f"memory {WHOSE[least]}: {total_text}, KV cache {kv_text} "
-        f"of it · {FIT[not edit.misfits]}"
-    )
+    least, fits = least_of(edit.loads), FIT[not edit.misfits]
+    kv = told(format_bytes(sum(load.kv_bytes for load in edit.loads)), least)
+    total = told(format_bytes(sum(load.total_bytes for load in edit.loads)), least)
+    return f"memory {WHOSE[least]}: {total}, KV cache {kv} of it · {fits}"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from rich.cells import cell_len
+from textual.strip import Strip
 
+from backends.link.figures import TokenTotals
 from backends.link.transport import TransportKind
-from backends.units import format_age, format_bytes, format_rate
+from backends.state import ClusterSnapshot, Link
+from backends.units import format_age, format_rate
+from tui.model.facts import LiveFacts
 from tui.model.launch_settings import slot_ctx_size
 from tui.model.names import by_role, letter
 from tui.model.quantities import (
@@ -31,7 +35,7 @@ from tui.model.quantities import (
     unit_bytes,
 )
 from tui.model.token_time import PARTS, cells_of, scale_above
-from tui.model.trends import HEAD, STEP_S, STEPS_MAX, RateHistory
+from tui.model.trends import HEAD, STEP_S, STEPS_MAX, RateHistory, Trend
 from tui.widgets.rate_graph import axis_top
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import (
@@ -45,18 +49,6 @@ from tui.widgets.strips import (
     parts_width,
 )
 from tui.widgets.throttle import Throttle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from rich.style import Style
-    from textual.strip import Strip
-
-    from backends.link.figures import TokenTotals
-    from backends.state import ClusterSnapshot, Link
-    from tui.model.facts import LiveFacts
-    from tui.model.trends import Trend
-
 
 GAP_CELLS = 2
 GRAPH_CELLS = 22
@@ -129,8 +121,7 @@ def columns_width(columns: Sequence[LiveColumn]) -> int:
 def _layouts(facts: LiveFacts, rows: int) -> Iterator[tuple[list[LiveColumn], int]]:
     """Columns and the graph's least room beside them, from most to least."""
     # One after the other: the first has room on most terminals.
-    snapshot = facts.snapshot
-    links = snapshot.links
+    snapshot, links = facts.snapshot, facts.snapshot.links
     needed = -(-len(links) // rows)
     speed, house = _speed_column(snapshot), _house_column(snapshot)
     first = [speed, _wire_column(facts)] if links else [speed]
@@ -158,11 +149,9 @@ def _speed_column(snapshot: ClusterSnapshot) -> LiveColumn:
     speed = snapshot.speed
     ctx_size = slot_ctx_size(snapshot.plan) if snapshot.plan else 0
     counts = (short_count(n, COUNT_MAX) for n in (speed.ctx_used, ctx_size))
+    which = "last" if speed.tok_per_s is None else "generate"
     figures = (
-        Figure(
-            "last" if speed.tok_per_s is None else "generate",
-            f"{format_rate(newest_rate(speed))} tok/s",
-        ),
+        Figure(which, f"{format_rate(newest_rate(speed))} tok/s"),
         Figure("prompt", f"{format_rate(speed.prompt_tok_per_s)} tok/s"),
         Figure("context", "/".join(counts)),
     )
@@ -203,11 +192,9 @@ def _link_columns(
     if len(figures) > room:
         hidden = len(figures) - room + 1
         figures[room - 1 :] = [Figure(f"+{hidden}", "")]
-    several = iter(figures)
     cells = look.name_cells + look.way_cells, look.value_cells
-    return [
-        LiveColumn(*cells, (first, *islice(several, rows - 1))) for first in several
-    ]
+    starts = range(0, len(figures), rows)
+    return [LiveColumn(*cells, tuple(figures[at : at + rows])) for at in starts]
 
 
 def _link_figure(link: Link, look: LinkLook) -> Figure:
@@ -228,29 +215,23 @@ def _link_figure(link: Link, look: LinkLook) -> Figure:
 
 def _house_column(snapshot: ClusterSnapshot) -> LiveColumn:
     known = [p.rss_bytes for p in snapshot.processes if p.rss_bytes is not None]
+    at = snapshot.served_since
+    since = UNKNOWN if at is None else time.strftime("%H:%M", time.localtime(at))
     figures = (
         Figure("in flight", f"{snapshot.speed.requests_active}"),
         Figure("memory", bytes_text(sum(known) if known else None)),
-        Figure("up since", _clock(snapshot.served_since)),
+        Figure("up since", since),
     )
     return LiveColumn(9, 8, figures)
 
 
 def _process_column(snapshot: ClusterSnapshot, rows: int) -> LiveColumn:
     known = [p for p in snapshot.processes if p.rss_bytes is not None]
-    processes = by_role(known)
     figures = (
-        Figure(safe_line(process.name), format_bytes(process.rss_bytes or 0))
-        for process in processes[:rows]
+        Figure(safe_line(process.name), bytes_text(process.rss_bytes))
+        for process in by_role(known)[:rows]
     )
     return LiveColumn(13, 9, tuple(figures))
-
-
-# --- texts ----------------------------------------------------------------------
-
-
-def _clock(at: float | None) -> str:
-    return UNKNOWN if at is None else time.strftime("%H:%M", time.localtime(at))
 
 
 class LiveFigures(StripWidget):
@@ -278,13 +259,10 @@ class LiveFigures(StripWidget):
         palette = self.palette
         if row >= len(column.figures):
             return [(" " * column.cells, palette.dim)]
-        figure = column.figures[row]
-        value = f"{figure.value:>{column.value_cells}}"
+        label, value, warn = column.figures[row]
+        value = f"{value:>{column.value_cells}}"
         return [
-            (
-                clip(figure.label, column.label_cells),
-                palette.warn if figure.warn else palette.dim,
-            ),
+            (clip(label, column.label_cells), palette.warn if warn else palette.dim),
             (clip(value, column.value_cells), palette.text),
         ]
 
@@ -331,31 +309,29 @@ class TokenBar(StripWidget):
         if said:
             return [line([(LABEL, dim), (said, dim)], width)]
         percentiles = self._percentiles(totals, width)
-        taken = len(LABEL) + sum(len(text) for text, _ in percentiles)
-        bar = self._bar(stretches(totals, devices), max(width - taken, 1))
-        return [line([(LABEL, dim), *bar, *percentiles], width)]
-
-    def _bar(self, parts: Sequence[Stretch], room: int) -> list[Part]:
+        room = max(width - len(LABEL) - parts_width(percentiles), 1)
+        parts = stretches(totals, devices)
         times = [part.ms for part in parts]
         cells = cells_of(times, max(sum(times), 1e-9), room)
-        drawn = [
-            (_text(part, count), self._style(part))
-            for part, count in zip(parts, cells, strict=True)
-            if count
-        ]
-        return [*drawn, (" " * (room - sum(cells)), self.palette.dim)]
+        bar = [self._drawn(*one) for one in zip(parts, cells, strict=True) if one[1]]
+        rest = " " * (room - sum(cells))
+        return [line([(LABEL, dim), *bar, (rest, dim), *percentiles], width)]
 
-    def _style(self, part: Stretch) -> Style:
-        palette = self.palette
-        if part.mark is None:
-            return palette.dim
-        computes = part.part in {"head", "compute"}
-        return palette.fill(part.mark) if computes else palette.device(part.mark)
+    def _drawn(self, part: Stretch, cells: int) -> Part:
+        """A block says whose it is and how long it takes, as far as there is room."""
+        palette, mark = self.palette, part.mark
+        if mark is None:
+            return GLYPHS[part.part] * cells, palette.dim
+        if part.part not in {"head", "compute"}:
+            return GLYPHS[part.part] * cells, palette.device(mark)
+        sign, time_text = letter(mark), ms_text(part.ms).strip()
+        texts = f"{sign} {part.name} {time_text}", f"{sign} {time_text}", sign
+        return clip(fitting(texts, cells), cells), palette.fill(mark)
 
     def _percentiles(self, totals: TokenTotals, width: int) -> list[Part]:
-        is_wide = width >= WIDE_FROM
-        gap = "   " if is_wide else " "
-        parts: list[Part] = [(_shared(totals, gap), self.palette.dim)]
+        gap = "   " if width >= WIDE_FROM else " "
+        shared = shared_text(totals.tokens_per_pass)
+        parts: list[Part] = [(f"{gap}{shared}" if shared else "", self.palette.dim)]
         for name, value_ms in (("p50", totals.p50_ms), ("p99", totals.p99_ms)):
             parts += [
                 (f"{gap}{name} ", self.palette.dim),
@@ -363,11 +339,6 @@ class TokenBar(StripWidget):
                 (" ms", self.palette.dim),
             ]
         return parts
-
-
-def _shared(totals: TokenTotals, gap: str) -> str:
-    text = shared_text(totals.tokens_per_pass)
-    return f"{gap}{text}" if text else ""
 
 
 def why_no_bar(snapshot: ClusterSnapshot, totals: TokenTotals) -> str:
@@ -395,29 +366,12 @@ def stretches(totals: TokenTotals, marks: Mapping[str, int]) -> list[Stretch]:
     for times in totals.workers:
         mark, name = marks.get(times.worker), safe_line(times.worker)
         parts += [
-            Stretch("up", times.up_ms, mark, name),
-            Stretch("compute", times.compute_ms, mark, name),
-            Stretch("down", times.down_ms, mark, name),
-            Stretch("wait", times.wait_ms, mark, name),
+            Stretch(part, getattr(times, f"{part}_ms"), mark, name)
+            for part in ("up", "compute", "down", "wait")
         ]
     whole = sum(part.ms for part in parts)
     scale = totals.p50_ms / whole if totals.p50_ms and whole else 1.0
     return [part._replace(ms=part.ms * scale) for part in parts]
-
-
-def _text(part: Stretch, cells: int) -> str:
-    """A block says whose it is and how long it takes, as far as there is room."""
-    if part.part not in {"head", "compute"}:
-        return GLYPHS[part.part] * cells
-    if part.mark is None:
-        return GLYPHS[part.part] * cells
-    sign, time_text = letter(part.mark), ms_text(part.ms).strip()
-    candidates = (
-        f"{sign} {part.name} {time_text}",
-        f"{sign} {time_text}",
-        sign,
-    )
-    return clip(fitting(candidates, cells), cells)
 
 
 LINE_GRAPH_CELLS_MIN = 12
@@ -444,9 +398,8 @@ class LiveLine(StripWidget):
         cells = width - len(title[0]) - parts_width(figures) - GAP_CELLS
         shown = [*self.history.columns][-max(cells, 1) :]
         top = axis_top(max((rate for rate in shown if rate is not None), default=0))
-        graph = block_row(shown, top, cells) + " " * GAP_CELLS
-        graphed = (graph, self.palette.graph)
-        return [line([title, *figures[:2], graphed, *figures[2:]], width)]
+        graph = block_row(shown, top, cells) + " " * GAP_CELLS, self.palette.graph
+        return [line([title, *figures[:2], graph, *figures[2:]], width)]
 
     def _fitting(self, room: int) -> list[Part]:
         parts: list[Part] = []

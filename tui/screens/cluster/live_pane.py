@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import signal
 from shlex import join
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.geometry import Region
 from textual.reactive import reactive
+from textual.strip import Strip
 from textual.widget import Widget
 
-from backends.state import StepState
+from backends.state import ClusterSnapshot, Failure, Step, StepState
 from backends.units import format_percent, format_seconds
 from tui.app.messages import Copyable
+from tui.model.editor import PlanEditor
+from tui.model.facts import LiveFacts
 from tui.model.launch_settings import auto_text
 from tui.model.peer_words import UNFIT
 from tui.model.quantities import acceptance_text, pairs_text
@@ -40,16 +44,6 @@ from tui.widgets.strips import (
     retitle,
     wrapped,
 )
-
-if TYPE_CHECKING:
-    from rich.style import Style
-    from textual.app import ComposeResult
-    from textual.strip import Strip
-
-    from backends.state import ClusterSnapshot, Failure, Step
-    from tui.model.editor import PlanEditor
-    from tui.model.facts import LiveFacts
-
 
 TITLE_WIDTH_MAX = 34
 TIME_WIDTH = 9
@@ -102,18 +96,20 @@ class StepList(StripWidget):
 
     def _row(self, step: Step, title_width: int, width: int) -> Strip:
         sign, tone = _SIGNS[step.state]
-        pending = step.state == StepState.PENDING
+        palette = self.palette
+        titled = palette.dim if step.state == StepState.PENDING else palette.text
         parts: list[Part] = [
-            (f"{sign} ", getattr(self.palette, tone)),
-            (clip(step.title, title_width), self._title_style(pending)),
-            (f"{self._time(step):>{TIME_WIDTH}}  ", self.palette.dim),
+            (f"{sign} ", getattr(palette, tone)),
+            (clip(step.title, title_width), titled),
+            (f"{self._time(step):>{TIME_WIDTH}}  ", palette.dim),
         ]
-        room = width - parts_width(parts)
-        parts += [*self._progress(step, room), (step.detail, self.palette.dim)]
-        return line(parts, width)
-
-    def _title_style(self, pending: bool) -> Style:
-        return self.palette.dim if pending else self.palette.text
+        if step.progress is not None and step.state == StepState.RUNNING:
+            room = width - parts_width(parts) - 8
+            cells, full = min(BAR_WIDTH_MAX, max(room, 1)), palette.accent
+            bar = memory_bar(step.progress, 1.0, cells, full=full, empty=palette.track)
+            share = f" {format_percent(step.progress):>5}  "
+            parts += [*bar, (share, palette.text)]
+        return line([*parts, (step.detail, palette.dim)], width)
 
     def _time(self, step: Step) -> str:
         if step.seconds is not None:
@@ -121,14 +117,6 @@ class StepList(StripWidget):
         if step.state == StepState.RUNNING and step.started_at is not None:
             return format_seconds(max(self.at - step.started_at, 0.0))
         return ""
-
-    def _progress(self, step: Step, room: int) -> list[Part]:
-        if step.progress is None or step.state != StepState.RUNNING:
-            return []
-        accent, track = self.palette.accent, self.palette.track
-        n_cells = min(BAR_WIDTH_MAX, max(room - 8, 1))
-        cells = memory_bar(step.progress, 1.0, n_cells, full=accent, empty=track)
-        return [*cells, (f" {format_percent(step.progress):>5}  ", self.palette.text)]
 
 
 TAIL_LINES = 8
@@ -201,11 +189,9 @@ class FailurePanel(StripWidget):
 def exit_text(failure: Failure) -> str:
     """``exit code 1`` or ``killed by SIGKILL``; empty when neither is known."""
     if failure.exit_signal is not None:
-        try:
-            name = signal.Signals(failure.exit_signal).name
-        except ValueError:
-            name = f"signal {failure.exit_signal}"
-        return f"killed by {name}"
+        names = {one.value: one.name for one in signal.Signals}
+        by = names.get(failure.exit_signal, f"signal {failure.exit_signal}")
+        return f"killed by {by}"
     return "" if failure.exit_code is None else f"exit code {failure.exit_code}"
 
 
@@ -249,18 +235,15 @@ class IdleNote(StripWidget):
         return len(self._said(w)) + 2
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        key, dim = self.palette.key, self.palette.dim
-        pick = key_of(self.app, "cluster.model")
-        launch = key_of(self.app, "cluster.launch")
-        return [
-            *(line([(text, self._tone)], width) for text in self._said(width)),
-            line([(pick, key), (" picks a model", dim)], width),
-            line([(launch, key), (" launches the split as it is shown", dim)], width),
-        ]
-
-    @property
-    def _tone(self) -> Style:
-        return self.palette.warn if self.message else self.palette.text
+        palette = self.palette
+        tone = palette.warn if self.message else palette.text
+        rows = [[(text, tone)] for text in self._said(width)]
+        for action, does in (
+            ("cluster.model", " picks a model"),
+            ("cluster.launch", " launches the split as it is shown"),
+        ):
+            rows.append([(key_of(self.app, action), palette.key), (does, palette.dim)])
+        return [line(row, width) for row in rows]
 
     def _said(self, width: int) -> list[str]:
         return wrapped(self.message or "Nothing runs.", width, 4)
@@ -440,9 +423,7 @@ def _titled(snapshot: ClusterSnapshot, view: str) -> str:
     if view != "busy":
         return "Live"
     began = [step.started_at for step in snapshot.steps if step.started_at is not None]
-    elapsed = format_seconds(max(snapshot.at - min(began), 0.0)) if began else ""
-    return (
-        f"{snapshot.state.capitalize()} ── {elapsed}"
-        if elapsed
-        else str(snapshot.state).capitalize()
-    )
+    state = snapshot.state.capitalize()
+    if not began:
+        return state
+    return f"{state} ── {format_seconds(max(snapshot.at - min(began), 0.0))}"

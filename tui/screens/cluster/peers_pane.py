@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from rich.style import Style
-from textual import on
+from textual import events, on
 from textual.actions import SkipAction
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.geometry import Region
 from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from backends.state import MemorySource, PeerState
+from backends.state import Device, MemorySource, Peer, PeerState
 from backends.units import format_ms, format_percent
 from tui.actions.keymap import bindings
+from tui.api.services import PeerService
 from tui.app.console import console_of
 from tui.app.messages import Copyable
+from tui.model.edit import Edit
 from tui.model.names import letter
 from tui.model.peer_words import (
     UNFIT,
@@ -39,6 +44,7 @@ from tui.model.peer_words import (
 from tui.model.quantities import short_part_of
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
+from tui.widgets.palette import Palette
 from tui.widgets.sources import style_of, told
 from tui.widgets.strips import (
     Drawn,
@@ -52,19 +58,6 @@ from tui.widgets.strips import (
     spread,
     wrapped,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from textual import events
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from backends.state import Device, Peer
-    from tui.api.services import PeerService
-    from tui.model.edit import Edit
-    from tui.widgets.palette import Palette
-
 
 DEVICE_WIDTH = 7
 INDENT = 3
@@ -86,17 +79,11 @@ class Fill(NamedTuple):
 
 def fill_of(device: Device, edit: Edit | None) -> Fill:
     """The memory that the split shown takes of a device, else the memory in use now."""
-    for load in edit.loads if edit else ():
-        if load.device == device.id and edit:
-            return Fill(
-                load.total_bytes,
-                device.usable_bytes,
-                edit.mark(device.id),
-                device.id in edit.misfits,
-                load.source,
-            )
-    taken = device.total_bytes - device.free_bytes
-    return Fill(taken, device.total_bytes, None)
+    loads = {load.device: load for load in edit.loads} if edit else {}
+    if edit is None or (load := loads.get(device.id)) is None:
+        return Fill(device.total_bytes - device.free_bytes, device.total_bytes, None)
+    mark, misfit = edit.mark(device.id), device.id in edit.misfits
+    return Fill(load.total_bytes, device.usable_bytes, mark, misfit, load.source)
 
 
 @dataclass(frozen=True)
@@ -121,100 +108,80 @@ class PeerBlock:
         return 1 + len(self.peer.devices) + len(self._below())
 
     def strips(self, palette: Palette) -> list[Strip]:
-        """Its lines."""
-        width = self.width
+        devices = zip(self.peer.devices, self.fills, strict=True)
         return [
             self._name(palette),
-            *(
-                _device_row(device, fill, width, palette)
-                for device, fill in zip(self.peer.devices, self.fills, strict=True)
-            ),
-            *(line(self._styled(row, palette), width) for row in self._below()),
+            *(_device_row(*each, self.width, palette) for each in devices),
+            *(line(self._styled(*row, palette), self.width) for row in self._below()),
         ]
 
     def _name(self, palette: Palette) -> Strip:
-        peer = self.peer
-        look = look_of(peer)
+        peer, look = self.peer, look_of(self.peer)
+        tone = getattr(palette, look.tone)
         away = peer.state is PeerState.UNREACHABLE
-        left: list[Part] = [
+        name = clip(peer.name, max(6, self.width - 23)) + " "
+        left = [
             ("▸" if self.cursor else " ", palette.key),
-            (f"{look.sign} ", getattr(palette, look.tone)),
-            (
-                clip(peer.name, max(6, self.width - 23)) + " ",
-                palette.dim if away else palette.strong,
-            ),
+            (f"{look.sign} ", tone),
+            (name, palette.dim if away else palette.strong),
             (clip(role_word(peer), 6), palette.text),
         ]
-        return spread(left, [self._state(palette)], self.width)
-
-    def _state(self, palette: Palette) -> Part:
-        if self.peer.state in _STEADY:
-            return path_words(self.peer), palette.dim
-        tone = look_of(self.peer).tone
-        return state_words(self.peer, self.age), getattr(palette, tone)
+        if peer.state in _STEADY:
+            state = path_words(peer), palette.dim
+        else:
+            state = state_words(peer, self.age), tone
+        return spread(left, [state], self.width)
 
     def _below(self) -> list[tuple[str, str]]:
-        """The peer's work, its trouble or a hint: style and text."""
-        if self.peer.work is not None:
-            return self._work()
-        hint = hint_of(self.peer)
+        """The peer's work, its trouble or a hint: kind and text."""
+        peer, work = self.peer, self.peer.work
+        if work is not None:
+            bar = [] if work.progress is None else [("bar", "")]
+            title = work.title if self.selected else ""
+            end = [("hint", "{peers.cancel:short} ends it")] if self.selected else []
+            return [*self._wrapped(title), *bar, *self._wrapped(work.detail), *end]
+        hint = hint_of(peer)
         key = [("hint", f"{hint.key} {hint.text}")] if hint else []
         if key and not self.selected:
             return key
-        data = data_text(self.peer) if self.selected else ""
-        rest = self.without if self.selected else ""
-        told = (
-            note_text(self.peer),
-            data and f"data: {data}",
-            rest and f"if lost: {rest}",
-        )
+        told = [note_text(peer)]
+        if self.selected:
+            data = data_text(peer)
+            told.append(data and f"data: {data}")
+            told.append(self.without and f"if lost: {self.without}")
         return [row for text in told for row in self._wrapped(text)] + key
 
-    def _work(self) -> list[tuple[str, str]]:
-        work = self.peer.work
-        assert work is not None
-        bar = [] if work.progress is None else [("bar", "")]
-        title = work.title if self.selected else ""
-        end = [("hint", "{peers.cancel:short} ends it")] if self.selected else []
-        return [*self._wrapped(title), *bar, *self._wrapped(work.detail), *end]
-
     def _wrapped(self, text: str) -> list[tuple[str, str]]:
-        room = self.width - INDENT
         if not self.selected:
             return [("dim", text)] if text else []
-        return [("dim", piece) for piece in wrapped(text, room, NOTE_LINES)]
+        pieces = wrapped(text, self.width - INDENT, NOTE_LINES)
+        return [("dim", piece) for piece in pieces]
 
-    def _styled(self, row: tuple[str, str], palette: Palette) -> list[Part]:
-        kind, text = row
+    def _styled(self, kind: str, text: str, palette: Palette) -> list[Part]:
         indent = (" " * INDENT, palette.dim)
         if kind == "bar":
-            return [indent, *self._bar(palette)]
+            progress = (self.peer.work.progress if self.peer.work else None) or 0.0
+            room = min(max(self.width - INDENT - 6, 4), 30)
+            full, empty = palette.accent, palette.track
+            cells = memory_bar(progress, 1.0, room, full=full, empty=empty)
+            return [indent, *cells, (f" {format_percent(progress):>5}", palette.text)]
         if kind == "hint":
             key, _, rest = self.with_keys(text).partition(" ")
             return [indent, (key, palette.key), (f" {rest}", palette.text)]
         return [indent, (text, palette.dim)]
-
-    def _bar(self, palette: Palette) -> list[Part]:
-        progress = (self.peer.work.progress if self.peer.work else None) or 0.0
-        room = min(max(self.width - INDENT - 6, 4), 30)
-        cells = memory_bar(
-            progress, 1.0, room, full=palette.accent, empty=palette.track
-        )
-        return [*cells, (f" {format_percent(progress):>5}", palette.text)]
 
 
 def _device_row(device: Device, fill: Fill, width: int, palette: Palette) -> Strip:
     """Letter, name, bar, figures; the bar gives way."""
     full = palette.dim if fill.mark is None else palette.device(fill.mark)
     figures = f" {told(short_part_of(fill.taken, fill.whole), fill.source):>12}"
-    room = width - INDENT - 2 - DEVICE_WIDTH - len(figures)
-    cells = max(room, 0)
+    cells = max(width - INDENT - 2 - DEVICE_WIDTH - len(figures), 0)
     bar = memory_bar(fill.taken, fill.whole, cells, full=full, empty=palette.track)
     mark = "·" if fill.mark is None else letter(fill.mark)
     left = [
         (f"   {mark} ", full),
         (clip(device.name, DEVICE_WIDTH), palette.text),
-        *(bar if room >= 4 else ()),
+        *(bar if cells >= 4 else ()),
     ]
     tone = palette.bad if fill.misfit else style_of(fill.source, palette)
     return spread(left, [(figures, tone)], width)
@@ -257,24 +224,19 @@ the split does not use shows what is taken now. The letter is the device's in th
     selected: reactive[int] = reactive(0, init=False)
     """Index of the selected peer."""
 
-    @dataclass
-    class FilterWanted(Message):
-        """The user wants to type a filter, or to have it removed."""
-
-        wanted: bool
-
     class Selected(Message):
         """Another peer is selected, or the one selected has changed."""
 
-    def __init__(self, service: PeerService, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, service: PeerService, clock: Callable[[], float], filter_bar: FilterBar
+    ) -> None:
         super().__init__()
         self._service = service
         self._clock = clock
+        self._filter = filter_bar
         self._blocks: list[PeerBlock] = []
         self._tops: list[int] = []
         self._pictures: dict[int, tuple[PeerBlock, list[Strip]]] = {}
-        self.filtered = False
-        """True if the filter hides some peers."""
         self._awaited = ""
 
     # --- drawing -------------------------------------------------------------------
@@ -322,7 +284,7 @@ the split does not use shows what is taken now. The letter is the device's in th
         return Style(bgcolor=self.background_colors[1].rich_color)
 
     def _nobody(self, width: int) -> Strip:
-        said = "no peer has these words" if self.filtered else "no peers known yet"
+        said = "no peer has these words" if self._filter.text else "no peers known yet"
         text = line([(said, self.palette.dim)], width)
         return text.apply_style(self._ground)
 
@@ -375,13 +337,13 @@ the split does not use shows what is taken now. The letter is the device's in th
         return both and self._blocks[at].n_rows > before[at].n_rows
 
     def _paint(self, index: int) -> None:
-        block, top = self._blocks[index], self._tops[index]
         held = self._pictures.get(index)
         now = self._drawn(index)
         if held is None or len(held[1]) != len(now):
-            self.refresh(Region(0, top, block.width, block.n_rows))
+            self.refresh(self._region(index))
             return
-        for row, (old, new) in enumerate(zip(held[1], now, strict=True), start=top):
+        pairs = enumerate(zip(held[1], now, strict=True), start=self._tops[index])
+        for row, (old, new) in pairs:
             if span := changed_span(old, new):
                 self.refresh(Region(span[0], row, span[1] - span[0], 1))
 
@@ -414,12 +376,13 @@ the split does not use shows what is taken now. The letter is the device's in th
         self.post_message(self.Selected())
 
     def _scroll_to_selected(self) -> None:
-        if self.selected < len(self._blocks) and isinstance(
-            self.parent, VerticalScroll
-        ):
-            block, top = self._blocks[self.selected], self._tops[self.selected]
-            region = Region(0, top, block.width, block.n_rows)
-            self.parent.scroll_to_region(region, animate=False)
+        frame = self.parent
+        if self.selected < len(self._blocks) and isinstance(frame, VerticalScroll):
+            frame.scroll_to_region(self._region(self.selected), animate=False)
+
+    def _region(self, index: int) -> Region:
+        block = self._blocks[index]
+        return Region(0, self._tops[index], block.width, block.n_rows)
 
     # --- what the user does --------------------------------------------------------
 
@@ -441,22 +404,19 @@ the split does not use shows what is taken now. The letter is the device's in th
             return None
         rtt = "" if peer.rtt_ms is None else f" {format_ms(peer.rtt_ms)}"
         names = ", ".join(device.id for device in peer.devices)
-        return Copyable(
-            f"peer {peer.name}",
-            f"{peer.name} {peer.role} {peer.state} {peer.transport}{rtt} "
-            f"{names} {peer.note}".rstrip(),
-        )
+        told = f"{peer.name} {peer.role} {peer.state} {peer.transport}{rtt} {names}"
+        return Copyable(f"peer {peer.name}", f"{told} {peer.note}".rstrip())
 
     def action_select(self, by: int) -> None:
         self.selected += by
 
     def action_filter(self) -> None:
-        self.post_message(self.FilterWanted(wanted=True))
+        self._filter.open()
 
     def action_unfilter(self) -> None:
-        if not self.filtered:
+        if not self._filter.text:
             raise SkipAction
-        self.post_message(self.FilterWanted(wanted=False))
+        self._filter.action_clear()
 
     def action_ask(self, verb: str) -> None:
         peer = () if verb == "add" else (self.peer,)
@@ -509,8 +469,8 @@ class PeersPane(VerticalScroll, can_focus=False):
     ) -> None:
         super().__init__(id=id, classes="pane")
         self.border_title = "Peers"
-        self.peer_list = PeerList(service, clock)
         self._filter_bar = FilterBar("words to keep", id="peers-filter")
+        self.peer_list = PeerList(service, clock, self._filter_bar)
         self._peers: tuple[Peer, ...] = ()
 
     def compose(self) -> ComposeResult:
@@ -522,39 +482,22 @@ class PeersPane(VerticalScroll, can_focus=False):
         self._list()
         self.peer_list.edit = edit
 
+    @on(FilterBar.Changed)
     def _list(self) -> None:
         words = self._filter_bar.text.casefold().split()
         shown = tuple(peer for peer in self._peers if has_words(peer, words))
-        self.peer_list.filtered = bool(words)
         self.peer_list.peers = shown
         note = f"{len(shown)} of {len(self._peers)}" if words else ""
         self._filter_bar.note = note
         retitle(self, f"Peers ── {note}" if note else "Peers")
 
-    @on(PeerList.FilterWanted)
-    def _filter_wanted(self, event: PeerList.FilterWanted) -> None:
-        event.stop()
-        if event.wanted:
-            self._filter_bar.open()
-        else:
-            self._filter_bar.action_clear()
-
-    @on(FilterBar.Changed)
-    def _filter_changed(self, event: FilterBar.Changed) -> None:
-        event.stop()
-        self._list()
-
     @on(FilterBar.Left)
-    def _filter_left(self, event: FilterBar.Left) -> None:
-        event.stop()
-        self.focus_default()
+    def focus_default(self) -> None:
+        self.peer_list.focus()
 
     def show_fallbacks(self, fallbacks: dict[str, str]) -> None:
         """Show what the cluster would go on with, by what it would lose."""
         self.peer_list.fallbacks = fallbacks
-
-    def focus_default(self) -> None:
-        self.peer_list.focus()
 
 
 def has_words(peer: Peer, words: Sequence[str]) -> bool:

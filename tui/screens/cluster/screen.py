@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+from collections.abc import Callable
+from typing import Any, ClassVar
 
-from textual import on
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Container
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from backends.state import ClusterState
+from backends.state import ClusterSnapshot, ClusterState, Link
+from backends.units import format_count
 from tui.actions.keymap import bindings
+from tui.api.services import PeerService
 from tui.app.console import console_of
 from tui.app.frame import (
     NARROW_BELOW,
@@ -21,6 +26,7 @@ from tui.app.frame import (
     ShowsEdit,
 )
 from tui.app.messages import LogWanted
+from tui.model.editor import PlanEditor
 from tui.model.facts import LiveFacts
 from tui.model.names import model_name
 from tui.model.peer_words import fallback_text
@@ -32,18 +38,6 @@ from tui.widgets.keys import with_keys
 from tui.widgets.strips import resubtitle
 from tui.widgets.throttle import Throttle
 from tui.widgets.waterfall import Waterfall
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual import events
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from backends.state import ClusterSnapshot, Link
-    from tui.api.services import PeerService
-    from tui.model.editor import PlanEditor
-
 
 DRAW_GAP_S = 1.0
 """Between two pictures: nobody reads twenty tokens that pass four times a second."""
@@ -88,8 +82,7 @@ class TokenPane(Container):
         self.waterfall.focus()
 
     @on(Waterfall.Changed)
-    def _badge(self, event: Waterfall.Changed) -> None:
-        event.stop()
+    def _badge(self) -> None:
         resubtitle(self, self.waterfall.chosen)
 
     def action_median(self) -> None:
@@ -125,12 +118,6 @@ _WHY_NOT = {
 }
 
 
-class Pane(Protocol):
-    """The interface of a pane to the screen."""
-
-    def focus_default(self) -> None: ...
-
-
 class ClusterScreen(ShowsEdit, ConsoleScreen):
     """Panes; where there is no room for all, the focused one takes the place."""
 
@@ -155,6 +142,8 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
         self.live = LivePane(editor, id="live")
         self.chat = ChatPane(id="chat", classes="pane")
         self.token = TokenPane(id="token")
+        self._top = Widget(self.peers, self.split, id="top")
+        self._low = Widget(self.chat, self.token, id="low")
         self._readiness: str | None = None
         self._front = {"top": "split", "low": "live"}
         self._n_devices = 2
@@ -162,9 +151,7 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
         self.set_reactive(ClusterScreen.zoomed, zoomed if zoomed in PANES else "")
 
     def compose_body(self) -> ComposeResult:
-        yield Widget(self.peers, self.split, id="top")
-        yield self.live
-        yield Widget(self.chat, self.token, id="low")
+        yield from (self._top, self.live, self._low)
 
     def on_mount(self) -> None:
         self._arrange()
@@ -180,7 +167,11 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
         )
         if snapshot.state != self._state:
             self._state = snapshot.state
-            self._state_changed(snapshot)
+            if self._focused_pane() not in PANES[2:]:
+                serves = snapshot.state is ClusterState.SERVING
+                self._front["low"] = "chat" if serves else "live"
+            self._arrange()
+            self.refresh_bindings()
 
     def show_edit(self) -> None:
         editor = self._editor
@@ -221,10 +212,10 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
             self.post_message(LogWanted(name))
 
     def action_provision(self) -> None:
-        names = {peer.name: peer for peer in self._editor.peers}
-        if (peer := names.get(self.live.peer_to_mend)) is not None:
-            work = self._peers.provision(peer)
-            console_of(self).open(work, group="peer provision", exclusive=False)
+        for peer in self._editor.peers:
+            if peer.name == self.live.peer_to_mend:
+                work = self._peers.provision(peer)
+                console_of(self).open(work, group="peer provision", exclusive=False)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "provision":
@@ -245,8 +236,7 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
 
     def leave_zoom(self) -> bool:
         """Show all panes again; False when they are."""
-        was_zoomed = bool(self.zoomed)
-        self.zoomed = ""
+        was_zoomed, self.zoomed = self.zooms, ""
         return was_zoomed
 
     @property
@@ -262,14 +252,6 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
         self.live.say_keys()
 
     # --- inside ------------------------------------------------------------------
-
-    @property
-    def _top(self) -> Widget:
-        return cast("Widget", self.peers.parent)
-
-    @property
-    def _low(self) -> Widget:
-        return cast("Widget", self.chat.parent)
 
     @property
     def _panes(self) -> tuple[str, ...]:
@@ -290,15 +272,8 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
         serves = self._state is ClusterState.SERVING
         return few and serves and not self.zoomed and self._focused_pane() != "live"
 
-    def _pane(self, name: str) -> Pane:
-        panes: dict[str, Pane] = {
-            "peers": self.peers,
-            "split": self.split,
-            "live": self.live,
-            "chat": self.chat,
-            "token": self.token,
-        }
-        return panes[name]
+    def _pane(self, name: str) -> Any:
+        return getattr(self, name)
 
     def _focused_pane(self) -> str:
         for node in self.focused.ancestors_with_self if self.focused else ():
@@ -326,7 +301,7 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
         self._divide_rows()
         shown = [name for name in self._panes if self._shows(name)]
         for name in PANES:
-            cast("Widget", self._pane(name)).display = name in shown
+            self._pane(name).display = name in shown
         self._top.display = bool({"peers", "split"} & set(shown))
         self._low.display = bool({"chat", "token"} & set(shown))
         self.set_class(bool(self.zoomed), "-zoomed")
@@ -358,37 +333,28 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
     def _hidden_note(self, n_hidden: int) -> str:
         if self.zoomed:
             return with_keys(self.app, ZOOMED)
-        panes = "pane" if n_hidden == 1 else "panes"
-        tab = with_keys(self.app, "{cluster.next_pane}")
         if not n_hidden:
             return ""
-        if self.size.width < NARROW_BELOW:
-            return f"+{n_hidden} {panes}: {tab}"
-        return f"{n_hidden} {panes} hidden: {tab}"
+        panes = format_count(n_hidden, "pane")
+        tab = with_keys(self.app, "{cluster.next_pane}")
+        narrow = self.size.width < NARROW_BELOW
+        return f"+{panes}: {tab}" if narrow else f"{panes} hidden: {tab}"
 
     def _show_readiness(self) -> None:
         """Tell the chat whether it can ask, or what is in the way."""
-        editor = self._editor
-        state = editor.snapshot.state if editor.snapshot else None
+        editor, snapshot = self._editor, self._editor.snapshot
+        state = snapshot.state if snapshot else None
         reason = _WHY_NOT[state] if state else "connecting…"
-        if state == ClusterState.IDLE and editor.plan is None:
+        if state is ClusterState.IDLE and editor.plan is None:
             reason = "nothing runs: {cluster.model} picks a model"
-        failure = editor.snapshot.failure if editor.snapshot else None
-        if failure is not None and failure.served:
+        if snapshot and snapshot.failure and snapshot.failure.served:
             reason = "nothing runs: the cluster broke"
-        ready = state == ClusterState.SERVING
+        ready = state is ClusterState.SERVING
         if reason != self._readiness:
             self._readiness = reason
             returning = editor.alive and state is not ClusterState.STOPPING
             said = "" if ready else reason
             self.chat.set_ready(ready, said, returning=returning)
-
-    def _state_changed(self, snapshot: ClusterSnapshot) -> None:
-        ready = snapshot.state == ClusterState.SERVING
-        if self._focused_pane() not in PANES[2:]:
-            self._front["low"] = "chat" if ready else "live"
-        self._arrange()
-        self.refresh_bindings()
 
 
 def _muted(editor: PlanEditor) -> frozenset[str]:

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.segment import Segment
+from rich.style import Style
+from textual import events
 from textual.actions import SkipAction
+from textual.binding import BindingType
 from textual.reactive import reactive
 from textual.strip import Strip
 
 from backends.split.layout import counts, devices, format_range
-from backends.state import LayerRange
+from backends.split.loads import DeviceLoad
+from backends.state import LayerRange, Split
 from tui.actions.keymap import bindings
 from tui.app.console import console_of
-from tui.model.edit import runs_now
+from tui.model.edit import Edit, runs_now
+from tui.model.editor import PlanEditor
 from tui.model.names import device_label, letter
 from tui.model.quantities import common_unit, in_unit, part_of
 from tui.widgets.keys import with_keys
 from tui.widgets.number_strip import NumberStrip
 from tui.widgets.sources import style_of, tick_of
 from tui.widgets.strips import Drawn, Part, clip, fitting, line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from rich.style import Style
-    from textual import events
-    from textual.binding import BindingType
-
-    from backends.split.loads import DeviceLoad
-    from backends.state import Share, Split
-    from tui.model.edit import Edit
-    from tui.model.editor import PlanEditor
-    from tui.widgets.palette import Palette
-
 
 REACH = 1
 """Columns beside a handle that still take hold of it."""
@@ -137,13 +129,16 @@ def span_width(n_layer: int, *, short: bool = False) -> int:
     return 2 * digits + 1 + (2 if short else len(" + output"))
 
 
-def total_of_available(edit: Edit, load: DeviceLoad) -> str:
-    """``15.0 of 55.0 GiB``; only the total where the device is unknown."""
-    available = edit.available.get(load.device)
-    if available is None:
-        unit = common_unit(load.total_bytes)
-        return f"{in_unit(load.total_bytes, unit)} {unit}"
-    return part_of(load.total_bytes, available)
+def _of_available(load: DeviceLoad, available_bytes: int | None) -> str:
+    if available_bytes is not None:
+        return part_of(load.total_bytes, available_bytes)
+    unit = common_unit(load.total_bytes)
+    return f"{in_unit(load.total_bytes, unit)} {unit}"
+
+
+def _fitted(texts: Iterable[str], span: tuple[int, int], style: Style) -> Part:
+    cells = span[1] - span[0]
+    return clip(fitting(texts, cells), cells), style
 
 
 HANDLE = "┃"
@@ -153,140 +148,6 @@ HATCH = "╱"
 GHOST = "┊"
 """A boundary of the split that runs."""
 EMPTY = "·"
-
-
-@dataclass(frozen=True)
-class BarPicture:
-    """One state of the bar."""
-
-    edit: Edit
-    geometry: BarGeometry
-    palette: Palette
-    picked: int
-    active: bool
-    """True if keys or a drag move the picked handle now."""
-    keys: tuple[str, str] = ("", "")
-    """The keys that apply and cancel a number."""
-    typed: str | None = None
-    """A layer count being typed, shown in place of the ranges."""
-    ghost: frozenset[int] = frozenset()
-    """Columns of the boundaries that run now, where they are elsewhere."""
-
-    def lines(self, height: int) -> list[Strip]:
-        n_bar = max(1, height - 2)
-        lines = [self.bar_line(row == (n_bar - 1) // 2) for row in range(n_bar)]
-        if height > 1:
-            lines.insert(0, self.name_line())
-        if height > 2:
-            typing = self.typed is not None
-            lines.append(self.typed_line() if typing else self.range_line())
-        return lines[:height]
-
-    def bar_line(self, with_letters: bool) -> Strip:
-        cells: list[Part] = []
-        for index, share in enumerate(self.edit.split.shares):
-            cells += self._segment(index, share, with_letters)
-            if index < len(self.geometry.positions):
-                cells.append((HANDLE, self._handle_style(index)))
-        return _merged(cells, self.geometry.width)
-
-    def name_line(self) -> Strip:
-        """Letter and name over each device's segment; the pick over its handle."""
-        parts: list[Part] = []
-        for index, share in enumerate(self.edit.split.shares):
-            start, end = self.geometry.span(index)
-            mark = self.edit.mark(share.device)
-            text = clip(fitting(_names(mark, share.device), end - start), end - start)
-            parts.append((text, self.palette.device(mark)))
-            if index < len(self.geometry.positions):
-                pick = PICKED if index == self.picked else " "
-                parts.append((pick, self._handle_style(index)))
-        return line(parts, self.geometry.width)
-
-    def range_line(self) -> Strip:
-        """Layers and bytes under each device's segment, and whether they fit."""
-        parts: list[Part] = []
-        for index, load in enumerate(self.edit.loads):
-            start, end = self.geometry.span(index)
-            parts.append(self._range(load, end - start))
-            if index < len(self.geometry.positions):
-                parts.append((" ", self.palette.dim))
-        return line(parts, self.geometry.width)
-
-    def typed_line(self) -> Strip:
-        """The layer count being typed, in place of the ranges."""
-        mark = self.edit.mark(self.edit.split.shares[self.picked].device)
-        plain, key, dim = self.palette.text, self.palette.key, self.palette.dim
-        typed = self.typed or ""
-        most = sum(self.edit.counts[self.picked : self.picked + 2])
-        too_many = int(typed or 0) > most
-        parts = [
-            (f"{letter(mark)} gets ", plain),
-            (f"{typed}▏", key),
-            (f" of {most} layers   ", self.palette.bad if too_many else plain),
-            (self.keys[0], key),
-            (" applies   ", dim),
-            (self.keys[1], key),
-            (" cancels", dim),
-        ]
-        return line(parts, self.geometry.width)
-
-    def _segment(self, index: int, share: Share, with_letter: bool) -> list[Part]:
-        start, end = self.geometry.span(index)
-        mark = self.edit.mark(share.device)
-        if not share.layers:
-            text = letter(mark) if with_letter else EMPTY
-            return [(text, self.palette.device(mark))] * (end - start)
-        fill, edge = self.palette.fill(mark), self.palette.edge(mark)
-        plain = (HATCH, edge) if share.device in self.edit.misfits else (" ", fill)
-        edges = self.geometry.layer_edges(index)
-        cells = [(LAYER_EDGE, edge) if x in edges else plain for x in range(start, end)]
-        for x in self.ghost & set(range(start, end)):
-            cells[x - start] = (GHOST, fill)
-        if with_letter and cells:
-            middle = (len(cells) - 1) // 2
-            middle -= start + middle in edges | self.ghost
-            cells[middle] = (letter(mark), fill)
-        return cells
-
-    def _range(self, load: DeviceLoad, width: int) -> Part:
-        misfit = load.device in self.edit.misfits
-        span = short_span(load, self.edit.model.n_layer)
-        size = total_of_available(self.edit, load)
-        # The tick is for what was checked, not for a prediction.
-        mark = tick_of(load.source)
-        texts = _bad_ranges(span, size) if misfit else _good_ranges(span, size, mark)
-        told = style_of(load.source, self.palette)
-        style = self.palette.bad if misfit else told
-        return clip(fitting(texts, width), width), style
-
-    def _handle_style(self, index: int) -> Style:
-        if index != self.picked:
-            return self.palette.dim
-        return self.palette.key if self.active else self.palette.handle
-
-
-def _names(mark: int, device: str) -> tuple[str, ...]:
-    own, label = letter(mark), device_label(device)
-    return f"{own} {label}", f"{own} {label.split()[0]}", own
-
-
-def _good_ranges(span: str, size: str, mark: str) -> tuple[str, ...]:
-    total = size.partition(" of ")[0]
-    return f"{span} · {size} {mark}", f"{span} · {total} {mark}", f"{span} {mark}", span
-
-
-def _bad_ranges(span: str, size: str) -> tuple[str, ...]:
-    total = size.partition(" of ")[0]
-    return f"{span} · {size} ✗", f"{span} · {total} ✗", f"{span} ✗", "✗"
-
-
-def _merged(cells: Iterable[Part], width: int) -> Strip:
-    segments = [
-        Segment("".join(text for text, _ in group), style)
-        for style, group in groupby(cells, key=lambda cell: cell[1])
-    ]
-    return Strip(segments).adjust_cell_length(width)
 
 
 class SplitBar(NumberStrip, can_focus=True):
@@ -377,32 +238,116 @@ device has. Nothing runs until you launch.
     def take_number(self, text: str) -> None:
         if self.edit is None:
             return
-        most = sum(self.edit.counts[self.picked : self.picked + 2])
+        most = self._most(self.edit)
         if int(text) > most:
             what = f"At most {most} layers here: set to {most}"
             console_of(self).tell(what, "warning")
         self._editor.give(self.picked, int(text))
         self.follow()
 
+    def _most(self, edit: Edit) -> int:
+        return sum(edit.counts[self.picked : self.picked + 2])
+
     # --- drawing ---------------------------------------------------------------
 
     def draw(self, width: int, height: int) -> list[Strip]:
         if self.edit is None or width < 1:
             return []
-        picture = BarPicture(
-            edit=self.edit,
-            geometry=self.geometry,
-            palette=self.palette,
-            picked=self.picked,
-            active=self.has_focus or self.dragging,
-            keys=(
-                with_keys(self.app, "{split.set:or}"),
-                with_keys(self.app, "{split.cancel}"),
+        edit, bar = self.edit, self.geometry
+        n_bar = max(1, height - 2)
+        lines = [self._bar(edit, bar, with_letters=False)] * n_bar
+        lines[(n_bar - 1) // 2] = self._bar(edit, bar, with_letters=True)
+        if height > 1:
+            lines.insert(0, self._names(edit, bar))
+        if height > 2:
+            typing = self.typed is not None
+            lines.append(self._entry(edit) if typing else self._ranges(edit, bar))
+        return lines[:height]
+
+    def _bar(self, edit: Edit, bar: BarGeometry, *, with_letters: bool) -> Strip:
+        ghost = self._ghost()
+        parts: list[Part] = []
+        for index, share in enumerate(edit.split.shares):
+            start, end = bar.span(index)
+            mark = edit.mark(share.device)
+            fill, edge = self.palette.fill(mark), self.palette.edge(mark)
+            if not share.layers:
+                text = letter(mark) if with_letters else EMPTY
+                parts.append((text * (end - start), self.palette.device(mark)))
+            else:
+                plain = (HATCH, edge) if share.device in edit.misfits else (" ", fill)
+                cells = [plain] * (end - start)
+                edges = bar.layer_edges(index)
+                for x in edges:
+                    cells[x - start] = (LAYER_EDGE, edge)
+                for x in ghost & set(range(start, end)):
+                    cells[x - start] = (GHOST, fill)
+                if with_letters and cells:
+                    middle = (len(cells) - 1) // 2
+                    middle -= start + middle in edges | ghost
+                    cells[middle] = (letter(mark), fill)
+                parts += cells
+            parts.append((HANDLE, self._handle_style(index)))
+        segments = [
+            Segment("".join(text for text, _ in group), style)
+            for style, group in groupby(parts[:-1], key=lambda cell: cell[1])
+        ]
+        return Strip(segments).adjust_cell_length(bar.width)
+
+    def _names(self, edit: Edit, bar: BarGeometry) -> Strip:
+        """Letter and name over each device's segment; the pick over its handle."""
+        parts: list[Part] = []
+        for index, share in enumerate(edit.split.shares):
+            mark, label = edit.mark(share.device), device_label(share.device)
+            own = letter(mark)
+            texts = f"{own} {label}", f"{own} {label.split()[0]}", own
+            parts.append(_fitted(texts, bar.span(index), self.palette.device(mark)))
+            pick = PICKED if index == self.picked else " "
+            parts.append((pick, self._handle_style(index)))
+        return line(parts[:-1], bar.width)
+
+    def _ranges(self, edit: Edit, bar: BarGeometry) -> Strip:
+        """Layers and bytes under each device's segment, and whether they fit."""
+        parts: list[Part] = []
+        for index, load in enumerate(edit.loads):
+            misfit = load.device in edit.misfits
+            span = short_span(load, edit.model.n_layer)
+            size = _of_available(load, edit.available.get(load.device))
+            total = size.partition(" of ")[0]
+            # The tick is for what was checked, not for a prediction.
+            mark = "✗" if misfit else tick_of(load.source)
+            texts = f"{span} · {size} {mark}", f"{span} · {total} {mark}"
+            least = f"{span} {mark}", mark if misfit else span
+            told = style_of(load.source, self.palette)
+            style = self.palette.bad if misfit else told
+            parts.append(_fitted((*texts, *least), bar.span(index), style))
+            parts.append((" ", self.palette.dim))
+        return line(parts[:-1], bar.width)
+
+    def _entry(self, edit: Edit) -> Strip:
+        """The layer count being typed, in place of the ranges."""
+        mark = edit.mark(edit.split.shares[self.picked].device)
+        plain, key, dim = self.palette.text, self.palette.key, self.palette.dim
+        typed, most = self.typed or "", self._most(edit)
+        parts = [
+            (f"{letter(mark)} gets ", plain),
+            (f"{typed}▏", key),
+            (
+                f" of {most} layers   ",
+                self.palette.bad if int(typed or 0) > most else plain,
             ),
-            typed=self.typed,
-            ghost=self._ghost(),
-        )
-        return picture.lines(height)
+            (with_keys(self.app, "{split.set:or}"), key),
+            (" applies   ", dim),
+            (with_keys(self.app, "{split.cancel}"), key),
+            (" cancels", dim),
+        ]
+        return line(parts, self.content_size.width)
+
+    def _handle_style(self, index: int) -> Style:
+        if index != self.picked:
+            return self.palette.dim
+        active = self.has_focus or self.dragging
+        return self.palette.key if active else self.palette.handle
 
     def _ghost(self) -> frozenset[int]:
         runs, edit = self.running, self.edit
@@ -453,6 +398,11 @@ device has. Nothing runs until you launch.
 
     def action_redo(self) -> None:
         self._step(self._editor.redo)
+
+    def _step(self, step: Callable[[], bool]) -> None:
+        if self.dragging or not step():
+            self.app.bell()
+        self.follow()
 
     def action_cancel(self) -> None:
         if self.dragging:
@@ -505,11 +455,6 @@ device has. Nothing runs until you launch.
             self._cancel_drag()
 
     # --- inside ---------------------------------------------------------------
-
-    def _step(self, step: Callable[[], bool]) -> None:
-        if self.dragging or not step():
-            self.app.bell()
-        self.follow()
 
     def _cancel_drag(self) -> None:
         self._release()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from rich.style import Style
+from textual.app import ComposeResult
 from textual.reactive import reactive
+from textual.strip import Strip
 from textual.widget import Widget
 
+from backends.split.loads import DeviceLoad
 from backends.units import format_bytes
 from tui.app.messages import Copyable
+from tui.model.edit import Edit
+from tui.model.editor import PlanEditor
 from tui.model.launch_settings import ctx_text, launch_command, unusual, up_command
 from tui.model.names import device_label, letter, model_name
 from tui.model.quantities import common_unit, in_unit
@@ -27,16 +33,6 @@ from tui.widgets.strips import (
     resubtitle,
     retitle,
 )
-
-if TYPE_CHECKING:
-    from rich.style import Style
-    from textual.app import ComposeResult
-    from textual.strip import Strip
-
-    from backends.split.loads import DeviceLoad
-    from tui.model.edit import Edit
-    from tui.model.editor import PlanEditor
-
 
 NAME_WIDTH_MAX = 16
 BAR_WIDTH_MIN = 5
@@ -82,10 +78,10 @@ class LoadTable(StripWidget):
 
     def _row(self, edit: Edit, load: DeviceLoad, unit: str, width: int) -> Strip:
         misfit = load.device in edit.misfits
-        tail: list[Part] = [self._verdict(load, misfit)]
         name, span, shown, sums, room = self._fitted(edit, load, unit, width)
         bar = self._bar(edit, load, room - 2)
-        return line([*name, span, *shown, *sums, *bar, *tail], width)
+        verdict = self._verdict(load, misfit)
+        return line([*name, span, *shown, *sums, *bar, verdict], width)
 
     def _fitted(
         self, edit: Edit, load: DeviceLoad, unit: str, width: int
@@ -137,37 +133,28 @@ class LoadTable(StripWidget):
 
     def _sums(self, edit: Edit, load: DeviceLoad, unit: str) -> list[Part]:
         available = edit.available.get(load.device)
-        total = in_unit(load.total_bytes, unit)
+        total, style = in_unit(load.total_bytes, unit), self._style(load)
         if available is None:
-            return [(f"{total:>5} {unit}", self._style(load))]
+            return [(f"{total:>5} {unit}", style)]
         whole_unit = common_unit(available)
         own = "" if unit == whole_unit else f" {unit}"
-        whole = in_unit(available, whole_unit)
-        return [
-            (f"{total:>5}{own}", self._style(load)),
-            (f" of {whole:>4} {whole_unit}", self.palette.dim),
-        ]
+        whole = f" of {in_unit(available, whole_unit):>4} {whole_unit}"
+        return [(f"{total:>5}{own}", style), (whole, self.palette.dim)]
 
     def _parts(self, load: DeviceLoad, unit: str) -> list[Part]:
-        weights, kv, compute = (
-            in_unit(value, unit)
-            for value in (load.weight_bytes, load.kv_bytes, load.compute_bytes)
-        )
-        text = (
-            f"{weights:>7} + {kv:>4} + {compute:>7} ="
-            if self.headed
-            else f"{weights:>5} + {kv:>4} KV + {compute:>4} ="
-        )
+        figures = load.weight_bytes, load.kv_bytes, load.compute_bytes
+        weights, kv, compute = (in_unit(figure, unit) for figure in figures)
+        text = f"{weights:>5} + {kv:>4} KV + {compute:>4} ="
+        if self.headed:
+            text = f"{weights:>7} + {kv:>4} + {compute:>7} ="
         return [(text, self._style(load))]
 
     def _bar(self, edit: Edit, load: DeviceLoad, width: int) -> list[Part]:
         available = edit.available.get(load.device)
         if available is None or width < BAR_WIDTH_MIN:
             return []
-        full = self.palette.device(edit.mark(load.device))
-        empty = self.palette.track
-        total = load.total_bytes
-        cells = memory_bar(total, available, width, full=full, empty=empty)
+        full, empty = self.palette.device(edit.mark(load.device)), self.palette.track
+        cells = memory_bar(load.total_bytes, available, width, full=full, empty=empty)
         return [("  ", self.palette.dim), *cells]
 
 
@@ -252,15 +239,10 @@ class SplitPane(Widget, can_focus=True):
         if edit is None or plan is None:
             return "Split"
         source = least_of(edit.loads)
-        kv = sum(load.kv_bytes for load in edit.loads)
+        kv = told(format_bytes(sum(load.kv_bytes for load in edit.loads)), source)
         weights = sum(load.weight_bytes for load in edit.loads)
-        figures = (
-            f"{edit.model.n_layer}+1 layers",
-            told(format_bytes(weights), source),
-            ctx_text(plan),
-            f"KV {told(format_bytes(kv), source)}",
-        )
-        rest = " · ".join(("", *figures))
+        size, n_layer = told(format_bytes(weights), source), edit.model.n_layer
+        rest = f" · {n_layer}+1 layers · {size} · {ctx_text(plan)} · KV {kv}"
         room = self.size.width - len("╭─ Split ──  ─╮") - len(rest)
         name = clip(model_name(plan.model), max(room, NAME_WIDTH_MIN)).rstrip()
         return f"Split ── {name}{rest}"

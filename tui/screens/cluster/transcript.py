@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from textual import on, work
+from rich.cells import cell_len
+from textual import events, on, work
+from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.reactive import reactive
+from textual.widget import Widget
 from textual.widgets import Static
+from textual.worker import Worker
 
+from backends.state import Answering, Conversation, Turn
 from backends.units import format_count
 from tui.model.names import model_name
-from tui.screens.cluster.answer import ChatAnswer, ChatQuestion, names_width, speaker_of
+from tui.screens.cluster.answer import ChatAnswer, ChatQuestion, speaker_of
 from tui.widgets.keys import with_keys
 from tui.widgets.safe_text import safe
 from tui.widgets.worker_reports import report_worker
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual import events
-    from textual.app import ComposeResult
-    from textual.widget import Widget
-    from textual.worker import Worker
-
-    from backends.state import Answering, Conversation, Turn
-
-    Key = tuple[str, int, int, float]
+Key = tuple[str, int, int, float]
 
 
 class ShownTurn(NamedTuple):
@@ -39,13 +34,6 @@ class ShownTurn(NamedTuple):
     key: Key
     question: ChatQuestion
     answer: ChatAnswer
-
-    @property
-    def widgets(self) -> tuple[Widget, Widget]:
-        return self.question, self.answer
-
-    def mark(self, chosen: bool) -> None:
-        self.question.chosen = self.answer.compared = chosen
 
 
 def key_of(turn: Turn) -> Key:
@@ -60,8 +48,8 @@ def speaker_in(turn: Turn, otherwise: str) -> str:
 
 def width_of(turns: Sequence[Turn], otherwise: str) -> int:
     """Cells for names, the same in all turns."""
-    speakers = {speaker_in(turn, otherwise) for turn in turns} | {otherwise}
-    return max(map(names_width, speakers))
+    speakers = {speaker_in(turn, otherwise) for turn in turns}
+    return max(map(cell_len, speakers | {otherwise, "you"})) + 2
 
 
 SHOWN_TURNS = 8
@@ -126,13 +114,8 @@ class ChatTranscript(VerticalScroll, can_focus=True):
     """Index of the question that asking again and editing are about; None: the last."""
     hint: reactive[str] = reactive("")
     """Shown while nothing has been said."""
-
-    @dataclass
-    class Unseen(Message):
-        """Rows came below what the user looks at; 0 when they are seen."""
-
-        transcript: ChatTranscript
-        rows: int
+    unseen: reactive[int] = reactive(0, repaint=False)
+    """Rows that came below what the user looks at."""
 
     class Chose(Message):
         """Another question is chosen, or none."""
@@ -179,21 +162,26 @@ class ChatTranscript(VerticalScroll, can_focus=True):
             if conversation.id != self._shown_of[0]:
                 self.chosen = None
             self._shown_of = conversation.id, width
-            self._begin_anew(max(0, len(turns) - SHOWN_TURNS))
+            self._drop(0)
+            self._first = max(0, len(turns) - SHOWN_TURNS)
         self._first = min(self._first, max(0, len(turns) - 1))
-        keys = [key_of(turn) for turn in turns]
-        kept = self._same(keys)
+        pairs = zip(self._shown, turns[self._first :], strict=False)
+        same = takewhile(lambda pair: pair[0].key == key_of(pair[1]), pairs)
+        kept = sum(1 for _ in same)
         self._drop(kept)
-        asked = len(turns) > self._first + kept
-        self._add(turns[self._first + kept :], keys[self._first + kept :])
-        if asked and self._shown:
-            self._drop_oldest()
+        new = [self._made(turn) for turn in turns[self._first + kept :]]
+        self._shown += new
+        if new:
+            self._turns.mount_all(_widgets(new))
+            surplus = max(0, len(self._shown) - SHOWN_TURNS)
+            self._drop(0, surplus)
+            self._first += surplus
         self._all = turns
         self._count_earlier()
         if turns:
             self._follow_answer()
             self._shown[-1].answer.show(turns[-1], answering)
-        if asked and not self._keeps_chosen():
+        if new and not self._keeps_chosen():
             self.follow()
 
     def _keeps_chosen(self) -> bool:
@@ -210,44 +198,17 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         """Name the speaker of answers whose model is not known."""
         self._speaker = speaker
 
-    def _begin_anew(self, first: int) -> None:
-        self._drop(0)
-        self._first = first
+    def _drop(self, first: int, end: int | None = None) -> None:
+        for widget in _widgets(self._shown[first:end]):
+            widget.remove()
+        del self._shown[first:end]
 
-    def _same(self, keys: list[Key]) -> int:
-        wanted = keys[self._first :]
-        pairs = zip(self._shown, wanted, strict=False)
-        return sum(1 for _ in takewhile(lambda pair: pair[0].key == pair[1], pairs))
-
-    def _drop(self, kept: int) -> None:
-        for shown in self._shown[kept:]:
-            shown.question.remove()
-            shown.answer.remove()
-        del self._shown[kept:]
-
-    def _add(self, turns: Sequence[Turn], keys: Sequence[Key]) -> None:
-        made = [self._made(*pair) for pair in zip(turns, keys, strict=True)]
-        self._shown += made
-        if made:
-            self._turns.mount_all(widget for one in made for widget in one.widgets)
-
-    def _made(self, turn: Turn, key: Key) -> ShownTurn:
+    def _made(self, turn: Turn) -> ShownTurn:
         width = self._shown_of[1]
-        speaker = speaker_in(turn, self._speaker)
         question = ChatQuestion(turn.asked, names_width=width)
-        answer = ChatAnswer(speaker, names_width=width)
+        answer = ChatAnswer(speaker_in(turn, self._speaker), names_width=width)
         answer.show(turn, None)
-        return ShownTurn(key, question, answer)
-
-    def _drop_oldest(self) -> None:
-        surplus = len(self._shown) - SHOWN_TURNS
-        if surplus <= 0:
-            return
-        for shown in self._shown[:surplus]:
-            shown.question.remove()
-            shown.answer.remove()
-        del self._shown[:surplus]
-        self._first += surplus
+        return ShownTurn(key_of(turn), question, answer)
 
     def _count_earlier(self) -> None:
         if self._first != self._told_earlier:
@@ -266,13 +227,10 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         self.release_anchor()
         self.following = False
         height, at = self._turns.size.height, self.scroll_y
-        made = [
-            self._made(turn, key_of(turn)) for turn in self._all[first : self._first]
-        ]
+        made = [self._made(turn) for turn in self._all[first : self._first]]
         self._shown[:0] = made
         self._first = first
-        widgets = [widget for one in made for widget in one.widgets]
-        await self._turns.mount_all(widgets, after=self._hint)
+        await self._turns.mount_all(_widgets(made), after=self._hint)
         for one in made:
             await one.answer.drawn_whole.wait()
         self._count_earlier()
@@ -292,11 +250,8 @@ class ChatTranscript(VerticalScroll, can_focus=True):
     def choose(self, by: int) -> None:
         """Choose the question before or the next; beyond the last, none."""
         last = len(self._all) - 1
-        if self.chosen is None:
-            self.chosen = last if by < 0 and last >= 0 else None
-        else:
-            chosen = max(0, self.chosen + by)
-            self.chosen = chosen if chosen <= last else None
+        chosen = max(0, (last + 1 if self.chosen is None else self.chosen) + by)
+        self.chosen = chosen if chosen <= last else None
 
     def watch_chosen(self, chosen: int | None) -> None:
         self._mark()
@@ -309,7 +264,7 @@ class ChatTranscript(VerticalScroll, can_focus=True):
 
     def _mark(self) -> None:
         for index, shown in enumerate(self._shown, start=self._first):
-            shown.mark(index == self.chosen)
+            shown.question.chosen = shown.answer.compared = index == self.chosen
 
     def _show_chosen(self) -> None:
         index = -1 if self.chosen is None else self.chosen - self._first
@@ -320,14 +275,11 @@ class ChatTranscript(VerticalScroll, can_focus=True):
 
     @on(ChatQuestion.Clicked)
     def _question_clicked(self, event: ChatQuestion.Clicked) -> None:
-        event.stop()
-        questions = [shown.question for shown in self._shown]
-        if event.question not in questions:
-            return
-        index = self._first + questions.index(event.question)
-        if index == self.chosen:
-            self.post_message(self.Edited())
-        self.chosen = index
+        for index, shown in enumerate(self._shown, start=self._first):
+            if shown.question is event.question:
+                if index == self.chosen:
+                    self.post_message(self.Edited())
+                self.chosen = index
 
     # --- scrolling --------------------------------------------------------------
 
@@ -369,14 +321,14 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         self._hint.update(Content(safe(hint)))
 
     @on(TurnColumn.Grew)
-    def _column_grew(self, event: TurnColumn.Grew) -> None:
-        event.stop()
-        self._count_unseen()
-
     def _count_unseen(self) -> None:
         grown = max(0, self._turns.size.height - self._seen_height)
-        self.post_message(self.Unseen(self, 0 if self.following else grown))
+        self.unseen = 0 if self.following else grown
 
     def on_click(self, event: events.Click) -> None:
         if event.widget is self._more:
             self.show_earlier()
+
+
+def _widgets(turns: Iterable[ShownTurn]) -> list[Widget]:
+    return [widget for turn in turns for widget in (turn.question, turn.answer)]
