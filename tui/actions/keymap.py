@@ -93,7 +93,6 @@ def action_of(action_id: str) -> Action:
 
 
 def is_action(action_id: str) -> bool:
-    """True if an action has that id."""
     return action_id in _by_id()
 
 
@@ -164,7 +163,6 @@ def _is_around(outer: str, inner: str) -> bool:
 
 
 def split_keys(keys: str) -> list[str]:
-    """The keys of a list with commas."""
     return [key.strip() for key in keys.split(",") if key.strip()]
 
 

@@ -227,7 +227,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
             await self.run_action(bound.binding.action, bound.node)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Our variables, for themes that do not define them."""
         return theming.variable_defaults(self.current_theme)
 
     def attempt(
@@ -258,7 +257,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self.attempt(opened(), group=group, exclusive=exclusive)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """The filters that every line passes on its way to the terminal."""
         return [*super().get_line_filters(), self._safe_lines, *self._ascii_lines]
 
     def copy_to_clipboard(self, text: str) -> None:
@@ -272,7 +270,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.attempt(kept, group="copy", exclusive=False)
 
     def copy(self, what: str, text: str) -> None:
-        """Copy text and say so."""
         self.copy_to_clipboard(text)
         self.tell(f"Copied {what}{self._kept_where}")
 
@@ -287,7 +284,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self.notify(text, severity=severity, timeout=TOAST_S[severity], markup=False)
 
     def report(self, failure: Failure, severity: Severity = "error") -> None:
-        """Say what failed and what to do."""
         self.tell(failure.sentence, severity)
 
     @on(Worker.StateChanged)
@@ -340,13 +336,11 @@ class ConsoleApp(App[None], inherit_bindings=False):
 
     @property
     def theme_names(self) -> list[str]:
-        """Every theme there is, ours first."""
         self._load_all_themes()
         own = [name for name in self.available_themes if name.startswith("dllm-")]
         return [*sorted(own), *sorted(set(self.available_themes) - set(own))]
 
     def follow_settings(self, config: Config) -> None:
-        """The settings have changed: theme and keys count at once."""
         if config.theme and config.theme != self.theme:
             self._use_theme(config.theme)
         if config.keys != self.user_keys:
@@ -409,7 +403,6 @@ class ClusterConsole(ConsoleApp):
         raise NotImplementedError
 
     def use_model(self, path: str) -> None:
-        """Edit a plan for a model, and show it."""
         raise NotImplementedError
 
     def set_lab(self, worker: str | None, lab: Lab | None) -> None:
@@ -417,20 +410,16 @@ class ClusterConsole(ConsoleApp):
         raise NotImplementedError
 
     def export_trace(self) -> None:
-        """Write the latest tokens as a Chrome trace."""
         raise NotImplementedError
 
     def show_setting(self, name: str) -> None:
-        """Open the settings at this one."""
         raise NotImplementedError
 
     def show_cluster(self, name: str) -> None:
-        """Work on another cluster."""
         raise NotImplementedError
 
 
 def console_of(node: DOMNode) -> ClusterConsole:
-    """The console that a widget is in."""
     return cast("ClusterConsole", node.app)
 
 

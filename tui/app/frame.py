@@ -285,7 +285,6 @@ class KeyBar(StripWidget):
         self._chips = chips
 
     def _fitting(self, width: int, narrow: bool) -> list[Chip]:
-        """The chips that fit, those that must be there in any case."""
         offered = (chip for chip in self._chips if chip.id not in self.muted)
         chips = [self._short(chip) if narrow else chip for chip in offered]
         if self.app.size.width < TINY_BELOW:
@@ -431,7 +430,6 @@ class ConsoleScreen(Screen[None]):
 
     @property
     def zooms(self) -> bool:
-        """True if one pane has the whole screen."""
         return self.maximized is not None
 
     def leave_zoom(self) -> bool:

@@ -158,7 +158,6 @@ async def asked(
 
 
 def _tell_wait(now: ChatDelta | Answering, told: str) -> str:
-    """Print the reason for a wait, once for each change."""
     text = f"{format_count(now.ahead, 'request')} ahead…" if now.ahead else ""
     if now.waiting:
         text = f"Waiting: {now.waiting}…"

@@ -174,7 +174,6 @@ class Group(click.Group):
             self.help = f"{self.help}\n\nWithout a command: {default}."
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
-        """Add a command, and give it the examples that are about it."""
         super().add_command(cmd, name)
         path = f"{self.path} {name or cmd.name}"
         own = [line for line in self.examples.splitlines() if f"{path} " in f"{line} "]
@@ -268,7 +267,6 @@ class Name(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Find the names that begin as typed."""
         return completing(self.source)(ctx, param, incomplete)
 
 
@@ -303,7 +301,6 @@ def _option(
 
 
 def is_given(name: str) -> bool:
-    """True if an option of the running command was typed and is no default."""
     source = click.get_current_context().get_parameter_source(name)
     return source is ParameterSource.COMMANDLINE
 
@@ -382,7 +379,6 @@ any_cluster_option = click.option(
 
 
 def console_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say how the console is drawn."""
     for option in reversed(_CONSOLE_OPTIONS):
         command = option(command)
     return command
@@ -465,7 +461,6 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def signals_kept() -> Iterator[None]:
-    """Restore the signal handlers afterwards."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield

@@ -76,7 +76,6 @@ def _found(source: str, context: click.Context) -> list[str]:
 
 
 def theme_names() -> list[str]:
-    """The names of the theme files, ours and the user's."""
     files = (f for d in theme_folders(user_paths()) for f in d.glob("*.toml"))
     return sorted(file.stem for file in files)
 

@@ -203,7 +203,6 @@ def _is_wanted(event: Event, oldest: datetime | None, cluster: str | None) -> bo
 
 
 def _show_events(found: Sequence[Event], *, evidence: bool) -> None:
-    """The line of each event, its advice, and its evidence if wanted."""
     for event in found:
         when = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         show(f"{when}  {sign(event.tone)} {event.sentence}")

@@ -33,7 +33,6 @@ def quieted(quiet: bool) -> Iterator[None]:
 
 
 def show(text: str = "", *, end: str = "\n") -> None:
-    """Print a result, on stdout."""
     _write(text, end=end)
 
 
@@ -75,7 +74,6 @@ def redraw(text: str) -> None:
 
 
 def redraw_screen(text: str) -> None:
-    """Print a result anew: on a terminal in place of the one before."""
     _write(text, before=CLEAR_SCREEN if sys.stdout.isatty() else "")
 
 
@@ -127,7 +125,6 @@ class Table(NamedTuple):
 
 
 def table_lines(columns: Sequence[Column], rows: Iterable[Any]) -> list[str]:
-    """Lines of a table with its header."""
     cells = [
         [column.title for column in columns],
         *([c.text(row) or EMPTY_CELL for c in columns] for row in rows),

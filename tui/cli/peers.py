@@ -169,7 +169,6 @@ async def _waits(client: ControllerClient, name: str, ssh: str | None) -> bool:
 
 
 async def _answered(client: ControllerClient, name: str, trusted: str | None) -> Peer:
-    """Answer all questions of a peer's connection, and return the peer."""
     while True:
         peer = await settled_peer(client, name)
         if peer.question is None:
@@ -199,7 +198,6 @@ async def settled_peer(client: ControllerClient, name: str) -> Peer:
 
 
 def _answer(question: PeerQuestion, trusted: str | None) -> PeerAnswer:
-    """The answer of the user, or the one from the command line."""
     host_key = question.kind is QuestionKind.HOST_KEY
     if host_key and trusted:
         if trusted != question.fingerprint:

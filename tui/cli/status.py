@@ -146,7 +146,6 @@ def _text(snapshot: ClusterSnapshot, *, alone: bool) -> str:
 
 
 def status_lines(snapshot: ClusterSnapshot, now: float) -> list[str]:
-    """The state of the cluster, one line for each part."""
     lines = [f"state    {snapshot.state.value}"]
     if snapshot.cluster != DEFAULT_CLUSTER:
         lines.insert(0, f"cluster  {snapshot.cluster}")
@@ -179,7 +178,6 @@ def _drained(snapshot: ClusterSnapshot, now: float) -> list[str]:
 
 
 def _requests(counts: RequestCounts | None) -> list[str]:
-    """The counts of requests, once there was one."""
     if counts is None or counts == RequestCounts():
         return []
     now = f"{counts.waiting} waiting · {counts.in_flight} in flight"
@@ -215,7 +213,6 @@ def _plan(snapshot: ClusterSnapshot) -> list[str]:
 
 
 def _draft(snapshot: ClusterSnapshot, plan: Plan) -> list[str]:
-    """The draft and its acceptance."""
     if plan.speculation is None and snapshot.draft_now is None:
         return []
     acceptance = snapshot.speed.acceptance

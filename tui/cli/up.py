@@ -151,7 +151,6 @@ PLAN_OPTIONS: tuple[tuple[Any, ...], ...] = (
 
 
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a plan: model, machines, split, settings of the server."""
     command = cluster_option(command)
     command = options(*PLAN_OPTIONS)(command)
     for option in (
@@ -173,7 +172,6 @@ class PlanCommand(Command):
         return super().parse_args(ctx, args[:end])
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Show them in the line of the usage."""
         return ["MODEL", "[OPTIONS]", "[-- LLAMA_SERVER_ARGS]"]
 
 

@@ -52,7 +52,6 @@ class NameList(RowList):
     """
 
     def move(self, by: int) -> None:
-        """Take another name."""
         super().move(by)
         self.action_choose()
 
@@ -204,7 +203,6 @@ nothing is installed there.
     # --- what becomes of it --------------------------------------------------------
 
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
-        """Show the state of the new peer."""
         self._peers = peers
         for peer in peers:
             if self._added and peer.name == self.follows:
@@ -305,7 +303,6 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(peer: Peer) -> Outcome:
-    """The sentence and the next steps for a peer just added."""
     state = _LIKE.get(peer.state, peer.state)
     choices = _CHOICES.get(state, ())
     note = note_text(peer)

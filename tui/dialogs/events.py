@@ -118,7 +118,6 @@ at the end; each has its evidence.
         self.set_interval(AGE_EVERY_S, self._list.redraw)
 
     def add(self, story: Iterable[Event]) -> None:
-        """More of the story."""
         known = {one.event.number for one in self._happenings if one.event}
         new = (event for event in story if event.number not in known)
         self._happenings += map(happening_of, new)
@@ -127,7 +126,6 @@ at the end; each has its evidence.
             self._show()
 
     def copyable(self) -> Copyable | None:
-        """The lines that are shown, as text."""
         lines = [
             f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(one.at))}  {one.text}"
             for one in self._list.rows
@@ -199,7 +197,6 @@ they were then. The log itself may have gone on since.
         self.dismiss(self._process)
 
     def copyable(self) -> Copyable | None:
-        """All of it as text."""
         return Copyable("the event", self._text().plain)
 
     def _text(self) -> Text:

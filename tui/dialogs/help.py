@@ -76,7 +76,6 @@ def _titled(text: str) -> tuple[str, str]:
 
 
 def _keys_of(screen: Screen[object]) -> list[tuple[str, str]]:
-    """The keys and their effect, one row per action."""
     rows: dict[tuple[DOMNode, str], tuple[list[str], Binding]] = {}
     for node, binding, _enabled, _tooltip in screen.active_bindings.values():
         if not binding.id and not binding.tooltip:

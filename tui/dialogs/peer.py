@@ -61,14 +61,12 @@ All that is known of one machine; it follows the machine while it is open.
         self._text.update(self._table())
 
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
-        """Show the peer's present state; if the peer is gone, keep the last one."""
         for peer in peers:
             if peer.name == self._peer.name and peer != self._peer:
                 self._peer = peer
                 self._text.update(self._table())
 
     def copyable(self) -> Copyable | None:
-        """All rows as text."""
         lines = [f"{label:{LABEL_WIDTH}}  {t}".rstrip() for label, t in self._rows()]
         return Copyable(f"what is known of {self._peer.name}", "\n".join(lines))
 

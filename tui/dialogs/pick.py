@@ -60,11 +60,9 @@ class PickDialog(Dialog[Result]):
             yield self.remark
 
     def search(self) -> None:
-        """Show the rows that match the typed text."""
         raise NotImplementedError
 
     def result_of(self, row: Any) -> Result:
-        """The result for a row that is taken."""
         raise NotImplementedError
 
     def on_mount(self) -> None:

@@ -43,7 +43,6 @@ class SamplingInput(Horizontal):
         yield self.input
 
     def check(self) -> str:
-        """The error in the text, empty if it is valid."""
         try:
             self.field.parse(self.input.value)
         except ValueError as error:

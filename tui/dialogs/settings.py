@@ -120,7 +120,6 @@ A value that is not allowed is refused, with what is.
 
     @property
     def selected(self) -> Setting | None:
-        """The setting under the cursor."""
         at = self._list.highlighted
         return self._shown[at] if at is not None and at < len(self._shown) else None
 
@@ -148,7 +147,6 @@ A value that is not allowed is refused, with what is.
 
     @on(OptionList.OptionHighlighted)
     def _show_selected(self) -> None:
-        """Show the setting's value, ready to be changed, and its allowed values."""
         setting = self.selected
         if self._value.has_focus:
             return
@@ -245,7 +243,6 @@ def with_all_keys(settings: Sequence[Setting]) -> list[Setting]:
 
 
 def value_text(setting: Setting) -> str:
-    """A value as the user types it."""
     value = setting.value
     if value is None:
         return ""

@@ -45,7 +45,6 @@ class Finding:
         self._peer_flows = peers
 
     async def find(self) -> None:
-        """Ask for a name, and run the entry of that name."""
         # Imported when needed, like all dialogs.
         from tui.dialogs.pick import FinderDialog
 
@@ -103,7 +102,6 @@ class Finding:
         self._app.open(self._go_and_do(action), group="find", exclusive=False)
 
     async def _go_and_do(self, action: Action) -> None:
-        """Run an action in its place; say so if it is not possible now."""
         mode, _, pane = PLACES[action.area].partition(".")
         if mode:
             await self._app.go_to(mode, pane)

@@ -40,7 +40,6 @@ class Happenings:
         self._dialog: EventsDialog | None = None
 
     def look(self) -> None:
-        """Read new events if the snapshot's number has grown."""
         newest = self._editor.snapshot.last_event if self._editor.snapshot else 0
         if self._seen is None or newest < self._seen:
             self._seen = newest
@@ -49,7 +48,6 @@ class Happenings:
             self._app.attempt(self._read(), group="story", exclusive=False)
 
     async def show(self) -> None:
-        """Show all events in a dialog that grows while it is open."""
         # Imported when needed, like all dialogs.
         from tui.dialogs.events import EventsDialog
 
@@ -80,7 +78,6 @@ class Happenings:
             self._tell(event)
 
     def _tell(self, event: Event) -> None:
-        """Show a toast for others' actions, and for events that no pane shows."""
         others = bool(event.by.program) and event.by.pid != os.getpid()
         is_slip = event.kind is EventKind.SETTINGS and event.tone is EventTone.WARNING
         if not others and event.kind not in NEWS and not is_slip:

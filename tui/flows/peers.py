@@ -72,7 +72,6 @@ class PeerFlows:
             await getattr(self, verb)(peer)
 
     async def open(self, peer: Peer) -> None:
-        """Answer a peer's question; if it has none, show its facts."""
         if peer.question is not None:
             await self.answer(peer)
             return
@@ -81,7 +80,6 @@ class PeerFlows:
         await self._app.push_screen_wait(PeerDialog(peer, self._app.clock))
 
     async def answer(self, peer: Peer) -> None:
-        """Put the question of a peer's connection to the user."""
         from tui.dialogs.question import question_dialog
 
         dialog = question_dialog(peer)
@@ -92,7 +90,6 @@ class PeerFlows:
             await self._cluster.answer_peer(peer.name, answer)
 
     async def data(self, peer: Peer) -> None:
-        """Ask how data are to go to a peer, and set that."""
         if peer.data is None:
             self._app.tell(
                 f"There is only one way to send data to {peer.name}", "warning"
@@ -111,7 +108,6 @@ class PeerFlows:
             self._app.tell(f"{said}: {EFFECTS['peers']}")
 
     async def remove(self, peer: Peer) -> None:
-        """Forget a peer, after asking."""
         if peer.transport == Transport.LOCAL:
             self._app.tell("This machine is always there", "warning")
             return
@@ -126,7 +122,6 @@ class PeerFlows:
     # --- work at a peer ---------------------------------------------------------------
 
     async def probe(self, peer: Peer) -> None:
-        """Look at a peer now."""
         if peer.transport == Transport.LOCAL:
             self._app.tell("This machine is probed all the time")
             return
@@ -152,7 +147,6 @@ class PeerFlows:
             await self._long(peer, self._copy(peer, plan.model), what)
 
     async def cancel(self, peer: Peer) -> None:
-        """Cancel the work at a peer."""
         if peer.work is None:
             self._app.tell(f"No task is running on {peer.name}")
             return
@@ -160,7 +154,6 @@ class PeerFlows:
         await self._cluster.cancel_work(peer.name)
 
     async def log(self, peer: Peer) -> None:
-        """Go to the log of a peer's process."""
         snapshot = self._editor.snapshot
         there = [
             process
@@ -222,7 +215,6 @@ class PeerFlows:
             await self._propose(plan, Lineup.of(plan).with_worker(name, own))
 
     async def lead(self, peer: Peer) -> None:
-        """Let a peer run llama-server, or this machine again."""
         async with self._changing_parts:
             plan = self._editor.plan
             if plan is None:
@@ -242,7 +234,6 @@ class PeerFlows:
             await self._propose(plan, Lineup.of(plan).led_by(name))
 
     async def _propose(self, plan: Plan, lineup: Lineup) -> None:
-        """Put a plan for other machines in the editor, the rest as it was."""
         able, missing = self._able(lineup)
         proposed = await self._cluster.propose(
             Ask(
@@ -303,7 +294,6 @@ class PeerFlows:
         self._app.tell(done)
 
     def _can_be_worked_at(self, peer: Peer, not_here: str) -> bool:
-        """True if the peer can take files now; else say why not."""
         if peer.transport == Transport.LOCAL:
             self._app.tell(not_here, "warning")
         elif peer.transport == Transport.BARE:

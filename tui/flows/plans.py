@@ -61,7 +61,6 @@ class PlanFlows:
             )
 
     def take_up(self, snapshot: ClusterSnapshot, plan: Plan | None) -> None:
-        """Recall the last plan if nothing runs and no plan was begun."""
         if plan and snapshot.plan is None and self._editor.plan is None:
             self._app.attempt(self.recall(plan), group="model")
 
@@ -81,7 +80,6 @@ class PlanFlows:
             self._editor.put(plan, model)
 
     async def pick_model(self) -> None:
-        """Ask for a model."""
         # Imported when needed: most starts of the console pick no model.
         from tui.screens.models.picker import ModelPicker
 
@@ -91,7 +89,6 @@ class PlanFlows:
             await self.choose(path)
 
     async def set_launch(self) -> None:
-        """Ask for the launch settings of the plan in the editor."""
         from tui.model.launch_form import LaunchForm
         from tui.screens.cluster.launch_dialog import LaunchDialog
 
@@ -106,7 +103,6 @@ class PlanFlows:
             self._editor.put(chosen, model)
 
     async def pick_cluster(self) -> None:
-        """Ask for another cluster, and go there."""
         from tui.dialogs.ask import clusters_dialog
 
         here = self._cluster.cluster
@@ -116,7 +112,6 @@ class PlanFlows:
             self._app.show_cluster(chosen)
 
     async def launch(self) -> None:
-        """Run the plan in the editor; ask first if that costs something."""
         plan, edit = self._editor.plan, self._editor.edit
         if plan is None:
             self._app.tell(PICK_FIRST, "warning")
@@ -136,7 +131,6 @@ class PlanFlows:
             self._editor.answered(plan)
 
     async def stop(self) -> None:
-        """Stop the cluster after a confirmation."""
         snapshot = self._editor.snapshot
         if snapshot is None or not self._editor.alive:
             self._app.tell("Nothing runs")
@@ -144,7 +138,6 @@ class PlanFlows:
             self._app.take(await self._cluster.stop())
 
     async def export_trace(self) -> None:
-        """Write the latest tokens as a Chrome trace, and name the file."""
         # Imported when needed: most sessions export nothing.
         from backends.link.figures import chrome_trace, why_no_link
         from backends.writing import write_new
@@ -170,7 +163,6 @@ class PlanFlows:
         self._app.tell(f"Wrote {file}: open it in Perfetto")
 
     def balance(self) -> None:
-        """Deal the layers out by memory."""
         edit = self._editor.edit
         if edit is None or not edit.devices:
             self._app.tell("There is no split to balance yet")
@@ -210,7 +202,6 @@ class PlanFlows:
             await self._cluster.shutdown()
 
     async def _let_go(self) -> None:
-        """End the controller if it is idle."""
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self._cluster.shutdown(only_if_idle=True)
@@ -263,7 +254,6 @@ def _whole_path(path: str) -> str:
 
 
 def _what_ends(snapshot: ClusterSnapshot) -> str:
-    """Describe the running cluster, so that the user sees what would end."""
     name = model_name(snapshot.plan.model) if snapshot.plan else "The cluster"
     where = f" at {snapshot.api_url}" if snapshot.api_url else ""
     active = snapshot.speed.requests_active

@@ -32,11 +32,9 @@ class SettingsFlow:
         return await asyncio.to_thread(self._file.read) if self._file else []
 
     async def value(self, name: str) -> Any:
-        """The value of a setting in the file; None if it has none."""
         return next((one.value for one in await self.all() if one.name == name), None)
 
     async def show(self, name: str = "") -> None:
-        """Show every setting, those of this name first, until the user is done."""
         from tui.dialogs.settings import SettingsDialog
 
         if self._file is None:

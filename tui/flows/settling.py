@@ -33,7 +33,6 @@ class Settling:
         self._timer: Timer | None = None
 
     def look(self) -> None:
-        """Check the plan in the editor if it is new."""
         plan = self._editor.unsettled
         if plan == self._plan:
             return
@@ -74,7 +73,6 @@ class Headers:
         self._asked: tuple[str, int] | None = None
 
     def look(self) -> None:
-        """Fetch the header of the edited model if the plan lacks it."""
         plan, snapshot = self._editor.plan, self._editor.snapshot
         if plan is None or snapshot is None or self._editor.model is not None:
             return

@@ -37,7 +37,6 @@ def happening_of(event: Event) -> Happening:
 
 
 def facts(happening: Happening) -> list[tuple[str, str]]:
-    """The known facts of an event, label and text."""
     event = happening.event
     zone = time.localtime(happening.at)
     rows = [("when", time.strftime("%Y-%m-%d %H:%M:%S %z", zone))]
@@ -69,7 +68,6 @@ def details(event: Event) -> list[str]:
 
 
 def age_text(seconds: float) -> str:
-    """``now``, ``40 s``, ``2 m``, ``3 h``, ``5 d``."""
     return since_text(seconds) or "now"
 
 
@@ -94,7 +92,6 @@ class ToastHistory:
         self._events: deque[Toast] = deque(maxlen=EVENTS_MAX)
 
     def add(self, at: float, text: str, severity: Severity) -> None:
-        """Keep one more."""
         self._events.append(Toast(at, text, severity))
 
     def __iter__(self) -> Iterator[Toast]:

@@ -73,7 +73,6 @@ class LaunchForm:
     """The directory of relative paths in the arguments."""
 
     def texts(self, settings: LaunchSettings) -> dict[str, str]:
-        """The text of each field for these settings."""
         server = settings.server
         return {
             "ctx_size": str(settings.ctx_size),
@@ -150,7 +149,6 @@ class LaunchForm:
         return FormReading(None if wrong else settings, wrong)
 
     def _check(self, settings: LaunchSettings, wrong: dict[str, str]) -> None:
-        """Find values that are readable but make no sense."""
         server, ctx_size = settings.server, settings.ctx_size
         checks: dict[str, Callable[[], None]] = {
             "ctx_size": lambda: check_context(ctx_size, self.model),

@@ -129,7 +129,6 @@ def with_threads_of(proposed: Plan, plan: Plan) -> Plan:
 
 
 def own_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
-    """Its CPU workers on this machine."""
     return tuple(worker for worker in plan.workers if is_own(worker))
 
 
@@ -151,7 +150,6 @@ def is_own(worker: WorkerSpec) -> bool:
 
 
 def up_command(plan: Plan) -> str:
-    """The command line that launches a plan without the console."""
     return shlex.join(["dllm-tui", "up", plan.model, *_options(plan)])
 
 
@@ -287,7 +285,6 @@ def auto_text(snapshot: ClusterSnapshot) -> str:
 
 
 def trials_text(snapshot: ClusterSnapshot) -> tuple[str, ...]:
-    """The measured speed of each draft."""
     now = snapshot.draft_now
     return tuple(map(_trial, now.trials)) if now else ()
 

@@ -77,7 +77,6 @@ def hint_of(peer: Peer) -> Hint | None:
 
 
 def role_word(peer: Peer) -> str:
-    """``head``, ``worker``, or ``–`` for neither."""
     return "–" if peer.role is PeerRole.IDLE else peer.role.value
 
 

@@ -57,7 +57,6 @@ def recall(path: Path) -> Remembered:
 
 
 def recall_if_whole(path: Path) -> tuple[Remembered, DllmError | None]:
-    """The memory, or an empty one and the error."""
     try:
         return recall(path), None
     except DllmError as error:

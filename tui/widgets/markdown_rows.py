@@ -127,7 +127,6 @@ class _Code(CodeBlock):
 
 
 def _folded(line: Strip, width: int, ground: Style) -> Iterator[Segment]:
-    """Rows of a line of code."""
     edge = Strip([Segment(" " * MARGIN)])
     before = ""
     for at in range(0, max(1, line.cell_length), width):

@@ -56,7 +56,6 @@ class Scale:
 
     @cached_property
     def grid(self) -> tuple[float, ...]:
-        """Every value an arrow key stops at."""
         values = [self.stops[0]]
         for (low, high), parts in zip(pairwise(self.stops), self.parts, strict=True):
             inner = (low + (high - low) * n / parts for n in range(1, parts))
@@ -182,7 +181,6 @@ class Slider(NumberStrip, can_focus=True):
 
     @property
     def thumb_x(self) -> int:
-        """Column of the thumb, from the left edge of the slider."""
         return LABEL_WIDTH + self._column(self.value)
 
     # --- drawing ---------------------------------------------------------------
@@ -335,7 +333,6 @@ class Slider(NumberStrip, can_focus=True):
 def _with_thumb(
     parts: list[tuple[list[str], Style]], thumb: int, style: Style
 ) -> list[Part]:
-    """The track's parts with the thumb in its column."""
     shown: list[Part] = []
     start = 0
     for cells, ground in parts:

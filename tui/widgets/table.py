@@ -24,7 +24,6 @@ class SortOrder(NamedTuple):
     reverse: bool = False
 
     def next(self, shown: Iterable[str]) -> SortOrder:
-        """Sorted by the next of the columns shown."""
         keys = list(shown)
         if not keys:
             return self
@@ -113,7 +112,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
         raise NotImplementedError
 
     def arranged(self) -> Sequence[Row]:
-        """The rows to list, in order."""
         raise NotImplementedError
 
     def key_of(self, row: Row) -> str:
@@ -138,7 +136,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
         return 0
 
     def tell(self) -> None:
-        """Tell which row the cursor is on."""
         raise NotImplementedError
 
     # --- what it shows --------------------------------------------------------
@@ -149,7 +146,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
 
     @property
     def pointed(self) -> Row | None:
-        """The row under the cursor."""
         shown = self.shown if self.row_count else []
         return shown[self.cursor_row] if self.cursor_row < len(shown) else None
 

@@ -192,7 +192,6 @@ coming.
         return line(parts, width)
 
     def _row(self, link: Link, width: int) -> Strip:
-        """One worker: its name, its bar, its numbers."""
         palette = self.palette
         name: Part = (clip(link.worker, NAME_CELLS - 1) + " ", palette.strong)
         tokens = self._tokens[link.worker]
@@ -208,7 +207,6 @@ coming.
         return line([*parts, (total, palette.strong)], width)
 
     def _recent(self, shown: Sequence[Link], width: int, room: int) -> list[Strip]:
-        """As many earlier tokens of each worker as there are rows for."""
         shown = [link for link in shown if self._tokens[link.worker]]
         each = (room - 1) // max(len(shown), 1)
         if each < 1 or not shown:

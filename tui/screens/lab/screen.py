@@ -174,7 +174,6 @@ speed without a draft under the same lab, once both were measured.
             self._blocks[self._current].latency.focus()
 
     def _show(self) -> None:
-        """Headings, presets, figures and plot."""
         plan = self._snapshot.plan if self._snapshot else None
         marks = device_marks(plan, self._marks())
         for link in self._links:
@@ -318,7 +317,6 @@ speed without a draft under the same lab, once both were measured.
 
 
 def command_of(worker: str, lab: Lab | None) -> str:
-    """The command line that puts a lab on a link."""
     if lab is None:
         return f"dllm-tui links reset {worker}"
     rate = f" --rate {lab.rate_mb_s:g}MB/s" if lab.rate_mb_s else ""

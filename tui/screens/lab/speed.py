@@ -70,7 +70,6 @@ class _Canvas:
             self.rows[third // 3][x] = (glyph or DOTS[third % 3], style)
 
     def text(self, row: int, at: int, text: str, style: Style) -> None:
-        """Text over whatever is there."""
         self.rows[row][at : at + len(text)] = [(letter, style) for letter in text]
 
     def _third(self, rate: float) -> int:

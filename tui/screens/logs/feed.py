@@ -58,7 +58,6 @@ class LogFeed:
 
     @property
     def is_behind(self) -> bool:
-        """True if the feed can read more of the log at once."""
         return self._pages_behind > 0
 
     def update(self, info: ProcessInfo) -> None:

@@ -200,7 +200,6 @@ class LogRows:
         return self._drop_pruned()
 
     def cut(self, changed: int) -> None:
-        """Drop the rows of the lines from ``changed`` on."""
         while self._rows and self._rows[-1].number >= changed:
             row = self._rows.pop()
             self.matching -= row.start == 0

@@ -148,7 +148,6 @@ The last 20 000 lines of one process, as it writes them.
 
     @property
     def standing(self) -> LogStanding:
-        """Counts for a status line."""
         unseen = 0 if self.following else self._buffer.end - self._seen_end
         return LogStanding(
             len(self._buffer), self._rows.matching, unseen, self.following
@@ -275,7 +274,6 @@ The last 20 000 lines of one process, as it writes them.
         return Strip(segments, cell_len(text.plain))
 
     def _coloured(self, number: int) -> Text:
-        """A whole line with its styles."""
         line = self._buffer[number]
         text = Text(line, no_wrap=True, end="")
         text.stylize(self.rich_style)

@@ -55,7 +55,6 @@ def axis_of(times_us: Iterable[float]) -> Axis:
 
 
 def spans_of(buckets: Buckets) -> list[tuple[float, float, int]]:
-    """Each bucket from where up to where, and how many."""
     return [(lower_edge_us(upper), upper, count) for upper, count in buckets]
 
 
@@ -181,7 +180,6 @@ class TrafficDetail(StripWidget):
         return [line(parts, width) for parts in heads]
 
     def _legend(self, row: TrafficRow, marks: list[Mark]) -> list[Part]:
-        """Sign, name and value of each time."""
         if not marks:
             said = NO_TIMES if row.figures.count else NO_CALLS
             return [(said, self.palette.dim)]
@@ -217,7 +215,6 @@ class TrafficDetail(StripWidget):
         ]
 
     def _scale(self, marks: list[Mark], axis: Axis, width: int) -> list[Strip]:
-        """The marks on their line, and under it the axis."""
         palette, room = self.palette, _room(width)
         parts: list[Part] = [(" " * GUTTER_CELLS, palette.dim)]
         at = 0

@@ -37,7 +37,6 @@ class TrafficRow(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Identifies the row while its figures change."""
         return f"{self.worker}\n{self.command}"
 
 
@@ -70,7 +69,6 @@ def _figure(
     from_width: int = 0,
     needs: Callable[[TrafficRow], bool] = lambda row: True,
 ) -> TableColumn[TrafficRow]:
-    """A column of numbers, titled by its key."""
     return TableColumn(
         key,
         key,
