@@ -28,7 +28,7 @@ from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.ask import LineDialog, confirm
 from tui.dialogs.dialog import Dialog
 from tui.dialogs.events import EventsDialog, EvidenceDialog
-from tui.dialogs.help import HelpDialog
+from tui.dialogs.help import HelpDialog, keys_of
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.pick import ChatsDialog, FinderDialog, ThemeDialog
 from tui.dialogs.question import HostKeyDialog, SecretDialog
@@ -134,7 +134,7 @@ async def helps(pilot: Pilot[None], dialog: Dialog[Any], name: str) -> None:
         await until(pilot, lambda: isinstance(app.screen, HelpDialog))
         assert isinstance(app.screen, HelpDialog)
         assert app.screen._about is dialog
-        told = [text for _, text in app.screen._rows()]
+        told = [text for _, text in keys_of(dialog)]
         assert set(own.values()) <= set(told), name
         assert "Run the split as it is shown" not in told, name
         await pilot.press(key)

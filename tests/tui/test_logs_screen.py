@@ -87,6 +87,8 @@ class LogCluster(ScriptedCluster):
 class Logs(ScreenStage):
     """The Logs screen on a scripted cluster."""
 
+    cluster: LogCluster
+
     def __init__(self, cluster: LogCluster, save_folder: Path | None = None) -> None:
         self.cluster = cluster
         self.logs = LogsScreen(cluster, poll_s=0.01, save_folder=save_folder)

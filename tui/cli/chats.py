@@ -79,11 +79,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     ("--temperature", click.FloatRange(0), "Temperature; 0 is greedy."),
     ("--seed", int, "Seed of the sampler."),
     ("--conversation", Name("chats"), "Continue this chat, or start one of that name."),
-    (
-        "--again",
-        click.IntRange(1),
-        "Ask this question again, or TEXT instead.",
-    ),
+    ("--again", click.IntRange(1), "Ask this question again, or TEXT instead."),
 )
 @cluster_option
 async def chat(
@@ -295,11 +291,7 @@ async def list_chats(client: ControllerClient) -> ChatListing:
     return await client.chats.listing()
 
 
-@chats.command(
-    "show",
-    watches=True,
-    shows=lambda conversation: [_markdown(conversation)],
-)
+@chats.command("show", watches=True, shows=lambda found: [_markdown(found)])
 @chat_argument
 async def show_chat(client: ControllerClient, chat: str) -> Conversation:
     """Print a chat: questions, answers, models and settings."""

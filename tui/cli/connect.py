@@ -9,12 +9,7 @@ import click
 
 from backends.client_config import CLIENTS, served
 from backends.errors import UsageError, did_you_mean
-from backends.gateway.keys import (
-    REQUESTS_AT_ONCE,
-    REQUESTS_PER_MINUTE,
-    Key,
-    KeyFile,
-)
+from backends.gateway.keys import REQUESTS_AT_ONCE, REQUESTS_PER_MINUTE, Key, KeyFile
 from backends.paths import user_paths
 from tui.cli.command import (
     Command,
@@ -57,10 +52,7 @@ CLIENT_LIST = Table(
     notes="API keys are never written to a file: clients read DLLM_API_KEY.",
 )
 @click.argument(
-    "client_name",
-    metavar="[CLIENT]",
-    required=False,
-    type=Name("programs"),
+    "client_name", metavar="[CLIENT]", required=False, type=Name("programs")
 )
 @options(
     ("--write", bool, "Write the client's settings file if there is none."),
@@ -116,20 +108,17 @@ def _tell(it: ServedApi, recipe: Recipe, written: Path | None) -> None:
 def _facts(
     client: str, it: ServedApi, recipe: Recipe, written: Path | None
 ) -> dict[str, Any]:
+    key = {recipe.key: None} if it.needs_key and recipe.key else {}
     return {
         "client": client,
         "url": it.url,
         "model": it.model,
         "file": str(recipe.file) if recipe.file else None,
         "text": recipe.text,
-        "variables": {**recipe.more, **_key_variable(it, recipe)},
+        "variables": {**recipe.more, **key},
         "use": recipe.use,
         "written": str(written) if written else None,
     }
-
-
-def _key_variable(it: ServedApi, recipe: Recipe) -> dict[str, None]:
-    return {recipe.key: None} if it.needs_key and recipe.key else {}
 
 
 # --- keys ----------------------------------------------------------------------------
@@ -140,6 +129,7 @@ dllm-tui keys add ci --per-minute 30 --at-once 2
 dllm-tui keys list
 dllm-tui keys remove laptop        takes effect immediately
 """
+LIMIT = click.IntRange(0)
 
 
 def _limit(most: int) -> str:
@@ -177,18 +167,8 @@ def keys() -> None:
 @keys.command("add", shows=lambda made: [made["key"]])
 @click.argument("name")
 @options(
-    (
-        "--per-minute",
-        click.IntRange(0),
-        "Requests a minute; 0 for no limit.",
-        REQUESTS_PER_MINUTE,
-    ),
-    (
-        "--at-once",
-        click.IntRange(0),
-        "Parallel requests; 0 for no limit.",
-        REQUESTS_AT_ONCE,
-    ),
+    ("--per-minute", LIMIT, "Requests a minute; 0 for no limit.", REQUESTS_PER_MINUTE),
+    ("--at-once", LIMIT, "Parallel requests; 0 for no limit.", REQUESTS_AT_ONCE),
 )
 def add_key(name: str, per_minute: int, at_once: int) -> dict[str, str]:
     """Create a key and print it, this once.
@@ -200,15 +180,15 @@ def add_key(name: str, per_minute: int, at_once: int) -> dict[str, str]:
     return {"name": name, "key": key}
 
 
-@keys.command("list", shows=KEYS, as_json=lambda found: _keys_json(found), watches=True)
-def list_keys() -> tuple[Key, ...]:
-    """List the keys and their limits; status counts their use."""
-    return tuple(_file().read())
-
-
 def _keys_json(found: tuple[Key, ...]) -> list[dict[str, Any]]:
     names = ("name", "created_at", "requests_per_minute", "requests_at_once")
     return [{name: getattr(key, name) for name in names} for key in found]
+
+
+@keys.command("list", shows=KEYS, as_json=_keys_json, watches=True)
+def list_keys() -> tuple[Key, ...]:
+    """List the keys and their limits; status counts their use."""
+    return tuple(_file().read())
 
 
 @keys.command("remove")

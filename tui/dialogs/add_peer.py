@@ -307,7 +307,12 @@ def outcome_of(peer: Peer) -> Outcome:
     choices = _CHOICES.get(state, ())
     note = note_text(peer)
     if state is PeerState.READY:
-        return Outcome(f"{peer.name} is ready{_what_it_has(peer)}.", "good", choices)
+        free = ", ".join(
+            f"{device.name} {format_bytes(device.usable_bytes)} free"
+            for device in peer.devices
+        )
+        has = f": {free}" if free else ""
+        return Outcome(f"{peer.name} is ready{has}.", "good", choices)
     if state in UNFIT:
         return Outcome(f"{peer.name} is reached. {note}", "busy", choices)
     if state is PeerState.ASKING:
@@ -316,11 +321,3 @@ def outcome_of(peer: Peer) -> Outcome:
         return Outcome(note or f"{peer.name} cannot be reached.", "wrong", choices)
     doing = peer.work.title if peer.work else f"Reaching {peer.name}"
     return Outcome(f"{doing}…", "busy")
-
-
-def _what_it_has(peer: Peer) -> str:
-    devices = ", ".join(
-        f"{device.name} {format_bytes(device.usable_bytes)} free"
-        for device in peer.devices
-    )
-    return f": {devices}" if devices else ""

@@ -16,7 +16,6 @@ from tui.dialogs.dialog import Dialog
 from tui.model.peer_facts import peer_rows
 from tui.widgets.palette import palette_from
 from tui.widgets.safe_text import safe_line
-from tui.widgets.strips import retitle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,10 +50,9 @@ All that is known of one machine; it follows the machine while it is open.
         self._text = Static(markup=False)
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as box:
-            retitle(box, f"Peer · {self._peer.name}")
-            keys = ("reading.copy", "copies"), ("dialog.cancel", "closes")
-            self.show_keys(box, *keys)
+        keys = ("reading.copy", "copies"), ("dialog.cancel", "closes")
+        title = f"Peer · {self._peer.name}"
+        with self.frame(title, *keys, box=VerticalScroll):
             yield self._text
 
     def on_mount(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
-from textual.containers import Vertical
 from textual.widgets import Input, OptionList, Static
 
 from backends.units import format_count
@@ -52,9 +51,7 @@ class PickDialog(Dialog[Result]):
         self.remark.display = False
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as box:
-            box.border_title = self.TITLE
-            self.show_keys(box, *self.HINTS)
+        with self.frame(self.TITLE, *self.HINTS):
             yield self.input
             yield self.rows
             yield self.remark
@@ -211,8 +208,13 @@ model goes on with the one that runs now.
 
     def search(self) -> None:
         words = self.input.value.lower().split()
+        names = (
+            (c, f"{c.title} {model_name(c.model)} {c.cluster}") for c in self._chats
+        )
+        self.rows.rows = tuple(
+            chat for chat, name in names if all(word in name.lower() for word in words)
+        )
         self.remark.display = True
-        self.rows.rows = tuple(chat for chat in self._chats if _contains(chat, words))
         text = format_count(len(self._chats), "chat")
         if words:
             text = f"{len(self.rows.rows)} of {text}"
@@ -220,11 +222,6 @@ model goes on with the one that runs now.
 
     def result_of(self, row: ChatBrief) -> str:
         return row.id
-
-
-def _contains(chat: ChatBrief, words: Sequence[str]) -> bool:
-    text = f"{chat.title} {model_name(chat.model)} {chat.cluster}".lower()
-    return all(word in text for word in words)
 
 
 # --- themes --------------------------------------------------------------------------
@@ -258,10 +255,8 @@ what was before comes back when it is not.
         self._before = current
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as box:
-            box.border_title = "Theme"
-            keys = ("choice.choose", "keeps"), ("dialog.cancel", "undoes")
-            self.show_keys(box, *keys)
+        keys = ("choice.choose", "keeps"), ("dialog.cancel", "undoes")
+        with self.frame("Theme", *keys):
             yield OptionList(*self._names, markup=False)
 
     def on_mount(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tui.actions.keymap import ACTING, NO_COMMANDS, PLACES
 from tui.actions.table import ACTIONS
+from tui.app.console import Flow
 from tui.app.messages import LogWanted
 from tui.model.finding import Entry
 from tui.model.names import model_name
@@ -21,26 +22,18 @@ if TYPE_CHECKING:
     from backends.config import Setting
     from backends.state import ModelFile, Peer
     from tui.actions.table import Action
-    from tui.api.services import ClusterService, PeerService
+    from tui.api.services import PeerService
     from tui.app.console import ClusterConsole
     from tui.flows.settings import SettingsFlow
-    from tui.model.editor import PlanEditor
 
 
-class Finding:
+class Finding(Flow):
     """Collects the entries, and goes to the chosen one."""
 
     def __init__(
-        self,
-        app: ClusterConsole,
-        cluster: ClusterService,
-        editor: PlanEditor,
-        settings: SettingsFlow,
-        peers: PeerService,
+        self, app: ClusterConsole, settings: SettingsFlow, peers: PeerService
     ) -> None:
-        self._app = app
-        self._cluster = cluster
-        self._editor = editor
+        super().__init__(app)
         self._settings = settings
         self._peer_flows = peers
 
@@ -48,7 +41,15 @@ class Finding:
         # Imported when needed, like all dialogs.
         from tui.dialogs.pick import FinderDialog
 
-        dialog = FinderDialog([*self._at_once()])
+        dialog = FinderDialog(
+            [
+                *self._actions(),
+                *self._peers(),
+                *self._logs(),
+                *self._clusters(),
+                *self._themes(),
+            ]
+        )
 
         async def add_models() -> None:
             dialog.add([*self._models((await self._cluster.catalogue()).models)])
@@ -61,13 +62,6 @@ class Finding:
         chosen = await self._app.push_screen_wait(dialog)
         if chosen is not None:
             chosen.run()
-
-    def _at_once(self) -> Iterator[Entry]:
-        yield from self._actions()
-        yield from self._peers()
-        yield from self._logs()
-        yield from self._clusters()
-        yield from self._themes()
 
     # --- actions -------------------------------------------------------------------
 
@@ -148,12 +142,9 @@ class Finding:
             yield Entry(
                 "log",
                 process.name,
-                partial(self._open_log, process.name),
+                partial(self._app.post_message, LogWanted(process.name)),
                 detail=f"the log of {process.name} on {process.peer}",
             )
-
-    def _open_log(self, process: str) -> None:
-        self._app.post_message(LogWanted(process))
 
     def _clusters(self) -> Iterator[Entry]:
         snapshot = self._editor.snapshot

@@ -237,7 +237,7 @@ class PlanEditor:
             devices=self._devices_of(plan),
             marks=marks_for(self.marks, plan.split),
             measured=self._measured(plan),
-            told=self._told_for(plan),
+            told=self._told.get(_way(plan), ()),
             ours=self._ours(),
             note=self._unanswered[1] if plan == self._unanswered[0] else "",
         )
@@ -313,15 +313,11 @@ class PlanEditor:
             told = EngineFigures(
                 split=plan.split, ctx_size=plan.ctx_size, memory=memory.devices
             )
-            before = self._told_for(plan)
-            self._told.pop(_way(plan), None)
+            before = self._told.pop(_way(plan), ())
             self._told[_way(plan)] = (*before[-TOLD_MAX + 1 :], told)
-            while len(self._told) > WAYS_MAX:
+            if len(self._told) > WAYS_MAX:
                 del self._told[next(iter(self._told))]
         self.changed()
-
-    def _told_for(self, plan: Plan) -> tuple[EngineFigures, ...]:
-        return self._told.get(_way(plan), ())
 
     # --- plans sent ---------------------------------------------------------------
 

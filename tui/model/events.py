@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from backends.state import DEFAULT_CLUSTER, EventTone
 from tui.model.peer_words import since_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from backends.state import Event
 
 
-_SIGNS = {EventTone.INFORMATION: "·", EventTone.WARNING: "!", EventTone.ERROR: "✗"}
+SIGNS = {EventTone.INFORMATION: "·", EventTone.WARNING: "!", EventTone.ERROR: "✗"}
 
 
 class Happening(NamedTuple):
@@ -54,11 +51,6 @@ def facts(happening: Happening) -> list[tuple[str, str]]:
     return [(label, fact) for label, fact in rows if fact]
 
 
-def sign(tone: EventTone) -> str:
-    """One character that says how bad it is."""
-    return _SIGNS[tone]
-
-
 def details(event: Event) -> list[str]:
     """The details of an event beside its sentence: actor, cluster, hint."""
     where = f"cluster {event.cluster}" if event.cluster not in ("", "default") else ""
@@ -71,7 +63,8 @@ def age_text(seconds: float) -> str:
     return since_text(seconds) or "now"
 
 
-EVENTS_MAX = 200
+TOASTS_MAX = 200
+"""Toasts of this console that are remembered."""
 
 Severity = Literal["information", "warning", "error"]
 
@@ -83,19 +76,3 @@ class Toast(NamedTuple):
     """Unix seconds."""
     text: str
     severity: Severity
-
-
-class ToastHistory:
-    """The last toasts, oldest first."""
-
-    def __init__(self) -> None:
-        self._events: deque[Toast] = deque(maxlen=EVENTS_MAX)
-
-    def add(self, at: float, text: str, severity: Severity) -> None:
-        self._events.append(Toast(at, text, severity))
-
-    def __iter__(self) -> Iterator[Toast]:
-        return iter(self._events)
-
-    def __len__(self) -> int:
-        return len(self._events)

@@ -27,7 +27,7 @@ from tui.model.names import model_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from backends.state import ClusterSnapshot, DraftTrial, WorkerSpec
+    from backends.state import ClusterSnapshot, WorkerSpec
 
 
 USUAL = ServerSettings()
@@ -259,19 +259,14 @@ def draft_text(plan: Plan) -> str:
 
 
 def _threads(count: int | None) -> str:
-    if count is None:
-        return "threads automatic"
-    return format_count(count, "thread")
+    return "threads automatic" if count is None else format_count(count, "thread")
 
 
 def launch_command(snapshot: ClusterSnapshot | None) -> str:
     """The command line of the llama-server that runs; empty for none."""
-    # Imported when needed: a start of the console does not copy.
-    from shlex import join
-
     for process in snapshot.processes if snapshot else ():
         if process.role is ProcessRole.SERVER and process.argv:
-            return join(process.argv)
+            return shlex.join(process.argv)
     return ""
 
 
@@ -285,14 +280,12 @@ def auto_text(snapshot: ClusterSnapshot) -> str:
 
 
 def trials_text(snapshot: ClusterSnapshot) -> tuple[str, ...]:
-    now = snapshot.draft_now
-    return tuple(map(_trial, now.trials)) if now else ()
-
-
-def _trial(trial: DraftTrial) -> str:
-    rate = format_speed(trial.tok_per_s)
-    times = "" if trial.speedup is None else f" ({format_factor(trial.speedup)})"
-    return f"{draft_name(trial.draft, trial.draft_max)}: {rate}{times}"
+    texts = []
+    for trial in snapshot.draft_now.trials if snapshot.draft_now else ():
+        rate = format_speed(trial.tok_per_s)
+        times = "" if trial.speedup is None else f" ({format_factor(trial.speedup)})"
+        texts.append(f"{draft_name(trial.draft, trial.draft_max)}: {rate}{times}")
+    return tuple(texts)
 
 
 def draft_name(draft: str, draft_max: int) -> str:

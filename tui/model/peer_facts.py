@@ -91,7 +91,9 @@ def _facts(facts: PeerFacts, now: float) -> Iterator[Row]:
     if not facts.cores:
         yield "helper", "not installed yet: nothing more is known"
         return
-    yield "processor", _cores(facts)
+    cores, fast = format_count(facts.cores, "core"), facts.performance_cores
+    some_fast = 0 < fast < facts.cores
+    yield "processor", f"{cores}, {fast} of them fast" if some_fast else cores
     memory = format_bytes(facts.memory_bytes)
     yield "memory", f"{format_bytes(facts.memory_free_bytes)} of {memory} free"
     yield "disk", f"{format_bytes(facts.disk_free_bytes)} free"
@@ -99,18 +101,15 @@ def _facts(facts: PeerFacts, now: float) -> Iterator[Row]:
         yield "" if index else "engines", _engine(engine)
     if not facts.engines:
         yield "engines", "none"
-    yield "helper", _helper(facts)
+    helper = f"dllm-relay {facts.relay_version} in {facts.relay_path}"
+    yield "helper", helper if facts.relay_version else "none"
     tools = " · ".join(filter(None, (facts.compiler, facts.cmake)))
     yield "compiler", tools or "none"
     yield from _models(facts)
     yield from _link(facts)
-    yield "probed", f"{_ago(now - facts.at)}, in {format_seconds(facts.seconds)}"
-
-
-def _cores(facts: PeerFacts) -> str:
-    cores = format_count(facts.cores, "core")
-    fast = facts.performance_cores
-    return f"{cores}, {fast} of them fast" if 0 < fast < facts.cores else cores
+    age = since_text(now - facts.at)
+    probed = f"{age} ago" if age else "just now"
+    yield "probed", f"{probed}, in {format_seconds(facts.seconds)}"
 
 
 def _engine(engine: EngineInfo) -> str:
@@ -119,18 +118,10 @@ def _engine(engine: EngineInfo) -> str:
     return f"{version} · RPC {engine.rpc_protocol or '?'} in {engine.directory}{ours}"
 
 
-def _helper(facts: PeerFacts) -> str:
-    if not facts.relay_version:
-        return "none"
-    return f"dllm-relay {facts.relay_version} in {facts.relay_path}"
-
-
 def _models(facts: PeerFacts) -> Iterator[Row]:
     for index, model in enumerate(facts.models[:MODELS_SHOWN]):
-        yield (
-            "" if index else "models",
-            f"{format_bytes(model.size_bytes):>9}  {model.path}",
-        )
+        size = f"{format_bytes(model.size_bytes):>9}"
+        yield "" if index else "models", f"{size}  {model.path}"
     if not facts.models:
         yield "models", "none"
     more = len(facts.models) - MODELS_SHOWN
@@ -149,8 +140,3 @@ def _link(facts: PeerFacts) -> Iterator[Row]:
         yield "clock", f"{format_seconds(abs(offset))} {side} ours"
     else:
         yield "clock", f"as ours ({format_offset(offset)})"
-
-
-def _ago(seconds: float) -> str:
-    text = since_text(seconds)
-    return f"{text} ago" if text else "just now"

@@ -153,15 +153,15 @@ class _Blocks(Markdown):
 
     @classmethod
     def of(cls, tokens: list[Token]) -> _Blocks:
-        made = copy(_no_blocks())
+        # A copy, for each made anew would make a parser of its own.
+        made = copy(cls._empty())
         made.parsed = tokens
         return made
 
-
-@cache
-def _no_blocks() -> _Blocks:
-    # All others copy this one: each made anew would make a parser of its own.
-    return _Blocks("")
+    @classmethod
+    @cache
+    def _empty(cls) -> _Blocks:
+        return cls("")
 
 
 class MarkdownRows:

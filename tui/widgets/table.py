@@ -181,18 +181,15 @@ class SortableTable(DataTable[Text], Generic[Row]):
         self._shown = {self.key_of(row): row for row in wanted}
         if not self._layout:
             return
-        self._put_rows(wanted)
-        if [row.key.value for row in self.ordered_rows] != list(self._shown):
-            self._sort_rows()
-        self._point_at(pointed, scroll=not looks_away)
-        self.tell()
-
-    def _put_rows(self, wanted: Sequence[Row]) -> None:
         for key in [key.value or "" for key in self.rows]:
             if key not in self._shown:
                 self.remove_row(key)
         for row in wanted:
             self._put_row(row)
+        if [row.key.value for row in self.ordered_rows] != list(self._shown):
+            self._sort_rows()
+        self._point_at(pointed, scroll=not looks_away)
+        self.tell()
 
     def _put_row(self, row: Row) -> None:
         key = self.key_of(row)

@@ -211,14 +211,11 @@ class LogRows:
         self._end = min(first + n_lines, self._buffer.end)
         for number in range(first, self._end):
             line = self._buffer[number]
-            if self._keeps(line):
+            found = self.filter is None or self.filter.matches(line)
+            if found and self.level.admits(line):
                 self._add_line(number, line)
         self._drop_pruned()
         return self._end < self._buffer.end
-
-    def _keeps(self, line: str) -> bool:
-        found = self.filter is None or self.filter.matches(line)
-        return found and self.level.admits(line)
 
     def _add_line(self, number: int, line: str) -> None:
         self.matching += 1

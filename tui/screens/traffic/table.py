@@ -122,22 +122,15 @@ def arrange_rows(
     rows: Sequence[TrafficRow], query: str, order: SortOrder
 ) -> list[TrafficRow]:
     words = query.lower().split()
-    kept = [row for row in rows if all(word in _haystack(row) for word in words)]
+    named = ((row, f"{row.worker} {row.command}".lower()) for row in rows)
+    kept = [row for row, name in named if all(word in name for word in words)]
     column = next(column for column in COLUMNS if column.key == order.column)
     if column.key == "worker":
-        return _by_worker(kept, reverse=order.reverse)
+        names = list(dict.fromkeys(row.worker for row in kept))
+        return sorted(kept, key=lambda r: names.index(r.worker), reverse=order.reverse)
     if column.key == "command":
         return sorted(kept, key=lambda row: row.command, reverse=order.reverse)
     return sorted(kept, key=column.order, reverse=largest_first(order))
-
-
-def _by_worker(rows: list[TrafficRow], *, reverse: bool) -> list[TrafficRow]:
-    names = list(dict.fromkeys(row.worker for row in rows))
-    return sorted(rows, key=lambda row: names.index(row.worker), reverse=reverse)
-
-
-def _haystack(row: TrafficRow) -> str:
-    return f"{row.worker} {row.command}".lower()
 
 
 def cell_text(row: TrafficRow, column: TableColumn[TrafficRow], width: int) -> Text:
