@@ -5,6 +5,12 @@ Every screen and dialog in one dark theme; one screen in every other theme and s
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from tui.app.app import DllmApp
+
+MakeApp = Callable[..., DllmApp]
+Compare = Callable[..., bool]
 SIZES = [(80, 24), (120, 36)]
 EVERY_SIZE = [(60, 18), *SIZES, (160, 48)]
 
