@@ -196,8 +196,8 @@ async def test_a_seed_of_the_command_line_is_kept(make_app: MakeApp) -> None:
 
 
 async def test_the_end_of_a_drag_is_told_always(started: Started) -> None:
-    async with started(serving(), wait=False) as (pilot, app, cluster):
-        screen = LabScreen(cluster)
+    async with started(serving(), wait=False) as (pilot, app, _):
+        screen = LabScreen()
         told: list[Lab | None] = []
         await app.push_screen(screen)
         screen.show_snapshot(serving())

@@ -15,7 +15,7 @@ from tests.tui.peering import asks, on_peers, question
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.question import HostKeyDialog, QuestionDialog, SecretDialog
-from tui.model.peer_facts import peer_rows
+from tui.model.peer_words import peer_rows
 
 
 async def test_a_host_key_is_shown_and_trusted(started: Started) -> None:

@@ -55,11 +55,11 @@ def _screen(app: DllmApp, mode: str) -> ConsoleScreen:
     if mode == "traffic":
         from tui.screens.traffic.screen import TrafficScreen
 
-        return TrafficScreen(app.cluster)
+        return TrafficScreen()
     if mode == "lab":
         from tui.screens.lab.screen import LabScreen
 
-        return LabScreen(app.cluster, lambda: app.editor.marks)
+        return LabScreen(lambda: app.editor.marks)
     if mode == "logs":
         from tui.screens.logs.screen import LogsScreen
 

@@ -25,7 +25,7 @@ from backends.units import format_count, format_seconds, format_speed
 from tui.cli.command import Command, Group, Name, cluster_option, options, prompting
 from tui.cli.output import Column, Table, say, show, shower, unseen
 from tui.model.names import model_name
-from tui.model.peer_words import since_text
+from tui.model.peer_words import age_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -252,7 +252,7 @@ def _kept_text(listing: ChatListing) -> list[str]:
 
 
 def _state_text(brief: ChatBrief) -> str:
-    age = since_text(time.time() - brief.changed_at) or "now"
+    age = age_text(time.time() - brief.changed_at)
     return f"{age}, answering" if brief.answering else age
 
 

@@ -21,7 +21,7 @@ from tui.cli.command import (
 )
 from tui.cli.output import Column, Table, emit_json, say, show
 from tui.cli.status import current_snapshot
-from tui.model.peer_words import since_text
+from tui.model.peer_words import age_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,14 +136,10 @@ def _limit(most: int) -> str:
     return str(most) if most else "no limit"
 
 
-def _age(key: Key) -> str:
-    return since_text(time.time() - key.created_at) or "now"
-
-
 KEYS = Table(
     columns=[
         Column("NAME", lambda key: key.name),
-        Column("AGE", _age),
+        Column("AGE", lambda key: age_text(time.time() - key.created_at)),
         Column("PER MINUTE", lambda key: _limit(key.requests_per_minute), right=True),
         Column("AT ONCE", lambda key: _limit(key.requests_at_once), right=True),
     ],

@@ -17,7 +17,7 @@ from backends.units import format_bytes, format_ms
 from tui.cli.command import Group, Name, options, prompting, refuse_with
 from tui.cli.output import Column, Table, say
 from tui.cli.progress import ProgressLine, ticking
-from tui.model.peer_facts import peer_rows
+from tui.model.peer_words import peer_rows
 from tui.widgets.safe_text import safe, safe_line
 
 if TYPE_CHECKING:

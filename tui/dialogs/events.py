@@ -14,7 +14,8 @@ from backends.state import EventTone
 from tui.actions.keymap import bindings
 from tui.app.messages import Copyable, LogWanted
 from tui.dialogs.dialog import Dialog
-from tui.model.events import SIGNS, Happening, age_text, facts, happening_of
+from tui.model.events import SIGNS, Happening, facts, happening_of
+from tui.model.peer_words import age_text
 from tui.widgets.inputs import FilterBar
 from tui.widgets.palette import palette_from
 from tui.widgets.row_list import RowList

@@ -13,7 +13,7 @@ from tui.actions.keymap import bindings
 from tui.app.frame import ShowsPeers
 from tui.app.messages import Copyable
 from tui.dialogs.dialog import Dialog
-from tui.model.peer_facts import peer_rows
+from tui.model.peer_words import peer_rows
 from tui.widgets.palette import palette_from
 from tui.widgets.safe_text import safe_line
 

@@ -12,7 +12,7 @@ from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog, Result
 from tui.model.finding import Entry, found, near
 from tui.model.names import model_name
-from tui.model.peer_words import since_text
+from tui.model.peer_words import age_text
 from tui.widgets.inputs import LineInput
 from tui.widgets.row_list import RowList
 from tui.widgets.strips import Part, clip, spread
@@ -174,7 +174,7 @@ class ChatRows(RowList):
         elsewhere = row.cluster != self._cluster
         about = model_name(row.model) + (f" @{row.cluster}" if elsewhere else "")
         model = "" if width < NARROW_BELOW else clip(about, MODEL_CELLS)
-        age = since_text(self._now - row.changed_at) or "now"
+        age = age_text(self._now - row.changed_at)
         facts = f" {row.turns:>4} asked {age:>{FACTS_CELLS}}"
         return spread(left, [(f" {model}{facts}", palette.dim)], width)
 

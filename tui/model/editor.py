@@ -460,10 +460,6 @@ class PlanEditor:
     def can_undo(self) -> bool:
         return bool(self._work.history and self._work.history.past)
 
-    @property
-    def can_redo(self) -> bool:
-        return bool(self._work.history and self._work.history.future)
-
     def undo(self) -> bool:
         return self._go(self._work.history and self._work.history.undo())
 

@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from backends.state import DEFAULT_CLUSTER, EventTone
-from tui.model.peer_words import since_text
 
 if TYPE_CHECKING:
     from backends.state import Event
@@ -57,10 +56,6 @@ def details(event: Event) -> list[str]:
     who = event.by.details if event.by.program else ""
     first = " · ".join(filter(None, (who, where)))
     return [line for line in (first, event.hint) if line]
-
-
-def age_text(seconds: float) -> str:
-    return since_text(seconds) or "now"
 
 
 TOASTS_MAX = 200

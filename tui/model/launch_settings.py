@@ -201,12 +201,7 @@ def _unusual(plan: Plan) -> Iterator[str]:
     types = (server.cache_type_k, server.cache_type_v)
     if types != (USUAL.cache_type_k, USUAL.cache_type_v):
         yield f"KV {'/'.join(dict.fromkeys(types))}"
-    if server.slots != USUAL.slots:
-        yield f"{server.slots} slots"
-    if server.flash_attention is not FlashAttention.AUTO:
-        yield f"flash attention {server.flash_attention.value}"
-    if server.threads is not None:
-        yield f"head {_threads(server.threads)}"
+    yield from _changes(server, USUAL)
     if plan.speculation is not None:
         yield draft_text(plan)
     if plan.extra_args:
@@ -225,12 +220,7 @@ def _differences(new: Plan, old: Plan) -> Iterator[str]:
         yield f"K {new.server.cache_type_k}"
     if new.server.cache_type_v != old.server.cache_type_v:
         yield f"V {new.server.cache_type_v}"
-    if new.server.slots != old.server.slots:
-        yield format_count(new.server.slots, "slot")
-    if new.server.flash_attention is not old.server.flash_attention:
-        yield f"flash attention {new.server.flash_attention.value}"
-    if new.server.threads != old.server.threads:
-        yield f"head {_threads(new.server.threads)}"
+    yield from _changes(new.server, old.server)
     drafts = draft_text(new), draft_text(old)
     if drafts[0] != drafts[1]:
         yield drafts[0]
@@ -240,6 +230,15 @@ def _differences(new: Plan, old: Plan) -> Iterator[str]:
             yield f"{worker.name} {_threads(worker.threads)}"
     if new.extra_args != old.extra_args:
         yield "further arguments"
+
+
+def _changes(new: ServerSettings, old: ServerSettings) -> Iterator[str]:
+    if new.slots != old.slots:
+        yield format_count(new.slots, "slot")
+    if new.flash_attention is not old.flash_attention:
+        yield f"flash attention {new.flash_attention.value}"
+    if new.threads != old.threads:
+        yield f"head {_threads(new.threads)}"
 
 
 def draft_text(plan: Plan) -> str:

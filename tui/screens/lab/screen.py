@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from backends.state import ClusterSnapshot, Lab, Link
-    from tui.api.services import ClusterService
 
 GAP_S = 0.1
 """Between two changes sent while the user drags a thumb."""
@@ -95,13 +94,11 @@ speed without a draft under the same lab, once both were measured.
 
     def __init__(
         self,
-        cluster: ClusterService,
         marks: Callable[[], Sequence[str]] = tuple,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self._cluster = cluster
         self._marks = marks
         self._wishes = LabWishes(clock)
         self._told: tuple[str | None, Lab | None] = (None, None)

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from textual.strip import Strip
 
     from backends.state import ClusterSnapshot, Link
-    from tui.api.services import ClusterService
 
 
 NAME_CELLS = 10
@@ -202,9 +201,8 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
     }
     """
 
-    def __init__(self, cluster: ClusterService) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._cluster = cluster
         self.links = LinkFigures(id="traffic-links")
         self.waterfall = Waterfall(id="traffic-waterfall")
         self.table = TrafficTable(id="traffic-table")
