@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from textual.app import ComposeResult
@@ -29,16 +30,9 @@ GLYPHS = "·░█▒─"
 
 def token(*parts_ms: float, generated: bool = True) -> Pass:
     """A pass with these parts."""
-    head, up, compute, down, wait = parts_ms
-    return Pass(
-        at_ms=0,
-        generated=generated,
-        head_ms=head,
-        up_ms=up,
-        compute_ms=compute,
-        down_ms=down,
-        wait_ms=wait,
-    )
+    names = ("head_ms", "up_ms", "compute_ms", "down_ms", "wait_ms")
+    parts: dict[str, Any] = dict(zip(names, parts_ms, strict=True))
+    return Pass(at_ms=0, generated=generated, **parts)
 
 
 USUAL = token(40, 10, 30, 10, 10)
@@ -68,10 +62,14 @@ class WaterfallStage(Stage):
 
 @asynccontextmanager
 async def drawn(
-    width: int, height: int
+    width: int, height: int, *passes: Pass
 ) -> AsyncIterator[tuple[WaterfallStage, Pilot[None]]]:
+    """A waterfall; with ``passes`` it shows them, of a worker mini."""
     app = WaterfallStage()
     async with app.run_test(size=(width, height)) as pilot:
+        if passes:
+            app.waterfall.show((Link(worker="mini", passes=passes),))
+            await pilot.pause()
         yield app, pilot
 
 
@@ -147,13 +145,8 @@ def test_the_axis_is_as_wide_as_the_bars(scale: float, room: int) -> None:
 
 def test_marks_stand_where_their_times_are() -> None:
     text = axis_text(50, 100)
-    assert [text.index(f"╷{label}") for label in (0, 10, 20, 30, 40)] == [
-        0,
-        20,
-        40,
-        60,
-        80,
-    ]
+    places = [text.index(f"╷{label}") for label in (0, 10, 20, 30, 40)]
+    assert places == [0, 20, 40, 60, 80]
 
 
 @pytest.mark.parametrize(
@@ -176,20 +169,12 @@ async def test_rows_are_to_one_scale() -> None:
         assert app.waterfall.scale_ms == 100
         assert app.count("mini") == [24, 6, 18, 6, 6]
         assert app.count("box") == [12, 3, 9, 3, 3]
-        assert app.row("mini").split()[-6:] == [
-            "40.0",
-            "10.0",
-            "30.0",
-            "10.0",
-            "10.0",
-            "100.0",
-        ]
+        figures = "40.0 10.0 30.0 10.0 10.0 100.0"
+        assert app.row("mini").split()[-6:] == figures.split()
 
 
 async def test_equal_neighbours_are_one_segment() -> None:
-    async with drawn(119, 5) as (app, pilot):
-        app.waterfall.show((Link(worker="mini", passes=(USUAL,)),))
-        await pilot.pause()
+    async with drawn(119, 5, USUAL) as (app, _):
         strip = app.waterfall.render_line(2)
         assert strip.cell_length == 119
         assert sum("█" in segment.text for segment in strip) == 1
@@ -197,10 +182,7 @@ async def test_equal_neighbours_are_one_segment() -> None:
 
 
 async def test_the_median_stands_for_the_latest_tokens() -> None:
-    async with drawn(119, 5) as (app, pilot):
-        tokens = (USUAL, token(60, 10, 30, 10, 10))
-        app.waterfall.show((Link(worker="mini", passes=tokens),))
-        await pilot.pause()
+    async with drawn(119, 5, USUAL, token(60, 10, 30, 10, 10)) as (app, pilot):
         assert app.row("mini").endswith("120.0")
         assert app.lines[0].endswith("latest token")
         app.waterfall.median = True
@@ -210,10 +192,8 @@ async def test_the_median_stands_for_the_latest_tokens() -> None:
 
 
 async def test_earlier_tokens_are_below_the_newest_last() -> None:
-    async with drawn(119, 8) as (app, pilot):
-        tokens = tuple(token(10 + n, 0, 5, 0, 0) for n in range(9))
-        app.waterfall.show((Link(worker="mini", passes=tokens),))
-        await pilot.pause()
+    tokens = (token(10 + n, 0, 5, 0, 0) for n in range(9))
+    async with drawn(119, 8, *tokens) as (app, _):
         totals = [line.split()[-1] for line in app.lines[4:]]
         assert totals == ["19.0", "20.0", "21.0", "22.0"]
         assert app.row("mini").endswith("23.0")
@@ -232,18 +212,13 @@ async def test_one_worker_alone() -> None:
 
 
 async def test_what_goes_past_the_scale_is_marked() -> None:
-    async with drawn(119, 5) as (app, pilot):
-        passes = (*[USUAL] * 9, token(900, 0, 0, 0, 0))
-        app.waterfall.show((Link(worker="mini", passes=passes),))
-        await pilot.pause()
+    async with drawn(119, 5, *[USUAL] * 9, token(900, 0, 0, 0, 0)) as (app, _):
         assert app.waterfall.scale_ms == 100
         assert "·›" in app.row("mini")
 
 
 async def test_little_room_keeps_bars_and_totals() -> None:
-    async with drawn(56, 3) as (app, pilot):
-        app.waterfall.show((Link(worker="mini", passes=(USUAL,)),))
-        await pilot.pause()
+    async with drawn(56, 3, USUAL) as (app, pilot):
         assert len(app.row("mini").split()) == 3
         await pilot.resize_terminal(56, 1)
         await pilot.pause()

@@ -65,17 +65,17 @@ class ThemeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Further variables of Textual's own, as they are."""
 
 
-DARK_DEFAULTS: Mapping[str, str] = {
-    "ok": "$success",
-    "warn": "$warning",
-    "bad": "$error",
-    "dim": "$secondary",
-    "track": "$panel",
-    "pane-border": "$panel",
-    "pane-border-focus": "$primary",
-    "pane-title": "$foreground",
-    "device-text": "$background",
+STAND_INS: Mapping[str, str] = {
+    "ok": "success",
+    "warn": "warning",
+    "bad": "error",
+    "dim": "secondary",
+    "track": "panel",
+    "pane-border": "panel",
+    "pane-border-focus": "primary",
+    "pane-title": "foreground",
 }
+"""Colours of a theme that stand in for ours."""
 
 
 def load_theme(path: Path) -> Theme:
@@ -121,21 +121,10 @@ def find_theme(
 
 def variable_defaults(theme: Theme) -> dict[str, str]:
     """Our variables for a theme that does not know them, from its own colours."""
-    own = {
-        "success": theme.success,
-        "warning": theme.warning,
-        "error": theme.error,
-        "secondary": theme.secondary,
-        "panel": theme.panel or theme.surface,
-        "primary": theme.primary,
-        "foreground": theme.foreground,
-        "background": theme.background,
-    }
+    named = {key: getattr(theme, own) for key, own in STAND_INS.items()}
+    named["track"] = named["pane-border"] = theme.panel or theme.surface
     fallback = theme.foreground or ("ansi_white" if theme.dark else "ansi_black")
-    named = {
-        key: own[value.removeprefix("$")] or theme.primary or fallback
-        for key, value in DARK_DEFAULTS.items()
-    }
+    named = {key: one or theme.primary or fallback for key, one in named.items()}
     named["device-text"] = theme.background or ("black" if theme.dark else "white")
     palette = [theme.primary, theme.warning, theme.success, theme.accent, theme.error]
     return named | {

@@ -13,7 +13,7 @@ from backends.paths import user_paths
 from backends.writing import write_private
 from tui.cli.command import Group, completing, run
 from tui.cli.completion import theme_names
-from tui.cli.output import Column, Table, on_terminal, say
+from tui.cli.output import Column, Table, on_terminal, pairs_table, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,15 +43,7 @@ SETTINGS = Table(
     name=lambda setting: setting.name,
     none=lambda _: "No settings.",
 )
-PATHS = Table(
-    columns=[
-        Column("NAME", lambda item: item[0]),
-        Column("PATH", lambda item: item[1]),
-    ],
-    name=lambda item: item[1],
-    none=lambda _: "",
-    rows=lambda found: found.items(),
-)
+PATHS = pairs_table("NAME", "PATH", name=1)
 
 
 @click.group(

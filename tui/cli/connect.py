@@ -19,7 +19,7 @@ from tui.cli.command import (
     options,
     refuse_without,
 )
-from tui.cli.output import Column, Table, emit_json, say, show
+from tui.cli.output import Column, Table, emit_json, pairs_table, say, show
 from tui.cli.status import current_snapshot
 from tui.model.peer_words import age_text
 
@@ -35,15 +35,7 @@ dllm-tui connect pi               print the contents of its settings file
 dllm-tui connect pi --write       write that file, if there is none yet
 dllm-tui connect opencode --url http://studio:8090/v1
 """
-CLIENT_LIST = Table(
-    columns=[
-        Column("CLIENT", lambda item: item[0]),
-        Column("ABOUT", lambda item: item[1]),
-    ],
-    name=lambda item: item[0],
-    none=lambda _: "",
-    rows=lambda about: about.items(),
-)
+CLIENT_LIST = pairs_table("CLIENT", "ABOUT")
 
 
 @click.command(

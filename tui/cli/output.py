@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -122,6 +123,16 @@ class Table(NamedTuple):
             say(self.none(found))
         for line in self.footer(found):
             say(line)
+
+
+def pairs_table(first: str, second: str, *, name: int = 0) -> Table:
+    """A table of a dictionary; ``name`` is the column of names."""
+    return Table(
+        columns=[Column(first, itemgetter(0)), Column(second, itemgetter(1))],
+        name=itemgetter(name),
+        none=lambda _: "",
+        rows=lambda found: found.items(),
+    )
 
 
 def table_lines(columns: Sequence[Column], rows: Iterable[Any]) -> list[str]:

@@ -79,18 +79,12 @@ class Finding(Flow):
         ]
         for action in sorted(offered, key=lambda action: action.id not in here):
             refused = self._app.readonly and action.id in ACTING
-            yield Entry(
-                "action",
-                _title(action),
-                partial(self._do, action),
-                detail="refused: read-only" if refused else action.tooltip,
-                key=self._keys(action),
-            )
-
-    def _keys(self, action: Action) -> str:
-        if action.display:
-            return key_of(self._app, action.id)
-        return " ".join(shown for _, shown in shown_keys(self._app, action.id))
+            detail = "refused: read-only" if refused else action.tooltip
+            key = " ".join(shown for _, shown in shown_keys(self._app, action.id))
+            if action.display:
+                key = key_of(self._app, action.id)
+            do = partial(self._do, action)
+            yield Entry("action", _title(action), do, detail, key)
 
     def _do(self, action: Action) -> None:
         self._app.open(self._go_and_do(action), group="find", exclusive=False)
@@ -109,24 +103,16 @@ class Finding(Flow):
 
     def _peers(self) -> Iterator[Entry]:
         for peer in self._editor.peers:
-            yield Entry(
-                "peer",
-                peer.name,
-                partial(self._open_peer, peer),
-                detail=f"{peer.state} {peer.address}".rstrip(),
-            )
+            detail = f"{peer.state} {peer.address}".rstrip()
+            yield Entry("peer", peer.name, partial(self._open_peer, peer), detail)
 
     def _open_peer(self, peer: Peer) -> None:
         self._app.open(self._peer_flows.open(peer), group="peer open", exclusive=False)
 
     def _models(self, models: tuple[ModelFile, ...]) -> Iterator[Entry]:
         for model in models:
-            yield Entry(
-                "model",
-                model.name or model_name(model.path),
-                partial(self._use_model, model),
-                detail=model.path,
-            )
+            name = model.name or model_name(model.path)
+            yield Entry("model", name, partial(self._use_model, model), model.path)
 
     def _use_model(self, model: ModelFile) -> None:
         if model.problem:
@@ -139,43 +125,31 @@ class Finding(Flow):
     def _logs(self) -> Iterator[Entry]:
         snapshot = self._editor.snapshot
         for process in snapshot.processes if snapshot else ():
-            yield Entry(
-                "log",
-                process.name,
-                partial(self._app.post_message, LogWanted(process.name)),
-                detail=f"the log of {process.name} on {process.peer}",
-            )
+            show = partial(self._app.post_message, LogWanted(process.name))
+            detail = f"the log of {process.name} on {process.peer}"
+            yield Entry("log", process.name, show, detail)
 
     def _clusters(self) -> Iterator[Entry]:
         snapshot = self._editor.snapshot
         for brief in snapshot.clusters if snapshot else ():
             model = model_name(brief.model) if brief.model else ""
-            yield Entry(
-                "cluster",
-                brief.name,
-                partial(self._app.show_cluster, brief.name),
-                detail=f"{brief.state} {model}".rstrip(),
-            )
+            detail = f"{brief.state} {model}".rstrip()
+            go = partial(self._app.show_cluster, brief.name)
+            yield Entry("cluster", brief.name, go, detail)
 
     def _themes(self) -> Iterator[Entry]:
         for name in self._app.theme_names:
-            yield Entry(
-                "theme",
-                name,
-                partial(setattr, self._app, "theme", name),
-                detail="here now" if name == self._app.theme else "",
-            )
+            detail = "here now" if name == self._app.theme else ""
+            put = partial(setattr, self._app, "theme", name)
+            yield Entry("theme", name, put, detail)
 
     def _setting_entries(self, settings: list[Setting]) -> Iterator[Entry]:
         from tui.dialogs.settings import value_text
 
         for setting in settings:
-            yield Entry(
-                "setting",
-                setting.name,
-                partial(self._app.show_setting, setting.name),
-                detail=f"{value_text(setting)}  ({setting.source})",
-            )
+            detail = f"{value_text(setting)}  ({setting.source})"
+            show = partial(self._app.show_setting, setting.name)
+            yield Entry("setting", setting.name, show, detail)
 
 
 def _title(action: Action) -> str:

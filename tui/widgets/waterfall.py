@@ -85,8 +85,8 @@ coming.
 
         waterfall: Waterfall
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.scale_ms = 0.0
         """The time that the full width of the bars means."""
         self._serving = False

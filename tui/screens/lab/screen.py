@@ -83,7 +83,6 @@ speed without a draft under the same lab, once both were measured.
         &.-tall LinkBlock { margin: 0 0 1 0; }
         &.-tall LinkBlock:last-of-type { margin: 0; }
         & #lab-row { display: none; height: 1; padding: 0 2; }
-        & #lab-speed { height: 1fr; }
         & #lab-empty { display: none; height: 1fr; padding: 1 2; color: $dim; }
         &.-empty #lab-body { display: none; }
         &.-empty #lab-empty { display: block; }
@@ -112,7 +111,7 @@ speed without a draft under the same lab, once both were measured.
         )
         self._presets = PresetList()
         self._row = PresetList(id="lab-row")
-        self._speed = SpeedPane(id="lab-speed")
+        self._speed = SpeedPane()
 
     def compose_body(self) -> ComposeResult:
         self._links_pane.border_title = "Links"

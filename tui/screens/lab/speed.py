@@ -240,11 +240,11 @@ class SpeedPane(Vertical):
     """Figures above, plot below."""
 
     DEFAULT_CSS = """
-    SpeedPane { padding: 0 1; }
+    SpeedPane { height: 1fr; padding: 0 1; }
     """
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes="pane")
+    def __init__(self) -> None:
+        super().__init__(classes="pane")
         self.border_title = "Speed"
         self.border_subtitle = X_TITLE
         self.line = SpeedLine()

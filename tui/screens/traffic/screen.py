@@ -183,7 +183,7 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
         & #traffic-commands { height: 1fr; }
         & #traffic-list { height: 1fr; }
         & #traffic-links { margin: 0 0 1 0; }
-        & #traffic-waterfall { height: auto; }
+        & Waterfall { height: auto; }
         & #traffic-detail { padding: 0 1; height: 8; margin: 1 0 0 0; }
         & #traffic-empty { display: none; height: 1fr; padding: 0 1; color: $dim; }
         & .-empty TrafficTable, & .-empty #traffic-detail { display: none; }
@@ -196,7 +196,7 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
         &.-wide #traffic-detail { width: 50; height: 1fr; margin: 0 0 0 1; }
         &.-tall #traffic-token { height: 2fr; }
         &.-tall #traffic-commands { height: 3fr; }
-        &.-tall #traffic-waterfall { height: 1fr; }
+        &.-tall Waterfall { height: 1fr; }
         &.-wide.-tall #traffic-commands { height: 2fr; }
     }
     """
@@ -204,8 +204,8 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
     def __init__(self) -> None:
         super().__init__()
         self.links = LinkFigures(id="traffic-links")
-        self.waterfall = Waterfall(id="traffic-waterfall")
-        self.table = TrafficTable(id="traffic-table")
+        self.waterfall = Waterfall()
+        self.table = TrafficTable()
         self._detail = TrafficDetail(id="traffic-detail")
         self._empty = Static(NOTHING_YET, id="traffic-empty", markup=False)
         self.filter_bar = FilterBar("worker, command", id="traffic-filter")

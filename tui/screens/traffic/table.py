@@ -182,8 +182,8 @@ What llama-server asked of each worker, as the relay in front of it counted.
         table: TrafficTable
         row: TrafficRow | None
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(SortOrder("worker"), id=id)
+    def __init__(self) -> None:
+        super().__init__(SortOrder("worker"))
         self._rows: list[TrafficRow] = []
         self._told: TrafficRow | None = None
 
