@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from textual.pilot import Pilot
 
 from backends.state import ClusterSnapshot
 from tests.tui import scenes
 from tests.tui.helpers import settled
 from tests.tui.scripted import ScriptedCluster
+from tui.api.services import ClusterService
 from tui.app.app import DllmApp
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
-
-    from textual.pilot import Pilot
-
-    from tui.api.services import ClusterService
-
-    Running = tuple[Pilot[None], DllmApp, ScriptedCluster]
-    """The cluster is a scripted one unless another was given."""
-
+Running = tuple[Pilot[None], DllmApp, ScriptedCluster]
+"""The cluster is a scripted one unless another was given."""
 SIZE = (120, 36)
 
 

@@ -21,7 +21,7 @@ from tests.tui.parsing import parse_once
 from tests.tui.scripted import ScriptedCluster
 from tui.app import console
 from tui.app.app import DllmApp
-from tui.flows import settling
+from tui.flows import watching
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     # A toast of four seconds may be gone before a busy machine has looked for it.
     monkeypatch.setattr(console, "TOAST_S", dict.fromkeys(console.TOAST_S, 3600.0))
     # A plan settles when a test says so: pictures must not depend on its pace.
-    monkeypatch.setattr(settling, "SETTLE_S", 3600.0)
+    monkeypatch.setattr(watching, "SETTLE_S", 3600.0)
     yield
     monkeypatch.undo()
     time.tzset()

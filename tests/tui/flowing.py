@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
+
 from textual.pilot import Pilot
 
+from tests.kit.console import Running, Started
+from tests.tui import scenes
 from tests.tui.helpers import until
 from tui.app.app import DllmApp
 from tui.dialogs.ask import ChoiceDialog
 from tui.screens.cluster.split_bar import SplitBar
 
 SIZE = (120, 36)
+
+
+def planning(started: Started) -> AbstractAsyncContextManager[Running]:
+    """A console where nothing runs, begun with the demo model."""
+    return started(scenes.idle(), initial_model=scenes.DEMO.path)
 
 
 def layers(app: DllmApp) -> tuple[int, ...]:

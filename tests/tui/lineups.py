@@ -73,11 +73,8 @@ async def at_peer(
 ) -> AsyncIterator[tuple[Pilot[None], DllmApp, Patient]]:
     """A console with a peer selected, and a model on its desk unless it is empty."""
     cluster = cluster or cluster_of()
-    async with started(cluster, wait=False, initial_model=model or None) as (
-        pilot,
-        app,
-        _,
-    ):
+    running = started(cluster, wait=False, initial_model=model or None)
+    async with running as (pilot, app, _):
         await on_peer(pilot, name)
         yield pilot, app, cluster
 

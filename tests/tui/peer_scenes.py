@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from backends.split.layout import make_split
@@ -84,10 +86,15 @@ ADA_FACTS = PeerFacts(
     bandwidth_mb_s=112.0,
     seconds=1.42,
 )
-ADA = Peer(
-    name="ada",
-    transport=Transport.SSH,
-    address="ada@ada.lan",
+
+
+def over_ssh(name: str, address: str = "", **facts: Any) -> Peer:
+    return Peer(name=name, transport=Transport.SSH, address=address or name, **facts)
+
+
+ADA = over_ssh(
+    "ada",
+    "ada@ada.lan",
     rtt_ms=0.6,
     devices=(
         device("ada/CPU", DeviceKind.CPU, 64),
@@ -96,10 +103,8 @@ ADA = Peer(
     facts=ADA_FACTS,
     data=PeerData(ways=("direct",)),
 )
-BOB = Peer(
-    name="bob",
-    transport=Transport.SSH,
-    address="bob",
+BOB = over_ssh(
+    "bob",
     rtt_ms=12.4,
     devices=(
         device("bob/CPU", DeviceKind.CPU, 32),
@@ -126,38 +131,31 @@ PASSWORD = PeerQuestion(
 PASSPHRASE = PeerQuestion(
     kind=QuestionKind.PASSPHRASE, text="Passphrase for the key ~/.ssh/id_ed25519?"
 )
-MINI = Peer(
-    name="mini",
+MINI = over_ssh(
+    "mini",
+    "ada@mini.lan",
     state=PeerState.ASKING,
     since=NOW - 4,
-    transport=Transport.SSH,
-    address="ada@mini.lan",
     note=HOST_KEY.text,
     question=HOST_KEY,
 )
-EVE = Peer(
-    name="eve",
+EVE = over_ssh(
+    "eve",
     state=PeerState.NO_ENGINE,
-    transport=Transport.SSH,
-    address="eve",
     rtt_ms=2.0,
     note="No llama.cpp with RPC there. Provision it: dllm-tui peers setup eve.",
 )
-OLD = Peer(
-    name="oldbox",
+OLD = over_ssh(
+    "oldbox",
     state=PeerState.MISMATCH,
-    transport=Transport.SSH,
-    address="oldbox",
     rtt_ms=1.1,
     note="It speaks RPC 2.0.0, this machine RPC 3.5.0. "
     "Provision it: dllm-tui peers setup oldbox.",
     devices=(device("oldbox/CPU", DeviceKind.CPU, 16),),
 )
-FRED = Peer(
-    name="fred",
+FRED = over_ssh(
+    "fred",
     state=PeerState.PROVISIONING,
-    transport=Transport.SSH,
-    address="fred",
     rtt_ms=3.3,
     work=PeerWork(
         title="Installing on fred",
@@ -165,28 +163,24 @@ FRED = Peer(
         progress=0.53,
     ),
 )
-NUC = Peer(
-    name="nuc",
+NUC = over_ssh(
+    "nuc",
+    "nuc.home.arpa",
     state=PeerState.UNREACHABLE,
     since=NOW - 130,
-    transport=Transport.SSH,
-    address="nuc.home.arpa",
     note="nuc.home.arpa does not answer within 10 s. "
     "Is the machine on, and is SSH allowed through its firewall?",
 )
-GUS = Peer(
-    name="gus",
+GUS = over_ssh(
+    "gus",
     state=PeerState.FAILED,
-    transport=Transport.SSH,
-    address="gus",
     rtt_ms=5.2,
     note="The probe ended with exit code 127: sh: awk: not found",
 )
-NEW = Peer(
-    name="a-machine-with-a-long-name",
+NEW = over_ssh(
+    "a-machine-with-a-long-name",
+    "a-machine-with-a-long-name.example.org",
     state=PeerState.PROBING,
-    transport=Transport.SSH,
-    address="a-machine-with-a-long-name.example.org",
 )
 EVERY = (*scenes.idle().peers, ADA, BOB, BOX, NEW, MINI, EVE, FRED, OLD, GUS, NUC)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from backends.split.layout import make_split, ranges
 from backends.split.loads import device_loads
@@ -62,58 +62,35 @@ GLM = ModelInfo(
     embedding_bytes=int(0.31 * GIB),
 )
 
-STUDIO = Device(
-    id="studio/MTL0",
-    name="MTL0",
-    kind=DeviceKind.METAL,
-    description="Apple M2 Max",
-    total_bytes=64 * GIB,
-    free_bytes=55 * GIB,
-)
-MINI = Device(
-    id="mini/MTL0",
-    name="MTL0",
-    kind=DeviceKind.METAL,
-    description="Apple M2",
-    total_bytes=16 * GIB,
-    free_bytes=12 * GIB,
-)
-BOX = Device(
-    id="box/CUDA0",
-    name="CUDA0",
-    kind=DeviceKind.CUDA,
-    description="NVIDIA RTX 3060",
-    total_bytes=12 * GIB,
-    free_bytes=int(11.4 * GIB),
-)
+
+def device(device_id: str, about: str, total_gib: int, free_gib: float) -> Device:
+    name = device_id.partition("/")[2]
+    kinds = {"CPU": DeviceKind.CPU, "MTL0": DeviceKind.METAL, "CUDA0": DeviceKind.CUDA}
+    return Device(
+        id=device_id,
+        name=name,
+        kind=kinds[name],
+        description=about,
+        total_bytes=total_gib * GIB,
+        free_bytes=int(free_gib * GIB),
+    )
+
+
+STUDIO = device("studio/MTL0", "Apple M2 Max", 64, 55)
+MINI = device("mini/MTL0", "Apple M2", 16, 12)
+BOX = device("box/CUDA0", "NVIDIA RTX 3060", 12, 11.4)
 
 
 def homelab_peers(state: PeerState = PeerState.READY) -> tuple[Peer, ...]:
     """Three machines that answer and one that does not."""
+    head = Peer(name="studio", role=PeerRole.HEAD, state=state, devices=(STUDIO,))
+    worker = Peer(name="", role=PeerRole.WORKER, state=state, transport="ssh")
+    gone = Peer(name="nuc", state=PeerState.UNREACHABLE, transport="ssh")
     return (
-        Peer(name="studio", role=PeerRole.HEAD, state=state, devices=(STUDIO,)),
-        Peer(
-            name="mini",
-            role=PeerRole.WORKER,
-            state=state,
-            transport="ssh",
-            rtt_ms=3.1,
-            devices=(MINI,),
-        ),
-        Peer(
-            name="box",
-            role=PeerRole.WORKER,
-            state=state,
-            transport="ssh",
-            rtt_ms=0.4,
-            devices=(BOX,),
-        ),
-        Peer(
-            name="nuc",
-            state=PeerState.UNREACHABLE,
-            transport="ssh",
-            note="no answer for 2 m",
-        ),
+        head,
+        replace(worker, name="mini", rtt_ms=3.1, devices=(MINI,)),
+        replace(worker, name="box", rtt_ms=0.4, devices=(BOX,)),
+        replace(gone, note="no answer for 2 m"),
     )
 
 
@@ -220,8 +197,8 @@ def homelab_over(
 def homelab_without_relays() -> ClusterSnapshot:
     serving = homelab_serving()
     assert serving.plan is not None
-    plan = msgspec.structs.replace(serving.plan, relay=False)
-    return msgspec.structs.replace(serving, plan=plan, links=())
+    plan = replace(serving.plan, relay=False)
+    return replace(serving, plan=plan, links=())
 
 
 # --- two workers on this machine -----------------------------------------------------
@@ -248,15 +225,7 @@ DEMO = ModelInfo(
     output_bytes=2 * MIB,
 )
 
-CPU = Device(
-    id="local/CPU",
-    name="CPU",
-    kind=DeviceKind.CPU,
-    description="AMD EPYC",
-    total_bytes=16 * GIB,
-    free_bytes=11 * GIB,
-    memory_pool="local",
-)
+CPU = replace(device("local/CPU", "AMD EPYC", 16, 11), memory_pool="local")
 ENGINE = EngineInfo(
     directory="/opt/llama.cpp",
     source=EngineSource.CONFIG,
@@ -285,11 +254,17 @@ def idle() -> ClusterSnapshot:
     )
 
 
-def _worker(number: int, state: PeerState) -> Peer:
-    device = msgspec.structs.replace(CPU, id=f"worker{number}/CPU")
-    return Peer(
-        name=f"worker{number}", role=PeerRole.WORKER, state=state, devices=(device,)
+def _with_workers(state: PeerState) -> tuple[Peer, ...]:
+    workers = (
+        Peer(
+            name=name,
+            role=PeerRole.WORKER,
+            state=state,
+            devices=(replace(CPU, id=f"{name}/CPU"),),
+        )
+        for name in ("worker1", "worker2")
     )
+    return (*idle().peers, *workers)
 
 
 def demo_steps(n_done: int, progress: float | None = None) -> tuple[Step, ...]:
@@ -330,11 +305,7 @@ def demo_starting(plan: Plan = DEMO_PLAN) -> ClusterSnapshot:
         seq=3,
         at=NOW,
         state=ClusterState.LOADING,
-        peers=(
-            *idle().peers,
-            _worker(1, PeerState.STARTING),
-            _worker(2, PeerState.STARTING),
-        ),
+        peers=_with_workers(PeerState.STARTING),
         plan=plan,
         planned=ranges(plan.split),
         model=DEMO,
@@ -350,15 +321,11 @@ def demo_starting(plan: Plan = DEMO_PLAN) -> ClusterSnapshot:
 
 def demo_serving(plan: Plan = DEMO_PLAN) -> ClusterSnapshot:
     """Two local workers serve, and nobody asks anything."""
-    return msgspec.structs.replace(
+    return replace(
         demo_starting(plan),
         seq=4,
         state=ClusterState.SERVING,
-        peers=(
-            *idle().peers,
-            _worker(1, PeerState.SERVING),
-            _worker(2, PeerState.SERVING),
-        ),
+        peers=_with_workers(PeerState.SERVING),
         steps=(),
         measured=measured(DEMO, plan),
         api_url=URL,
@@ -369,7 +336,7 @@ def demo_serving(plan: Plan = DEMO_PLAN) -> ClusterSnapshot:
 
 def demo_failed() -> ClusterSnapshot:
     """A worker's port was taken."""
-    return msgspec.structs.replace(
+    return replace(
         idle(),
         seq=5,
         state=ClusterState.FAILED,
@@ -381,13 +348,8 @@ def demo_failed() -> ClusterSnapshot:
             hint="Another program listens on its port: free it or set another.",
             process="worker2",
             argv=(
-                "/opt/llama.cpp/rpc-server",
-                "-H",
-                "127.0.0.1",
-                "-p",
-                "50053",
-                "-d",
-                "CPU",
+                *("/opt/llama.cpp/rpc-server", "-H", "127.0.0.1", "-p", "50053"),
+                *("-d", "CPU"),
             ),
             exit_code=1,
             log_tail=(

@@ -59,6 +59,8 @@ class Stage(ClusterConsole):
 class ChatStage(Stage):
     """A chat pane alone, on conversations of its own; the test plays the model."""
 
+    cluster: ScriptedCluster
+
     def __init__(self, theme: str = theming.DEFAULT_THEME) -> None:
         super().__init__(theme)
         self.asked: list[ChatRequest] = []

@@ -115,9 +115,7 @@ async def test_a_peer_that_cannot_be_reached_says_why(started: Started) -> None:
         assert dialog._address.value == "nuc"
 
 
-async def test_the_question_of_a_new_peer_comes_over_its_dialog(
-    started: Started,
-) -> None:
+async def test_a_new_peers_question_comes_over_its_dialog(started: Started) -> None:
     async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
         dialog = await adding(pilot)
         await pilot.press(*"mini", "enter")

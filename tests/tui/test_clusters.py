@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from textual.pilot import Pilot
 
 from backends.errors import DllmError
 from backends.state import ClusterBrief, ClusterSnapshot, ClusterState, ModelInfo, Speed
@@ -28,20 +29,30 @@ def at(name: str, snapshot: ClusterSnapshot) -> ClusterSnapshot:
     return msgspec.structs.replace(snapshot, cluster=name, clusters=BRIEFS)
 
 
+HERE = at("default", scenes.demo_serving(scenes.DEMO_PLAN))
+
+
+async def asked(pilot: Pilot[None], key: str = "N") -> None:
+    await pilot.press(key)
+    await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceDialog))
+
+
+async def gone_to_second(pilot: Pilot[None], cluster: ScriptedCluster) -> None:
+    await asked(pilot)
+    await pilot.press("down", "enter")
+    await until(pilot, lambda: cluster.called("use") == ["second"])
+
+
 async def test_another_cluster_is_chosen_by_name(started: Started) -> None:
-    first = at("default", scenes.demo_serving(scenes.DEMO_PLAN))
-    async with started(first) as (pilot, app, cluster):
+    async with started(HERE) as (pilot, app, cluster):
         assert "second" not in screen_text(app)
-        await pilot.press("N")
-        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
-        text = screen_text(app)
-        assert "default" in text
-        assert "second" in text
-        assert "glm" in text
+        await asked(pilot)
+        for name in ("default", "second", "glm"):
+            assert name in screen_text(app)
         await pilot.press("down", "enter")
         await until(pilot, lambda: cluster.called("use") == ["second"])
         assert app.editor.plan is None
-        cluster.push(first)
+        cluster.push(HERE)
         await settled(pilot)
         assert app.editor.plan is None, "what the other cluster said late is not shown"
         cluster.push(at("second", scenes.homelab_serving()))
@@ -54,15 +65,8 @@ async def test_another_cluster_takes_up_its_remembered_plan(
     started: Started, memory_file: Path
 ) -> None:
     remember(memory_file, Remembered(plans={"second": scenes.HOMELAB_PLAN}), "second")
-    async with started(at("default", scenes.demo_serving(scenes.DEMO_PLAN))) as (
-        pilot,
-        app,
-        cluster,
-    ):
-        await pilot.press("N")
-        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: cluster.called("use") == ["second"])
+    async with started(HERE) as (pilot, app, cluster):
+        await gone_to_second(pilot, cluster)
         idle = msgspec.structs.replace(
             scenes.homelab_serving(), state=ClusterState.IDLE, plan=None
         )
@@ -71,15 +75,10 @@ async def test_another_cluster_takes_up_its_remembered_plan(
 
 
 async def test_staying_changes_nothing(started: Started) -> None:
-    async with started(at("default", scenes.demo_serving(scenes.DEMO_PLAN))) as (
-        pilot,
-        app,
-        cluster,
-    ):
+    async with started(HERE) as (pilot, app, cluster):
         plan = app.editor.plan
         for keys in (("enter",), ("escape",), ("1",)):
-            await pilot.press("N")
-            await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
+            await asked(pilot)
             await pilot.press(*keys)
             await settled(pilot)
         assert cluster.called("use") == []
@@ -99,51 +98,28 @@ async def test_a_launch_says_what_it_replaces(started: Started) -> None:
 
 
 async def test_quitting_ends_this_cluster_alone(started: Started) -> None:
-    async with started(at("default", scenes.demo_serving(scenes.DEMO_PLAN))) as (
-        pilot,
-        app,
-        cluster,
-    ):
-        await pilot.press("q")
-        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
+    async with started(HERE) as (pilot, _, cluster):
+        await asked(pilot, "q")
         await pilot.press("s")
         await until(pilot, lambda: cluster.called("stop"))
         assert cluster.called("shutdown") == []
 
 
-async def test_another_cluster_is_shown_though_the_panes_were_frozen(
-    started: Started,
-) -> None:
-    async with started(at("default", scenes.demo_serving(scenes.DEMO_PLAN))) as (
-        pilot,
-        app,
-        cluster,
-    ):
+async def test_another_cluster_is_shown_after_a_freeze(started: Started) -> None:
+    async with started(HERE) as (pilot, app, cluster):
         await pilot.press("space")
         await until(pilot, lambda: "frozen" in screen_text(app))
-        await pilot.press("N")
-        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: cluster.called("use") == ["second"])
+        await gone_to_second(pilot, cluster)
         cluster.push(at("second", scenes.homelab_serving()))
         await until(pilot, lambda: app._home.shown is cluster.now)
         assert "frozen" not in screen_text(app)
 
 
-async def test_another_cluster_is_not_shown_as_lost_for_the_one_before(
-    started: Started,
-) -> None:
-    async with started(at("default", scenes.demo_serving(scenes.DEMO_PLAN))) as (
-        pilot,
-        app,
-        cluster,
-    ):
+async def test_another_cluster_is_not_shown_as_lost(started: Started) -> None:
+    async with started(HERE) as (pilot, app, cluster):
         cluster.lose(DllmError("It is gone"))
         await until(pilot, lambda: not app._home.status_line.connected)
-        await pilot.press("N")
-        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: cluster.called("use") == ["second"])
+        await gone_to_second(pilot, cluster)
         cluster.push(at("second", scenes.homelab_serving()))
         await until(pilot, lambda: app.editor.plan == scenes.HOMELAB_PLAN)
         assert app._home.status_line.connected
@@ -152,7 +128,7 @@ async def test_another_cluster_is_not_shown_as_lost_for_the_one_before(
 async def test_a_model_chosen_for_one_cluster_is_not_put_on_the_desk_of_another(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = ScriptedCluster(at("default", scenes.demo_serving(scenes.DEMO_PLAN)))
+    cluster = ScriptedCluster(HERE)
     read, inspect = asyncio.Event(), cluster.inspect
 
     async def slow(path: str) -> ModelInfo:
@@ -171,9 +147,5 @@ async def test_a_model_chosen_for_one_cluster_is_not_put_on_the_desk_of_another(
 
 
 async def test_the_usual_cluster_is_named_beside_another(started: Started) -> None:
-    async with started(at("default", scenes.demo_serving(scenes.DEMO_PLAN))) as (
-        _,
-        app,
-        _,
-    ):
+    async with started(HERE) as (_, app, _):
         assert "default ▸ " in screen_text(app)

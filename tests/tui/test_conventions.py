@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
 from textual import events
 
-from backends.state import PeerState
+from backends.state import ClusterSnapshot, PeerState
+from tests.kit.console import Started
 from tests.tui import peer_scenes, scenes
 from tests.tui.helpers import screen_text, settled, text_of, toasts, until
+from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
 from tui.actions.table import ACTIONS
 from tui.api.bridge import UNWATCHED_SLOWER
+from tui.app.app import DllmApp
 from tui.app.console import ascii_sign
 from tui.model.facts import LiveFacts
 from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.live_figures import columns_of
 from tui.screens.logs.screen import LogsScreen
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from backends.state import ClusterSnapshot
-    from tests.kit.console import Started
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
 
 SIZE = (120, 36)
 VI = {"down": "j", "up": "k", "first": "g", "last": "G"}
@@ -84,9 +77,7 @@ def test_lists_are_moved_in_by_letters_too(way: str) -> None:
 # --- freezing -------------------------------------------------------------------
 
 
-async def test_space_freezes_every_pane_while_data_keeps_coming(
-    started: Started,
-) -> None:
+async def test_space_freezes_every_pane_while_data_come(started: Started) -> None:
     async with started(serving(1, 20.0)) as (pilot, app, cluster):
         await pilot.press("space")
         await until(pilot, lambda: "‖ frozen · 0 s old" in screen_text(app))
@@ -205,11 +196,8 @@ async def test_without_a_server_there_is_no_command(started: Started) -> None:
 
 async def test_a_copy_is_kept_and_the_toast_says_where(started: Started) -> None:
     kept: list[str] = []
-    async with started(keep_copy=kept.append, kept_where="/tmp/copied.txt") as (
-        pilot,
-        app,
-        _,
-    ):
+    running = started(keep_copy=kept.append, kept_where="/tmp/copied.txt")
+    async with running as (pilot, app, _):
         await pilot.press("Y")
         await until(pilot, lambda: kept)
         assert kept == [app.clipboard]
@@ -287,9 +275,7 @@ def test_a_sign_keeps_its_width(sign: str, plain: str) -> None:
     assert ascii_sign(sign) == plain
 
 
-async def test_a_terminal_without_focus_is_painted_more_rarely(
-    started: Started,
-) -> None:
+async def test_a_terminal_without_focus_is_painted_rarely(started: Started) -> None:
     async with started() as (pilot, app, _):
         bridge = app._bridge
         assert bridge is not None
@@ -307,11 +293,8 @@ async def test_a_theme_is_found_by_its_name_though_its_file_has_another(
     folder = tmp_path / "themes"
     folder.mkdir()
     (folder / "another-name.toml").write_text(text)
-    async with started(theme_folders=[BUILTIN_FOLDER, folder], theme="my-paper") as (
-        _,
-        app,
-        _,
-    ):
+    running = started(theme_folders=[BUILTIN_FOLDER, folder], theme="my-paper")
+    async with running as (_, app, _):
         assert app.theme == "my-paper"
         assert not toasts(app)
 

@@ -28,7 +28,7 @@ from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.ask import LineDialog, confirm
 from tui.dialogs.dialog import Dialog
 from tui.dialogs.events import EventsDialog, EvidenceDialog
-from tui.dialogs.help import HelpDialog
+from tui.dialogs.help import HelpDialog, keys_of
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.pick import ChatsDialog, FinderDialog, ThemeDialog
 from tui.dialogs.question import HostKeyDialog, SecretDialog
@@ -134,7 +134,7 @@ async def helps(pilot: Pilot[None], dialog: Dialog[Any], name: str) -> None:
         await until(pilot, lambda: isinstance(app.screen, HelpDialog))
         assert isinstance(app.screen, HelpDialog)
         assert app.screen._about is dialog
-        told = [text for _, text in app.screen._rows()]
+        told = [text for _, text in keys_of(dialog)]
         assert set(own.values()) <= set(told), name
         assert "Run the split as it is shown" not in told, name
         await pilot.press(key)
@@ -235,9 +235,7 @@ def _shown_at(app: DllmApp, text: str) -> tuple[int, int]:
     return cell_len(row[: row.index(f" {text}") + 1]), y
 
 
-async def test_a_screen_asked_for_does_not_take_ones_place_behind_a_dialog(
-    started: Started,
-) -> None:
+async def test_no_screen_changes_behind_a_dialog(started: Started) -> None:
     """Keys typed fast ask for both; what closes the dialog then closed the screen."""
     async with started(size=SIZE) as (pilot, app, _):
         app.action_theme()
@@ -267,9 +265,7 @@ async def test_a_dialog_closes_once(started: Started) -> None:
         assert said == ["yes"]
 
 
-async def test_a_dialog_that_is_answered_late_takes_its_help_with_it(
-    started: Started,
-) -> None:
+async def test_a_late_answer_closes_the_help_too(started: Started) -> None:
     """Help may be opened while a path is looked at; only help closed then."""
     async with started(size=SIZE) as (pilot, app, _):
         dialog, said = await _asked(app, pilot)

@@ -231,7 +231,7 @@ class World:
         for plan in book.plans[1:]:
             assert editor.redo()
             assert editor.plan == plan
-        assert not editor.can_redo
+        assert not editor.redo()
 
 
 STEPS: tuple[Callable[[World, int, int], None], ...] = (

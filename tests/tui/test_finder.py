@@ -133,11 +133,8 @@ async def test_the_wheel_goes_through_what_was_found(started: Started) -> None:
 
 
 async def test_keys_are_those_of_the_user(started: Started) -> None:
-    async with started(keys={"cluster.launch": "f9", "app.palette": "semicolon"}) as (
-        pilot,
-        app,
-        _,
-    ):
+    running = started(keys={"cluster.launch": "f9", "app.palette": "semicolon"})
+    async with running as (pilot, app, _):
         await pilot.press("semicolon")
         await until(pilot, lambda: isinstance(app.screen, FinderDialog))
         await pilot.press(*"launch")

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
+from textual.pilot import Pilot
 
 from backends.errors import ControllerError, DllmError
 from backends.split.layout import counts
 from backends.state import Reply
+from tests.kit.console import Started
 from tests.tui import scenes
+from tests.tui.flowing import SIZE, layers, planning
 from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.looks import MakeApp
 from tests.tui.scripted import ANSWER, ScriptedCluster
+from tui.app.app import DllmApp
 from tui.model.state_file import Remembered, recall, remember
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from textual.pilot import Pilot
-
-    from tests.kit.console import Started
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
-from tests.tui.flowing import SIZE, layers
 
 
 async def test_it_attaches_to_what_runs(started: Started) -> None:
-    async with started(scenes.homelab_serving(), initial_model=scenes.GLM.path) as (
-        _,
-        app,
-        cluster,
-    ):
+    running = started(scenes.homelab_serving(), initial_model=scenes.GLM.path)
+    async with running as (_, app, cluster):
         assert layers(app) == (26, 8, 14)
         text = screen_text(app)
         assert "● serving" in text
@@ -47,15 +37,13 @@ async def test_it_reads_the_header_of_a_running_model(started: Started) -> None:
 
 
 async def test_it_begins_with_the_model_of_the_command_line(started: Started) -> None:
-    async with started(scenes.idle(), initial_model=scenes.DEMO.path) as (_, app, _):
+    async with planning(started) as (_, app, _):
         assert layers(app) == (0, 6, 7)
         assert "not running yet: l launches" in screen_text(app)
         assert "starts with the launch" in screen_text(app)
 
 
-async def test_another_model_of_the_command_line_is_drawn_beside_what_runs(
-    started: Started,
-) -> None:
+async def test_another_model_is_drawn_beside_what_runs(started: Started) -> None:
     async with started(initial_model=scenes.DEMO.path) as (pilot, app, _):
         await until(pilot, lambda: layers(app) == (0, 6, 7))
         said = "another model runs now: l launches this one"
@@ -90,11 +78,7 @@ async def test_a_model_that_is_gone_is_said_and_nothing_more(
 
 
 async def test_a_plan_launched_elsewhere_is_taken_over(started: Started) -> None:
-    async with started(scenes.idle(), initial_model=scenes.DEMO.path) as (
-        pilot,
-        app,
-        cluster,
-    ):
+    async with planning(started) as (pilot, app, cluster):
         cluster.push(scenes.homelab_serving())
         await until(pilot, lambda: layers(app) == (26, 8, 14))
 

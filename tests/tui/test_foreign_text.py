@@ -106,11 +106,8 @@ async def told(pilot: Pilot[None], snapshot: ClusterSnapshot, seq: int) -> str:
 
 
 async def test_on_every_screen(started: Started) -> None:
-    async with started(HostileCluster(scenes.homelab_serving()), size=SIZE) as (
-        pilot,
-        app,
-        _,
-    ):
+    running = started(HostileCluster(scenes.homelab_serving()), size=SIZE)
+    async with running as (pilot, app, _):
         for key in ("f1", "f3", "f4", "f5", "f6"):
             await pilot.press(key)
             await until(pilot, lambda: MARKUP[:5] in screen_text(app))
@@ -129,11 +126,8 @@ async def test_on_every_screen(started: Started) -> None:
 
 
 async def test_where_room_is_short(started: Started) -> None:
-    async with started(HostileCluster(scenes.homelab_serving()), size=NARROW) as (
-        pilot,
-        app,
-        _,
-    ):
+    running = started(HostileCluster(scenes.homelab_serving()), size=NARROW)
+    async with running as (pilot, app, _):
         for key in ("f1", "f3", "f5", "f6"):
             await pilot.press(key)
             await pilot.pause(0.05)
@@ -145,11 +139,8 @@ def _in_front(app: DllmApp, kind: type[object]) -> bool:
 
 
 async def test_in_every_dialog(started: Started) -> None:
-    async with started(HostileCluster(scenes.homelab_serving()), size=SIZE) as (
-        pilot,
-        app,
-        _,
-    ):
+    running = started(HostileCluster(scenes.homelab_serving()), size=SIZE)
+    async with running as (pilot, app, _):
         app.tell(HOSTILE, "warning")
         app.report(filled(Failure(what="It broke", hint="Mend it")))
         await pilot.pause()
@@ -171,11 +162,8 @@ async def test_in_every_dialog(started: Started) -> None:
 @pytest.mark.parametrize("question", [people.HOST_KEY, people.PASSWORD])
 async def test_when_a_machine_asks(started: Started, question: PeerQuestion) -> None:
     peer = msgspec.structs.replace(people.MINI, question=question)
-    async with started(HostileCluster(people.here(peer)), size=SIZE, wait=False) as (
-        pilot,
-        app,
-        _,
-    ):
+    running = started(HostileCluster(people.here(peer)), size=SIZE, wait=False)
+    async with running as (pilot, app, _):
         await until(pilot, lambda: isinstance(app.screen, QuestionDialog))
         assert MARKUP[:5] in look(app)
         await pilot.press("escape")

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import tui
 from backends.config import SettingsFile
 from backends.paths import user_paths
+from backends.state import ClusterSnapshot
+from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
 from tui.actions.keymap import is_action, split_keys
 from tui.actions.table import ACTIONS
 from tui.dialogs.help import HelpDialog
 from tui.widgets.keys import with_keys
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from backends.state import ClusterSnapshot
-    from tests.kit.console import Started
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
 
 A_KEY = re.compile(
     r"(?<![\w{.])(?:Enter|Esc|Tab|Home|End|PgUp|PgDn|F\d{1,2}|[Cc]trl\+\w+|[Ss]hift\+\S+)"
@@ -118,11 +112,8 @@ SCENES: dict[str, Callable[[], ClusterSnapshot]] = {
 
 @pytest.mark.parametrize("scene", SCENES)
 async def test_no_screen_names_an_old_key(started: Started, scene: str) -> None:
-    async with started(SCENES[scene](), keys=REMAPPED, size=(160, 40), wait=False) as (
-        pilot,
-        app,
-        _,
-    ):
+    running = started(SCENES[scene](), keys=REMAPPED, size=(160, 40), wait=False)
+    async with running as (pilot, app, _):
         await until(pilot, lambda: app.editor.snapshot is not None)
         await pilot.pause()
         seen = [screen_text(app)]
@@ -146,11 +137,8 @@ async def test_no_screen_names_an_old_key(started: Started, scene: str) -> None:
 
 
 async def test_toasts_and_help_name_the_users_keys(started: Started) -> None:
-    async with started(scenes.idle(), keys=REMAPPED, size=(120, 40), wait=False) as (
-        pilot,
-        app,
-        _,
-    ):
+    running = started(scenes.idle(), keys=REMAPPED, size=(120, 40), wait=False)
+    async with running as (pilot, app, _):
         await until(pilot, lambda: app.editor.snapshot is not None)
         await pilot.press("f7")
         await until(pilot, lambda: "Pick a model first: F8" in toasts(app))

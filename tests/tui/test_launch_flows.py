@@ -1,13 +1,13 @@
-"""Launching, stopping, balancing, in the whole console."""
+"""Launching, stopping, balancing, leaving, in the whole console."""
 
 from __future__ import annotations
 
 import asyncio
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
-from backends.errors import EngineError
+from backends.errors import ControllerError, EngineError
 from backends.split.layout import counts, with_counts
 from backends.state import (
     ClusterSnapshot,
@@ -19,19 +19,16 @@ from backends.state import (
 )
 from tests.kit.console import Started
 from tests.tui import scenes
-from tests.tui.flowing import dialog, layers
+from tests.tui.flowing import dialog, layers, planning
 from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.ask import ChoiceDialog
+from tui.flows.plans import _what_ends
 from tui.screens.logs.screen import LogsScreen
 
 
 async def test_launch_runs_the_split_as_shown(started: Started) -> None:
-    async with started(scenes.idle(), initial_model=scenes.DEMO.path) as (
-        pilot,
-        app,
-        cluster,
-    ):
+    async with planning(started) as (pilot, app, cluster):
         await pilot.press("left", "l")
         await until(pilot, lambda: cluster.called("launch"))
         (plan,) = cluster.called("launch")
@@ -45,11 +42,7 @@ async def test_launch_runs_the_split_as_shown(started: Started) -> None:
 
 
 async def test_an_edit_right_after_the_launch_is_kept(started: Started) -> None:
-    async with started(scenes.idle(), initial_model=scenes.DEMO.path) as (
-        pilot,
-        app,
-        cluster,
-    ):
+    async with planning(started) as (pilot, app, cluster):
         await pilot.press("l")
         await until(pilot, lambda: cluster.called("launch"))
         await pilot.press("left")
@@ -81,10 +74,10 @@ async def test_cutting_off_an_answer_is_asked_first(started: Started) -> None:
 
 
 async def test_too_much_for_a_device_is_asked_first(started: Started) -> None:
-    small = msgspec.structs.replace(scenes.BOX, free_bytes=scenes.GIB)
+    small = replace(scenes.BOX, free_bytes=scenes.GIB)
     peers = scenes.homelab_peers()
-    box = msgspec.structs.replace(peers[2], devices=(small,))
-    idle = msgspec.structs.replace(scenes.idle(), peers=(*peers[:2], box))
+    box = replace(peers[2], devices=(small,))
+    idle = replace(scenes.idle(), peers=(*peers[:2], box))
     async with started(idle, initial_model=scenes.GLM.path) as (pilot, app, cluster):
         assert "does not fit: box/CUDA0" in screen_text(app)
         await pilot.press("l")
@@ -95,11 +88,7 @@ async def test_too_much_for_a_device_is_asked_first(started: Started) -> None:
 
 
 async def test_a_launch_that_fails_shows_what_and_why(started: Started) -> None:
-    async with started(scenes.idle(), initial_model=scenes.DEMO.path) as (
-        pilot,
-        app,
-        cluster,
-    ):
+    async with planning(started) as (pilot, app, cluster):
         cluster.push(scenes.demo_failed())
         await until(pilot, lambda: "exit code 1" in screen_text(app))
         text = screen_text(app)
@@ -112,14 +101,10 @@ async def test_a_launch_that_fails_shows_what_and_why(started: Started) -> None:
         await until(pilot, lambda: app.current_mode == "logs")
 
 
-async def test_a_cluster_that_broke_is_not_called_a_failed_launch(
-    started: Started,
-) -> None:
+async def test_a_broken_cluster_is_no_failed_launch(started: Started) -> None:
     failed = scenes.demo_failed()
     assert failed.failure is not None
-    broke = msgspec.structs.replace(
-        failed, failure=msgspec.structs.replace(failed.failure, served=True)
-    )
+    broke = replace(failed, failure=replace(failed.failure, served=True))
     async with started(failed, wait=False) as (pilot, app, cluster):
         await until(pilot, lambda: "the launch failed" in screen_text(app))
         cluster.push(broke)
@@ -186,28 +171,25 @@ async def test_balance_deals_by_memory_and_can_be_undone(started: Started) -> No
 async def test_balance_counts_what_runs_as_free(started: Started) -> None:
     """A launch gives it back first: where all have as much, all get as much."""
     lopsided = with_counts(scenes.DEMO_PLAN.split, (0, 12, 1))
-    plan = msgspec.structs.replace(scenes.DEMO_PLAN, split=lopsided)
+    plan = replace(scenes.DEMO_PLAN, split=lopsided)
     serving = scenes.demo_serving(plan)
     assert serving.measured is not None
     held = {one.device: one.total_bytes for one in serving.measured.buffers}
 
     def left_to(peer: Peer) -> Peer:
         devices = (
-            msgspec.structs.replace(
+            replace(
                 device,
                 memory_pool=device.id,
                 free_bytes=sum(held.values()) - held.get(device.id, 0),
             )
             for device in peer.devices
         )
-        return msgspec.structs.replace(peer, devices=tuple(devices))
+        return replace(peer, devices=tuple(devices))
 
     peers = tuple(map(left_to, serving.peers))
-    async with started(msgspec.structs.replace(serving, peers=peers)) as (
-        pilot,
-        app,
-        _,
-    ):
+    running = started(replace(serving, peers=peers))
+    async with running as (pilot, app, _):
         assert layers(app) == (0, 12, 1)
         await pilot.press("b")
         await until(pilot, lambda: layers(app) == (0, 6, 7))
@@ -217,8 +199,8 @@ async def test_a_stop_during_a_launch_leaves_the_plan_to_be_met_again(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serving = scenes.homelab_serving()
-    speed = msgspec.structs.replace(serving.speed, requests_active=0)
-    cluster = ScriptedCluster(msgspec.structs.replace(serving, speed=speed))
+    speed = replace(serving.speed, requests_active=0)
+    cluster = ScriptedCluster(replace(serving, speed=speed))
     asked = asyncio.Event()
 
     async def launch(plan: Plan, *, replaces: int | None = None) -> ClusterSnapshot:
@@ -247,7 +229,7 @@ async def test_the_keys_of_a_failure_work_wherever_it_is_seen(
         role=ProcessRole.WORKER,
         state=ProcessState.EXITED,
     )
-    failed = msgspec.structs.replace(failed, processes=(ended,))
+    failed = replace(failed, processes=(ended,))
     async with started(failed) as (pilot, app, _):
         app._home.go_to(pane)
         await pilot.pause()
@@ -259,3 +241,68 @@ async def test_the_keys_of_a_failure_work_wherever_it_is_seen(
         await until(pilot, lambda: logs._active is not None)
         assert logs._active
         assert logs._active.info.name == ended.name
+
+
+# --- leaving -------------------------------------------------------------------
+
+
+async def test_with_nothing_running_q_leaves(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
+        await until(pilot, lambda: app.editor.snapshot)
+        await pilot.press("q")
+        await until(pilot, lambda: not app.is_running)
+    assert cluster.called("shutdown") == [True]
+
+
+@pytest.mark.parametrize(
+    ("keys", "left", "shutdowns"),
+    [
+        (["enter"], True, []),
+        (["l"], True, []),
+        (["s"], True, [False]),
+        (["down", "enter"], True, [False]),
+        (["c"], False, []),
+        (["escape"], False, []),
+    ],
+)
+async def test_leaving_a_running_cluster_asks(
+    started: Started, keys: list[str], left: bool, shutdowns: list[bool]
+) -> None:
+    async with started(scenes.homelab_serving()) as (pilot, app, cluster):
+        await pilot.press("q")
+        await dialog(pilot)
+        await pilot.press(*keys)
+        await until(pilot, lambda: not isinstance(app._screen_stack[-1], ChoiceDialog))
+        if left:
+            await until(pilot, lambda: not app.is_running)
+        assert app.is_running is not left
+    assert cluster.called("shutdown") == shutdowns
+
+
+async def test_a_controller_that_is_gone_keeps_nobody(started: Started) -> None:
+    cluster = ScriptedCluster(scenes.idle())
+    cluster.errors["shutdown"] = ControllerError("It is gone")
+    async with started(cluster, wait=False) as (pilot, app, _):
+        await until(pilot, lambda: app.editor.snapshot)
+        await pilot.press("q")
+        await until(pilot, lambda: not app.is_running)
+
+
+async def test_ctrl_c_ends_nothing(started: Started) -> None:
+    async with started() as (pilot, app, _):
+        await pilot.press("ctrl+c")
+        await pilot.pause()
+        assert app.is_running
+        assert toasts(app) == ["Nothing is selected to copy; q quits"]
+
+
+@pytest.mark.parametrize(
+    ("n_alive", "said"),
+    [(3, "3 processes."), (1, "1 process."), (0, "No process yet.")],
+)
+def test_only_living_processes_are_counted(n_alive: int, said: str) -> None:
+    scene = scenes.homelab_serving()
+    ended = [replace(p, state=ProcessState.EXITED) for p in scene.processes[n_alive:]]
+    processes = (*scene.processes[:n_alive], *ended)
+    lines = _what_ends(replace(scene, processes=processes)).splitlines()
+    assert lines[1:] == [said, "1 request is being answered."]

@@ -87,6 +87,8 @@ class LogCluster(ScriptedCluster):
 class Logs(ScreenStage):
     """The Logs screen on a scripted cluster."""
 
+    cluster: LogCluster
+
     def __init__(self, cluster: LogCluster, save_folder: Path | None = None) -> None:
         self.cluster = cluster
         self.logs = LogsScreen(cluster, poll_s=0.01, save_folder=save_folder)
@@ -150,9 +152,7 @@ async def test_only_the_tail_of_a_long_log_is_read(cluster: LogCluster) -> None:
         assert view.lines[1].startswith("0.")
 
 
-async def test_scrolling_up_stops_following_and_end_resumes(
-    cluster: LogCluster,
-) -> None:
+async def test_scrolling_up_stops_following(cluster: LogCluster) -> None:
     async with shown(cluster) as (app, pilot, view):
         await pilot.press("pageup")
         await until(pilot, lambda: not view.following)
@@ -178,9 +178,7 @@ async def test_the_text_stays_while_old_lines_are_dropped() -> None:
         assert view.lines[int(view.scroll_y)] == top
 
 
-async def test_a_filter_keeps_matching_lines_and_counts_them(
-    cluster: LogCluster,
-) -> None:
+async def test_a_filter_keeps_and_counts_matching_lines(cluster: LogCluster) -> None:
     async with shown(cluster) as (app, pilot, view):
         await pilot.press("slash", *"line 19")
         await until(pilot, lambda: "11 of 200" in screen_text(app))
@@ -282,9 +280,7 @@ async def test_a_log_that_finds_no_room_leaves_no_half(
     assert not os.listdir(tmp_path)
 
 
-async def test_copying_takes_the_selection_or_all_that_is_shown(
-    cluster: LogCluster,
-) -> None:
+async def test_copying_takes_the_selection_or_all_shown(cluster: LogCluster) -> None:
     async with shown(cluster) as (app, pilot, view):
         await pilot.press("slash", *"line 19 ", "enter")
         await until(pilot, lambda: view.standing.matching == 1)
@@ -308,9 +304,7 @@ async def test_text_can_be_selected_with_the_mouse(cluster: LogCluster) -> None:
         assert selected.startswith("alpha beta\ngamma")
 
 
-async def test_a_hundred_thousand_lines_cost_little_to_draw(
-    cluster: LogCluster,
-) -> None:
+async def test_a_hundred_thousand_lines(cluster: LogCluster) -> None:
     app = Logs(cluster)
     async with app.run_test(size=(120, 36)) as pilot:
         view = await opened(app, pilot)
@@ -325,9 +319,7 @@ async def test_a_hundred_thousand_lines_cost_little_to_draw(
         await until(pilot, lambda: "line 80000 of it" in screen_text(app))
 
 
-async def test_a_log_that_is_gone_is_said_and_takes_no_focus_later(
-    cluster: LogCluster,
-) -> None:
+async def test_a_log_that_is_gone_takes_no_focus_later(cluster: LogCluster) -> None:
     cluster.logs["worker9"] = "Starting RPC server\n"
     async with shown(cluster) as (app, pilot, view):
         app.logs.show_process("worker9")
@@ -354,9 +346,7 @@ async def test_a_log_far_behind_goes_on_at_its_end(cluster: LogCluster) -> None:
         assert len(marks) == 1
 
 
-async def test_an_end_that_is_known_in_part_is_not_shown_twice(
-    cluster: LogCluster,
-) -> None:
+async def test_a_known_part_is_not_shown_twice(cluster: LogCluster) -> None:
     async with shown(cluster) as (app, pilot, view):
         feed = app.logs._active
         assert feed is not None
@@ -425,9 +415,7 @@ async def test_only_the_log_shown_is_read(cluster: LogCluster) -> None:
         await until(pilot, lambda: reading(app))
 
 
-async def test_an_ended_process_keeps_its_tab_with_its_status(
-    cluster: LogCluster,
-) -> None:
+async def test_an_ended_process_keeps_tab_and_status(cluster: LogCluster) -> None:
     async with shown(cluster) as (app, pilot, _):
         killed = process("worker1", state=ProcessState.EXITED, exit_signal=9)
         app.logs.show_snapshot(snapshot(SERVER, killed))
@@ -461,9 +449,7 @@ async def test_a_shorter_log_is_a_new_start(cluster: LogCluster) -> None:
         assert view.lines.count("fresh") == 1
 
 
-async def test_another_start_is_noticed_though_the_log_is_longer(
-    cluster: LogCluster,
-) -> None:
+async def test_another_start_with_a_longer_log(cluster: LogCluster) -> None:
     async with shown(cluster) as (app, pilot, view):
         cluster.logs["llama-server"] = "fresh\n" + lines(0, 200)
         app.logs.show_snapshot(

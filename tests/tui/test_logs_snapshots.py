@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
+from textual.pilot import Pilot
 
 from backends.state import ClusterSnapshot, ProcessState
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
-from tests.tui.looks import SIZES, name_of
+from tests.tui.looks import SIZES, Compare, MakeApp, name_of
 from tests.tui.scripted import ScriptedCluster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.pilot import Pilot
-
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
-    Compare = Callable[..., bool]
-
 
 HEAD = """\
 0.00.000.112 I build: 6400 (f0c1d) with cc 13.3.0 for x86_64-linux-gnu

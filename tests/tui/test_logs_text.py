@@ -93,14 +93,11 @@ def test_filters(source: str, kept: str, dropped: str) -> None:
     assert not wanted.matches(dropped)
 
 
-def test_a_broken_pattern_is_a_sentence() -> None:
-    with pytest.raises(ValueError, match=r"^Not a pattern: .*\.$"):
-        LogFilter.parse("/[")
-
-
-def test_spans_of_what_matched() -> None:
+def test_spans_and_a_broken_pattern() -> None:
     assert LogFilter.parse("ab").spans("ab cab") == [(0, 2), (4, 6)]
     assert LogFilter.parse("/x*").spans("ab") == []
+    with pytest.raises(ValueError, match=r"^Not a pattern: .*\.$"):
+        LogFilter.parse("/[")
 
 
 @given(st.text(alphabet="ab\n\r\té漢\x1b"), st.integers(1, 7))
@@ -205,6 +202,7 @@ def test_growing_rows_equal_rows_made_at_once(
         (0, None, "exit 0"),
         (1, None, "exit 1"),
         (None, 9, "SIGKILL"),
+        (None, 250, "signal 250"),
         (None, None, "ended"),
     ],
 )
@@ -217,13 +215,6 @@ def test_how_a_process_ended(code: int | None, signal: int | None, text: str) ->
         exit_signal=signal,
     )
     assert ended_text(info) == text
-
-
-def test_an_unknown_signal_is_a_number() -> None:
-    info = ProcessInfo(
-        name="w", role=ProcessRole.WORKER, state=ProcessState.EXITED, exit_signal=250
-    )
-    assert ended_text(info) == "signal 250"
 
 
 def test_a_path_is_cut_on_the_left() -> None:

@@ -18,6 +18,7 @@ from backends.state import ClusterSnapshot, ModelInfo, PeerState, Speed
 from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
+from tests.tui.flowing import planning
 from tests.tui.helpers import settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
@@ -55,9 +56,7 @@ async def quiet(pilot: Pilot[None], app: DllmApp) -> None:
     await pilot.pause()
 
 
-async def test_a_burst_of_keys_loses_none_and_is_undone_one_by_one(
-    started: Started,
-) -> None:
+async def test_a_burst_of_keys_is_undone_one_by_one(started: Started) -> None:
     """240 keys at 1 ms, as a slow line over SSH delivers them."""
     chosen = random.Random(7).choices(("left", "right"), k=240)
     expected = [26]
@@ -123,14 +122,8 @@ async def test_a_late_snapshot_takes_nothing_back_after_a_launch(
         assert layers(app) == (0, 5, 8)
 
 
-async def test_what_another_console_launches_is_shown_and_can_be_undone(
-    started: Started,
-) -> None:
-    async with started(scenes.idle(), initial_model=scenes.DEMO.path) as (
-        pilot,
-        app,
-        cluster,
-    ):
+async def test_a_launch_elsewhere_is_shown_and_undone(started: Started) -> None:
+    async with planning(started) as (pilot, app, cluster):
         await pilot.press("left", "left")
         cluster.push(scenes.homelab_serving())
         await until(pilot, lambda: layers(app) == (26, 8, 14))
@@ -143,9 +136,7 @@ async def test_what_another_console_launches_is_shown_and_can_be_undone(
 # --- headers ----------------------------------------------------------------
 
 
-async def test_another_models_header_is_never_taken_for_this_ones(
-    started: Started,
-) -> None:
+async def test_another_models_header_is_not_taken(started: Started) -> None:
     """While another client's launch begins, the snapshot has the old header still."""
     async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         mixed = msgspec.structs.replace(
@@ -197,9 +188,7 @@ async def test_a_header_that_cannot_be_read_is_said_once(started: Started) -> No
 # --- drags ------------------------------------------------------------------
 
 
-async def test_a_question_nobody_asked_for_does_not_end_a_drag(
-    started: Started,
-) -> None:
+async def test_a_question_does_not_end_a_drag(started: Started) -> None:
     plans = {scenes.GLM.path: people.SPREAD_PLAN}
     cluster = ScriptedCluster(people.here(people.ADA, people.BOB), plans=plans)
     async with started(cluster, initial_model=scenes.GLM.path) as (pilot, app, _):
@@ -218,9 +207,7 @@ async def test_a_question_nobody_asked_for_does_not_end_a_drag(
         assert any("needs your input" in text for text in toasts(app))
 
 
-async def test_a_plan_from_elsewhere_ends_a_drag_of_what_is_gone(
-    started: Started,
-) -> None:
+async def test_a_plan_from_elsewhere_ends_a_drag(started: Started) -> None:
     async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         bar = app.query_one(SplitBar)
         assert await pilot.mouse_down(bar, offset=(bar.handle_x, 1))
@@ -235,9 +222,7 @@ async def test_a_plan_from_elsewhere_ends_a_drag_of_what_is_gone(
         assert app.mouse_captured is None
 
 
-async def test_the_plan_launched_is_the_one_that_was_shown_when_it_was_asked(
-    started: Started,
-) -> None:
+async def test_the_plan_shown_when_asked_is_launched(started: Started) -> None:
     async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         await pilot.press("left", "l")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))

@@ -15,7 +15,7 @@ from tests.tui.peering import asks, on_peers, question
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.question import HostKeyDialog, QuestionDialog, SecretDialog
-from tui.model.peer_facts import peer_rows
+from tui.model.peer_words import peer_rows
 
 
 async def test_a_host_key_is_shown_and_trusted(started: Started) -> None:
@@ -71,11 +71,8 @@ async def test_a_question_is_put_once_and_again_by_enter(started: Started) -> No
 
 
 async def test_a_question_asked_anew_is_put_anew(started: Started) -> None:
-    async with started(people.here(asks(QuestionKind.PASSWORD)), wait=False) as (
-        pilot,
-        _,
-        cluster,
-    ):
+    running = started(people.here(asks(QuestionKind.PASSWORD)), wait=False)
+    async with running as (pilot, _, cluster):
         await question(pilot)
         await pilot.press("x", "enter")
         again = msgspec.structs.replace(asks(QuestionKind.PASSWORD), since=scenes.NOW)
@@ -132,11 +129,8 @@ async def test_text_of_a_machine_is_no_markup(started: Started) -> None:
 
 
 async def test_enter_shows_all_that_is_known(started: Started) -> None:
-    async with started(people.here(people.ADA), size=(120, 40), wait=False) as (
-        pilot,
-        app,
-        cluster,
-    ):
+    running = started(people.here(people.ADA), size=(120, 40), wait=False)
+    async with running as (pilot, app, cluster):
         await on_peers(pilot)
         await pilot.press("j", "enter")
         await until(pilot, lambda: isinstance(app.screen, PeerDialog))

@@ -41,11 +41,8 @@ async def test_work_that_fails_says_why(started: Started) -> None:
 
 
 async def test_x_ends_the_work_and_that_is_no_failure(started: Started) -> None:
-    async with at_peer(started, "eve", cluster_of(people.EVE), model="") as (
-        pilot,
-        app,
-        cluster,
-    ):
+    running = at_peer(started, "eve", cluster_of(people.EVE), model="")
+    async with running as (pilot, app, cluster):
         await pilot.press("p")
         await until(pilot, lambda: cluster.called("provision_peer"))
         busy = msgspec.structs.replace(

@@ -102,11 +102,8 @@ async def test_where_nothing_runs_it_says_so_and_starts_nothing(
     remember(memory_file, Remembered(plans={"default": scenes.HOMELAB_PLAN}))
     paths = user_paths()
     token = ASKING.set(ClientFacts(program="console", readonly=True))
-    async with started(ControllerClient(paths), readonly=True, wait=False) as (
-        pilot,
-        app,
-        _,
-    ):
+    running = started(ControllerClient(paths), readonly=True, wait=False)
+    async with running as (pilot, app, _):
         await until(pilot, lambda: toasts(app))
         said = "Nothing is running here, and read-only starts nothing."
         assert toasts(app)[0].startswith(said)

@@ -67,11 +67,8 @@ async def test_a_graph_is_of_what_was_measured(started: Started) -> None:
         msgspec.structs.replace(p, cpu_cores=3.5) if p.name == "mini" else p
         for p in scene.processes
     )
-    async with started(msgspec.structs.replace(scene, processes=busy), size=ROOMY) as (
-        _,
-        app,
-        _,
-    ):
+    running = started(msgspec.structs.replace(scene, processes=busy), size=ROOMY)
+    async with running as (_, app, _):
         rows = text_of(app.screen.query_one(WorkerGraphs)).splitlines()
         mini, box = (
             next(row for row in rows if name in row) for name in ("mini", "bo")
@@ -102,9 +99,7 @@ async def test_without_room_no_pane_of_tokens_is_counted(started: Started) -> No
         await until(pilot, lambda: app._home.peers.peer_list.has_focus)
 
 
-async def test_the_speed_is_kept_while_another_screen_is_in_front(
-    started: Started,
-) -> None:
+async def test_the_speed_is_kept_behind_another_screen(started: Started) -> None:
     """Fails where the pane itself keeps the history: it hears nothing then."""
     async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         await pilot.press("3")

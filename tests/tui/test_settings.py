@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 from backends.config import Config, SettingsFile, load_config
@@ -14,21 +17,13 @@ from backends.paths import Paths
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, toasts, until
+from tests.tui.looks import MakeApp
 from tests.tui.peering import on_peers
 from tests.tui.scripted import ScriptedCluster
+from tui.app.app import DllmApp
 from tui.dialogs.ask import LineDialog
 from tui.dialogs.help import HelpDialog
 from tui.dialogs.settings import SettingsDialog
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from textual.pilot import Pilot
-
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
 
 SIZE = (120, 36)
 GIVEN = """\

@@ -17,7 +17,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
-from tui.flows import settling
+from tui.flows import watching
 from tui.model.editor import PlanEditor
 from tui.model.verdict import verdict
 
@@ -41,7 +41,7 @@ def engine_says(plan: Plan, more_mib: int = 100) -> PlanMemory:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "SETTLE_S", 0.05)
+    monkeypatch.setattr(watching, "SETTLE_S", 0.05)
 
 
 @pytest.fixture
@@ -79,9 +79,7 @@ def test_answers_for_other_arguments_are_not_used(editor: PlanEditor) -> None:
     assert editor.edit.told == ()
 
 
-def test_an_engine_that_cannot_be_asked_is_asked_once_and_told_of(
-    editor: PlanEditor,
-) -> None:
+def test_an_engine_that_cannot_answer_is_asked_once(editor: PlanEditor) -> None:
     note = "The engine has no llama-fit-params"
     editor.settle(scenes.DEMO_PLAN, PlanMemory(devices=(), note=note))
     assert editor.unsettled is None
@@ -124,9 +122,7 @@ def test_the_tick_is_for_what_was_checked(off_mib: int, tone: str, part: str) ->
 
 
 @pytest.mark.usefixtures("quick")
-async def test_the_pane_asks_when_the_plan_rests(
-    make_app: Callable[..., DllmApp],
-) -> None:
+async def test_a_plan_at_rest_is_asked_about(make_app: Callable[..., DllmApp]) -> None:
     cluster = ScriptedCluster(scenes.idle())
     cluster.memories = engine_says
     app = make_app(cluster, initial_model=scenes.DEMO.path)
@@ -164,9 +160,7 @@ async def test_a_move_ends_the_question_about_the_plan_before(
 
 
 @pytest.mark.usefixtures("quick")
-async def test_an_error_is_said_beside_the_prediction_without_a_toast(
-    make_app: Callable[..., DllmApp],
-) -> None:
+async def test_an_error_is_no_toast(make_app: Callable[..., DllmApp]) -> None:
     cluster = ScriptedCluster(scenes.idle())
     cluster.errors["memory"] = EngineError("No tool")
     app = make_app(cluster, initial_model=scenes.DEMO.path)

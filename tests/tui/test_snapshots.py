@@ -6,9 +6,10 @@ Behaviour is tested elsewhere; these notice when something looks different.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 from backends.config import Config, SettingsFile
@@ -16,24 +17,14 @@ from backends.paths import user_paths
 from backends.state import Event, EventKind, EventTone
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
-from tests.tui.looks import EVERY_SIZE, SIZES, name_of
+from tests.tui.looks import EVERY_SIZE, SIZES, Compare, MakeApp, name_of
 from tests.tui.scripted import ScriptedCluster
+from tui.app.app import DllmApp
 from tui.dialogs.events import EvidenceDialog
 from tui.dialogs.settings import SettingsDialog
 from tui.model.events import happening_of
 from tui.screens.cluster.launch_dialog import LaunchDialog
 from tui.screens.cluster.split_pane import SplitPane
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.pilot import Pilot
-
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
-    Compare = Callable[..., bool]
-
 
 THEMES = ["dllm-light", "dllm-ansi", "dllm-colour-blind", "nord"]
 RATES = [9.0, 14.2, 18.8, 20.1, 21.3, 21.0, 22.4, None, 12.0, 19.7, 21.9, 21.3]

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
-from backends.state import MemorySource
+from backends.state import ClusterSnapshot, MemorySource
+from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, text_of, until
+from tests.tui.looks import MakeApp
 from tui.dialogs.help import HelpDialog
 from tui.screens.cluster.peers_pane import PeerList
 from tui.screens.cluster.split_pane import LoadTable
 from tui.screens.lab.speed import SpeedLine, Speeds
 from tui.widgets.palette import palette_from
 from tui.widgets.sources import CHECKED, PREDICTED, predicted, style_of, tick_of, told
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.state import ClusterSnapshot
-    from tests.kit.console import Started
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
 
 
 def unmeasured() -> ClusterSnapshot:

@@ -10,6 +10,7 @@ from backends.state import ClusterSnapshot, ClusterState, Lab
 from backends.state.snapshots import RequestCounts
 from tests.kit.console import Started
 from tests.tui import scenes
+from tests.tui.flowing import planning
 from tests.tui.helpers import screen_text, text_of, until
 from tests.tui.scripted import ScriptedCluster
 from tui.model.facts import warnings
@@ -92,11 +93,7 @@ async def test_the_lines_parts_have_room_in_any_terminal(
 
 
 async def test_the_model_on_the_desk_is_named_on_every_screen(started: Started) -> None:
-    async with started(scenes.idle(), initial_model=scenes.DEMO.path) as (
-        pilot,
-        app,
-        _,
-    ):
+    async with planning(started) as (pilot, app, _):
         for mode in MODES:
             await app.action_show_mode(mode)
             await until(
@@ -104,9 +101,7 @@ async def test_the_model_on_the_desk_is_named_on_every_screen(started: Started) 
             )
 
 
-async def test_what_is_shown_grows_old_while_the_controller_is_silent(
-    started: Started,
-) -> None:
+async def test_figures_grow_old_without_a_controller(started: Started) -> None:
     async with started(scenes.homelab_serving()) as (pilot, app, cluster):
         line, now = app._home.status_line, [100.0]
         line._clock = lambda: now[0]

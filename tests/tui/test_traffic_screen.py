@@ -14,7 +14,6 @@ from textual.pilot import Pilot
 from backends.state import Acceptance, Generation, Link, LinkCommand, Speed
 from tests.tui.helpers import screen_text, text_of, until
 from tests.tui.links import BOX, MINI, PLAIN, buckets
-from tests.tui.scripted import ScriptedCluster
 from tests.tui.stages import ScreenStage, Stage
 from tests.tui.test_traffic_snapshots import traffic
 from tui.model.quantities import us_text
@@ -44,7 +43,7 @@ class Traffic(ScreenStage):
     """The Traffic screen with these links."""
 
     def __init__(self, *links: Link) -> None:
-        self.traffic = TrafficScreen(ScriptedCluster())
+        self.traffic = TrafficScreen()
         super().__init__(self.traffic)
         self.links = links
 

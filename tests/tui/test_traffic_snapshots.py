@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
+from textual.pilot import Pilot
 
 from backends.state import ClusterSnapshot, Link
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.links import BOX, MINI, PLAIN
-from tests.tui.looks import SIZES, name_of
+from tests.tui.looks import SIZES, Compare, MakeApp, name_of
 from tests.tui.scripted import ScriptedCluster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.pilot import Pilot
-
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
-    Compare = Callable[..., bool]
 
 
 def traffic(*links: Link, at: float = scenes.NOW) -> ClusterSnapshot:

@@ -22,36 +22,22 @@ from tui.cli.main import cli
 
 FIND = drafts_module._found
 AT = 1_763_820_000.0
-FAST = DraftTrial(
-    draft="/m/small.gguf",
-    draft_max=8,
-    tok_per_s=61.2,
-    speedup=2.72,
-    acceptance=0.71,
-    at=AT,
-)
-SLOW = DraftTrial(
-    draft="ngram",
-    draft_max=8,
-    tok_per_s=20.0,
-    speedup=0.89,
-    at=AT,
-)
 EARLIER = DraftTrial(draft="/m/small.gguf", draft_max=8, tok_per_s=40.0, at=AT - 60)
+FAST = replace(EARLIER, tok_per_s=61.2, speedup=2.72, acceptance=0.71, at=AT)
+SLOW = replace(EARLIER, draft="ngram", tok_per_s=20.0, speedup=0.89, at=AT)
+
+
+def draft(name: str, size_bytes: int, **more: Any) -> DraftCandidate:
+    return DraftCandidate(path=f"/m/{name}", name=name, size_bytes=size_bytes, **more)
+
+
 FOUND = Drafts(
     model="/m/big.gguf",
     size_bytes=1 << 30,
     candidates=(
-        DraftCandidate(
-            path="/m/small.gguf",
-            name="small.gguf",
-            size_bytes=1 << 26,
-            found=(FAST, EARLIER),
-        ),
-        DraftCandidate(path="/m/mid.gguf", name="mid.gguf", size_bytes=1 << 27),
-        DraftCandidate(
-            path="/m/o.gguf", name="o.gguf", size_bytes=1, why_not="its words differ"
-        ),
+        draft("small.gguf", 1 << 26, found=(FAST, EARLIER)),
+        draft("mid.gguf", 1 << 27),
+        draft("o.gguf", 1, why_not="its words differ"),
     ),
     ngram=(SLOW,),
 )
@@ -64,10 +50,7 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
 
-    async def found(_client: object, _path: str, *, measure: bool) -> Drafts:
-        return FOUND
-
-    monkeypatch.setattr(drafts_module, "_found", found)
+    tells(monkeypatch, FOUND)
     model = tmp_path / "big.gguf"
     model.write_bytes(b"GGUF")
     yield model
@@ -75,9 +58,16 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     time.tzset()
 
 
+def tells(monkeypatch: pytest.MonkeyPatch, drafts: Drafts) -> None:
+    monkeypatch.setattr(drafts_module, "_found", AsyncMock(return_value=drafts))
+
+
+def said(model: Path, *options: str) -> str:
+    return CliRunner().invoke(cli, ["models", "drafts", str(model), *options]).output
+
+
 def test_below_each_stands_what_auto_found(model: Path) -> None:
-    said = CliRunner().invoke(cli, ["models", "drafts", str(model)]).output
-    lines = said.splitlines()
+    lines = said(model).splitlines()
     assert [line.split()[0] for line in lines] == [
         *("small.gguf", "auto:", "mid.gguf", "auto:", "o.gguf", "ngram", "auto:"),
     ]
@@ -94,13 +84,8 @@ def test_what_auto_found_of_layers_of_the_model_itself_stands_below_them(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layers = replace(with_trials(FOUND, (OWN, SLOW)), heads=("draft-mtp",))
-
-    async def found(_client: object, _path: str, *, measure: bool) -> Drafts:
-        return layers
-
-    monkeypatch.setattr(drafts_module, "_found", found)
-    said = CliRunner().invoke(cli, ["models", "drafts", str(model)]).output
-    lines = said.splitlines()
+    tells(monkeypatch, layers)
+    lines = said(model).splitlines()
     assert "(--draft mtp: draft-mtp)" in lines[0]
     assert lines[1].startswith("  auto: 61.2 tok/s, 22.5 without (×2.72): pays")
     assert "accepted · 1 token at a time" in lines[1]
@@ -113,13 +98,8 @@ def test_what_was_found_over_each_network_is_listed(
     near = replace(SLOW, network="under 2 ms")
     far = replace(SLOW, network="8 to 32 ms", speedup=1.9, slots=4)
     earlier = replace(far, tok_per_s=1.0, at=AT - 60)
-
-    async def found(_client: object, _path: str, *, measure: bool) -> Drafts:
-        return with_trials(FOUND, (near, far, earlier))
-
-    monkeypatch.setattr(drafts_module, "_found", found)
-    said = CliRunner().invoke(cli, ["models", "drafts", str(model)]).output
-    lines = [line for line in said.splitlines() if "8 tokens at a time" in line]
+    tells(monkeypatch, with_trials(FOUND, (near, far, earlier)))
+    lines = [x for x in said(model).splitlines() if "8 tokens at a time" in x]
     assert [line.partition("at a time · ")[2] for line in sorted(lines)] == [
         "8 to 32 ms · 4 slots · 2025-11-22 14:00",
         "under 2 ms · 2025-11-22 14:00",
@@ -127,12 +107,12 @@ def test_what_was_found_over_each_network_is_listed(
 
 
 def test_json_has_all_of_it(model: Path) -> None:
-    said = CliRunner().invoke(cli, ["models", "drafts", str(model), "--json"]).output
-    small, mid, _ = json.loads(said)["candidates"]
+    told = json.loads(said(model, "--json"))
+    small, mid, _ = told["candidates"]
     assert [one["tok_per_s"] for one in small["found"]] == [61.2, 40.0]
     assert small["found"][0]["speedup"] == 2.72
     assert mid["found"] == []
-    assert json.loads(said)["ngram"][0]["speedup"] == 0.89
+    assert told["ngram"][0]["speedup"] == 0.89
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 from textual.binding import Binding, BindingType
@@ -10,7 +9,7 @@ from textual.binding import Binding, BindingType
 from tui.actions.table import ACTIONS, Action
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from textual.dom import DOMNode
 
@@ -57,27 +56,11 @@ SCREEN_ACTIONS = frozenset(
 )
 """Methods of the app that do nothing while a dialog is open."""
 _MOVES = frozenset(
-    [
-        "up",
-        "down",
-        "left",
-        "right",
-        "first",
-        "last",
-        "page_up",
-        "page_down",
-        "choose",
-        "send",
-        "newline",
-        "erase",
-        "cancel",
-        "clear",
-        "leave",
-        "palette",
-        "interrupt",
-        "back",
-        "write",
-    ]
+    {
+        *("up", "down", "left", "right", "first", "last", "page_up", "page_down"),
+        *("choose", "send", "newline", "erase", "cancel", "clear", "leave"),
+        *("palette", "interrupt", "back", "write"),
+    }
 )
 NO_COMMANDS = frozenset(
     action.id
@@ -89,17 +72,14 @@ NO_COMMANDS = frozenset(
 
 
 def action_of(action_id: str) -> Action:
-    return _by_id()[action_id]
+    return _BY_ID[action_id]
 
 
 def is_action(action_id: str) -> bool:
-    """True if an action has that id."""
-    return action_id in _by_id()
+    return action_id in _BY_ID
 
 
-@cache
-def _by_id() -> dict[str, Action]:
-    return {action.id: action for action in ACTIONS}
+_BY_ID = {action.id: action for action in ACTIONS}
 
 
 def acts(action: object, node: DOMNode) -> bool:
@@ -123,29 +103,23 @@ def bindings(*areas: str) -> list[BindingType]:
 
 def keymap_problems(keymap: Mapping[str, str]) -> list[str]:
     """The problems of a user's keys; Textual would ignore them silently."""
-    known = {action.id for action in ACTIONS}
-    unknown = sorted(set(keymap) - known)
+    unknown = sorted(keymap.keys() - _BY_ID.keys())
     problems = [f"The configuration gives keys to no action: {id_}" for id_ in unknown]
     return problems + [
         f"The configuration gives {key} to {action.id}: {clash}"
         for action in ACTIONS
         for key in split_keys(keymap.get(action.id, ""))
-        for clash in _clashes(action, _others_with(key, action, keymap))
+        for clash in _clashes(action, key, keymap)
     ]
 
 
-def _others_with(
-    key: str, action: Action, keymap: Mapping[str, str]
-) -> Sequence[Action]:
-    return [
+def _clashes(action: Action, key: str, keymap: Mapping[str, str]) -> Iterator[str]:
+    """The effect of a key that other actions have in the same place."""
+    others = [
         other
         for other in ACTIONS
         if other is not action and key in split_keys(keymap.get(other.id, other.keys))
     ]
-
-
-def _clashes(action: Action, others: Sequence[Action]) -> Iterator[str]:
-    """The effect of a key that other actions have in the same place."""
     for other in others:
         if other.area == action.area:
             yield f"{other.id} lost it"
@@ -164,7 +138,6 @@ def _is_around(outer: str, inner: str) -> bool:
 
 
 def split_keys(keys: str) -> list[str]:
-    """The keys of a list with commas."""
     return [key.strip() for key in keys.split(",") if key.strip()]
 
 

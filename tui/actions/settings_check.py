@@ -35,8 +35,7 @@ def _wrong_theme(told: Config, text: str, known: Sequence[str]) -> Iterator[Prob
 
 
 def _wrong_keys(told: Config, text: str) -> Iterator[Problem]:
-    lines = lines_of(text)
-    known = [action.id for action in ACTIONS]
+    lines, known = lines_of(text), [action.id for action in ACTIONS]
     for name in told.keys:
         if name not in known:
             yield Problem(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 from textual import on
 
-from backends.errors import DllmError
 from backends.state import ClusterState
 from tui.api.bridge import (
     UNWATCHED_SLOWER,
@@ -26,12 +24,11 @@ from tui.app.frame import ConsoleScreen, ShowsEdit, ShowsPeers
 from tui.app.messages import EditChanged, LogWanted, PeerAdded
 from tui.flows.chats import ChatFlows
 from tui.flows.finding import Finding
-from tui.flows.happenings import Happenings
 from tui.flows.peers import PeerFlows
 from tui.flows.plans import PlanFlows
 from tui.flows.questions import Questions
 from tui.flows.settings import SettingsFlow
-from tui.flows.settling import Headers, Settling
+from tui.flows.watching import Happenings, Headers, Settling
 from tui.model.editor import PlanEditor
 from tui.model.launch_settings import launch_command
 from tui.model.state_file import Remembered, recall_if_whole, remember
@@ -49,44 +46,27 @@ if TYPE_CHECKING:
     from tui.api.services import ClusterService
 
 
-def _logs(app: DllmApp) -> ConsoleScreen:
-    from tui.screens.logs.screen import LogsScreen
+def _screen(app: DllmApp, mode: str) -> ConsoleScreen:
+    """The screen of a mode, imported at its first use."""
+    if mode == "layers":
+        from tui.screens.layers.screen import LayersScreen
 
-    return LogsScreen(app.cluster)
+        return LayersScreen(app.editor)
+    if mode == "traffic":
+        from tui.screens.traffic.screen import TrafficScreen
 
+        return TrafficScreen()
+    if mode == "lab":
+        from tui.screens.lab.screen import LabScreen
 
-def _layers(app: DllmApp) -> ConsoleScreen:
-    from tui.screens.layers.screen import LayersScreen
+        return LabScreen(lambda: app.editor.marks)
+    if mode == "logs":
+        from tui.screens.logs.screen import LogsScreen
 
-    return LayersScreen(app.editor)
-
-
-def _traffic(app: DllmApp) -> ConsoleScreen:
-    from tui.screens.traffic.screen import TrafficScreen
-
-    return TrafficScreen(app.cluster)
-
-
-def _models(app: DllmApp) -> ConsoleScreen:
+        return LogsScreen(app.cluster)
     from tui.screens.models.screen import ModelsScreen
 
     return ModelsScreen(app.cluster)
-
-
-def _lab(app: DllmApp) -> ConsoleScreen:
-    from tui.screens.lab.screen import LabScreen
-
-    return LabScreen(app.cluster, lambda: app.editor.marks)
-
-
-MODES: Mapping[str, Callable[[DllmApp], ConsoleScreen]] = {
-    "layers": _layers,
-    "traffic": _traffic,
-    "lab": _lab,
-    "logs": _logs,
-    "models": _models,
-}
-"""The function that makes the screen of each mode."""
 
 
 class DllmApp(ClusterConsole):
@@ -148,16 +128,14 @@ class DllmApp(ClusterConsole):
         self._given_theme = self.theme if theme else ""
         self._memory_file = memory_file
         self._memory = memory
-        self._flows = PlanFlows(self, cluster, self.editor)
-        self._settings = SettingsFlow(self, cluster, settings)
-        self._peer_flows = PeerFlows(self, cluster, self.editor, self._settings)
-        self._settling = Settling(self, cluster, self.editor)
-        self._headers = Headers(self, cluster, self.editor)
+        self._flows = PlanFlows(self)
+        self._settings = SettingsFlow(self, settings)
+        self._peer_flows = PeerFlows(self, self._settings)
+        self._settling = Settling(self)
+        self._headers = Headers(self)
         self._questions = Questions(self, self.editor, self._peer_flows)
-        self._happenings = Happenings(self, cluster, self.editor)
-        self._finding = Finding(
-            self, cluster, self.editor, self._settings, self._peer_flows
-        )
+        self._happenings = Happenings(self)
+        self._finding = Finding(self, self._settings, self._peer_flows)
         self._initial_model = initial_model
         self._serving_pane = serving_pane
         self._begun = False
@@ -170,8 +148,8 @@ class DllmApp(ClusterConsole):
         )
         self._chat_flows = ChatFlows(self, cluster, self.editor, self._home.chat)
         self.add_mode("cluster", lambda: self._home)
-        for mode, make in MODES.items():
-            self.add_mode(mode, partial(make, self))
+        for mode in ("layers", "traffic", "lab", "logs", "models"):
+            self.add_mode(mode, partial(_screen, self, mode))
 
     # --- start and end -----------------------------------------------------------
 
@@ -206,11 +184,8 @@ class DllmApp(ClusterConsole):
         if memory == self._written:
             return
         self._written = memory
-        self._writer.submit(self._write_down, memory, cluster)
-
-    def _write_down(self, memory: Remembered, cluster: str) -> None:
-        with suppress(DllmError):  # Without a place to write, it starts afresh.
-            remember(self._memory_file, memory, cluster)
+        # Without a place to write, its future has an error, and it starts afresh.
+        self._writer.submit(remember, self._memory_file, memory, cluster)
 
     # --- what the cluster says ---------------------------------------------------
 
@@ -310,20 +285,20 @@ class DllmApp(ClusterConsole):
             self.screen.show_process(message.process)
 
     def use_model(self, path: str) -> None:
-        self.open(self._use_model(path), group="model")
+        async def use() -> None:
+            await self.go_to("cluster", "split")
+            await self._flows.choose(path)
 
-    async def _use_model(self, path: str) -> None:
-        await self.go_to("cluster", "split")
-        await self._flows.choose(path)
+        self.open(use(), group="model")
 
     def show_setting(self, name: str) -> None:
         self.open(self._settings.show(name), group="settings")
 
     def set_lab(self, worker: str | None, lab: Lab | None) -> None:
-        self.attempt(self._set_lab(worker, lab), group=f"lab {worker or ''}")
+        async def put() -> None:
+            self.take(await self.cluster.set_lab(worker, lab))
 
-    async def _set_lab(self, worker: str | None, lab: Lab | None) -> None:
-        self.take(await self.cluster.set_lab(worker, lab))
+        self.attempt(put(), group=f"lab {worker or ''}")
 
     def export_trace(self) -> None:
         self.attempt(self._flows.export_trace(), group="trace")

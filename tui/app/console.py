@@ -23,7 +23,7 @@ from backends.state import Failure
 from tui.actions import keymap
 from tui.app import theming
 from tui.app.messages import Copyable
-from tui.model.events import Severity, ToastHistory
+from tui.model.events import TOASTS_MAX, Severity, Toast
 from tui.widgets.keys import takes_text, with_keys
 from tui.widgets.safe_text import safe, safe_line
 
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
     from textual.events import Event
     from textual.message_pump import MessagePump
-    from textual.theme import Theme
 
     from backends.config import Config
     from backends.state import ClusterSnapshot, Lab
+    from tui.api.services import ClusterService
+    from tui.model.editor import PlanEditor
 
 
 class SafeLines(LineFilter):
@@ -50,15 +51,12 @@ class SafeLines(LineFilter):
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return [_safe(segment) for segment in segments]
-
-
-def _safe(segment: Segment) -> Segment:
-    text, style, control = segment
-    clean = safe_line(text)
-    if clean is text or control:
-        return segment
-    return Segment(set_cell_size(clean, segment.cell_length), style)
+        return [
+            segment
+            if segment.control or (clean := safe_line(segment.text)) is segment.text
+            else Segment(set_cell_size(clean, segment.cell_length), segment.style)
+            for segment in segments
+        ]
 
 
 _SIGNS = {
@@ -78,14 +76,11 @@ class AsciiLines(LineFilter):
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
-            segment if segment.text.isascii() or segment.control else _plain(segment)
+            segment
+            if segment.text.isascii() or segment.control
+            else Segment("".join(map(ascii_sign, segment.text)), segment.style)
             for segment in segments
         ]
-
-
-def _plain(segment: Segment) -> Segment:
-    text = "".join(map(ascii_sign, segment.text))
-    return Segment(text, segment.style, segment.control)
 
 
 @lru_cache(maxsize=4096)
@@ -130,7 +125,8 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self._keep_copy = keep_copy
         self._kept_where = f"; a copy is in {kept_where}" if kept_where else ""
         self._ascii_lines = [AsciiLines()] if ascii_only else []
-        self.event_log = ToastHistory()
+        self.event_log: deque[Toast] = deque(maxlen=TOASTS_MAX)
+        """The last toasts, oldest first."""
         self.clock = clock
         self._theme_folders = theme_folders
         self.user_keys = dict(keys)
@@ -227,7 +223,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
             await self.run_action(bound.binding.action, bound.node)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Our variables, for themes that do not define them."""
         return theming.variable_defaults(self.current_theme)
 
     def attempt(
@@ -237,8 +232,15 @@ class ConsoleApp(App[None], inherit_bindings=False):
 
         A newer one of the group replaces it, where it is ``exclusive``.
         """
+
+        async def guarded() -> None:
+            try:
+                await work
+            except DllmError as error:
+                self.report(error.failure(self.clock()))
+
         self.run_worker(
-            self._guarded(work), group=group, exclusive=exclusive, exit_on_error=False
+            guarded(), group=group, exclusive=exclusive, exit_on_error=False
         )
 
     def open(
@@ -258,7 +260,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self.attempt(opened(), group=group, exclusive=exclusive)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """The filters that every line passes on its way to the terminal."""
         return [*super().get_line_filters(), self._safe_lines, *self._ascii_lines]
 
     def copy_to_clipboard(self, text: str) -> None:
@@ -272,7 +273,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.attempt(kept, group="copy", exclusive=False)
 
     def copy(self, what: str, text: str) -> None:
-        """Copy text and say so."""
         self.copy_to_clipboard(text)
         self.tell(f"Copied {what}{self._kept_where}")
 
@@ -283,20 +283,18 @@ class ConsoleApp(App[None], inherit_bindings=False):
         focused = self.focused if self.screen_stack else None
         text = with_keys(self, safe(text), typing=takes_text(focused))
         if keep:
-            self.event_log.add(self.clock(), text, severity)
+            self.event_log.append(Toast(self.clock(), text, severity))
         self.notify(text, severity=severity, timeout=TOAST_S[severity], markup=False)
 
     def report(self, failure: Failure, severity: Severity = "error") -> None:
-        """Say what failed and what to do."""
         self.tell(failure.sentence, severity)
 
     @on(Worker.StateChanged)
     def _worker_changed(self, message: Worker.StateChanged) -> None:
         error = message.worker.error
         if message.state == WorkerState.ERROR and error is not None:
-            what = (
-                f"Unexpected {type(error).__name__} in {message.worker.group}: {error}"
-            )
+            name, group = type(error).__name__, message.worker.group
+            what = f"Unexpected {name} in {group}: {error}"
             hint = "This is a bug of dllm-tui: please report it."
             self.report(Failure(what=what, hint=hint, at=self.clock()))
 
@@ -340,13 +338,11 @@ class ConsoleApp(App[None], inherit_bindings=False):
 
     @property
     def theme_names(self) -> list[str]:
-        """Every theme there is, ours first."""
         self._load_all_themes()
         own = [name for name in self.available_themes if name.startswith("dllm-")]
         return [*sorted(own), *sorted(set(self.available_themes) - set(own))]
 
     def follow_settings(self, config: Config) -> None:
-        """The settings have changed: theme and keys count at once."""
         if config.theme and config.theme != self.theme:
             self._use_theme(config.theme)
         if config.keys != self.user_keys:
@@ -358,17 +354,13 @@ class ConsoleApp(App[None], inherit_bindings=False):
 
         self.push_screen(ThemeDialog(self.theme_names, self.theme))
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except DllmError as error:
-            self.report(error.failure(self.clock()))
-
     def _use_theme(self, name: str) -> None:
         """Read only the theme in use: the others wait for the picker."""
         for wanted in (name, theming.DEFAULT_THEME):
             try:
-                found = self._theme_of(wanted)
+                found = theming.find_theme(
+                    wanted, self._theme_folders, self.available_themes
+                )
             except DllmError as error:
                 self._early_trouble.append(error)
                 continue
@@ -379,12 +371,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
                 return
             there = "{app.theme} shows those there are."
             self._early_trouble.append(DllmError(f"There is no theme {wanted}", there))
-
-    def _theme_of(self, name: str) -> Theme | None:
-        found = theming.find_theme(name, self._theme_folders)
-        if found is not None or name in self.available_themes:
-            return found
-        return theming.find_named(name, self._theme_folders)
 
     def _load_all_themes(self) -> None:
         if self._all_themes:
@@ -400,6 +386,10 @@ class ConsoleApp(App[None], inherit_bindings=False):
 class ClusterConsole(ConsoleApp):
     """A console of clusters, as its screens and flows use it."""
 
+    cluster: ClusterService
+    """The cluster to show and to steer."""
+    editor: PlanEditor
+
     def take(self, snapshot: ClusterSnapshot) -> None:
         """Show a snapshot, if nothing newer is known."""
         raise NotImplementedError
@@ -409,7 +399,6 @@ class ClusterConsole(ConsoleApp):
         raise NotImplementedError
 
     def use_model(self, path: str) -> None:
-        """Edit a plan for a model, and show it."""
         raise NotImplementedError
 
     def set_lab(self, worker: str | None, lab: Lab | None) -> None:
@@ -417,20 +406,28 @@ class ClusterConsole(ConsoleApp):
         raise NotImplementedError
 
     def export_trace(self) -> None:
-        """Write the latest tokens as a Chrome trace."""
         raise NotImplementedError
 
     def show_setting(self, name: str) -> None:
-        """Open the settings at this one."""
         raise NotImplementedError
 
     def show_cluster(self, name: str) -> None:
-        """Work on another cluster."""
         raise NotImplementedError
 
 
+class Flow:
+    """Work of several steps, as coroutines that the app runs in workers.
+
+    Errors of the cluster come out of them.
+    """
+
+    def __init__(self, app: ClusterConsole) -> None:
+        self._app = app
+        self._cluster = app.cluster
+        self._editor = app.editor
+
+
 def console_of(node: DOMNode) -> ClusterConsole:
-    """The console that a widget is in."""
     return cast("ClusterConsole", node.app)
 
 

@@ -85,11 +85,15 @@ class StatusLine(StripWidget):
 
     def draw(self, width: int, height: int) -> list[Strip]:
         name: list[Part] = [("dllm", self.palette.key), ("  ", self.palette.dim)]
-        if cluster := self._cluster_shown():
+        snapshot = self.snapshot
+        cluster = snapshot.cluster if snapshot else DEFAULT_CLUSTER
+        if cluster != DEFAULT_CLUSTER or (snapshot and len(snapshot.clusters) > 1):
             name += [(cluster, self.palette.accent), (" ▸ ", self.palette.dim)]
         right = self._right(width)
         room = width - parts_width(name) - parts_width(right) - 2
-        name.append((clip(self._model_shown(), max(room, 0)), self.palette.strong))
+        path = snapshot.plan.model if snapshot and snapshot.plan else self.model
+        model = model_name(path) if path else "no model"
+        name.append((clip(model, max(room, 0)), self.palette.strong))
         return [spread(name, right, width)]
 
     def watch_snapshot(
@@ -112,22 +116,15 @@ class StatusLine(StripWidget):
             (self._ageing.pause if fresh else self._ageing.resume)()
         self.redraw()
 
-    def _model_shown(self) -> str:
-        plan = self.snapshot.plan if self.snapshot else None
-        path = plan.model if plan else self.model
-        return model_name(path) if path else "no model"
-
-    def _cluster_shown(self) -> str:
-        name = self.snapshot.cluster if self.snapshot else DEFAULT_CLUSTER
-        several = self.snapshot is not None and len(self.snapshot.clusters) > 1
-        return name if several or name != DEFAULT_CLUSTER else ""
-
     def _right(self, width: int) -> list[Part]:
         parts = [*self._notes(short=width < URL_IN_FULL_FROM), *self._state()]
-        url = self.snapshot.api_url if self.snapshot else None
+        url = (self.snapshot and self.snapshot.api_url) or ""
+        if width >= URL_IN_FULL_FROM:
+            url = f"{url:<{URL_WIDTH}}"
+        else:
+            url = f"{url.removeprefix('http://'):<{URL_WIDTH - len('http://')}}"
         if width >= URL_FROM:
-            shown = _address(url or "", in_full=width >= URL_IN_FULL_FROM)
-            parts += [(shown, self.palette.text), ("  ", self.palette.dim)]
+            parts += [(url, self.palette.text), ("  ", self.palette.dim)]
         return [*parts, *self._speed()]
 
     def _notes(self, *, short: bool) -> list[Part]:
@@ -140,12 +137,12 @@ class StatusLine(StripWidget):
         return [(f"{note}  ", self.palette.warn) for note in notes]
 
     def _state(self) -> list[Part]:
-        if not self.connected and self.snapshot is None:
-            return [("◌ waiting for a controller  ", self.palette.warn)]
         if not self.connected:
             age_s = self._clock() - self._lost_at
-            text = f"◌ reconnecting · {format_age(age_s)} old  "
-            return [(text, self.palette.warn)]
+            doing = "waiting for a controller"
+            if self.snapshot is not None:
+                doing = f"reconnecting · {format_age(age_s)} old"
+            return [(f"◌ {doing}  ", self.palette.warn)]
         if self.snapshot is None:
             return [(clip("◌ connecting", STATE_WIDTH + 1), self.palette.dim)]
         sign, tone = _SIGNS[self.snapshot.state]
@@ -161,12 +158,6 @@ class StatusLine(StripWidget):
         return [(format_rate(rate), style), (" tok/s", self.palette.dim)]
 
 
-def _address(url: str, *, in_full: bool) -> str:
-    if in_full:
-        return f"{url:<{URL_WIDTH}}"
-    return f"{url.removeprefix('http://'):<{URL_WIDTH - len('http://')}}"
-
-
 def _rate(snapshot: ClusterSnapshot | None) -> float | None:
     if snapshot is None or snapshot.state != ClusterState.SERVING:
         return None
@@ -179,8 +170,7 @@ def _shown(snapshot: ClusterSnapshot | None) -> object:
     model = snapshot.plan.model if snapshot.plan else ""
     rate = format_rate(_rate(snapshot))
     notes = warnings(snapshot)
-    several = len(snapshot.clusters) > 1
-    name = snapshot.cluster, several
+    name = snapshot.cluster, len(snapshot.clusters) > 1
     return name, snapshot.state, model, snapshot.api_url, rate, notes
 
 
@@ -230,15 +220,6 @@ class KeyBar(StripWidget):
     muted: Drawn[frozenset[str]] = Drawn(frozenset())
     """Ids of actions that would say no now: they work, but are not offered."""
 
-    _current: ClassVar[dict[str, str]] = {
-        "app.cluster": "cluster",
-        "app.layers": "layers",
-        "app.traffic": "traffic",
-        "app.lab": "lab",
-        "app.logs": "logs",
-        "app.models": "models",
-    }
-
     def __init__(self) -> None:
         super().__init__()
         self._chips: list[Chip] = []
@@ -251,9 +232,8 @@ class KeyBar(StripWidget):
         self._hits = []
         parts: list[Part] = []
         divided = False
-        for chip in self._fitting(
-            width - self._note_width - len(DIVIDER), self.app.size.width < NARROW_BELOW
-        ):
+        note = len(self.note) + 1 if self.note else 0
+        for chip in self._fitting(width - note - len(DIVIDER)):
             if chip.id not in MODES and parts and not divided:
                 divided = True
                 parts.append((DIVIDER, self.palette.border))
@@ -270,10 +250,6 @@ class KeyBar(StripWidget):
                 namespace, action = chip.bound
                 await self.app.run_action(action, namespace)
 
-    @property
-    def _note_width(self) -> int:
-        return len(self.note) + 1 if self.note else 0
-
     def _bindings_changed(self, screen: Screen[object]) -> None:
         if not screen.is_active:
             # Behind a dialog it stays as it was, dimmed like all the rest.
@@ -284,10 +260,16 @@ class KeyBar(StripWidget):
             self.redraw()
         self._chips = chips
 
-    def _fitting(self, width: int, narrow: bool) -> list[Chip]:
-        """The chips that fit, those that must be there in any case."""
-        offered = (chip for chip in self._chips if chip.id not in self.muted)
-        chips = [self._short(chip) if narrow else chip for chip in offered]
+    def _fitting(self, width: int) -> list[Chip]:
+        narrow = self.app.size.width < NARROW_BELOW
+        chips = [chip for chip in self._chips if chip.id not in self.muted]
+        if narrow:
+            chips = [
+                chip._replace(label="")
+                if chip.id in MODES and not self._is_here(chip)
+                else chip
+                for chip in chips
+            ]
         if self.app.size.width < TINY_BELOW:
             chips.sort(key=lambda chip: chip.id in MODES and not self._is_here(chip))
         due = {*ALWAYS, *AWAITED, *(() if narrow else ENDING)}
@@ -300,20 +282,13 @@ class KeyBar(StripWidget):
                 kept.append(chip)
         return kept
 
-    def _short(self, chip: Chip) -> Chip:
-        mode = chip.id in MODES and not self._is_here(chip)
-        return chip._replace(label="") if mode else chip
-
     def _is_here(self, chip: Chip) -> bool:
-        return self._current.get(chip.id) == self.app.current_mode
+        return chip.id in MODES and chip.id == f"app.{self.app.current_mode}"
 
     def _add(self, parts: list[Part], chip: Chip) -> None:
-        start = parts_width(parts)
-        palette = self.palette
+        start, palette = parts_width(parts), self.palette
         here = self._is_here(chip)
-        label = palette.strong if here else palette.dim
-        if here:
-            label += _UNDERLINE
+        label = palette.strong + _UNDERLINE if here else palette.dim
         parts += [(chip.key, palette.key)]
         parts += [(" ", palette.dim), (chip.label, label)] if chip.label else []
         parts += [("  ", palette.dim)]
@@ -343,11 +318,8 @@ def _chips(screen: Screen[object]) -> list[Chip]:
         chip = Chip(binding.id or binding.action, key, binding.description, bound)
         if chip.id not in chips or (mode and typing and binding.key in FUNCTION_KEYS):
             chips[chip.id] = chip
-    return sorted(chips.values(), key=_place)
-
-
-def _place(chip: Chip) -> int:
-    return MODES.index(chip.id) if chip.id in MODES else len(MODES)
+    places = {mode: place for place, mode in enumerate(MODES)}
+    return sorted(chips.values(), key=lambda chip: places.get(chip.id, len(MODES)))
 
 
 NARROW_BELOW = 100
@@ -431,7 +403,6 @@ class ConsoleScreen(Screen[None]):
 
     @property
     def zooms(self) -> bool:
-        """True if one pane has the whole screen."""
         return self.maximized is not None
 
     def leave_zoom(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,8 +13,7 @@ from textual.theme import Theme
 from backends.errors import DllmError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 DEFAULT_THEME = "dllm-dark"
 DEVICE_COLOURS = 8
@@ -65,17 +65,17 @@ class ThemeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Further variables of Textual's own, as they are."""
 
 
-DARK_DEFAULTS: Mapping[str, str] = {
-    "ok": "$success",
-    "warn": "$warning",
-    "bad": "$error",
-    "dim": "$secondary",
-    "track": "$panel",
-    "pane-border": "$panel",
-    "pane-border-focus": "$primary",
-    "pane-title": "$foreground",
-    "device-text": "$background",
+STAND_INS: Mapping[str, str] = {
+    "ok": "success",
+    "warn": "warning",
+    "bad": "error",
+    "dim": "secondary",
+    "track": "panel",
+    "pane-border": "panel",
+    "pane-border-focus": "primary",
+    "pane-title": "foreground",
 }
+"""Colours of a theme that stand in for ours."""
 
 
 def load_theme(path: Path) -> Theme:
@@ -105,38 +105,26 @@ def load_themes(folders: Iterable[Path]) -> tuple[list[Theme], list[ThemeError]]
     return themes, errors
 
 
-def find_theme(name: str, folders: Iterable[Path]) -> Theme | None:
-    """One theme by the name of its file, without reading all the others."""
-    for folder in folders:
-        path = folder / f"{name}.toml"
-        if path.is_file():
-            return load_theme(path)
-    return None
+def find_theme(
+    name: str, folders: Iterable[Path], others: Collection[str] = ()
+) -> Theme | None:
+    """One theme by the name of its file, else by the name it gives itself.
 
-
-def find_named(name: str, folders: Iterable[Path]) -> Theme | None:
-    """One theme by the name it gives itself, whatever its file is called."""
-    themes, _ = load_themes(folders)
+    All files are read only for the second, and not if ``others`` has the name.
+    """
+    files = (folder / f"{name}.toml" for folder in folders)
+    if file := next(filter(Path.is_file, files), None):
+        return load_theme(file)
+    themes = () if name in others else load_themes(folders)[0]
     return next((theme for theme in themes if theme.name == name), None)
 
 
 def variable_defaults(theme: Theme) -> dict[str, str]:
     """Our variables for a theme that does not know them, from its own colours."""
-    own = {
-        "success": theme.success,
-        "warning": theme.warning,
-        "error": theme.error,
-        "secondary": theme.secondary,
-        "panel": theme.panel or theme.surface,
-        "primary": theme.primary,
-        "foreground": theme.foreground,
-        "background": theme.background,
-    }
+    named = {key: getattr(theme, own) for key, own in STAND_INS.items()}
+    named["track"] = named["pane-border"] = theme.panel or theme.surface
     fallback = theme.foreground or ("ansi_white" if theme.dark else "ansi_black")
-    named = {
-        key: own[value.removeprefix("$")] or theme.primary or fallback
-        for key, value in DARK_DEFAULTS.items()
-    }
+    named = {key: one or theme.primary or fallback for key, one in named.items()}
     named["device-text"] = theme.background or ("black" if theme.dark else "white")
     palette = [theme.primary, theme.warning, theme.success, theme.accent, theme.error]
     return named | {
@@ -169,29 +157,11 @@ def _colours(file: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, value
 
 
-def _ansi_variables(file: ThemeFile) -> dict[str, str]:
-    if not file.ansi:
-        return {}
-    # Textual's own stylesheet needs them, or the app ends.
-    return {"ansi-background": "ansi_black", "ansi-foreground": "ansi_white"}
-
-
 def _theme(file: ThemeFile) -> Theme:
-    console: dict[str, str] = msgspec.to_builtins(file.console)
-    devices = {f"device-{number}": value for number, value in file.devices.items()}
-    return Theme(
-        name=file.name,
-        primary=file.primary,
-        secondary=file.secondary,
-        accent=file.accent,
-        foreground=file.foreground,
-        background=file.background,
-        surface=file.surface,
-        panel=file.panel,
-        success=file.success,
-        warning=file.warning,
-        error=file.error,
-        dark=file.dark,
-        ansi=file.ansi,
-        variables=_ansi_variables(file) | console | devices | file.variables,
-    )
+    values: dict[str, Any] = msgspec.to_builtins(file)
+    devices = {f"device-{number}": one for number, one in values.pop("devices").items()}
+    variables = values.pop("console") | devices | values.pop("variables")
+    if file.ansi:  # Textual's own stylesheet needs them, or the app ends.
+        own = {"ansi-background": "ansi_black", "ansi-foreground": "ansi_white"}
+        variables = own | variables
+    return Theme(**values, variables=variables)

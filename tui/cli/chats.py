@@ -25,7 +25,7 @@ from backends.units import format_count, format_seconds, format_speed
 from tui.cli.command import Command, Group, Name, cluster_option, options, prompting
 from tui.cli.output import Column, Table, say, show, shower, unseen
 from tui.model.names import model_name
-from tui.model.peer_words import since_text
+from tui.model.peer_words import age_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,11 +79,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     ("--temperature", click.FloatRange(0), "Temperature; 0 is greedy."),
     ("--seed", int, "Seed of the sampler."),
     ("--conversation", Name("chats"), "Continue this chat, or start one of that name."),
-    (
-        "--again",
-        click.IntRange(1),
-        "Ask this question again, or TEXT instead.",
-    ),
+    ("--again", click.IntRange(1), "Ask this question again, or TEXT instead."),
 )
 @cluster_option
 async def chat(
@@ -158,7 +154,6 @@ async def asked(
 
 
 def _tell_wait(now: ChatDelta | Answering, told: str) -> str:
-    """Print the reason for a wait, once for each change."""
     text = f"{format_count(now.ahead, 'request')} ahead…" if now.ahead else ""
     if now.waiting:
         text = f"Waiting: {now.waiting}…"
@@ -257,7 +252,7 @@ def _kept_text(listing: ChatListing) -> list[str]:
 
 
 def _state_text(brief: ChatBrief) -> str:
-    age = since_text(time.time() - brief.changed_at) or "now"
+    age = age_text(time.time() - brief.changed_at)
     return f"{age}, answering" if brief.answering else age
 
 
@@ -296,11 +291,7 @@ async def list_chats(client: ControllerClient) -> ChatListing:
     return await client.chats.listing()
 
 
-@chats.command(
-    "show",
-    watches=True,
-    shows=lambda conversation: [_markdown(conversation)],
-)
+@chats.command("show", watches=True, shows=lambda found: [_markdown(found)])
 @chat_argument
 async def show_chat(client: ControllerClient, chat: str) -> Conversation:
     """Print a chat: questions, answers, models and settings."""

@@ -85,7 +85,8 @@ class Command(click.Command):
         if json:
             self.params += _form_options(listing=isinstance(shows, Table))
         if quiet:
-            self.params.append(_quiet_option())
+            said = "Print results, warnings and errors only."
+            self.params.append(click.Option(["-q", "--quiet"], is_flag=True, help=said))
         if examples:
             self.epilog = examples_text(examples, notes)
 
@@ -95,8 +96,10 @@ class Command(click.Command):
         Raises:
             ReadOnly: it would change something where one only watches.
         """
-        self._require_allowed(ctx)
         given = ctx.params
+        acts = given.get("write", True) and not given.get("dry_run")
+        if ASKING.get().readonly and acts and not self.watches:
+            raise ReadOnly(ctx.command_path)
         form = given.pop("form", "")
         takes = inspect.signature(self.callback or (lambda: None)).parameters
         client = None
@@ -119,11 +122,6 @@ class Command(click.Command):
         if self.fails is not None and self.fails(result):
             raise click.exceptions.Exit(1)
         return None
-
-    def _require_allowed(self, ctx: click.Context) -> None:
-        acts = ctx.params.get("write", True) and not ctx.params.get("dry_run")
-        if ASKING.get().readonly and acts and not self.watches:
-            raise ReadOnly(ctx.command_path)
 
     def _print(self, result: Any, form: str) -> None:
         if result is None:
@@ -174,7 +172,6 @@ class Group(click.Group):
             self.help = f"{self.help}\n\nWithout a command: {default}."
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
-        """Add a command, and give it the examples that are about it."""
         super().add_command(cmd, name)
         path = f"{self.path} {name or cmd.name}"
         own = [line for line in self.examples.splitlines() if f"{path} " in f"{line} "]
@@ -233,12 +230,6 @@ def _form_options(*, listing: bool) -> list[click.Parameter]:
     ]
 
 
-def _quiet_option() -> click.Option:
-    return click.Option(
-        ["-q", "--quiet"], is_flag=True, help="Print results, warnings and errors only."
-    )
-
-
 class Inherited(click.Option):
     """An option that may also stand before the command: the last one counts."""
 
@@ -268,11 +259,12 @@ class Name(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Find the names that begin as typed."""
         return completing(self.source)(ctx, param, incomplete)
 
 
-def options(*rows: tuple[Any, ...]) -> Callable[[Any], Any]:
+def options(
+    *rows: tuple[Any, ...], cls: type[click.Option] = click.Option
+) -> Callable[[Any], Any]:
     """Add options by rows of flags, type, help, and a default if there is one.
 
     In place of a type ``bool`` makes a flag, and a text names a value of any text.
@@ -281,16 +273,16 @@ def options(*rows: tuple[Any, ...]) -> Callable[[Any], Any]:
 
     def add(command: Any) -> Any:
         for row in reversed(rows):
-            command = _option(*row)(command)
+            command = _option(*row, cls=cls)(command)
         return command
 
     return add
 
 
 def _option(
-    flags: str, kind: Any, text: str, default: object = None
+    flags: str, kind: Any, text: str, default: object = None, **more: Any
 ) -> Callable[[Any], Any]:
-    more: dict[str, Any] = {} if default is None else {"default": default}
+    more |= {} if default is None else {"default": default}
     if kind is bool:
         more["is_flag"] = True
     else:
@@ -300,12 +292,6 @@ def _option(
     if text.endswith("(repeatable)."):
         more["multiple"] = True
     return click.option(*flags.split(), help=text, **more)
-
-
-def is_given(name: str) -> bool:
-    """True if an option of the running command was typed and is no default."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source is ParameterSource.COMMANDLINE
 
 
 def refuse_with(option: str, *others: str) -> None:
@@ -329,9 +315,9 @@ def refuse_without(needed: str, *options: str) -> None:
 
 
 def _typed(options: Iterable[str]) -> Iterator[str]:
-    parameters = click.get_current_context().command.params
-    names = {opt: p.name or "" for p in parameters for opt in p.opts}
-    return (option for option in options if is_given(names[option]))
+    context, given = click.get_current_context(), ParameterSource.COMMANDLINE
+    names = {opt: p.name or "" for p in context.command.params for opt in p.opts}
+    return (o for o in options if context.get_parameter_source(names[o]) is given)
 
 
 def _checked(
@@ -358,57 +344,27 @@ def completing(source: str) -> Complete:
     return complete
 
 
-cluster_option = click.option(
-    "--cluster",
-    cls=Inherited,
-    metavar="NAME",
-    envvar=CLUSTER_VARIABLE,
-    show_envvar=True,
-    default=DEFAULT_CLUSTER,
-    callback=_checked,
-    shell_complete=completing("clusters"),
-    help="Cluster to use.",
-)
-any_cluster_option = click.option(
-    "--cluster",
-    cls=Inherited,
-    metavar="NAME",
-    envvar=CLUSTER_VARIABLE,
-    show_envvar=True,
-    callback=_checked,
-    shell_complete=completing("clusters"),
-    help="Show only this cluster.",
-)
-
-
-def console_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say how the console is drawn."""
-    for option in reversed(_CONSOLE_OPTIONS):
-        command = option(command)
-    return command
-
-
-_CONSOLE_OPTIONS = (
-    click.option(
-        "--theme",
+def _cluster_option(text: str, **default: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--cluster",
         cls=Inherited,
         metavar="NAME",
-        shell_complete=completing("themes"),
-        help="Theme to open with.",
-    ),
-    click.option(
-        "--no-mouse",
-        cls=Inherited,
-        is_flag=True,
-        help="Leave the mouse to the terminal.",
-    ),
-    click.option(
-        "--ascii",
-        "ascii_only",
-        cls=Inherited,
-        is_flag=True,
-        help="Draw with ASCII characters only.",
-    ),
+        envvar=CLUSTER_VARIABLE,
+        show_envvar=True,
+        callback=_checked,
+        shell_complete=completing("clusters"),
+        help=text,
+        **default,
+    )
+
+
+cluster_option = _cluster_option("Cluster to use.", default=DEFAULT_CLUSTER)
+any_cluster_option = _cluster_option("Show only this cluster.")
+console_options = options(
+    ("--theme", Name("themes"), "Theme to open with."),
+    ("--no-mouse", bool, "Leave the mouse to the terminal."),
+    ("--ascii ascii_only", bool, "Draw with ASCII characters only."),
+    cls=Inherited,
 )
 
 
@@ -465,7 +421,6 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def signals_kept() -> Iterator[None]:
-    """Restore the signal handlers afterwards."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from backends.config import Config, load_config
+from backends.client_config import CLIENTS
+from backends.config import Config, load_config, settings
 from backends.errors import DllmError
 from backends.gateway.keys import KeyFile
 from backends.paths import user_paths
@@ -76,14 +77,8 @@ def _found(source: str, context: click.Context) -> list[str]:
 
 
 def theme_names() -> list[str]:
-    """The names of the theme files, ours and the user's."""
     files = (f for d in theme_folders(user_paths()) for f in d.glob("*.toml"))
     return sorted(file.stem for file in files)
-
-
-def _clusters(_: click.Context) -> list[str]:
-    known = sorted(file.stem for file in user_paths().clusters_dir.glob("*.json"))
-    return [DEFAULT_CLUSTER, *known]
 
 
 def _chats(_: click.Context) -> list[str]:
@@ -100,10 +95,6 @@ def _hosts(_: click.Context) -> list[str]:
     return [name for name in named if not set("*?!") & set(name)]
 
 
-def _models(_: click.Context) -> list[str]:
-    return sorted(asyncio.run(_model_names()))
-
-
 async def _model_names() -> list[str]:
     from backends.machines.local import local_host_for_now
     from backends.models.search import search, user_folders
@@ -112,36 +103,22 @@ async def _model_names() -> list[str]:
         return [f.name for f in await search(host, user_folders(_config().model_dirs))]
 
 
-def _programs(_: click.Context) -> list[str]:
-    from backends.client_config import CLIENTS
-
-    return list(CLIENTS)
-
-
-def _settings(_: click.Context) -> list[str]:
-    from backends.config import settings
-
-    return [setting.name for setting in settings(_config(), "")]
-
-
-def _devices(context: click.Context) -> list[str]:
-    peers = _snapshot(context).peers
-    return [device.id for peer in peers for device in peer.devices]
-
-
 SOURCES: dict[str, Source] = {
     "chats": _chats,
-    "clusters": _clusters,
-    "devices": _devices,
+    "clusters": lambda _: [
+        DEFAULT_CLUSTER,
+        *sorted(file.stem for file in user_paths().clusters_dir.glob("*.json")),
+    ],
+    "devices": lambda ctx: [d.id for p in _snapshot(ctx).peers for d in p.devices],
     "heads": lambda _: ["local", *sorted(_config().peers)],
     "hosts": _hosts,
     "keys": lambda _: [key.name for key in KeyFile(user_paths().keys_file).read()],
     "links": lambda ctx: ["all", *(link.worker for link in _snapshot(ctx).links)],
-    "models": _models,
+    "models": lambda _: sorted(asyncio.run(_model_names())),
     "peers": lambda _: sorted(_config().peers),
     "processes": lambda ctx: [process.name for process in _snapshot(ctx).processes],
-    "programs": _programs,
-    "settings": _settings,
+    "programs": lambda _: CLIENTS,
+    "settings": lambda _: [setting.name for setting in settings(_config(), "")],
     "themes": lambda _: theme_names(),
 }
 

@@ -13,7 +13,7 @@ from backends.paths import user_paths
 from backends.writing import write_private
 from tui.cli.command import Group, completing, run
 from tui.cli.completion import theme_names
-from tui.cli.output import Column, Table, on_terminal, say
+from tui.cli.output import Column, Table, on_terminal, pairs_table, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,15 +43,7 @@ SETTINGS = Table(
     name=lambda setting: setting.name,
     none=lambda _: "No settings.",
 )
-PATHS = Table(
-    columns=[
-        Column("NAME", lambda item: item[0]),
-        Column("PATH", lambda item: item[1]),
-    ],
-    name=lambda item: item[1],
-    none=lambda _: "",
-    rows=lambda found: found.items(),
-)
+PATHS = pairs_table("NAME", "PATH", name=1)
 
 
 @click.group(
@@ -156,10 +148,13 @@ def edit_config() -> None:
             return
         say("\n".join(_lines(found)))
         answer = _asked()
-    if answer == "b":
-        _go_back(before)
-    else:
+    if answer != "b":
         raise click.exceptions.Exit(1)
+    if before is None:
+        file.unlink(missing_ok=True)
+    else:
+        _write(before)
+    say("Settings unchanged.")
 
 
 def _wait_for_controller() -> None:
@@ -180,14 +175,6 @@ def _asked() -> str:
     kind = click.Choice(list(CHOICES))
     answer: str = click.prompt(offered, type=kind, default="e", err=True)
     return answer
-
-
-def _go_back(before: str | None) -> None:
-    if before is None:
-        user_paths().config_file.unlink(missing_ok=True)
-    else:
-        _write(before)
-    say("Settings unchanged.")
 
 
 def _write(text: str) -> None:
@@ -228,10 +215,9 @@ def template() -> str:
 
 
 def _named(name: str, found: list[Setting]) -> Setting:
-    for setting in found:
-        if setting.name == name:
-            return setting
     names = [setting.name for setting in found]
+    if name in names:
+        return found[names.index(name)]
     raise UsageError(
         f"There is no setting {name}",
         f"{did_you_mean(name, names)}Settings: {', '.join(names)}.",

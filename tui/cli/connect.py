@@ -9,12 +9,7 @@ import click
 
 from backends.client_config import CLIENTS, served
 from backends.errors import UsageError, did_you_mean
-from backends.gateway.keys import (
-    REQUESTS_AT_ONCE,
-    REQUESTS_PER_MINUTE,
-    Key,
-    KeyFile,
-)
+from backends.gateway.keys import REQUESTS_AT_ONCE, REQUESTS_PER_MINUTE, Key, KeyFile
 from backends.paths import user_paths
 from tui.cli.command import (
     Command,
@@ -24,9 +19,9 @@ from tui.cli.command import (
     options,
     refuse_without,
 )
-from tui.cli.output import Column, Table, emit_json, say, show
+from tui.cli.output import Column, Table, emit_json, pairs_table, say, show
 from tui.cli.status import current_snapshot
-from tui.model.peer_words import since_text
+from tui.model.peer_words import age_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,15 +35,7 @@ dllm-tui connect pi               print the contents of its settings file
 dllm-tui connect pi --write       write that file, if there is none yet
 dllm-tui connect opencode --url http://studio:8090/v1
 """
-CLIENT_LIST = Table(
-    columns=[
-        Column("CLIENT", lambda item: item[0]),
-        Column("ABOUT", lambda item: item[1]),
-    ],
-    name=lambda item: item[0],
-    none=lambda _: "",
-    rows=lambda about: about.items(),
-)
+CLIENT_LIST = pairs_table("CLIENT", "ABOUT")
 
 
 @click.command(
@@ -57,10 +44,7 @@ CLIENT_LIST = Table(
     notes="API keys are never written to a file: clients read DLLM_API_KEY.",
 )
 @click.argument(
-    "client_name",
-    metavar="[CLIENT]",
-    required=False,
-    type=Name("programs"),
+    "client_name", metavar="[CLIENT]", required=False, type=Name("programs")
 )
 @options(
     ("--write", bool, "Write the client's settings file if there is none."),
@@ -116,20 +100,17 @@ def _tell(it: ServedApi, recipe: Recipe, written: Path | None) -> None:
 def _facts(
     client: str, it: ServedApi, recipe: Recipe, written: Path | None
 ) -> dict[str, Any]:
+    key = {recipe.key: None} if it.needs_key and recipe.key else {}
     return {
         "client": client,
         "url": it.url,
         "model": it.model,
         "file": str(recipe.file) if recipe.file else None,
         "text": recipe.text,
-        "variables": {**recipe.more, **_key_variable(it, recipe)},
+        "variables": {**recipe.more, **key},
         "use": recipe.use,
         "written": str(written) if written else None,
     }
-
-
-def _key_variable(it: ServedApi, recipe: Recipe) -> dict[str, None]:
-    return {recipe.key: None} if it.needs_key and recipe.key else {}
 
 
 # --- keys ----------------------------------------------------------------------------
@@ -140,20 +121,17 @@ dllm-tui keys add ci --per-minute 30 --at-once 2
 dllm-tui keys list
 dllm-tui keys remove laptop        takes effect immediately
 """
+LIMIT = click.IntRange(0)
 
 
 def _limit(most: int) -> str:
     return str(most) if most else "no limit"
 
 
-def _age(key: Key) -> str:
-    return since_text(time.time() - key.created_at) or "now"
-
-
 KEYS = Table(
     columns=[
         Column("NAME", lambda key: key.name),
-        Column("AGE", _age),
+        Column("AGE", lambda key: age_text(time.time() - key.created_at)),
         Column("PER MINUTE", lambda key: _limit(key.requests_per_minute), right=True),
         Column("AT ONCE", lambda key: _limit(key.requests_at_once), right=True),
     ],
@@ -177,18 +155,8 @@ def keys() -> None:
 @keys.command("add", shows=lambda made: [made["key"]])
 @click.argument("name")
 @options(
-    (
-        "--per-minute",
-        click.IntRange(0),
-        "Requests a minute; 0 for no limit.",
-        REQUESTS_PER_MINUTE,
-    ),
-    (
-        "--at-once",
-        click.IntRange(0),
-        "Parallel requests; 0 for no limit.",
-        REQUESTS_AT_ONCE,
-    ),
+    ("--per-minute", LIMIT, "Requests a minute; 0 for no limit.", REQUESTS_PER_MINUTE),
+    ("--at-once", LIMIT, "Parallel requests; 0 for no limit.", REQUESTS_AT_ONCE),
 )
 def add_key(name: str, per_minute: int, at_once: int) -> dict[str, str]:
     """Create a key and print it, this once.
@@ -200,15 +168,15 @@ def add_key(name: str, per_minute: int, at_once: int) -> dict[str, str]:
     return {"name": name, "key": key}
 
 
-@keys.command("list", shows=KEYS, as_json=lambda found: _keys_json(found), watches=True)
-def list_keys() -> tuple[Key, ...]:
-    """List the keys and their limits; status counts their use."""
-    return tuple(_file().read())
-
-
 def _keys_json(found: tuple[Key, ...]) -> list[dict[str, Any]]:
     names = ("name", "created_at", "requests_per_minute", "requests_at_once")
     return [{name: getattr(key, name) for name in names} for key in found]
+
+
+@keys.command("list", shows=KEYS, as_json=_keys_json, watches=True)
+def list_keys() -> tuple[Key, ...]:
+    """List the keys and their limits; status counts their use."""
+    return tuple(_file().read())
 
 
 @keys.command("remove")

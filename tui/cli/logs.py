@@ -23,7 +23,7 @@ from tui.cli.command import (
 )
 from tui.cli.output import emit_json, say, show
 from tui.cli.status import current_snapshot
-from tui.model.events import details, sign
+from tui.model.events import SIGNS, details
 from tui.model.log_levels import LogLevel
 from tui.widgets.safe_text import safe_line
 
@@ -59,7 +59,7 @@ LINE_BYTES = 200
 @click.command(cls=Command, watches=True, examples=LOGS_EXAMPLES)
 @click.argument("name", required=False, type=Name("processes"))
 @options(
-    ("-n --lines", None, "Number of lines, from the end.", 40),
+    ("-n --lines", click.IntRange(0), "Number of lines, from the end.", 40),
     ("-f --follow", bool, "Keep printing new lines."),
     (
         "--level",
@@ -132,7 +132,10 @@ class _Log:
         while going:
             going, found = await self.read()
             kept.extend(found)
-        return [*kept, *self._unfinished()][-lines:] if lines else []
+        rest, self._rest = self._rest, ""
+        if rest and self._shows(rest):
+            kept.append(rest)
+        return list(kept)
 
     async def read(self) -> tuple[bool, list[str]]:
         """The next whole lines to show, and True if any text was read."""
@@ -140,10 +143,6 @@ class _Log:
         self._offset = chunk.next_offset
         *whole, self._rest = (self._rest + chunk.text).split("\n")
         return bool(chunk.text), [line for line in whole if self._shows(line)]
-
-    def _unfinished(self) -> list[str]:
-        rest, self._rest = self._rest, ""
-        return [rest] if rest and self._shows(rest) else []
 
     def _shows(self, line: str) -> bool:
         return self._level.admits(safe_line(line))
@@ -171,11 +170,17 @@ async def events(
 
     With --json and --follow every event is a line of JSON.
     """
-    oldest, newest = _oldest(since), 0
+    oldest, newest = datetime.min.replace(tzinfo=UTC), 0
+    if since is not None:
+        oldest = datetime.now(UTC) - timedelta(seconds=quantity(since, SECONDS, "2h"))
     while True:
         found = await client.events(after=newest)
         newest = found[-1].number if found else newest
-        wanted = [event for event in found if _is_wanted(event, oldest, cluster)]
+        wanted = [
+            event
+            for event in found
+            if event.at >= oldest and cluster in (None, event.cluster or cluster)
+        ]
         if as_json and not follow:
             emit_json(wanted)
         elif as_json:
@@ -190,23 +195,10 @@ async def events(
         await asyncio.sleep(EVENTS_POLL_S)
 
 
-def _oldest(since: str | None) -> datetime | None:
-    if since is None:
-        return None
-    return datetime.now(UTC) - timedelta(seconds=quantity(since, SECONDS, "2h"))
-
-
-def _is_wanted(event: Event, oldest: datetime | None, cluster: str | None) -> bool:
-    if oldest is not None and event.at < oldest:
-        return False
-    return cluster is None or event.cluster in ("", cluster)
-
-
 def _show_events(found: Sequence[Event], *, evidence: bool) -> None:
-    """The line of each event, its advice, and its evidence if wanted."""
     for event in found:
         when = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        show(f"{when}  {sign(event.tone)} {event.sentence}")
+        show(f"{when}  {SIGNS[event.tone]} {event.sentence}")
         more = [*details(event), *(f"| {line}" for line in event.evidence if evidence)]
         for line in more:
             show(f"{'':19}    {line}")

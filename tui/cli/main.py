@@ -101,7 +101,6 @@ class Root(Group):
     """All commands; each is imported at its first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All command names, in the order of the overview."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -116,7 +115,6 @@ class Root(Group):
     def completions(
         self, source: str, ctx: click.Context, typed: str
     ) -> list[CompletionItem]:
-        """The names of a source in ``tui.cli.completion`` that begin as typed."""
         # Imported here because only a shell that completes needs it.
         from tui.cli.completion import completions
 
@@ -125,7 +123,6 @@ class Root(Group):
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """List the commands by purpose."""
         for title, names in SECTIONS.items():
             found = [(name, self.get_command(ctx, name)) for name in names]
             limit = formatter.width - 6 - max(map(len, COMMANDS))
@@ -257,7 +254,6 @@ def _whole(model: str | None) -> str | None:
 
 
 def import_console() -> Any:
-    """Import the console's app, without looking for garbage meanwhile."""
     with importing(), _ctrl_c_ends():
         from tui.app.app import DllmApp
     return DllmApp
@@ -364,5 +360,4 @@ def _say(error: DllmError, code: int) -> int:
 
 
 def main() -> None:
-    """Run the command line and exit with its code."""
     sys.exit(guarded(lambda: cli(standalone_mode=False, prog_name=PROGRAM)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -33,7 +34,6 @@ def quieted(quiet: bool) -> Iterator[None]:
 
 
 def show(text: str = "", *, end: str = "\n") -> None:
-    """Print a result, on stdout."""
     _write(text, end=end)
 
 
@@ -75,7 +75,6 @@ def redraw(text: str) -> None:
 
 
 def redraw_screen(text: str) -> None:
-    """Print a result anew: on a terminal in place of the one before."""
     _write(text, before=CLEAR_SCREEN if sys.stdout.isatty() else "")
 
 
@@ -126,8 +125,17 @@ class Table(NamedTuple):
             say(line)
 
 
+def pairs_table(first: str, second: str, *, name: int = 0) -> Table:
+    """A table of a dictionary; ``name`` is the column of names."""
+    return Table(
+        columns=[Column(first, itemgetter(0)), Column(second, itemgetter(1))],
+        name=itemgetter(name),
+        none=lambda _: "",
+        rows=lambda found: found.items(),
+    )
+
+
 def table_lines(columns: Sequence[Column], rows: Iterable[Any]) -> list[str]:
-    """Lines of a table with its header."""
     cells = [
         [column.title for column in columns],
         *([c.text(row) or EMPTY_CELL for c in columns] for row in rows),

@@ -17,7 +17,7 @@ from backends.units import format_bytes, format_ms
 from tui.cli.command import Group, Name, options, prompting, refuse_with
 from tui.cli.output import Column, Table, say
 from tui.cli.progress import ProgressLine, ticking
-from tui.model.peer_facts import peer_rows
+from tui.model.peer_words import peer_rows
 from tui.widgets.safe_text import safe, safe_line
 
 if TYPE_CHECKING:
@@ -146,7 +146,11 @@ async def add_peer(
         refuse_with("--bare", "--accept-host-key")
     name = name or suggested_name(destination)
     ssh = None if bare else destination
-    if not await _waits(client, name, ssh):
+    waits = any(
+        peer.name == name and peer.address == ssh and peer.question is not None
+        for peer in await client.peers()
+    )
+    if not waits:
         await client.add_peer(name, ssh=ssh, bare=bare)
     try:
         peer = await _answered(client, name, trusted)
@@ -161,15 +165,7 @@ async def add_peer(
     return peer
 
 
-async def _waits(client: ControllerClient, name: str, ssh: str | None) -> bool:
-    return any(
-        peer.name == name and peer.address == ssh and peer.question is not None
-        for peer in await client.peers()
-    )
-
-
 async def _answered(client: ControllerClient, name: str, trusted: str | None) -> Peer:
-    """Answer all questions of a peer's connection, and return the peer."""
     while True:
         peer = await settled_peer(client, name)
         if peer.question is None:
@@ -199,7 +195,6 @@ async def settled_peer(client: ControllerClient, name: str) -> Peer:
 
 
 def _answer(question: PeerQuestion, trusted: str | None) -> PeerAnswer:
-    """The answer of the user, or the one from the command line."""
     host_key = question.kind is QuestionKind.HOST_KEY
     if host_key and trusted:
         if trusted != question.fingerprint:
@@ -209,19 +204,17 @@ def _answer(question: PeerQuestion, trusted: str | None) -> PeerAnswer:
             )
         return PeerAnswer(kind=question.kind, text=trusted)
     if not sys.stdin.isatty():
-        raise HostError(question.text, _unattended(question))
+        hint = "Add it again in a terminal, or give an agent the key: ssh-add."
+        if host_key:
+            hint = "If that is right, add it with --accept-host-key "
+            hint += question.fingerprint
+        raise HostError(question.text, hint)
     with prompting():
         if host_key:
             click.confirm(safe(question.text), abort=True, err=True)
             return PeerAnswer(kind=question.kind, text=question.fingerprint)
         text = click.prompt(safe(question.text), hide_input=True, err=True)
     return PeerAnswer(kind=question.kind, text=text)
-
-
-def _unattended(question: PeerQuestion) -> str:
-    if question.kind is QuestionKind.HOST_KEY:
-        return f"If that is right, add it with --accept-host-key {question.fingerprint}"
-    return "Add it again in a terminal, or give an agent the key: ssh-add."
 
 
 # --- work at a peer ------------------------------------------------------------------

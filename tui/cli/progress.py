@@ -87,7 +87,6 @@ class ProgressLine:
         self.show(title, fraction, f"{of}: {detail}" if of else detail)
 
     def tick(self) -> None:
-        """Show the time that has gone by."""
         if not (self._terminal and self._title):
             return
         elapsed_s = self._clock() - self._since
@@ -96,7 +95,6 @@ class ProgressLine:
         redraw(safe_line(text)[: shutil.get_terminal_size().columns - 1])
 
     def clear(self) -> None:
-        """Remove the line: the work has ended."""
         if self._terminal and self._title:
             redraw("")
         self._title = ""

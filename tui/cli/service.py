@@ -119,7 +119,6 @@ async def doctor(as_json: bool) -> None:
 
 
 def _terminal() -> Check:
-    """Check that this terminal can show the console."""
     from backends.doctor.examine import Check, Verdict
 
     encoding = (sys.stdout.encoding or "").lower()

@@ -146,7 +146,6 @@ def _text(snapshot: ClusterSnapshot, *, alone: bool) -> str:
 
 
 def status_lines(snapshot: ClusterSnapshot, now: float) -> list[str]:
-    """The state of the cluster, one line for each part."""
     lines = [f"state    {snapshot.state.value}"]
     if snapshot.cluster != DEFAULT_CLUSTER:
         lines.insert(0, f"cluster  {snapshot.cluster}")
@@ -154,9 +153,13 @@ def status_lines(snapshot: ClusterSnapshot, now: float) -> list[str]:
         lines.append(f"         {snapshot.message}")
     if snapshot.api_url:
         lines.append(f"api      {snapshot.api_url}")
-    lines += _drained(snapshot, now)
+    if snapshot.drained_since is not None:
+        age = format_age(max(now - snapshot.drained_since, 0.0))
+        lines.append(f"drained  for {age}: requests wait (dllm-tui resume)")
     lines += _requests(snapshot.requests)
-    lines += [*_plan(snapshot), *(_peer(peer, now) for peer in _machines(snapshot))]
+    lines += _plan(snapshot)
+    others = (peer for peer in snapshot.peers if peer.transport != Transport.LOCAL)
+    lines += [_peer(peer, now) for peer in others]
     lines += [
         f"if lost  {one.lost:16} {fallback_text(one, snapshot.plan)}"
         for one in snapshot.fallbacks
@@ -164,22 +167,18 @@ def status_lines(snapshot: ClusterSnapshot, now: float) -> list[str]:
     lines += [_process(process) for process in _of_this_run(snapshot)]
     lines += _tokens(snapshot.links)
     lines += [_link(link) for link in snapshot.links if link.why]
-    lines += [_lab(link) for link in snapshot.links if link.lab]
-    lines += [_silence(link) for link in snapshot.links if silence_text(link)]
+    lines += [
+        f"link     {link.worker:24} simulated: {format_lab(link.lab)} (links reset)"
+        for link in snapshot.links
+        if link.lab
+    ]
+    silent = ((link.worker, silence_text(link)) for link in snapshot.links)
+    lines += [f"link     {worker:24} {said}" for worker, said in silent if said]
     lines += [f"left     {x.name} on {x.peer}: {x.why}" for x in snapshot.leftovers]
     return lines
 
 
-def _drained(snapshot: ClusterSnapshot, now: float) -> list[str]:
-    since = snapshot.drained_since
-    if since is None:
-        return []
-    age = format_age(max(now - since, 0.0))
-    return [f"drained  for {age}: requests wait (dllm-tui resume)"]
-
-
 def _requests(counts: RequestCounts | None) -> list[str]:
-    """The counts of requests, once there was one."""
     if counts is None or counts == RequestCounts():
         return []
     now = f"{counts.waiting} waiting · {counts.in_flight} in flight"
@@ -201,21 +200,18 @@ def _plan(snapshot: ClusterSnapshot) -> list[str]:
     plan = snapshot.plan
     if plan is None:
         return []
-    n_layer = plan.split.n_layer
+    ranges = ((r.device, format_range(r, plan.split.n_layer)) for r in snapshot.planned)
+    servers = (p.argv for p in snapshot.processes if p.role is ProcessRole.SERVER)
     return [
         f"model    {plan.model}",
-        *(
-            f"layers   {r.device:24} {format_range(r, n_layer)}"
-            for r in snapshot.planned
-        ),
+        *(f"layers   {device:24} {layers}" for device, layers in ranges),
         *_split(snapshot),
         *_draft(snapshot, plan),
-        *_prompts(snapshot),
+        *(f"memory   {text}" for text in map(prompts_text, servers) if text),
     ]
 
 
 def _draft(snapshot: ClusterSnapshot, plan: Plan) -> list[str]:
-    """The draft and its acceptance."""
     if plan.speculation is None and snapshot.draft_now is None:
         return []
     acceptance = snapshot.speed.acceptance
@@ -228,12 +224,6 @@ def _draft(snapshot: ClusterSnapshot, plan: Plan) -> list[str]:
     ]
 
 
-def _prompts(snapshot: ClusterSnapshot) -> list[str]:
-    servers = (p for p in snapshot.processes if p.role is ProcessRole.SERVER)
-    told = (prompts_text(server.argv) for server in servers)
-    return [f"memory   {text}" for text in told if text]
-
-
 def _split(snapshot: ClusterSnapshot) -> list[str]:
     """Compare the split with the plan; empty if the launch failed before measuring."""
     if snapshot.state is ClusterState.FAILED and snapshot.measured is None:
@@ -244,10 +234,6 @@ def _split(snapshot: ClusterSnapshot) -> list[str]:
         parts = format_in_part(snapshot.measured.in_part, n_layer)
         lines.append(f"         {parts}")
     return lines
-
-
-def _machines(snapshot: ClusterSnapshot) -> list[Peer]:
-    return [peer for peer in snapshot.peers if peer.transport != Transport.LOCAL]
 
 
 def _peer(peer: Peer, now: float) -> str:
@@ -302,15 +288,6 @@ def _link(link: Link) -> str:
     told = (way_text(link), link.reason, weights_text(link), crossed_text(link))
     parts = filter(None, (*told, link.why))
     return f"link     {link.worker:24} {link.mode:9} {' · '.join(parts)}"
-
-
-def _lab(link: Link) -> str:
-    limits = format_lab(link.lab) if link.lab else ""
-    return f"link     {link.worker:24} simulated: {limits} (links reset)"
-
-
-def _silence(link: Link) -> str:
-    return f"link     {link.worker:24} {silence_text(link)}"
 
 
 def _others(snapshot: ClusterSnapshot) -> tuple[ClusterBrief, ...]:

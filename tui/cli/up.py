@@ -151,7 +151,6 @@ PLAN_OPTIONS: tuple[tuple[Any, ...], ...] = (
 
 
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a plan: model, machines, split, settings of the server."""
     command = cluster_option(command)
     command = options(*PLAN_OPTIONS)(command)
     for option in (
@@ -173,7 +172,6 @@ class PlanCommand(Command):
         return super().parse_args(ctx, args[:end])
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Show them in the line of the usage."""
         return ["MODEL", "[OPTIONS]", "[-- LLAMA_SERVER_ARGS]"]
 
 
@@ -235,7 +233,8 @@ def preview_lines(preview: Preview) -> Iterator[str]:
         yield from ("", f"It would be refused: {preview.refusal.sentence}")
     for command in preview.commands:
         yield from ("", f"{command.name} on {command.machine}:")
-        yield f"  {_command_line(command.argv)}"
+        words = (w if "<port>" in w else shlex.quote(w) for w in command.argv)
+        yield f"  {' '.join(words)}"
 
 
 def _memory_lines(preview: Preview) -> list[str]:
@@ -261,10 +260,6 @@ def _memory_lines(preview: Preview) -> list[str]:
         Column("SOURCE", lambda row: row[1].source.value),
     ]
     return table_lines(columns, zip(split.shares, preview.memory, strict=True))
-
-
-def _command_line(argv: tuple[str, ...]) -> str:
-    return " ".join(part if "<port>" in part else shlex.quote(part) for part in argv)
 
 
 @click.command(
@@ -360,7 +355,14 @@ async def launched(
         now = await anext(snapshots, None) or await client.snapshot()
         replaced = now.wanted_generation
         if now.state in BUSY and not replace:
-            raise _runs_already(now)
+            runs = now.plan.model if now.plan else "a model"
+            named = (
+                "" if now.cluster == DEFAULT_CLUSTER else f" --cluster {now.cluster}"
+            )
+            raise ControllerError(
+                f"A cluster is already running {runs}",
+                f"Stop it with dllm-tui down{named}, or use up --replace.",
+            )
         ours = await _launch(client, what, replaced, holder)
         if ours.generation == replaced:
             say("This plan is already running: nothing to change.")
@@ -380,14 +382,6 @@ async def launched(
         finally:
             if not keep:
                 await _end_ours(client, ours.generation)
-
-
-def _runs_already(now: ClusterSnapshot) -> ControllerError:
-    named = "" if now.cluster == DEFAULT_CLUSTER else f" --cluster {now.cluster}"
-    return ControllerError(
-        f"A cluster is already running {now.plan.model if now.plan else 'a model'}",
-        f"Stop it with dllm-tui down{named}, or use up --replace.",
-    )
 
 
 async def _launch(

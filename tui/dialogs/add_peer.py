@@ -52,7 +52,6 @@ class NameList(RowList):
     """
 
     def move(self, by: int) -> None:
-        """Take another name."""
         super().move(by)
         self.action_choose()
 
@@ -204,7 +203,6 @@ nothing is installed there.
     # --- what becomes of it --------------------------------------------------------
 
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
-        """Show the state of the new peer."""
         self._peers = peers
         for peer in peers:
             if self._added and peer.name == self.follows:
@@ -305,12 +303,16 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(peer: Peer) -> Outcome:
-    """The sentence and the next steps for a peer just added."""
     state = _LIKE.get(peer.state, peer.state)
     choices = _CHOICES.get(state, ())
     note = note_text(peer)
     if state is PeerState.READY:
-        return Outcome(f"{peer.name} is ready{_what_it_has(peer)}.", "good", choices)
+        free = ", ".join(
+            f"{device.name} {format_bytes(device.usable_bytes)} free"
+            for device in peer.devices
+        )
+        has = f": {free}" if free else ""
+        return Outcome(f"{peer.name} is ready{has}.", "good", choices)
     if state in UNFIT:
         return Outcome(f"{peer.name} is reached. {note}", "busy", choices)
     if state is PeerState.ASKING:
@@ -319,11 +321,3 @@ def outcome_of(peer: Peer) -> Outcome:
         return Outcome(note or f"{peer.name} cannot be reached.", "wrong", choices)
     doing = peer.work.title if peer.work else f"Reaching {peer.name}"
     return Outcome(f"{doing}…", "busy")
-
-
-def _what_it_has(peer: Peer) -> str:
-    devices = ", ".join(
-        f"{device.name} {format_bytes(device.usable_bytes)} free"
-        for device in peer.devices
-    )
-    return f": {devices}" if devices else ""

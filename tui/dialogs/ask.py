@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from backends.state import ClusterBrief
@@ -15,7 +14,6 @@ from tui.model.names import model_name
 from tui.widgets.inputs import LineInput
 from tui.widgets.row_list import Choice, ChoiceList
 from tui.widgets.safe_text import safe, safe_line
-from tui.widgets.strips import retitle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,10 +40,8 @@ class ChoiceDialog(Dialog[str | None]):
         self._choices = choices
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as box:
-            retitle(box, self._title)
-            keys = ("choice.choose", "chooses"), ("dialog.cancel", "cancels")
-            self.show_keys(box, *keys)
+        keys = ("choice.choose", "chooses"), ("dialog.cancel", "cancels")
+        with self.frame(self._title, *keys):
             yield Static(safe(self._text), markup=False)
             yield ChoiceList(self._choices)
 
@@ -69,15 +65,13 @@ def clusters_dialog(briefs: Sequence[ClusterBrief], here: str) -> ChoiceDialog:
     """Offer the clusters, the present one first; the answer is a name."""
     others = [brief for brief in briefs if brief.name != here]
     present = [b for b in briefs if b.name == here] or [ClusterBrief(name=here)]
-    choices = [_choice(index, brief) for index, brief in enumerate(present + others)]
+    choices = []
+    for number, brief in enumerate(present + others, start=1):
+        model = f"  {model_name(brief.model)}" if brief.model else ""
+        is_here = "  (here)" if number == 1 else ""
+        key, detail = str(number), f"{brief.state:9}{model}{is_here}"
+        choices.append(Choice(brief.name, brief.name, key * (number < 10), detail))
     return ChoiceDialog("Clusters", HOW_TO_ADD, choices)
-
-
-def _choice(index: int, brief: ClusterBrief) -> Choice:
-    model = f"  {model_name(brief.model)}" if brief.model else ""
-    here = "  (here)" if index == 0 else ""
-    key = str(index + 1) if index < 9 else ""
-    return Choice(brief.name, brief.name, key, f"{brief.state:9}{model}{here}")
 
 
 class LineDialog(Dialog[str | None]):
@@ -96,9 +90,7 @@ class LineDialog(Dialog[str | None]):
         self._input = LineInput(value, placeholder=safe_line(placeholder))
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as box:
-            retitle(box, self._title)
-            self.show_keys(box, ("dialog.cancel", "cancels"))
+        with self.frame(self._title, ("dialog.cancel", "cancels")):
             yield self._input
             yield Static(safe_line(self._remark), markup=False)
 

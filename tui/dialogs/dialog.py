@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual.await_complete import AwaitComplete
+from textual.containers import Vertical
 from textual.screen import ModalScreen
 
 from tui.actions.keymap import bindings
 from tui.widgets.keys import key_link
+from tui.widgets.strips import retitle
 
 if TYPE_CHECKING:
     from textual.binding import BindingType
@@ -45,6 +47,15 @@ class Dialog(ModalScreen[Result]):
 
     def action_cancel(self) -> None:
         self.dismiss(None)
+
+    def frame(
+        self, title: str, *keys: tuple[str, str], box: type[Widget] = Vertical
+    ) -> Widget:
+        """The box of a dialog, for its content; its frame names these keys."""
+        made = box(classes="dialog")
+        retitle(made, title)
+        self.show_keys(made, *keys)
+        return made
 
     def show_keys(self, box: Widget, *named: tuple[str, str]) -> None:
         """Name keys in the frame: action ids and their effect."""

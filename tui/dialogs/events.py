@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual import on
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from backends.state import EventTone
 from tui.actions.keymap import bindings
 from tui.app.messages import Copyable, LogWanted
 from tui.dialogs.dialog import Dialog
-from tui.model.events import Happening, age_text, facts, happening_of, sign
+from tui.model.events import SIGNS, Happening, facts, happening_of
+from tui.model.peer_words import age_text
 from tui.widgets.inputs import FilterBar
 from tui.widgets.palette import palette_from
 from tui.widgets.row_list import RowList
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from textual.strip import Strip
 
     from backends.state import Event
-    from tui.model.events import ToastHistory
+    from tui.model.events import Toast
 
 AGE_WIDTH = 6
 LABEL_WIDTH = 9
@@ -73,7 +74,7 @@ class EventList(RowList, can_focus=True):
             ("▸ " if here else "  ", cursor),
             (f"{clock} ", palette.dim),
             (clip(age_text(self._clock() - row.at), AGE_WIDTH), palette.dim),
-            (f"{sign(row.tone)} ", tone),
+            (f"{SIGNS[row.tone]} ", tone),
             (row.text, palette.strong if here else palette.text),
         ]
         return line(parts, width)
@@ -91,7 +92,7 @@ at the end; each has its evidence.
 """
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialog", "reading")
 
-    def __init__(self, told: ToastHistory, clock: Callable[[], float]) -> None:
+    def __init__(self, told: Iterable[Toast], clock: Callable[[], float]) -> None:
         super().__init__()
         self._happenings = [
             Happening(event.at, EventTone(event.severity), event.text) for event in told
@@ -100,15 +101,13 @@ at the end; each has its evidence.
         self._list = EventList(clock)
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as box:
-            box.border_title = "Events"
-            keys = (
-                ("events.open", "more"),
-                ("events.filter", "filters"),
-                ("reading.copy", "copies"),
-                ("dialog.cancel", "closes"),
-            )
-            self.show_keys(box, *keys)
+        keys = (
+            ("events.open", "more"),
+            ("events.filter", "filters"),
+            ("reading.copy", "copies"),
+            ("dialog.cancel", "closes"),
+        )
+        with self.frame("Events", *keys):
             yield self._list
             yield self._filter
 
@@ -118,7 +117,6 @@ at the end; each has its evidence.
         self.set_interval(AGE_EVERY_S, self._list.redraw)
 
     def add(self, story: Iterable[Event]) -> None:
-        """More of the story."""
         known = {one.event.number for one in self._happenings if one.event}
         new = (event for event in story if event.number not in known)
         self._happenings += map(happening_of, new)
@@ -127,7 +125,6 @@ at the end; each has its evidence.
             self._show()
 
     def copyable(self) -> Copyable | None:
-        """The lines that are shown, as text."""
         lines = [
             f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(one.at))}  {one.text}"
             for one in self._list.rows
@@ -136,10 +133,6 @@ at the end; each has its evidence.
 
     def action_filter(self) -> None:
         self._filter.open()
-
-    @on(FilterBar.Changed)
-    def _filtered(self) -> None:
-        self._show()
 
     @on(FilterBar.Left)
     def _left(self) -> None:
@@ -154,11 +147,11 @@ at the end; each has its evidence.
             self.dismiss(None)
             self.app.post_message(LogWanted(process))
 
+    @on(FilterBar.Changed)
     def _show(self) -> None:
         wanted = self._filter.text.lower()
         self._list.show(one for one in self._happenings if wanted in one.text.lower())
-        count = f"{len(self._list.rows)} of {len(self._happenings)}"
-        self._filter.note = count
+        self._filter.note = f"{len(self._list.rows)} of {len(self._happenings)}"
 
 
 class EvidenceDialog(Dialog[str | None]):
@@ -185,11 +178,9 @@ they were then. The log itself may have gone on since.
         return event.process if event else ""
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as box:
-            box.border_title = "Event"
-            log = [("evidence.log", "opens the log")] if self._process else []
-            keys = (*log, ("reading.copy", "copies"), ("dialog.cancel", "closes"))
-            self.show_keys(box, *keys)
+        log = [("evidence.log", "opens the log")] if self._process else []
+        keys = (*log, ("reading.copy", "copies"), ("dialog.cancel", "closes"))
+        with self.frame("Event", *keys, box=VerticalScroll):
             yield Static(self._text(), markup=False)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -199,7 +190,6 @@ they were then. The log itself may have gone on since.
         self.dismiss(self._process)
 
     def copyable(self) -> Copyable | None:
-        """All of it as text."""
         return Copyable("the event", self._text().plain)
 
     def _text(self) -> Text:

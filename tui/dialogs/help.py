@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from textual.binding import Binding, BindingType
     from textual.dom import DOMNode
     from textual.screen import Screen
-    from textual.widget import Widget
 
 KEYS_WIDTH = 15
 
@@ -40,10 +39,14 @@ class HelpDialog(Dialog[None]):
         self._about = about
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as box:
-            title, text = _titled(_help_of(self._about.focused or self._about))
-            box.border_title = f"Help · {title}" if title else "Help"
-            self.show_keys(box, ("dialog.cancel", "closes"))
+        nodes = (self._about.focused or self._about).ancestors_with_self
+        text = next(filter(None, (getattr(node, "HELP", "") for node in nodes)), "")
+        title = "Help"
+        if text.startswith("#"):
+            heading, _, text = text.partition("\n")
+            title = f"Help · {heading.lstrip('# ')}"
+        keys = ("dialog.cancel", "closes")
+        with self.frame(title, keys, box=VerticalScroll):
             if text:
                 yield Markdown(with_keys(self.app, text))
             if getattr(self._about, "FIGURES", False):
@@ -55,49 +58,25 @@ class HelpDialog(Dialog[None]):
         table = Table.grid(padding=(0, 1), expand=True)
         table.add_column(style=palette.key, width=KEYS_WIDTH)
         table.add_column(ratio=1)
-        for keys, text in self._rows():
+        for keys, text in keys_of(self._about):
             table.add_row(keys, text)
         return table
 
-    def _rows(self) -> list[tuple[str, str]]:
-        return _keys_of(self._about)
 
-
-def _help_of(widget: Widget | Screen[object]) -> str:
-    nodes = widget.ancestors_with_self
-    return next((node.HELP for node in nodes if getattr(node, "HELP", None)), "") or ""
-
-
-def _titled(text: str) -> tuple[str, str]:
-    if not text.startswith("#"):
-        return "", text
-    heading, _, rest = text.partition("\n")
-    return heading.lstrip("# "), rest.strip()
-
-
-def _keys_of(screen: Screen[object]) -> list[tuple[str, str]]:
-    """The keys and their effect, one row per action."""
+def keys_of(screen: Screen[object]) -> list[tuple[str, str]]:
     rows: dict[tuple[DOMNode, str], tuple[list[str], Binding]] = {}
     for node, binding, _enabled, _tooltip in screen.active_bindings.values():
         if not binding.id and not binding.tooltip:
             continue
         row = rows.setdefault((node, binding.action), ([], binding))
-        key = screen.app.get_key_display(_plain(binding))
+        key = screen.app.get_key_display(binding.with_key(binding.key))
         if key not in row[0]:
             row[0].append(key)
+    answers = (choice for one in screen.query(ChoiceList) for choice in one.rows)
     return [
-        *_answers(screen),
+        *((choice.key, choice.label) for choice in answers if choice.key),
         *(
             ("  ".join(keys), binding.tooltip or binding.description)
             for keys, binding in rows.values()
         ),
     ]
-
-
-def _answers(screen: Screen[object]) -> list[tuple[str, str]]:
-    lists = screen.query(ChoiceList)
-    return [(c.key, c.label) for one in lists for c in one.rows if c.key]
-
-
-def _plain(binding: Binding) -> Binding:
-    return binding.with_key(binding.key)

@@ -13,10 +13,9 @@ from tui.actions.keymap import bindings
 from tui.app.frame import ShowsPeers
 from tui.app.messages import Copyable
 from tui.dialogs.dialog import Dialog
-from tui.model.peer_facts import peer_rows
+from tui.model.peer_words import peer_rows
 from tui.widgets.palette import palette_from
 from tui.widgets.safe_text import safe_line
-from tui.widgets.strips import retitle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,24 +50,21 @@ All that is known of one machine; it follows the machine while it is open.
         self._text = Static(markup=False)
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as box:
-            retitle(box, f"Peer · {self._peer.name}")
-            keys = ("reading.copy", "copies"), ("dialog.cancel", "closes")
-            self.show_keys(box, *keys)
+        keys = ("reading.copy", "copies"), ("dialog.cancel", "closes")
+        title = f"Peer · {self._peer.name}"
+        with self.frame(title, *keys, box=VerticalScroll):
             yield self._text
 
     def on_mount(self) -> None:
         self._text.update(self._table())
 
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
-        """Show the peer's present state; if the peer is gone, keep the last one."""
         for peer in peers:
             if peer.name == self._peer.name and peer != self._peer:
                 self._peer = peer
                 self._text.update(self._table())
 
     def copyable(self) -> Copyable | None:
-        """All rows as text."""
         lines = [f"{label:{LABEL_WIDTH}}  {t}".rstrip() for label, t in self._rows()]
         return Copyable(f"what is known of {self._peer.name}", "\n".join(lines))
 

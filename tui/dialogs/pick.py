@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
-from textual.containers import Vertical
 from textual.widgets import Input, OptionList, Static
 
 from backends.units import format_count
@@ -13,7 +12,7 @@ from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog, Result
 from tui.model.finding import Entry, found, near
 from tui.model.names import model_name
-from tui.model.peer_words import since_text
+from tui.model.peer_words import age_text
 from tui.widgets.inputs import LineInput
 from tui.widgets.row_list import RowList
 from tui.widgets.strips import Part, clip, spread
@@ -52,19 +51,15 @@ class PickDialog(Dialog[Result]):
         self.remark.display = False
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as box:
-            box.border_title = self.TITLE
-            self.show_keys(box, *self.HINTS)
+        with self.frame(self.TITLE, *self.HINTS):
             yield self.input
             yield self.rows
             yield self.remark
 
     def search(self) -> None:
-        """Show the rows that match the typed text."""
         raise NotImplementedError
 
     def result_of(self, row: Any) -> Result:
-        """The result for a row that is taken."""
         raise NotImplementedError
 
     def on_mount(self) -> None:
@@ -179,7 +174,7 @@ class ChatRows(RowList):
         elsewhere = row.cluster != self._cluster
         about = model_name(row.model) + (f" @{row.cluster}" if elsewhere else "")
         model = "" if width < NARROW_BELOW else clip(about, MODEL_CELLS)
-        age = since_text(self._now - row.changed_at) or "now"
+        age = age_text(self._now - row.changed_at)
         facts = f" {row.turns:>4} asked {age:>{FACTS_CELLS}}"
         return spread(left, [(f" {model}{facts}", palette.dim)], width)
 
@@ -213,8 +208,13 @@ model goes on with the one that runs now.
 
     def search(self) -> None:
         words = self.input.value.lower().split()
+        names = (
+            (c, f"{c.title} {model_name(c.model)} {c.cluster}") for c in self._chats
+        )
+        self.rows.rows = tuple(
+            chat for chat, name in names if all(word in name.lower() for word in words)
+        )
         self.remark.display = True
-        self.rows.rows = tuple(chat for chat in self._chats if _contains(chat, words))
         text = format_count(len(self._chats), "chat")
         if words:
             text = f"{len(self.rows.rows)} of {text}"
@@ -222,11 +222,6 @@ model goes on with the one that runs now.
 
     def result_of(self, row: ChatBrief) -> str:
         return row.id
-
-
-def _contains(chat: ChatBrief, words: Sequence[str]) -> bool:
-    text = f"{chat.title} {model_name(chat.model)} {chat.cluster}".lower()
-    return all(word in text for word in words)
 
 
 # --- themes --------------------------------------------------------------------------
@@ -260,10 +255,8 @@ what was before comes back when it is not.
         self._before = current
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as box:
-            box.border_title = "Theme"
-            keys = ("choice.choose", "keeps"), ("dialog.cancel", "undoes")
-            self.show_keys(box, *keys)
+        keys = ("choice.choose", "keeps"), ("dialog.cancel", "undoes")
+        with self.frame("Theme", *keys):
             yield OptionList(*self._names, markup=False)
 
     def on_mount(self) -> None:

@@ -69,7 +69,6 @@ secret, which is used once and never stored.
             yield from self.compose_question()
 
     def compose_question(self) -> ComposeResult:
-        """Yield the question and the widgets for the answer."""
         raise NotImplementedError
 
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
@@ -86,7 +85,6 @@ class HostKeyDialog(QuestionDialog):
     """Asks whether to trust a key never seen before; the default is not to."""
 
     def compose_question(self) -> ComposeResult:
-        """Host, key, fingerprint, two answers."""
         yield Static(self._key(), markup=False)
         yield Static(TRUST_REMARK, markup=False)
         # No letter trusts: a key meant for another place must not either.
@@ -124,7 +122,6 @@ class SecretDialog(QuestionDialog):
     TYPING: ClassVar[bool] = True
 
     def compose_question(self) -> ComposeResult:
-        """Yield the question and a field that shows dots."""
         yield Static(safe_line(self.question.text), markup=False)
         yield LineInput(password=True)
         yield Static(SECRET_REMARK, markup=False, classes="question-remark")
@@ -142,7 +139,6 @@ class SecretDialog(QuestionDialog):
 
 
 def question_dialog(peer: Peer) -> QuestionDialog | None:
-    """The dialog for a peer's question; None if it has none."""
     question = peer.question
     if question is None:
         return None

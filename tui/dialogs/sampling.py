@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.containers import Grid, Horizontal, Vertical, VerticalScroll
+from textual.containers import Grid, Horizontal, VerticalScroll
 from textual.widgets import Button, Input, Label, Static, TextArea
 
 from backends.state import Sampling
@@ -43,7 +43,6 @@ class SamplingInput(Horizontal):
         yield self.input
 
     def check(self) -> str:
-        """The error in the text, empty if it is valid."""
         try:
             self.field.parse(self.input.value)
         except ValueError as error:
@@ -120,11 +119,9 @@ llama-server. Settings count from the next question on and are remembered.
         self._remark = Static(OPENING, classes="sampling-remark", markup=False)
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="sampling-box dialog") as box:
-            box.border_title = "Chat settings"
+        keys = ("sampling.apply", "applies"), ("sampling.cancel", "cancels")
+        with self.frame("Chat settings", *keys) as box:
             box.styles.width = 72
-            keys = ("sampling.apply", "applies"), ("sampling.cancel", "cancels")
-            self.show_keys(box, *keys)
             with VerticalScroll(classes="sampling-scroll", can_focus=False):
                 yield Label("System prompt", classes="sampling-caption")
                 yield self._system
@@ -142,9 +139,10 @@ llama-server. Settings count from the next question on and are remembered.
 
     @on(Input.Changed)
     def _checked(self) -> None:
-        self._complain([number.check() for number in self._numbers])
+        self._is_wrong()
 
-    def _complain(self, complaints: list[str]) -> bool:
+    def _is_wrong(self) -> bool:
+        complaints = [number.check() for number in self._numbers]
         first = next(filter(None, complaints), "")
         self._remark.update(first or OPENING)
         self._remark.set_class(bool(first), "-wrong")
@@ -153,7 +151,7 @@ llama-server. Settings count from the next question on and are remembered.
     @on(Input.Submitted)
     @on(Button.Pressed, "#apply")
     def action_apply(self) -> None:
-        if self._complain([number.check() for number in self._numbers]):
+        if self._is_wrong():
             return
         texts = {number.field.name: number.input.value for number in self._numbers}
         settings = ChatSettings(self._system.text.strip(), parse_sampling(texts))

@@ -120,7 +120,6 @@ A value that is not allowed is refused, with what is.
 
     @property
     def selected(self) -> Setting | None:
-        """The setting under the cursor."""
         at = self._list.highlighted
         return self._shown[at] if at is not None and at < len(self._shown) else None
 
@@ -148,13 +147,11 @@ A value that is not allowed is refused, with what is.
 
     @on(OptionList.OptionHighlighted)
     def _show_selected(self) -> None:
-        """Show the setting's value, ready to be changed, and its allowed values."""
         setting = self.selected
         if self._value.has_focus:
             return
-        self._called.update(
-            safe_line(setting.name) if setting else "nothing of that name"
-        )
+        called = safe_line(setting.name) if setting else "nothing of that name"
+        self._called.update(called)
         self._value.value = "" if setting is None else value_text(setting)
         self._value.disabled = setting is None
         name, said = self._done
@@ -195,21 +192,19 @@ A value that is not allowed is refused, with what is.
         self._settings = with_all_keys(settings)
         what = f"{setting.name} is {'set' if text else 'at its default'}"
         self._done = setting.name, f"{what}: {_effect(setting)}."
-        self._leave_value()
+        self._find.focus()
+        self._say_keys(*OPENING)
         self._fill()
 
     def action_cancel(self) -> None:
         if self._value.has_focus:
-            self._leave_value()
+            self._find.focus()
+            self._say_keys(*OPENING)
             self._show_selected()
         else:
             self.dismiss(None)
 
     # --- inside ----------------------------------------------------------------
-
-    def _leave_value(self) -> None:
-        self._find.focus()
-        self._say_keys(*OPENING)
 
     def _say(self, text: str, tone: str = "") -> None:
         self._remark.update(safe(text))
@@ -231,21 +226,16 @@ A value that is not allowed is refused, with what is.
 def with_all_keys(settings: Sequence[Setting]) -> list[Setting]:
     """The settings, and the keys of every action that has its own still."""
     found = {setting.name: setting for setting in settings}
-    usual = (
-        Setting(name=f"keys.{action.id}", value=action.keys, source="default")
-        for action in ACTIONS
-    )
-    keys = {
-        one.name: msgspec.structs.replace(
-            found.get(one.name, one), allowed=KEYS_ALLOWED
-        )
-        for one in usual
-    }
-    return [*(one for name, one in found.items() if name not in keys), *keys.values()]
+    keys = []
+    for action in ACTIONS:
+        name = f"keys.{action.id}"
+        usual = Setting(name=name, value=action.keys, source="default")
+        own = found.pop(name, usual)
+        keys.append(msgspec.structs.replace(own, allowed=KEYS_ALLOWED))
+    return [*found.values(), *keys]
 
 
 def value_text(setting: Setting) -> str:
-    """A value as the user types it."""
     value = setting.value
     if value is None:
         return ""

@@ -40,7 +40,6 @@ def export_text(conversation: Conversation, file: Path) -> str:
 
 
 def markdown_text(conversation: Conversation) -> str:
-    """Every question with the answer shown and its figures."""
     return "\n\n".join(map(safe, _paragraphs(conversation))) + "\n"
 
 
@@ -82,7 +81,6 @@ def _quoted(text: str) -> str:
 
 
 def whole_path(typed: str) -> Path:
-    """The file that the typed text means."""
     return Path(os.path.abspath(os.path.expanduser(typed.strip())))
 
 

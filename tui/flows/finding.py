@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tui.actions.keymap import ACTING, NO_COMMANDS, PLACES
 from tui.actions.table import ACTIONS
+from tui.app.console import Flow
 from tui.app.messages import LogWanted
 from tui.model.finding import Entry
 from tui.model.names import model_name
@@ -21,35 +22,34 @@ if TYPE_CHECKING:
     from backends.config import Setting
     from backends.state import ModelFile, Peer
     from tui.actions.table import Action
-    from tui.api.services import ClusterService, PeerService
+    from tui.api.services import PeerService
     from tui.app.console import ClusterConsole
     from tui.flows.settings import SettingsFlow
-    from tui.model.editor import PlanEditor
 
 
-class Finding:
+class Finding(Flow):
     """Collects the entries, and goes to the chosen one."""
 
     def __init__(
-        self,
-        app: ClusterConsole,
-        cluster: ClusterService,
-        editor: PlanEditor,
-        settings: SettingsFlow,
-        peers: PeerService,
+        self, app: ClusterConsole, settings: SettingsFlow, peers: PeerService
     ) -> None:
-        self._app = app
-        self._cluster = cluster
-        self._editor = editor
+        super().__init__(app)
         self._settings = settings
         self._peer_flows = peers
 
     async def find(self) -> None:
-        """Ask for a name, and run the entry of that name."""
         # Imported when needed, like all dialogs.
         from tui.dialogs.pick import FinderDialog
 
-        dialog = FinderDialog([*self._at_once()])
+        dialog = FinderDialog(
+            [
+                *self._actions(),
+                *self._peers(),
+                *self._logs(),
+                *self._clusters(),
+                *self._themes(),
+            ]
+        )
 
         async def add_models() -> None:
             dialog.add([*self._models((await self._cluster.catalogue()).models)])
@@ -62,13 +62,6 @@ class Finding:
         chosen = await self._app.push_screen_wait(dialog)
         if chosen is not None:
             chosen.run()
-
-    def _at_once(self) -> Iterator[Entry]:
-        yield from self._actions()
-        yield from self._peers()
-        yield from self._logs()
-        yield from self._clusters()
-        yield from self._themes()
 
     # --- actions -------------------------------------------------------------------
 
@@ -86,24 +79,17 @@ class Finding:
         ]
         for action in sorted(offered, key=lambda action: action.id not in here):
             refused = self._app.readonly and action.id in ACTING
-            yield Entry(
-                "action",
-                _title(action),
-                partial(self._do, action),
-                detail="refused: read-only" if refused else action.tooltip,
-                key=self._keys(action),
-            )
-
-    def _keys(self, action: Action) -> str:
-        if action.display:
-            return key_of(self._app, action.id)
-        return " ".join(shown for _, shown in shown_keys(self._app, action.id))
+            detail = "refused: read-only" if refused else action.tooltip
+            key = " ".join(shown for _, shown in shown_keys(self._app, action.id))
+            if action.display:
+                key = key_of(self._app, action.id)
+            do = partial(self._do, action)
+            yield Entry("action", _title(action), do, detail, key)
 
     def _do(self, action: Action) -> None:
         self._app.open(self._go_and_do(action), group="find", exclusive=False)
 
     async def _go_and_do(self, action: Action) -> None:
-        """Run an action in its place; say so if it is not possible now."""
         mode, _, pane = PLACES[action.area].partition(".")
         if mode:
             await self._app.go_to(mode, pane)
@@ -117,24 +103,16 @@ class Finding:
 
     def _peers(self) -> Iterator[Entry]:
         for peer in self._editor.peers:
-            yield Entry(
-                "peer",
-                peer.name,
-                partial(self._open_peer, peer),
-                detail=f"{peer.state} {peer.address}".rstrip(),
-            )
+            detail = f"{peer.state} {peer.address}".rstrip()
+            yield Entry("peer", peer.name, partial(self._open_peer, peer), detail)
 
     def _open_peer(self, peer: Peer) -> None:
         self._app.open(self._peer_flows.open(peer), group="peer open", exclusive=False)
 
     def _models(self, models: tuple[ModelFile, ...]) -> Iterator[Entry]:
         for model in models:
-            yield Entry(
-                "model",
-                model.name or model_name(model.path),
-                partial(self._use_model, model),
-                detail=model.path,
-            )
+            name = model.name or model_name(model.path)
+            yield Entry("model", name, partial(self._use_model, model), model.path)
 
     def _use_model(self, model: ModelFile) -> None:
         if model.problem:
@@ -147,46 +125,31 @@ class Finding:
     def _logs(self) -> Iterator[Entry]:
         snapshot = self._editor.snapshot
         for process in snapshot.processes if snapshot else ():
-            yield Entry(
-                "log",
-                process.name,
-                partial(self._open_log, process.name),
-                detail=f"the log of {process.name} on {process.peer}",
-            )
-
-    def _open_log(self, process: str) -> None:
-        self._app.post_message(LogWanted(process))
+            show = partial(self._app.post_message, LogWanted(process.name))
+            detail = f"the log of {process.name} on {process.peer}"
+            yield Entry("log", process.name, show, detail)
 
     def _clusters(self) -> Iterator[Entry]:
         snapshot = self._editor.snapshot
         for brief in snapshot.clusters if snapshot else ():
             model = model_name(brief.model) if brief.model else ""
-            yield Entry(
-                "cluster",
-                brief.name,
-                partial(self._app.show_cluster, brief.name),
-                detail=f"{brief.state} {model}".rstrip(),
-            )
+            detail = f"{brief.state} {model}".rstrip()
+            go = partial(self._app.show_cluster, brief.name)
+            yield Entry("cluster", brief.name, go, detail)
 
     def _themes(self) -> Iterator[Entry]:
         for name in self._app.theme_names:
-            yield Entry(
-                "theme",
-                name,
-                partial(setattr, self._app, "theme", name),
-                detail="here now" if name == self._app.theme else "",
-            )
+            detail = "here now" if name == self._app.theme else ""
+            put = partial(setattr, self._app, "theme", name)
+            yield Entry("theme", name, put, detail)
 
     def _setting_entries(self, settings: list[Setting]) -> Iterator[Entry]:
         from tui.dialogs.settings import value_text
 
         for setting in settings:
-            yield Entry(
-                "setting",
-                setting.name,
-                partial(self._app.show_setting, setting.name),
-                detail=f"{value_text(setting)}  ({setting.source})",
-            )
+            detail = f"{value_text(setting)}  ({setting.source})"
+            show = partial(self._app.show_setting, setting.name)
+            yield Entry("setting", setting.name, show, detail)
 
 
 def _title(action: Action) -> str:

@@ -10,8 +10,9 @@ import msgspec
 from backends.config import EFFECTS
 from backends.data_place import AUTO
 from backends.errors import DllmError
-from backends.places import LOCAL
+from backends.places import LOCAL, at_peer
 from backends.state import Ask, Peer, PeerRole, ProcessRole, Transport
+from tui.app.console import Flow
 from tui.app.messages import LogWanted
 from tui.flows.plans import PICK_FIRST
 from tui.model.edit import Lineup
@@ -20,16 +21,11 @@ from tui.model.names import model_name
 from tui.model.peer_words import FINE, why_not
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import Any
+    from collections.abc import Awaitable
 
     from backends.state import Plan
-    from tui.api.services import ClusterService
     from tui.app.console import ClusterConsole
     from tui.flows.settings import SettingsFlow
-    from tui.model.editor import PlanEditor
-
-    Step = Callable[[Peer], Coroutine[Any, Any, None]]
 
 DATA_REMARK = (
     "auto: directly where it can be reached, else through SSH · tunnel: through SSH "
@@ -37,20 +33,12 @@ DATA_REMARK = (
 )
 
 
-class PeerFlows:
-    """Coroutines the app runs in workers; errors of the cluster come out of them."""
+class PeerFlows(Flow):
+    """Adding machines, working at them, and their parts in the plan."""
 
-    def __init__(
-        self,
-        app: ClusterConsole,
-        cluster: ClusterService,
-        editor: PlanEditor,
-        settings: SettingsFlow,
-    ) -> None:
-        self._app = app
+    def __init__(self, app: ClusterConsole, settings: SettingsFlow) -> None:
+        super().__init__(app)
         self._settings = settings
-        self._cluster = cluster
-        self._editor = editor
         self._ended: set[str] = set()
         """Peers at which the user has ended the work under way."""
         self._changing_parts = asyncio.Lock()
@@ -72,7 +60,6 @@ class PeerFlows:
             await getattr(self, verb)(peer)
 
     async def open(self, peer: Peer) -> None:
-        """Answer a peer's question; if it has none, show its facts."""
         if peer.question is not None:
             await self.answer(peer)
             return
@@ -81,7 +68,6 @@ class PeerFlows:
         await self._app.push_screen_wait(PeerDialog(peer, self._app.clock))
 
     async def answer(self, peer: Peer) -> None:
-        """Put the question of a peer's connection to the user."""
         from tui.dialogs.question import question_dialog
 
         dialog = question_dialog(peer)
@@ -92,7 +78,6 @@ class PeerFlows:
             await self._cluster.answer_peer(peer.name, answer)
 
     async def data(self, peer: Peer) -> None:
-        """Ask how data are to go to a peer, and set that."""
         if peer.data is None:
             self._app.tell(
                 f"There is only one way to send data to {peer.name}", "warning"
@@ -111,7 +96,6 @@ class PeerFlows:
             self._app.tell(f"{said}: {EFFECTS['peers']}")
 
     async def remove(self, peer: Peer) -> None:
-        """Forget a peer, after asking."""
         if peer.transport == Transport.LOCAL:
             self._app.tell("This machine is always there", "warning")
             return
@@ -126,7 +110,6 @@ class PeerFlows:
     # --- work at a peer ---------------------------------------------------------------
 
     async def probe(self, peer: Peer) -> None:
-        """Look at a peer now."""
         if peer.transport == Transport.LOCAL:
             self._app.tell("This machine is probed all the time")
             return
@@ -137,22 +120,22 @@ class PeerFlows:
         """Install engine and helper; says when it is done."""
         if self._can_be_worked_at(peer, "This machine has its engine already"):
             what = f"{peer.name} has our engine now"
-            await self._long(peer, self._provision(peer), what)
+            await self._long(peer, self._cluster.provision_peer(peer.name), what)
 
     async def copy(self, peer: Peer) -> None:
         """Copy the edited model; says when it is done."""
         plan = self._editor.plan
         if plan is None:
             self._app.tell(PICK_FIRST, "warning")
-        elif holder := _only_holder(plan.model):
-            text = f"Only {holder} holds the model: copies are made of files here"
+        elif there := at_peer(plan.model):
+            text = f"Only {there[0]} holds the model: copies are made of files here"
             self._app.tell(text, "warning")
         elif self._can_be_worked_at(peer, "This machine has the model already"):
             what = f"{peer.name} has {model_name(plan.model)} now"
-            await self._long(peer, self._copy(peer, plan.model), what)
+            copying = self._cluster.copy_model(peer.name, plan.model)
+            await self._long(peer, copying, what)
 
     async def cancel(self, peer: Peer) -> None:
-        """Cancel the work at a peer."""
         if peer.work is None:
             self._app.tell(f"No task is running on {peer.name}")
             return
@@ -160,18 +143,14 @@ class PeerFlows:
         await self._cluster.cancel_work(peer.name)
 
     async def log(self, peer: Peer) -> None:
-        """Go to the log of a peer's process."""
         snapshot = self._editor.snapshot
-        there = [
-            process
-            for process in (snapshot.processes if snapshot else ())
-            if peer.name in (process.peer, process.name)
-        ]
+        processes = snapshot.processes if snapshot else ()
+        there = [one for one in processes if peer.name in (one.peer, one.name)]
         head = peer.role is PeerRole.HEAD
         first = ProcessRole.SERVER if head else ProcessRole.WORKER
-        there.sort(key=lambda process: process.role is not first)
         if there:
-            self._app.post_message(LogWanted(there[0].name))
+            shown = min(there, key=lambda process: process.role is not first)
+            self._app.post_message(LogWanted(shown.name))
         else:
             self._app.tell(f"No process of ours runs at {peer.name}", "warning")
 
@@ -218,11 +197,13 @@ class PeerFlows:
         elif name != LOCAL and (reason := why_not(peer)):
             self._app.tell(reason, "warning")
         else:
-            own = await self._own_workers(plan) if name == LOCAL else 0
+            own = 0
+            if name == LOCAL:
+                usual = await self._cluster.propose(Ask(model=plan.model, peers=()))
+                own = max(sum(w.peer == LOCAL for w in usual.workers), 1)
             await self._propose(plan, Lineup.of(plan).with_worker(name, own))
 
     async def lead(self, peer: Peer) -> None:
-        """Let a peer run llama-server, or this machine again."""
         async with self._changing_parts:
             plan = self._editor.plan
             if plan is None:
@@ -242,8 +223,8 @@ class PeerFlows:
             await self._propose(plan, Lineup.of(plan).led_by(name))
 
     async def _propose(self, plan: Plan, lineup: Lineup) -> None:
-        """Put a plan for other machines in the editor, the rest as it was."""
-        able, missing = self._able(lineup)
+        found = {name: self._peer(name) for name in lineup.peers}
+        able = [name for name, peer in found.items() if peer and peer.state in FINE]
         proposed = await self._cluster.propose(
             Ask(
                 model=plan.model,
@@ -267,29 +248,12 @@ class PeerFlows:
         if self._editor.plan is None or self._editor.plan.model != plan.model:
             return
         self._editor.put(proposed)
-        if missing:
+        if missing := [name for name in lineup.peers if name not in able]:
             self._app.tell(f"Skipped (unavailable): {', '.join(missing)}")
-
-    def _able(self, lineup: Lineup) -> tuple[list[str], list[str]]:
-        found = {name: self._peer(name) for name in lineup.peers}
-        able = [name for name, peer in found.items() if peer and peer.state in FINE]
-        return able, [name for name in lineup.peers if name not in able]
-
-    async def _own_workers(self, plan: Plan) -> int:
-        proposed = await self._cluster.propose(Ask(model=plan.model, peers=()))
-        return max(sum(w.peer == LOCAL for w in proposed.workers), 1)
 
     # --- inside ---------------------------------------------------------------------
 
-    async def _provision(self, peer: Peer) -> None:
-        await self._cluster.provision_peer(peer.name)
-
-    async def _copy(self, peer: Peer, path: str) -> None:
-        await self._cluster.copy_model(peer.name, path)
-
-    async def _long(
-        self, peer: Peer, work: Coroutine[Any, Any, None], done: str
-    ) -> None:
+    async def _long(self, peer: Peer, work: Awaitable[object], done: str) -> None:
         """Wait for work, and report the result; a cancel by the user is no failure."""
         self._ended.discard(peer.name)
         try:
@@ -303,19 +267,15 @@ class PeerFlows:
         self._app.tell(done)
 
     def _can_be_worked_at(self, peer: Peer, not_here: str) -> bool:
-        """True if the peer can take files now; else say why not."""
         if peer.transport == Transport.LOCAL:
             self._app.tell(not_here, "warning")
         elif peer.transport == Transport.BARE:
             what = f"{peer.name} is a bare rpc-server: nothing can be put there"
-            self._app.tell(
-                f"{what}. Add the machine by its SSH name for more", "warning"
-            )
+            more = "Add the machine by its SSH name for more"
+            self._app.tell(f"{what}. {more}", "warning")
         elif peer.work is not None:
-            self._app.tell(
-                f"{peer.name} is busy: {peer.work.title}. {{peers.cancel}} cancels it",
-                "warning",
-            )
+            what = f"{peer.name} is busy: {peer.work.title}"
+            self._app.tell(f"{what}. {{peers.cancel}} cancels it", "warning")
         else:
             return True
         return False
@@ -326,10 +286,3 @@ class PeerFlows:
 
 def _machine(peer: Peer) -> str:
     return LOCAL if peer.transport == Transport.LOCAL else peer.name
-
-
-def _only_holder(model: str) -> str:
-    from backends.places import at_peer
-
-    there = at_peer(model)
-    return there[0] if there else ""

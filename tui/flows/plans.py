@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,29 +14,20 @@ import msgspec
 from backends.errors import DllmError
 from backends.split.loads import balance
 from backends.state import Ask, ProcessState, to_json
+from tui.app.console import Flow
 from tui.model.edit import runs_now
 from tui.model.names import model_name
 
 if TYPE_CHECKING:
     from backends.state import ClusterSnapshot, Plan
-    from tui.api.services import ClusterService
-    from tui.app.console import ClusterConsole
     from tui.model.edit import Edit
-    from tui.model.editor import PlanEditor
 
 LEAVE_TIMEOUT_S = 2.0
 PICK_FIRST = "Pick a model first: {cluster.model}"
 
 
-class PlanFlows:
-    """Coroutines the app runs in workers; errors of the cluster come out of them."""
-
-    def __init__(
-        self, app: ClusterConsole, cluster: ClusterService, editor: PlanEditor
-    ) -> None:
-        self._app = app
-        self._cluster = cluster
-        self._editor = editor
+class PlanFlows(Flow):
+    """Choosing a model, launching, stopping, leaving."""
 
     async def choose(self, path: str) -> None:
         """Put a model in the editor, split by memory.
@@ -61,7 +53,6 @@ class PlanFlows:
             )
 
     def take_up(self, snapshot: ClusterSnapshot, plan: Plan | None) -> None:
-        """Recall the last plan if nothing runs and no plan was begun."""
         if plan and snapshot.plan is None and self._editor.plan is None:
             self._app.attempt(self.recall(plan), group="model")
 
@@ -81,7 +72,6 @@ class PlanFlows:
             self._editor.put(plan, model)
 
     async def pick_model(self) -> None:
-        """Ask for a model."""
         # Imported when needed: most starts of the console pick no model.
         from tui.screens.models.picker import ModelPicker
 
@@ -91,7 +81,6 @@ class PlanFlows:
             await self.choose(path)
 
     async def set_launch(self) -> None:
-        """Ask for the launch settings of the plan in the editor."""
         from tui.model.launch_form import LaunchForm
         from tui.screens.cluster.launch_dialog import LaunchDialog
 
@@ -106,7 +95,6 @@ class PlanFlows:
             self._editor.put(chosen, model)
 
     async def pick_cluster(self) -> None:
-        """Ask for another cluster, and go there."""
         from tui.dialogs.ask import clusters_dialog
 
         here = self._cluster.cluster
@@ -116,7 +104,6 @@ class PlanFlows:
             self._app.show_cluster(chosen)
 
     async def launch(self) -> None:
-        """Run the plan in the editor; ask first if that costs something."""
         plan, edit = self._editor.plan, self._editor.edit
         if plan is None:
             self._app.tell(PICK_FIRST, "warning")
@@ -136,7 +123,6 @@ class PlanFlows:
             self._editor.answered(plan)
 
     async def stop(self) -> None:
-        """Stop the cluster after a confirmation."""
         snapshot = self._editor.snapshot
         if snapshot is None or not self._editor.alive:
             self._app.tell("Nothing runs")
@@ -144,7 +130,6 @@ class PlanFlows:
             self._app.take(await self._cluster.stop())
 
     async def export_trace(self) -> None:
-        """Write the latest tokens as a Chrome trace, and name the file."""
         # Imported when needed: most sessions export nothing.
         from backends.link.figures import chrome_trace, why_no_link
         from backends.writing import write_new
@@ -157,30 +142,25 @@ class PlanFlows:
         if not any(passes.values()):
             self._app.tell("No token has been measured yet", "warning")
             return
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        file = Path.cwd() / f"dllm-trace-{stamp}.json"
-
-        def write() -> None:
-            write_new(file, to_json(chrome_trace(passes)).encode())
-
+        file = Path.cwd() / time.strftime("dllm-trace-%Y%m%d-%H%M%S.json")
         try:
-            await asyncio.to_thread(write)
+            await asyncio.to_thread(
+                lambda: write_new(file, to_json(chrome_trace(passes)).encode())
+            )
         except OSError as error:
             raise DllmError(f"Cannot write {file} ({error.strerror})") from error
         self._app.tell(f"Wrote {file}: open it in Perfetto")
 
     def balance(self) -> None:
-        """Deal the layers out by memory."""
         edit = self._editor.edit
         if edit is None or not edit.devices:
             self._app.tell("There is no split to balance yet")
             return
-        head_cpu = self._editor.head_cpu
         split = balance(
             edit.model,
             edit.devices,
             edit.plan.ctx_size,
-            head_cpu=head_cpu,
+            head_cpu=self._editor.head_cpu,
             ours=dict(edit.ours),
             server=edit.plan.server,
         )
@@ -188,35 +168,24 @@ class PlanFlows:
 
     async def leave(self) -> None:
         """Leave the console; the cluster runs on unless the user says otherwise."""
-        snapshot = self._editor.snapshot
+        snapshot, answer = self._editor.snapshot, None
         if self._app.readonly:
             # Whoever only watches has nothing to decide.
-            self._app.exit()
-            return
-        if snapshot is None or not self._editor.alive:
-            await self._let_go()
-            self._app.exit()
-            return
-        answer = await self._ask_leaving(snapshot)
-        if answer == "stop":
-            await self._end(snapshot)
+            answer = "leave"
+        elif snapshot is None or not self._editor.alive:
+            answer = "leave"
+            # It is gone already, or busy: leaving must not depend on it.
+            with suppress(DllmError, TimeoutError):
+                async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                    await self._cluster.shutdown(only_if_idle=True)
+        else:
+            answer = await self._ask_leaving(snapshot)
+            if answer == "stop" and snapshot.others_run:
+                await self._cluster.stop()
+            elif answer == "stop":
+                await self._cluster.shutdown()
         if answer in {"stop", "leave"}:
             self._app.exit()
-
-    async def _end(self, snapshot: ClusterSnapshot) -> None:
-        if snapshot.others_run:
-            await self._cluster.stop()
-        else:
-            await self._cluster.shutdown()
-
-    async def _let_go(self) -> None:
-        """End the controller if it is idle."""
-        try:
-            async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                await self._cluster.shutdown(only_if_idle=True)
-        except (DllmError, TimeoutError):
-            # It is gone already, or busy: leaving must not depend on it.
-            return
 
     async def _ask_leaving(self, snapshot: ClusterSnapshot) -> str | None:
         from tui.dialogs.ask import ChoiceDialog
@@ -238,19 +207,25 @@ class PlanFlows:
             text = f"The split puts more on {names} than fits. It will probably fail."
             if not await self._agrees("Launch anyway?", text, "Launch it"):
                 return False
-        if runs_now(snapshot) is None or snapshot is None:
+        if snapshot is None or (running := runs_now(snapshot)) is None:
             return True
         if not snapshot.speed.requests_active:
             return True
-        text = f"{_what_ends(snapshot)}\n\n{_what_follows(snapshot, edit)}"
+        then = (
+            "A new split pauses that while it loads; answers resume where they stopped."
+        )
+        if edit is not None and edit.model.path != running.model:
+            then = (
+                "Another model waits until that ends, for at most api_drain_s seconds."
+            )
+        text = f"{_what_ends(snapshot)}\n\n{then}"
         return await self._agrees("Launch?", text, "Launch it")
 
     async def _agrees(self, title: str, text: str, verb: str) -> bool:
         from tui.dialogs.ask import confirm
 
-        return (
-            await self._app.push_screen_wait(confirm(title, text, verb, "y")) == "yes"
-        )
+        dialog = confirm(title, text, verb, "y")
+        return await self._app.push_screen_wait(dialog) == "yes"
 
 
 def _whole_path(path: str) -> str:
@@ -263,30 +238,14 @@ def _whole_path(path: str) -> str:
 
 
 def _what_ends(snapshot: ClusterSnapshot) -> str:
-    """Describe the running cluster, so that the user sees what would end."""
     name = model_name(snapshot.plan.model) if snapshot.plan else "The cluster"
     where = f" at {snapshot.api_url}" if snapshot.api_url else ""
+    alive = sum(p.state is not ProcessState.EXITED for p in snapshot.processes)
+    runs = {0: "No process yet", 1: "1 process"}.get(alive, f"{alive} processes")
     active = snapshot.speed.requests_active
-    busy = (
-        f"\n{active} request{'s are' if active > 1 else ' is'} being answered."
-        if active
-        else ""
-    )
-    return f"{name} is {snapshot.state}{where}.\n{_what_runs(snapshot)}.{busy}"
-
-
-def _what_follows(snapshot: ClusterSnapshot, edit: Edit | None) -> str:
-    served = snapshot.plan.model if snapshot.plan else ""
-    if edit is not None and edit.model.path != served:
-        return "Another model waits until that ends, for at most api_drain_s seconds."
-    return "A new split pauses that while it loads; answers resume where they stopped."
-
-
-def _what_runs(snapshot: ClusterSnapshot) -> str:
-    alive = [p for p in snapshot.processes if p.state is not ProcessState.EXITED]
-    if not alive:
-        return "No process yet"
-    return "1 process" if len(alive) == 1 else f"{len(alive)} processes"
+    are = "requests are" if active > 1 else "request is"
+    busy = f"\n{active} {are} being answered." if active else ""
+    return f"{name} is {snapshot.state}{where}.\n{runs}.{busy}"
 
 
 def _forced(plan: Plan) -> Plan:

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from backends.errors import DllmError, UsageError
 from tui.actions.settings_check import all_problems
-from tui.app.console import REFUSED
+from tui.app.console import REFUSED, Flow
 
 if TYPE_CHECKING:
-    from backends.config import Problem, Setting, SettingsFile
-    from tui.api.services import ClusterService
+    from backends.config import Setting, SettingsFile
     from tui.app.console import ClusterConsole
 
 NO_FILE = "This console has no settings file"
 
 
-class SettingsFlow:
-    """Shows and writes settings in a worker of the app; raises errors of the file."""
+class SettingsFlow(Flow):
+    """Shows and writes settings; raises errors of the file."""
 
-    def __init__(
-        self, app: ClusterConsole, cluster: ClusterService, file: SettingsFile | None
-    ) -> None:
-        self._app = app
-        self._cluster = cluster
+    def __init__(self, app: ClusterConsole, file: SettingsFile | None) -> None:
+        super().__init__(app)
         self._file = file
 
     async def all(self) -> list[Setting]:
@@ -32,11 +29,9 @@ class SettingsFlow:
         return await asyncio.to_thread(self._file.read) if self._file else []
 
     async def value(self, name: str) -> Any:
-        """The value of a setting in the file; None if it has none."""
         return next((one.value for one in await self.all() if one.name == name), None)
 
     async def show(self, name: str = "") -> None:
-        """Show every setting, those of this name first, until the user is done."""
         from tui.dialogs.settings import SettingsDialog
 
         if self._file is None:
@@ -62,17 +57,12 @@ class SettingsFlow:
     async def _write(
         self, file: SettingsFile, name: str, text: str | None
     ) -> list[Setting]:
-        await asyncio.to_thread(file.change, name, text, self._problems)
+        problems = partial(all_problems, themes=self._app.theme_names)
+        await asyncio.to_thread(file.change, name, text, problems)
         self._app.follow_settings(await asyncio.to_thread(file.config))
-        await self._wait_for_controller()
-        return await asyncio.to_thread(file.read)
-
-    async def _wait_for_controller(self) -> None:
         try:
             await self._cluster.settings_taken()
         except DllmError as error:
             said = f"The controller has not applied this yet: {error}"
             self._app.tell(said, "warning")
-
-    def _problems(self, text: str) -> list[Problem]:
-        return all_problems(text, self._app.theme_names)
+        return await asyncio.to_thread(file.read)

@@ -92,7 +92,6 @@ class Edit:
 
     @property
     def is_settled(self) -> bool:
-        """True if the engine has answered for this very split."""
         return any(
             told.split == self.split and told.ctx_size == self.plan.ctx_size
             for told in self.told
@@ -100,7 +99,6 @@ class Edit:
 
     @cached_property
     def misfits(self) -> frozenset[str]:
-        """Devices that hold more than they have."""
         return overcommitted(self.loads, self.devices, dict(self.ours))
 
     @cached_property
@@ -110,7 +108,6 @@ class Edit:
 
     @cached_property
     def available(self) -> Mapping[str, int]:
-        """Bytes a plan may put on each known device."""
         ours = dict(self.ours)
         return {device.id: room_bytes(device, ours) for device in self.devices}
 
@@ -219,28 +216,23 @@ class Lineup:
 
     @classmethod
     def of(cls, plan: Plan) -> Lineup:
-        """Read it from a plan."""
         machines = [worker.peer for worker in plan.workers]
         others = dict.fromkeys(name for name in machines if name != LOCAL)
         return cls(plan.head, tuple(others), machines.count(LOCAL))
 
     @property
     def empty(self) -> bool:
-        """True if no machine works."""
         return not self.peers and self.own == 0
 
     def uses(self, name: str) -> bool:
-        """True if the machine works."""
         return bool(self.own) if name == LOCAL else name in self.peers
 
     def with_worker(self, name: str, own: int) -> Lineup:
-        """One machine more; ``own`` workers if it is this one."""
         if name == LOCAL:
             return replace(self, own=own)
         return replace(self, peers=(*self.peers, name))
 
     def without(self, name: str) -> Lineup:
-        """One machine fewer among the workers."""
         if name == LOCAL:
             return replace(self, own=0)
         return replace(self, peers=tuple(p for p in self.peers if p != name))
@@ -295,7 +287,6 @@ def _with_part(peer: Peer, plan: Plan) -> Peer:
 
 
 def _to_come(plan: Plan, known: set[str], devices: Sequence[Device]) -> Iterator[Peer]:
-    """Workers on this machine that a launch would start."""
     worker: WorkerSpec
     for worker in plan.workers:
         if worker.name not in known and worker.peer == LOCAL:

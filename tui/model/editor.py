@@ -75,14 +75,12 @@ class History(Generic[T]):
         return History(present, (*self.past, self.present)[-DEPTH_MAX:])
 
     def undo(self) -> History[T]:
-        """One step back, or the same history at its beginning."""
         if not self.past:
             return self
         *past, present = self.past
         return History(present, tuple(past), (self.present, *self.future))
 
     def redo(self) -> History[T]:
-        """One undone step forward again, or the same history."""
         if not self.future:
             return self
         present, *future = self.future
@@ -183,7 +181,6 @@ class PlanEditor:
 
     @property
     def facts(self) -> LiveFacts:
-        """The figures of the newest snapshot, computed once."""
         assert self.snapshot is not None
         old = self._facts
         if old is None or (old.snapshot, old.marks) != (self.snapshot, self.marks):
@@ -198,7 +195,6 @@ class PlanEditor:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan as it would be launched."""
         return self._version.plan if self._version else None
 
     @property
@@ -241,14 +237,13 @@ class PlanEditor:
             devices=self._devices_of(plan),
             marks=marks_for(self.marks, plan.split),
             measured=self._measured(plan),
-            told=self._told_for(plan),
+            told=self._told.get(_way(plan), ()),
             ours=self._ours(),
             note=self._unanswered[1] if plan == self._unanswered[0] else "",
         )
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices of the plan, in the order of its split."""
         return self._devices_of(self.plan) if self.plan else ()
 
     def _devices_of(self, plan: Plan) -> tuple[Device, ...]:
@@ -258,14 +253,12 @@ class PlanEditor:
 
     @property
     def peers(self) -> tuple[Peer, ...]:
-        """The peers with their parts in the edit, and workers to come."""
         if self.plan is None:
             return self.snapshot.peers if self.snapshot else ()
         return peers_of(self.plan, self.snapshot, self.devices)
 
     @property
     def head_cpu(self) -> str | None:
-        """The head's CPU, if the split names it."""
         cpu = f"{self.plan.head}/CPU" if self.plan else ""
         shares = self.plan.split.shares if self.plan else ()
         return cpu if any(share.device == cpu for share in shares) else None
@@ -274,12 +267,10 @@ class PlanEditor:
 
     @property
     def alive(self) -> bool:
-        """True if a cluster runs, starts or stops."""
         return self.snapshot is not None and self.snapshot.state in ALIVE
 
     @property
     def unchanged(self) -> bool:
-        """True if the very plan that is edited runs already."""
         running = runs_now(self.snapshot)
         return bool(running and self.plan and same_plan(running, self.plan))
 
@@ -316,31 +307,24 @@ class PlanEditor:
         return None if plan == self._unanswered[0] else plan
 
     def settle(self, plan: Plan, memory: PlanMemory) -> None:
-        """Take the answer to the question about a plan."""
         if memory.note:
             self._unanswered = (plan, memory.note)
         else:
             told = EngineFigures(
                 split=plan.split, ctx_size=plan.ctx_size, memory=memory.devices
             )
-            before = self._told_for(plan)
-            self._told.pop(_way(plan), None)
+            before = self._told.pop(_way(plan), ())
             self._told[_way(plan)] = (*before[-TOLD_MAX + 1 :], told)
-            while len(self._told) > WAYS_MAX:
+            if len(self._told) > WAYS_MAX:
                 del self._told[next(iter(self._told))]
         self.changed()
-
-    def _told_for(self, plan: Plan) -> tuple[EngineFigures, ...]:
-        return self._told.get(_way(plan), ())
 
     # --- plans sent ---------------------------------------------------------------
 
     def send(self, plan: Plan) -> None:
-        """Note a plan sent: to meet it in a snapshot is no news."""
         self._work.sent = [*self._work.sent[-SENT_MAX + 1 :], plan]
 
     def answered(self, plan: Plan) -> None:
-        """Drop a sent plan that the controller accepted or refused."""
         if plan in self._work.sent:
             self._work.sent.remove(plan)
 
@@ -441,7 +425,6 @@ class PlanEditor:
         return self._drag is not None and self._drag.start == self.split
 
     def grab(self, boundary: int) -> None:
-        """Take hold of a boundary."""
         if self.split is not None:
             self._drag = _Drag(boundary, self.split, self.split)
 
@@ -468,7 +451,6 @@ class PlanEditor:
         return False
 
     def cancel_drag(self) -> None:
-        """Let go without a change."""
         self._drag = None
         self.changed()
 
@@ -478,16 +460,10 @@ class PlanEditor:
     def can_undo(self) -> bool:
         return bool(self._work.history and self._work.history.past)
 
-    @property
-    def can_redo(self) -> bool:
-        return bool(self._work.history and self._work.history.future)
-
     def undo(self) -> bool:
-        """Take the last change back; False if there is none."""
         return self._go(self._work.history and self._work.history.undo())
 
     def redo(self) -> bool:
-        """Make the undone change again; False if there is none."""
         return self._go(self._work.history and self._work.history.redo())
 
     def _go(self, history: History[Version] | None) -> bool:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from backends.state import DEFAULT_CLUSTER, EventTone
-from tui.model.peer_words import since_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from backends.state import Event
 
 
-_SIGNS = {EventTone.INFORMATION: "·", EventTone.WARNING: "!", EventTone.ERROR: "✗"}
+SIGNS = {EventTone.INFORMATION: "·", EventTone.WARNING: "!", EventTone.ERROR: "✗"}
 
 
 class Happening(NamedTuple):
@@ -37,7 +33,6 @@ def happening_of(event: Event) -> Happening:
 
 
 def facts(happening: Happening) -> list[tuple[str, str]]:
-    """The known facts of an event, label and text."""
     event = happening.event
     zone = time.localtime(happening.at)
     rows = [("when", time.strftime("%Y-%m-%d %H:%M:%S %z", zone))]
@@ -55,11 +50,6 @@ def facts(happening: Happening) -> list[tuple[str, str]]:
     return [(label, fact) for label, fact in rows if fact]
 
 
-def sign(tone: EventTone) -> str:
-    """One character that says how bad it is."""
-    return _SIGNS[tone]
-
-
 def details(event: Event) -> list[str]:
     """The details of an event beside its sentence: actor, cluster, hint."""
     where = f"cluster {event.cluster}" if event.cluster not in ("", "default") else ""
@@ -68,12 +58,8 @@ def details(event: Event) -> list[str]:
     return [line for line in (first, event.hint) if line]
 
 
-def age_text(seconds: float) -> str:
-    """``now``, ``40 s``, ``2 m``, ``3 h``, ``5 d``."""
-    return since_text(seconds) or "now"
-
-
-EVENTS_MAX = 200
+TOASTS_MAX = 200
+"""Toasts of this console that are remembered."""
 
 Severity = Literal["information", "warning", "error"]
 
@@ -85,20 +71,3 @@ class Toast(NamedTuple):
     """Unix seconds."""
     text: str
     severity: Severity
-
-
-class ToastHistory:
-    """The last toasts, oldest first."""
-
-    def __init__(self) -> None:
-        self._events: deque[Toast] = deque(maxlen=EVENTS_MAX)
-
-    def add(self, at: float, text: str, severity: Severity) -> None:
-        """Keep one more."""
-        self._events.append(Toast(at, text, severity))
-
-    def __iter__(self) -> Iterator[Toast]:
-        return iter(self._events)
-
-    def __len__(self) -> int:
-        return len(self._events)

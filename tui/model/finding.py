@@ -6,6 +6,7 @@ takes longer than anybody waits.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
@@ -20,27 +21,21 @@ LIKE_ENOUGH = 0.7
 _WORD_STARTS = " /-_.:("
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """One thing that can be found, and what happens then."""
 
-    __slots__ = ("detail", "key", "kind", "name", "run", "searched", "searched_name")
+    kind: str
+    name: str
+    run: Callable[[], object]
+    detail: str = ""
+    key: str = ""
+    searched_name: str = ""
+    searched: str = ""
 
-    def __init__(
-        self,
-        kind: str,
-        name: str,
-        run: Callable[[], object],
-        *,
-        detail: str = "",
-        key: str = "",
-    ) -> None:
-        self.kind = kind
-        self.name = name
-        self.run = run
-        self.detail = detail
-        self.key = key
-        self.searched_name = name.lower()
-        self.searched = f"{name} {kind} {detail}".lower()
+    def __post_init__(self) -> None:
+        self.searched_name = self.name.lower()
+        self.searched = f"{self.name} {self.kind} {self.detail}".lower()
 
 
 def found(query: str, entries: Sequence[Entry]) -> list[Entry]:

@@ -53,6 +53,8 @@ FIELDS = {
     "extra_args": "arguments",
 }
 """Names of the fields, in their order, and what a person calls them."""
+OPTIONAL = ("threads", "worker_threads")
+NUMBERS = ("ctx_size", "slots", "draft_max", "workers", *OPTIONAL)
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,6 @@ class LaunchForm:
     """The directory of relative paths in the arguments."""
 
     def texts(self, settings: LaunchSettings) -> dict[str, str]:
-        """The text of each field for these settings."""
         server = settings.server
         return {
             "ctx_size": str(settings.ctx_size),
@@ -121,14 +122,11 @@ class LaunchForm:
     def read(self, texts: Mapping[str, str]) -> FormReading:
         """Every field; what is wrong with one says nothing of the others."""
         wrong: dict[str, str] = {}
-        numbers = {
-            "ctx_size": self._read_number(texts, "ctx_size", wrong),
-            "slots": self._read_number(texts, "slots", wrong),
-            "draft_max": self._read_number(texts, "draft_max", wrong),
-            "workers": self._read_number(texts, "workers", wrong),
-            "threads": self._read_optional(texts, "threads", wrong),
-            "worker_threads": self._read_optional(texts, "worker_threads", wrong),
-        }
+        numbers: dict[str, int | None] = {}
+        for name in NUMBERS:
+            numbers[name] = value = _number(texts[name])
+            if value is None and not (name in OPTIONAL and not texts[name].strip()):
+                wrong[name] = f"{FIELDS[name].capitalize()} must be a whole number."
         further = self._read_arguments(texts["extra_args"], wrong)
         server = ServerSettings(
             cache_type_k=texts["cache_type_k"],
@@ -150,7 +148,6 @@ class LaunchForm:
         return FormReading(None if wrong else settings, wrong)
 
     def _check(self, settings: LaunchSettings, wrong: dict[str, str]) -> None:
-        """Find values that are readable but make no sense."""
         server, ctx_size = settings.server, settings.ctx_size
         checks: dict[str, Callable[[], None]] = {
             "ctx_size": lambda: check_context(ctx_size, self.model),
@@ -175,19 +172,6 @@ class LaunchForm:
         if draft in (NO_DRAFT, NGRAM_DRAFT, MTP_DRAFT, AUTO_DRAFT) or at_peer(draft):
             return draft
         return os.path.normpath(os.path.join(self.directory, os.path.expanduser(draft)))
-
-    def _read_number(
-        self, texts: Mapping[str, str], name: str, wrong: dict[str, str]
-    ) -> int | None:
-        value = _number(texts[name])
-        if value is None:
-            wrong[name] = f"{FIELDS[name].capitalize()} must be a whole number."
-        return value
-
-    def _read_optional(
-        self, texts: Mapping[str, str], name: str, wrong: dict[str, str]
-    ) -> int | None:
-        return self._read_number(texts, name, wrong) if texts[name].strip() else None
 
     def _read_arguments(self, text: str, wrong: dict[str, str]) -> tuple[str, ...]:
         try:

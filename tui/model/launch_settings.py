@@ -27,7 +27,7 @@ from tui.model.names import model_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from backends.state import ClusterSnapshot, DraftTrial, WorkerSpec
+    from backends.state import ClusterSnapshot, WorkerSpec
 
 
 USUAL = ServerSettings()
@@ -129,7 +129,6 @@ def with_threads_of(proposed: Plan, plan: Plan) -> Plan:
 
 
 def own_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
-    """Its CPU workers on this machine."""
     return tuple(worker for worker in plan.workers if is_own(worker))
 
 
@@ -151,7 +150,6 @@ def is_own(worker: WorkerSpec) -> bool:
 
 
 def up_command(plan: Plan) -> str:
-    """The command line that launches a plan without the console."""
     return shlex.join(["dllm-tui", "up", plan.model, *_options(plan)])
 
 
@@ -203,12 +201,7 @@ def _unusual(plan: Plan) -> Iterator[str]:
     types = (server.cache_type_k, server.cache_type_v)
     if types != (USUAL.cache_type_k, USUAL.cache_type_v):
         yield f"KV {'/'.join(dict.fromkeys(types))}"
-    if server.slots != USUAL.slots:
-        yield f"{server.slots} slots"
-    if server.flash_attention is not FlashAttention.AUTO:
-        yield f"flash attention {server.flash_attention.value}"
-    if server.threads is not None:
-        yield f"head {_threads(server.threads)}"
+    yield from _changes(server, USUAL)
     if plan.speculation is not None:
         yield draft_text(plan)
     if plan.extra_args:
@@ -227,12 +220,7 @@ def _differences(new: Plan, old: Plan) -> Iterator[str]:
         yield f"K {new.server.cache_type_k}"
     if new.server.cache_type_v != old.server.cache_type_v:
         yield f"V {new.server.cache_type_v}"
-    if new.server.slots != old.server.slots:
-        yield format_count(new.server.slots, "slot")
-    if new.server.flash_attention is not old.server.flash_attention:
-        yield f"flash attention {new.server.flash_attention.value}"
-    if new.server.threads != old.server.threads:
-        yield f"head {_threads(new.server.threads)}"
+    yield from _changes(new.server, old.server)
     drafts = draft_text(new), draft_text(old)
     if drafts[0] != drafts[1]:
         yield drafts[0]
@@ -242,6 +230,15 @@ def _differences(new: Plan, old: Plan) -> Iterator[str]:
             yield f"{worker.name} {_threads(worker.threads)}"
     if new.extra_args != old.extra_args:
         yield "further arguments"
+
+
+def _changes(new: ServerSettings, old: ServerSettings) -> Iterator[str]:
+    if new.slots != old.slots:
+        yield format_count(new.slots, "slot")
+    if new.flash_attention is not old.flash_attention:
+        yield f"flash attention {new.flash_attention.value}"
+    if new.threads != old.threads:
+        yield f"head {_threads(new.threads)}"
 
 
 def draft_text(plan: Plan) -> str:
@@ -261,19 +258,14 @@ def draft_text(plan: Plan) -> str:
 
 
 def _threads(count: int | None) -> str:
-    if count is None:
-        return "threads automatic"
-    return format_count(count, "thread")
+    return "threads automatic" if count is None else format_count(count, "thread")
 
 
 def launch_command(snapshot: ClusterSnapshot | None) -> str:
     """The command line of the llama-server that runs; empty for none."""
-    # Imported when needed: a start of the console does not copy.
-    from shlex import join
-
     for process in snapshot.processes if snapshot else ():
         if process.role is ProcessRole.SERVER and process.argv:
-            return join(process.argv)
+            return shlex.join(process.argv)
     return ""
 
 
@@ -287,15 +279,12 @@ def auto_text(snapshot: ClusterSnapshot) -> str:
 
 
 def trials_text(snapshot: ClusterSnapshot) -> tuple[str, ...]:
-    """The measured speed of each draft."""
-    now = snapshot.draft_now
-    return tuple(map(_trial, now.trials)) if now else ()
-
-
-def _trial(trial: DraftTrial) -> str:
-    rate = format_speed(trial.tok_per_s)
-    times = "" if trial.speedup is None else f" ({format_factor(trial.speedup)})"
-    return f"{draft_name(trial.draft, trial.draft_max)}: {rate}{times}"
+    texts = []
+    for trial in snapshot.draft_now.trials if snapshot.draft_now else ():
+        rate = format_speed(trial.tok_per_s)
+        times = "" if trial.speedup is None else f" ({format_factor(trial.speedup)})"
+        texts.append(f"{draft_name(trial.draft, trial.draft_max)}: {rate}{times}")
+    return tuple(texts)
 
 
 def draft_name(draft: str, draft_max: int) -> str:

@@ -18,7 +18,6 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
     def admits(self, line: str) -> bool:
-        """True if a line is of this level or worse."""
         return self is LogLevel.DEBUG or _RANKS[level_of(line)] >= _RANKS[self]
 
     def after(self) -> LogLevel:

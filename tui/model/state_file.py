@@ -20,7 +20,6 @@ class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):
     theme: str = ""
     zoomed: str = ""
     """Id of the pane that had the whole screen."""
-    mode: str = "cluster"
     plans: dict[str, Plan] = {}
     """The last plan shown of each cluster, launched or not, by the cluster's name."""
 
@@ -57,7 +56,6 @@ def recall(path: Path) -> Remembered:
 
 
 def recall_if_whole(path: Path) -> tuple[Remembered, DllmError | None]:
-    """The memory, or an empty one and the error."""
     try:
         return recall(path), None
     except DllmError as error:

@@ -127,7 +127,6 @@ class _Code(CodeBlock):
 
 
 def _folded(line: Strip, width: int, ground: Style) -> Iterator[Segment]:
-    """Rows of a line of code."""
     edge = Strip([Segment(" " * MARGIN)])
     before = ""
     for at in range(0, max(1, line.cell_length), width):
@@ -154,15 +153,15 @@ class _Blocks(Markdown):
 
     @classmethod
     def of(cls, tokens: list[Token]) -> _Blocks:
-        made = copy(_no_blocks())
+        # A copy, for each made anew would make a parser of its own.
+        made = copy(cls._empty())
         made.parsed = tokens
         return made
 
-
-@cache
-def _no_blocks() -> _Blocks:
-    # All others copy this one: each made anew would make a parser of its own.
-    return _Blocks("")
+    @classmethod
+    @cache
+    def _empty(cls) -> _Blocks:
+        return cls("")
 
 
 class MarkdownRows:

@@ -34,7 +34,6 @@ class NumberStrip(StripWidget):
 
     @property
     def takes_number(self) -> bool:
-        """True if the user can begin a number now."""
         raise NotImplementedError
 
     def take_number(self, text: str) -> None:

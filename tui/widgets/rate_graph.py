@@ -59,17 +59,13 @@ class RateGraph(StripWidget):
             height -= 1
         shown = [*self.history.columns][-room:]
         top = axis_top(max((rate for rate in shown if rate is not None), default=0))
-        blank = " " * (room - len(shown))
-        rows = [
-            line(
-                [
-                    self._axis(row, height, top, room),
-                    *self._row(shown, row, height, top, blank),
-                ],
-                width,
-            )
-            for row in range(height)
-        ]
+        blank = (" " * (room - len(shown)), self.palette.dim)
+        rows = []
+        for row in range(height):
+            above = height - 1 - row
+            cells = "".join(block(rate, top, above, height) for rate in shown)
+            axis = self._axis(row, height, top, room)
+            rows.append(line([axis, blank, (cells, self.palette.graph)], width))
         if with_times:
             text = " " * AXIS_WIDTH + times_text(room)
             rows.append(line([(text, self.palette.dim)], width))
@@ -85,10 +81,3 @@ class RateGraph(StripWidget):
         else:
             text = f"{'│':>{AXIS_WIDTH}}"
         return text, self.palette.dim
-
-    def _row(
-        self, shown: list[float | None], row: int, height: int, top: int, blank: str
-    ) -> list[Part]:
-        above = height - 1 - row
-        cells = "".join(block(rate, top, above, height) for rate in shown)
-        return [(blank, self.palette.dim), (cells, self.palette.graph)]

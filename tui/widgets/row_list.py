@@ -52,7 +52,6 @@ class RowList(StripWidget):
 
     @property
     def chosen(self) -> Any:
-        """The row under the cursor; None if there is none."""
         at = self.selected
         return self.rows[at] if 0 <= at < len(self.rows) else None
 

@@ -56,7 +56,6 @@ class Scale:
 
     @cached_property
     def grid(self) -> tuple[float, ...]:
-        """Every value an arrow key stops at."""
         values = [self.stops[0]]
         for (low, high), parts in zip(pairwise(self.stops), self.parts, strict=True):
             inner = (low + (high - low) * n / parts for n in range(1, parts))
@@ -182,8 +181,11 @@ class Slider(NumberStrip, can_focus=True):
 
     @property
     def thumb_x(self) -> int:
-        """Column of the thumb, from the left edge of the slider."""
         return LABEL_WIDTH + self._column(self.value)
+
+    @property
+    def is_active(self) -> bool:
+        return self.has_focus or self.dragging
 
     # --- drawing ---------------------------------------------------------------
 
@@ -193,9 +195,8 @@ class Slider(NumberStrip, can_focus=True):
         return [line([*self._label(), *track, *self._shown_value()], width)]
 
     def _label(self) -> list[Part]:
-        active = self.has_focus or self.dragging
-        style = self.palette.strong if active else self.palette.dim
-        mark = "▸ " if active else "  "
+        style = self.palette.strong if self.is_active else self.palette.dim
+        mark = "▸ " if self.is_active else "  "
         return [(mark, self.palette.key), (clip(self.label, LABEL_WIDTH - 2), style)]
 
     def _track(self) -> list[Part]:
@@ -207,29 +208,21 @@ class Slider(NumberStrip, can_focus=True):
             cells[self._column(stop)] = "┴"
         end = last + 1 if thumb < neutral else last
         cells[first:end] = "━" * (end - first)
-        plain, filled = self.palette.border, self._fill
+        plain, filled = self.palette.border, self.palette.graph
+        if self.is_active:
+            filled = self.palette.accent
         parts = [(cells[:first], plain), (cells[first:end], filled)]
         parts.append((cells[end:], plain))
-        return _with_thumb(parts, thumb, self._thumb_style)
-
-    @property
-    def _fill(self) -> Style:
-        active = self.has_focus or self.dragging
-        return self.palette.accent if active else self.palette.graph
-
-    @property
-    def _thumb_style(self) -> Style:
-        if self.has_focus or self.dragging:
-            return self.palette.handle
-        return self.palette.dim if self._is_neutral else self.palette.accent
-
-    @property
-    def _is_neutral(self) -> bool:
-        return self.value == self.scale.neutral
+        is_neutral = self.value == self.scale.neutral
+        style = self.palette.dim if is_neutral else self.palette.accent
+        style = self.palette.handle if self.is_active else style
+        return _with_thumb(parts, thumb, style)
 
     def _shown_value(self) -> list[Part]:
         text = self.scale.text(self.value)
-        style = self.palette.dim if self._is_neutral else self.palette.strong
+        style = self.palette.strong
+        if self.value == self.scale.neutral:
+            style = self.palette.dim
         if self.typed is not None:
             text, style = f"{self.typed}▏{self.scale.unit}", self.palette.key
         blank = " " * max(VALUE_WIDTH - cell_len(text), 0)
@@ -237,8 +230,6 @@ class Slider(NumberStrip, can_focus=True):
 
     def _column(self, value: float) -> int:
         return round(self.scale.fraction(value) * (self.track_width - 1))
-
-    # --- watchers ----------------------------------------------------------------
 
     # --- actions -------------------------------------------------------------------
 
@@ -254,13 +245,12 @@ class Slider(NumberStrip, can_focus=True):
         return not self.dragging
 
     def take_number(self, text: str) -> None:
-        value = self.scale.parse(text)
-        if value is not None:
+        if (value := self.scale.parse(text)) is not None:
             self._commit(value)
 
     def action_cancel(self) -> None:
         if self.dragging:
-            self._restore()
+            self._end_drag(self._start)
         elif self.typed is not None:
             self.typed = None
         else:
@@ -283,59 +273,47 @@ class Slider(NumberStrip, can_focus=True):
             self._follow(x)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        if not self.dragging:
-            return
-        event.stop()
-        self._follow(event.get_content_offset_capture(self).x)
+        if self.dragging:
+            event.stop()
+            self._follow(event.get_content_offset_capture(self).x)
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        if not self.dragging:
-            return
-        event.stop()
-        self._end_drag()
-        if self.value != self._start:
-            self.post_message(self.Changed(self, self.value, final=True))
+        if self.dragging:
+            event.stop()
+            self._end_drag(self.value)
 
     def on_mouse_release(self, event: events.MouseRelease) -> None:
         if self.dragging:
-            self._restore()
+            self._end_drag(self._start)
 
     # --- inside ---------------------------------------------------------------
 
     def _follow(self, x: int) -> None:
-        value = self._value_at(x)
+        column, span = x - LABEL_WIDTH, max(self.track_width - 1, 1)
+        value = self._start
+        if column != self._column(value):
+            value = self.scale.at(min(max(column / span, 0.0), 1.0))
         if value != self.value:
             self.value = value
             self.post_message(self.Changed(self, value, final=False))
-
-    def _value_at(self, x: int) -> float:
-        column = x - LABEL_WIDTH
-        if column == self._column(self._start):
-            return self._start
-        span = max(self.track_width - 1, 1)
-        return self.scale.at(min(max(column / span, 0.0), 1.0))
 
     def _commit(self, value: float) -> None:
         if value != self.value:
             self.value = value
             self.post_message(self.Changed(self, value, final=True))
 
-    def _restore(self) -> None:
-        self._end_drag()
-        if self.value != self._start:
-            self.value = self._start
-            self.post_message(self.Changed(self, self._start, final=True))
-
-    def _end_drag(self) -> None:
+    def _end_drag(self, value: float) -> None:
         self.dragging = False
         self.release_mouse()
         self.redraw()
+        if self.value != self._start:
+            self.value = value
+            self.post_message(self.Changed(self, value, final=True))
 
 
 def _with_thumb(
     parts: list[tuple[list[str], Style]], thumb: int, style: Style
 ) -> list[Part]:
-    """The track's parts with the thumb in its column."""
     shown: list[Part] = []
     start = 0
     for cells, ground in parts:

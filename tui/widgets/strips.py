@@ -213,7 +213,6 @@ class StripWidget(Widget):
 
     @property
     def is_seen(self) -> bool:
-        """True if neither it nor what it is in is hidden."""
         return all(node.display for node in self.ancestors_with_self)
 
     def watch_has_focus(self, has_focus: bool) -> None:

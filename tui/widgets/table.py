@@ -24,7 +24,6 @@ class SortOrder(NamedTuple):
     reverse: bool = False
 
     def next(self, shown: Iterable[str]) -> SortOrder:
-        """Sorted by the next of the columns shown."""
         keys = list(shown)
         if not keys:
             return self
@@ -113,7 +112,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
         raise NotImplementedError
 
     def arranged(self) -> Sequence[Row]:
-        """The rows to list, in order."""
         raise NotImplementedError
 
     def key_of(self, row: Row) -> str:
@@ -138,7 +136,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
         return 0
 
     def tell(self) -> None:
-        """Tell which row the cursor is on."""
         raise NotImplementedError
 
     # --- what it shows --------------------------------------------------------
@@ -149,7 +146,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
 
     @property
     def pointed(self) -> Row | None:
-        """The row under the cursor."""
         shown = self.shown if self.row_count else []
         return shown[self.cursor_row] if self.cursor_row < len(shown) else None
 
@@ -185,18 +181,15 @@ class SortableTable(DataTable[Text], Generic[Row]):
         self._shown = {self.key_of(row): row for row in wanted}
         if not self._layout:
             return
-        self._put_rows(wanted)
-        if [row.key.value for row in self.ordered_rows] != list(self._shown):
-            self._sort_rows()
-        self._point_at(pointed, scroll=not looks_away)
-        self.tell()
-
-    def _put_rows(self, wanted: Sequence[Row]) -> None:
         for key in [key.value or "" for key in self.rows]:
             if key not in self._shown:
                 self.remove_row(key)
         for row in wanted:
             self._put_row(row)
+        if [row.key.value for row in self.ordered_rows] != list(self._shown):
+            self._sort_rows()
+        self._point_at(pointed, scroll=not looks_away)
+        self.tell()
 
     def _put_row(self, row: Row) -> None:
         key = self.key_of(row)

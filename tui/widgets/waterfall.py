@@ -85,8 +85,8 @@ coming.
 
         waterfall: Waterfall
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.scale_ms = 0.0
         """The time that the full width of the bars means."""
         self._serving = False
@@ -99,12 +99,10 @@ coming.
         if len(links) != len(self._links):
             self.refresh(layout=True)
         if (links, running) != (self._links, self._serving):
-            self._serving = running
-            self._take(links)
-
-    @property
-    def worker_names(self) -> list[str]:
-        return [link.worker for link in self._links]
+            self._serving, self._links = running, links
+            self._tokens = {link.worker: tokens_of(link) for link in links}
+            self._fit_scale()
+            self.redraw()
 
     @property
     def shown(self) -> list[Link]:
@@ -120,7 +118,7 @@ coming.
         self.post_message(self.Changed(self))
 
     def choose_next(self) -> None:
-        choices = ["", *self.worker_names]
+        choices = ["", *(link.worker for link in self._links)]
         at = choices.index(self.chosen) if self.chosen in choices else -1
         self.chosen = choices[(at + 1) % len(choices)]
 
@@ -137,12 +135,6 @@ coming.
         count = min(max(counts, default=0), TYPICAL_TOKENS)
         return f"median of {count:2} {noun}{'es' if each else 's'}{told}"
 
-    def _take(self, links: tuple[Link, ...]) -> None:
-        self._links = links
-        self._tokens = {link.worker: tokens_of(link) for link in self._links}
-        self._fit_scale()
-        self.redraw()
-
     def _fit_scale(self) -> None:
         typical = [typical_ms(self._tokens[link.worker]) for link in self.shown]
         if longest_ms := max(typical, default=0.0):
@@ -154,7 +146,13 @@ coming.
         return FIXED_ROWS + max(len(self._links), 1)
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        if said := self._why_empty():
+        said = ""
+        if not self._links:
+            said = NO_RELAYS if self._serving else NOTHING_RUNS
+        elif not any(self._tokens.values()):
+            plain = all(link.mode == "plain" for link in self._links)
+            said = "" if plain else NO_TOKEN
+        if said:
             return [line([(said, self.palette.dim)], width)]
         shown = self.shown
         fixed = [self._legend(width), self._axis(width)]
@@ -163,12 +161,6 @@ coming.
             fixed = fixed[1:] if height > len(rows) else []
         room = height - len(fixed) - len(rows)
         return [*fixed, *rows, *self._recent(shown, width, room)]
-
-    def _why_empty(self) -> str:
-        if not self._links:
-            return NO_RELAYS if self._serving else NOTHING_RUNS
-        metered = [link for link in self._links if link.mode != "plain"]
-        return NO_TOKEN if metered and not any(self._tokens.values()) else ""
 
     def _legend(self, width: int) -> Strip:
         dim = self.palette.dim
@@ -192,12 +184,14 @@ coming.
         return line(parts, width)
 
     def _row(self, link: Link, width: int) -> Strip:
-        """One worker: its name, its bar, its numbers."""
         palette = self.palette
         name: Part = (clip(link.worker, NAME_CELLS - 1) + " ", palette.strong)
         tokens = self._tokens[link.worker]
         if not tokens:
-            return line([name, (_why_no_bar(link), palette.dim)], width)
+            why = "no token yet"
+            if link.mode == "plain":
+                why = f"not metered: {link.reason}" if link.reason else "not metered"
+            return line([name, (why, palette.dim)], width)
         times = typical_of(tokens) if self.median else tokens[-1]
         parts = [name, *self._bar(times, self._room(width))]
         texts = (ms_text(times[at]) for at in self._numbered(width))
@@ -208,7 +202,6 @@ coming.
         return line([*parts, (total, palette.strong)], width)
 
     def _recent(self, shown: Sequence[Link], width: int, room: int) -> list[Strip]:
-        """As many earlier tokens of each worker as there are rows for."""
         shown = [link for link in shown if self._tokens[link.worker]]
         each = (room - 1) // max(len(shown), 1)
         if each < 1 or not shown:
@@ -262,9 +255,3 @@ coming.
     def _room_beside(self, width: int, numbered: Sequence[int]) -> int:
         numbers = NUMBER_CELLS * len(numbered)
         return width - NAME_CELLS - numbers - TOTAL_CELLS
-
-
-def _why_no_bar(link: Link) -> str:
-    if link.mode == "plain":
-        return f"not metered: {link.reason}" if link.reason else "not metered"
-    return "no token yet"

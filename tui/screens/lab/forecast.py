@@ -32,12 +32,8 @@ _SAME = 1e-6
 def same_lab(one: Lab | None, other: Lab | None) -> bool:
     """True if two labs do the same, whatever their seeds."""
     one, other = one or Lab(), other or Lab()
-    pairs = (
-        (one.latency_ms, other.latency_ms),
-        (one.jitter_ms, other.jitter_ms),
-        (one.rate_mb_s, other.rate_mb_s),
-    )
-    return all(abs(a - b) < _SAME for a, b in pairs)
+    names = ("latency_ms", "jitter_ms", "rate_mb_s")
+    return all(abs(getattr(one, n) - getattr(other, n)) < _SAME for n in names)
 
 
 def mean_delay_ms(lab: Lab) -> float:
@@ -74,15 +70,16 @@ def total_added_ms(links: Sequence[Link], labs: Mapping[str, Lab | None]) -> flo
 
 
 def own_ms(links: Sequence[Link]) -> float | None:
-    busy = [_busy_ms(link) for link in links]
-    heads = [link.head_ms_per_token for link in links]
-    known_busy = [part for part in busy if part is not None]
-    known_heads = [part for part in heads if part is not None]
-    if not links or len(known_busy) < len(links) or len(known_heads) < len(links):
+    """The time of a token without any lab, by what relays measured of its parts."""
+    pairs = [
+        (link.head_ms_per_token, _link_ms(link) + _machine_ms(link))
+        for link in links
+        if link.head_ms_per_token is not None and link.compute_ms_per_token is not None
+    ]
+    if not links or len(pairs) < len(links):
         return None
-    everything = sum(known_busy)
-    pairs = zip(known_heads, known_busy, strict=True)
-    head = fmean(part - (everything - own) for part, own in pairs)
+    everything = sum(busy for _, busy in pairs)
+    head = fmean(part - (everything - busy) for part, busy in pairs)
     return max(head, 0.0) + sum(_machine_ms(link) + _network_ms(link) for link in links)
 
 
@@ -97,11 +94,8 @@ def rate_at(own: float, added: float) -> float:
     return MS_PER_S / (own + added)
 
 
-def _busy_ms(link: Link) -> float | None:
-    if link.compute_ms_per_token is None:
-        return None
-    up, down = link.up_ms_per_token or 0.0, link.down_ms_per_token or 0.0
-    return up + down + _machine_ms(link)
+def _link_ms(link: Link) -> float:
+    return (link.up_ms_per_token or 0.0) + (link.down_ms_per_token or 0.0)
 
 
 def _machine_ms(link: Link) -> float:
@@ -111,8 +105,7 @@ def _machine_ms(link: Link) -> float:
 def _network_ms(link: Link) -> float:
     if link.rtt_ms is not None:
         return link.rtt_ms * (link.round_trips_per_token or 0.0)
-    measured = (link.up_ms_per_token or 0.0) + (link.down_ms_per_token or 0.0)
-    return max(measured - (added_ms(link, link.lab) or 0.0), 0.0)
+    return max(_link_ms(link) - (added_ms(link, link.lab) or 0.0), 0.0)
 
 
 SAMPLES_MAX = 400
@@ -150,7 +143,11 @@ class Samples:
     def take(self, snapshot: ClusterSnapshot) -> None:
         labs = {link.worker: link.lab for link in snapshot.links}
         rate = newest_rate(snapshot.speed)
-        if self._has_changed(labs):
+        before, self._labs = self._labs, labs
+        if before is not None and (
+            before.keys() != labs.keys()
+            or not all(same_lab(before[worker], lab) for worker, lab in labs.items())
+        ):
             self._changed_at, self._before = snapshot.at, rate
             self.latest = None
         if rate is None or not self._is_of_present_lab(snapshot.speed, snapshot.at):
@@ -170,11 +167,3 @@ class Samples:
             return at - self._changed_at >= WINDOW_S
         self._changed_at = float("-inf")  # The next answer begins after the change.
         return speed.last_tok_per_s != self._before
-
-    def _has_changed(self, labs: Labs) -> bool:
-        before, self._labs = self._labs, labs
-        if before is None:
-            return False
-        return before.keys() != labs.keys() or any(
-            not same_lab(before[worker], lab) for worker, lab in labs.items()
-        )

@@ -51,36 +51,16 @@ class Preset(NamedTuple):
     lab: Lab | None
 
 
+_ETHERNET = Lab(latency_ms=0.15, rate_mb_s=118)
+_WIFI = Lab(latency_ms=1.5, jitter_ms=0.5, rate_mb_s=30)
+_FAR = Lab(latency_ms=4, jitter_ms=3, rate_mb_s=12)
+_WAN = Lab(latency_ms=20, jitter_ms=2, rate_mb_s=6)
 PRESETS = (
     Preset("none", "lab.as_it_is", "no lab", "no lab", None),
-    Preset(
-        "ethernet",
-        "lab.ethernet",
-        "Ethernet 1 Gbit",
-        "1 Gbit",
-        Lab(latency_ms=0.15, rate_mb_s=118),
-    ),
-    Preset(
-        "wifi",
-        "lab.wifi",
-        "Wi-Fi",
-        "Wi-Fi",
-        Lab(latency_ms=1.5, jitter_ms=0.5, rate_mb_s=30),
-    ),
-    Preset(
-        "far",
-        "lab.far_room",
-        "5 GHz far room",
-        "far room",
-        Lab(latency_ms=4, jitter_ms=3, rate_mb_s=12),
-    ),
-    Preset(
-        "wan",
-        "lab.wan",
-        "WAN 20 ms",
-        "WAN",
-        Lab(latency_ms=20, jitter_ms=2, rate_mb_s=6),
-    ),
+    Preset("ethernet", "lab.ethernet", "Ethernet 1 Gbit", "1 Gbit", _ETHERNET),
+    Preset("wifi", "lab.wifi", "Wi-Fi", "Wi-Fi", _WIFI),
+    Preset("far", "lab.far_room", "5 GHz far room", "far room", _FAR),
+    Preset("wan", "lab.wan", "WAN 20 ms", "WAN", _WAN),
 )
 NAME_WIDTH = 17
 GAP = "  "
@@ -130,14 +110,12 @@ class PresetList(StripWidget):
         return [line(self._row(preset), width) for preset in PRESETS]
 
     def on_click(self, event: events.Click) -> None:
-        if preset := self._preset_at(*event.get_content_offset_capture(self)):
-            self.post_message(self.Picked(preset))
-
-    def _preset_at(self, x: int, y: int) -> Preset | None:
+        x, y = event.get_content_offset_capture(self)
+        found = [preset for start, end, preset in self._hits if start <= x < end]
         if self.content_size.height >= len(PRESETS):
-            return PRESETS[y] if 0 <= y < len(PRESETS) else None
-        found = (preset for start, end, preset in self._hits if start <= x < end)
-        return next(found, None)
+            found = [*PRESETS[y : y + 1]]
+        for preset in found:
+            self.post_message(self.Picked(preset))
 
     def _row(self, preset: Preset) -> list[Part]:
         chosen = same_lab(preset.lab, self.lab)
@@ -171,15 +149,11 @@ LATENCY = Scale(
     (10, 10, 10, 6, 10, 10, 6, 10, 10, 6),
     "ms",
 )
-
-
 JITTER = Scale(
     (0, 0.5, 1, 2, 5, 10, 20, 50, 100),
     (10, 10, 10, 6, 10, 10, 6, 10),
     "ms",
 )
-
-
 RATE = Scale(
     (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, NO_LIMIT),
     (5, 6, 5, 5, 6, 5, 5, 6, 5, 5, 6, 5, 1),
@@ -219,16 +193,13 @@ class LinkHeading(StripWidget):
         ]
         right = self._state(link, lab)
         room = width - parts_width([*left, *right]) - 5
-        nature = fitting(_natures(link), room)
-        return [
-            spread([*left, ("   ", name), (nature, self.palette.dim)], right, width)
-        ]
+        left += [("   ", name), (fitting(_natures(link), room), self.palette.dim)]
+        return [spread(left, right, width)]
 
     def _state(self, link: Link, lab: Lab | None) -> list[Part]:
-        preset = preset_of(lab)
         if is_off(lab):
             return [("no lab", self.palette.dim)]
-        cost = added_ms(link, lab)
+        cost, preset = added_ms(link, lab), preset_of(lab)
         name = preset.short if preset else "set"
         added = "" if cost is None else f"{f'~+{format_ms(cost)} a token':>18}"
         return [(f"{name}{added}", self.palette.warn)]

@@ -21,7 +21,6 @@ from tui.screens.lab.forecast import Labs, Samples, forecast, own_ms, total_adde
 from tui.screens.lab.links import (
     LabWishes,
     LinkBlock,
-    Preset,
     PresetList,
     preset_named,
 )
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from backends.state import ClusterSnapshot, Lab, Link
-    from tui.api.services import ClusterService
 
 GAP_S = 0.1
 """Between two changes sent while the user drags a thumb."""
@@ -85,7 +83,6 @@ speed without a draft under the same lab, once both were measured.
         &.-tall LinkBlock { margin: 0 0 1 0; }
         &.-tall LinkBlock:last-of-type { margin: 0; }
         & #lab-row { display: none; height: 1; padding: 0 2; }
-        & #lab-speed { height: 1fr; }
         & #lab-empty { display: none; height: 1fr; padding: 1 2; color: $dim; }
         &.-empty #lab-body { display: none; }
         &.-empty #lab-empty { display: block; }
@@ -96,13 +93,11 @@ speed without a draft under the same lab, once both were measured.
 
     def __init__(
         self,
-        cluster: ClusterService,
         marks: Callable[[], Sequence[str]] = tuple,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self._cluster = cluster
         self._marks = marks
         self._wishes = LabWishes(clock)
         self._told: tuple[str | None, Lab | None] = (None, None)
@@ -116,7 +111,7 @@ speed without a draft under the same lab, once both were measured.
         )
         self._presets = PresetList()
         self._row = PresetList(id="lab-row")
-        self._speed = SpeedPane(id="lab-speed")
+        self._speed = SpeedPane()
 
     def compose_body(self) -> ComposeResult:
         self._links_pane.border_title = "Links"
@@ -166,15 +161,11 @@ speed without a draft under the same lab, once both were measured.
         if self._current not in self._blocks:
             self._current = next(iter(self._blocks), "")
         if self._current:
-            self.call_after_refresh(self._focus_current)
+            current = self._blocks[self._current]
+            self.call_after_refresh(current.latency.focus)
         self._arrange()
 
-    def _focus_current(self) -> None:
-        if self._current in self._blocks:
-            self._blocks[self._current].latency.focus()
-
     def _show(self) -> None:
-        """Headings, presets, figures and plot."""
         plan = self._snapshot.plan if self._snapshot else None
         marks = device_marks(plan, self._marks())
         for link in self._links:
@@ -186,35 +177,23 @@ speed without a draft under the same lab, once both were measured.
             self.query_one("#lab-empty", Static).update(why)
             acceptance = acceptance_text(self._snapshot.speed.acceptance)
             resubtitle(self._links_pane, acceptance)
-        shown = self._shown_labs()
-        self._presets.lab = self._row.lab = shown.get(self._current)
-        self._speed.show(self._speeds(shown), self._picture(shown))
+        labs = {worker: block.lab for worker, block in self._blocks.items()}
+        self._presets.lab = self._row.lab = labs.get(self._current)
+        self._show_speed(labs)
 
-    def _shown_labs(self) -> Labs:
-        return {worker: block.lab for worker, block in self._blocks.items()}
-
-    def _speeds(self, labs: Labs) -> Speeds:
-        latest = self._samples.latest
-        return Speeds(
-            predicted=forecast(self._links, labs, self._own_ms),
+    def _show_speed(self, labs: Labs) -> None:
+        samples = self._samples
+        own = samples.base.own_ms if samples.base is not None else None
+        if own is None or own <= 0:
+            own = own_ms(self._links)
+        added, latest = total_added_ms(self._links, labs), samples.latest
+        speeds = Speeds(
+            predicted=forecast(self._links, labs, own),
             measured=latest.tok_per_s if latest else None,
-            plain=forecast(self._links, {}, self._own_ms),
-            added_ms=total_added_ms(self._links, labs),
+            plain=forecast(self._links, {}, own),
+            added_ms=added,
         )
-
-    def _picture(self, labs: Labs) -> Picture:
-        return Picture(
-            own_ms=self._own_ms,
-            added_ms=total_added_ms(self._links, labs),
-            points=tuple(self._samples.points),
-            latest=self._samples.latest,
-        )
-
-    @property
-    def _own_ms(self) -> float | None:
-        base = self._samples.base
-        measured = base.own_ms if base is not None else 0.0
-        return measured if measured > 0 else own_ms(self._links)
+        self._speed.show(speeds, Picture(own, added, tuple(samples.points), latest))
 
     @property
     def _links(self) -> tuple[Link, ...]:
@@ -235,13 +214,11 @@ speed without a draft under the same lab, once both were measured.
     # --- what the user does -----------------------------------------------------
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        block = next(
-            (n for n in event.widget.ancestors if isinstance(n, LinkBlock)), None
-        )
-        if block is not None:
-            self._current = block.worker
-            self._links_pane.scroll_to_widget(block, animate=False)
-            self._show()
+        for block in event.widget.ancestors:
+            if isinstance(block, LinkBlock):
+                self._current = block.worker
+                self._links_pane.scroll_to_widget(block, animate=False)
+                self._show()
 
     def action_focus_slider(self, by: int) -> None:
         sliders = [*chain(*(block.sliders for block in self._blocks.values()))]
@@ -281,14 +258,13 @@ speed without a draft under the same lab, once both were measured.
     def copyable(self) -> Copyable | None:
         if not self._current:
             return None
-        lab = self._blocks[self._current].lab
-        return Copyable("the command", command_of(self._current, lab))
+        command = command_of(self._current, self._blocks[self._current].lab)
+        return Copyable("the command", command)
 
     @on(PresetList.Picked)
     def _preset_picked(self, event: PresetList.Picked) -> None:
         event.stop()
-        preset: Preset = event.preset
-        self._put(self._current, preset.lab)
+        self._put(self._current, event.preset.lab)
 
     @on(LinkBlock.Changed)
     def _link_changed(self, event: LinkBlock.Changed) -> None:
@@ -318,7 +294,6 @@ speed without a draft under the same lab, once both were measured.
 
 
 def command_of(worker: str, lab: Lab | None) -> str:
-    """The command line that puts a lab on a link."""
     if lab is None:
         return f"dllm-tui links reset {worker}"
     rate = f" --rate {lab.rate_mb_s:g}MB/s" if lab.rate_mb_s else ""

@@ -65,16 +65,13 @@ class _Canvas:
 
     def put(self, sample: tuple[float, float], glyph: str, style: Style) -> None:
         """A glyph at a point; what lies outside is left out."""
-        x, third = self.column(sample[0]), self._third(sample[1])
+        x = self.column(sample[0])
+        third = round((1 - sample[1] / self.top) * (self.height * 3 - 1))
         if 0 <= x < self.width and 0 <= third < self.height * 3:
             self.rows[third // 3][x] = (glyph or DOTS[third % 3], style)
 
     def text(self, row: int, at: int, text: str, style: Style) -> None:
-        """Text over whatever is there."""
         self.rows[row][at : at + len(text)] = [(letter, style) for letter in text]
-
-    def _third(self, rate: float) -> int:
-        return round((1 - rate / self.top) * (self.height * 3 - 1))
 
 
 class LabPlot(StripWidget):
@@ -199,7 +196,7 @@ class SpeedLine(StripWidget):
         speeds = self.speeds
         groups = [
             self._predicted("predicted", speeds.predicted),
-            [*self._measured("measured", speeds.measured), *self._difference()],
+            self._measured(speeds),
             self._predicted("no lab", speeds.plain),
             self._added(),
         ]
@@ -215,20 +212,19 @@ class SpeedLine(StripWidget):
         style = style_of(MemorySource.PREDICTED, self.palette)
         return [(f"{label} {figure:>6} tok/s", style)]
 
-    def _measured(self, label: str, rate: float | None) -> list[Part]:
+    def _measured(self, speeds: Speeds) -> list[Part]:
+        palette, measured = self.palette, speeds.measured
+        difference: Part = (" " * 6, palette.text)
+        if speeds.predicted and measured:
+            off = measured / speeds.predicted - 1
+            style = palette.warn if abs(off) > FAR_OFF else palette.ok
+            difference = (f"{format_difference(off):>6}", style)
         return [
-            (f"{label} ", self.palette.dim),
-            (format_rate(rate), style_of(MemorySource.MEASURED, self.palette)),
-            (" tok/s", self.palette.dim),
+            ("measured ", palette.dim),
+            (format_rate(measured), style_of(MemorySource.MEASURED, palette)),
+            (" tok/s", palette.dim),
+            difference,
         ]
-
-    def _difference(self) -> list[Part]:
-        predicted, measured = self.speeds.predicted, self.speeds.measured
-        if not predicted or not measured:
-            return [(" " * 6, self.palette.text)]
-        off = measured / predicted - 1
-        style = self.palette.warn if abs(off) > FAR_OFF else self.palette.ok
-        return [(f"{format_difference(off):>6}", style)]
 
     def _added(self) -> list[Part]:
         added = self.speeds.added_ms
@@ -244,11 +240,11 @@ class SpeedPane(Vertical):
     """Figures above, plot below."""
 
     DEFAULT_CSS = """
-    SpeedPane { padding: 0 1; }
+    SpeedPane { height: 1fr; padding: 0 1; }
     """
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes="pane")
+    def __init__(self) -> None:
+        super().__init__(classes="pane")
         self.border_title = "Speed"
         self.border_subtitle = X_TITLE
         self.line = SpeedLine()

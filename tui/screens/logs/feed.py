@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -58,7 +60,6 @@ class LogFeed:
 
     @property
     def is_behind(self) -> bool:
-        """True if the feed can read more of the log at once."""
         return self._pages_behind > 0
 
     def update(self, info: ProcessInfo) -> None:
@@ -95,22 +96,16 @@ class LogFeed:
     def title(self) -> Content:
         from textual.content import Content
 
-        sign, style = self._sign()
-        return Content.assemble(safe_line(self.info.name), " ", (sign, style))
-
-    def _sign(self) -> tuple[str, str]:
-        if self.info.state == ProcessState.EXITED:
-            return ended_text(self.info), "$dim" if self._ended_well else "$bad"
-        if self.gone:
-            return "gone", "$dim"
-        running = self.info.state == ProcessState.RUNNING
-        return ("●", "$ok") if running else ("◐", "$warn")
-
-    @property
-    def _ended_well(self) -> bool:
-        if self.info.exit_signal is not None:
-            return self.info.exit_signal in (signal.SIGTERM, signal.SIGINT)
-        return self.info.exit_code in (0, None)
+        info = self.info
+        sign = ("●", "$ok") if info.state is ProcessState.RUNNING else ("◐", "$warn")
+        if info.state is ProcessState.EXITED:
+            ended_well = info.exit_code in (0, None)
+            if info.exit_signal is not None:
+                ended_well = info.exit_signal in (signal.SIGTERM, signal.SIGINT)
+            sign = ended_text(info), "$dim" if ended_well else "$bad"
+        elif self.gone:
+            sign = "gone", "$dim"
+        return Content.assemble(safe_line(info.name), " ", sign)
 
 
 def ended_text(info: ProcessInfo) -> str:
@@ -141,9 +136,11 @@ async def save_log(cluster: ClusterService, name: str, folder: Path) -> Path:
         DllmError: the log cannot be read, or the disk refuses.
     """
     try:
-        folder = await asyncio.to_thread(_there_or_home, folder)
+        if not await asyncio.to_thread(folder.is_dir):
+            folder = Path.home()
         with set_aside(folder) as (aside, stream):
-            await _copy(cluster, name, stream)
+            async for text in _pages(cluster, name):
+                await asyncio.to_thread(stream.write, text.encode())
             path = await asyncio.to_thread(_name, aside, stream, folder, name)
     except OSError as error:
         raise DllmError(
@@ -163,11 +160,6 @@ async def end_of_log(cluster: ClusterService, name: str) -> str:
     return await asyncio.to_thread(safe, "".join(texts))
 
 
-async def _copy(cluster: ClusterService, name: str, file: BinaryIO) -> None:
-    async for text in _pages(cluster, name):
-        await asyncio.to_thread(file.write, text.encode())
-
-
 async def _pages(
     cluster: ClusterService, name: str, offset: int = 0
 ) -> AsyncIterator[str]:
@@ -179,20 +171,14 @@ async def _pages(
         offset = chunk.next_offset
 
 
-def _there_or_home(folder: Path) -> Path:
-    return folder if folder.is_dir() else Path.home()
-
-
 def _name(aside: Path, stream: BinaryIO, folder: Path, name: str) -> Path:
     """Give it a name that nothing has: ``dllm-server.log``, ``dllm-server-2.log``…"""
     stream.close()
     stem = "dllm-" + re.sub(r"[^\w.-]+", "-", name)
-    number, path = 1, folder / f"{stem}.log"
-    while True:
-        try:
+    path = folder / f"{stem}.log"
+    for number in count(2):
+        with suppress(FileExistsError):
             become(aside, path)
-        except FileExistsError:
-            number += 1
-            path = folder / f"{stem}-{number}.log"
-        else:
-            return path
+            break
+        path = folder / f"{stem}-{number}.log"
+    return path

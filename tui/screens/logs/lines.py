@@ -200,7 +200,6 @@ class LogRows:
         return self._drop_pruned()
 
     def cut(self, changed: int) -> None:
-        """Drop the rows of the lines from ``changed`` on."""
         while self._rows and self._rows[-1].number >= changed:
             row = self._rows.pop()
             self.matching -= row.start == 0
@@ -212,14 +211,11 @@ class LogRows:
         self._end = min(first + n_lines, self._buffer.end)
         for number in range(first, self._end):
             line = self._buffer[number]
-            if self._keeps(line):
+            found = self.filter is None or self.filter.matches(line)
+            if found and self.level.admits(line):
                 self._add_line(number, line)
         self._drop_pruned()
         return self._end < self._buffer.end
-
-    def _keeps(self, line: str) -> bool:
-        found = self.filter is None or self.filter.matches(line)
-        return found and self.level.admits(line)
 
     def _add_line(self, number: int, line: str) -> None:
         self.matching += 1

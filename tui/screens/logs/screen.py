@@ -68,15 +68,14 @@ class LogStatus(StripWidget):
     def draw(self, width: int, height: int) -> list[Strip]:
         if self.standing is None:
             return []
+        words = LEVEL_WORDS[self.level]
         left = [
             self._following(self.standing),
-            *self._level(),
+            *([(f"{words}  ", self.palette.warn)] if words else []),
             self._counts(self.standing),
         ]
-        room = width - parts_width(left) - 2
-        return [
-            spread(left, [(shorten_path(self.path, room), self.palette.dim)], width)
-        ]
+        path = shorten_path(self.path, width - parts_width(left) - 2)
+        return [spread(left, [(path, self.palette.dim)], width)]
 
     def _following(self, standing: LogStanding) -> Part:
         if standing.following:
@@ -86,10 +85,6 @@ class LogStatus(StripWidget):
             return f"◌ paused, {follows}  ", self.palette.warn
         unseen = format_count(standing.unseen, "new line")
         return f"↓ {unseen}, {follows}  ", self.palette.warn
-
-    def _level(self) -> list[Part]:
-        words = LEVEL_WORDS[self.level]
-        return [(f"{words}  ", self.palette.warn)] if words else []
 
     def _counts(self, standing: LogStanding) -> Part:
         counted = format_count(standing.lines, "line")
@@ -190,7 +185,11 @@ class LogsScreen(ConsoleScreen):
         listed = {info.name for info in snapshot.processes}
         for name, feed in self._feeds.items():
             feed.gone = name not in listed
-        self._forget_gone()
+        gone = [name for name, feed in self._feeds.items() if feed.gone]
+        for name in gone[:-GONE_LIMIT]:
+            feed = self._feeds.pop(name)
+            self._tabs.remove_tab(_tab_id(feed.view))
+            feed.view.remove()
         self._title_tabs()
         self._status.path = self._active.info.log_path if self._active else ""
         self.set_class(not self._feeds, "-empty")
@@ -219,14 +218,15 @@ class LogsScreen(ConsoleScreen):
     async def _open_once_there(self) -> None:
         for mount in self._added:
             await mount
-        self._open_wanted()
-
-    def _forget_gone(self) -> None:
-        gone = [name for name, feed in self._feeds.items() if feed.gone]
-        for name in gone[:-GONE_LIMIT]:
-            feed = self._feeds.pop(name)
-            self._tabs.remove_tab(_tab_id(feed.view))
-            feed.view.remove()
+        feed = self._feeds.get(self._wanted)
+        wanted, self._wanted = self._wanted, ""
+        if feed is not None:
+            self._tabs.active = _tab_id(feed.view)
+            feed.view.action_follow()
+            feed.view.focus()
+        elif wanted:
+            said = f"There is no log of {wanted} any more"
+            console_of(self).tell(said, "warning")
 
     def _title_tabs(self) -> None:
         titles = {_tab_id(feed.view): feed.title() for feed in self._feeds.values()}
@@ -234,17 +234,6 @@ class LogsScreen(ConsoleScreen):
             title = titles.get(tab.id or "")
             if title is not None and title != tab.label:
                 tab.label = title
-
-    def _open_wanted(self) -> None:
-        feed = self._feeds.get(self._wanted)
-        wanted, self._wanted = self._wanted, ""
-        if feed is None and wanted:
-            said = f"There is no log of {wanted} any more"
-            console_of(self).tell(said, "warning")
-        if feed is not None:
-            self._tabs.active = _tab_id(feed.view)
-            feed.view.action_follow()
-            feed.view.focus()
 
     @property
     def _active(self) -> LogFeed | None:
@@ -307,13 +296,10 @@ class LogsScreen(ConsoleScreen):
                     await asyncio.sleep(0)
                     continue
             except DllmError as error:
-                self._tell(feed, error)
+                if str(error) != feed.trouble:
+                    feed.trouble = str(error)
+                    console_of(self).report(error.failure())
             await asyncio.sleep(self._poll_s)
-
-    def _tell(self, feed: LogFeed, error: DllmError) -> None:
-        if str(error) != feed.trouble:
-            feed.trouble = str(error)
-            console_of(self).report(error.failure())
 
     # --- filter, status, saving -----------------------------------------------
 

@@ -148,7 +148,6 @@ The last 20 000 lines of one process, as it writes them.
 
     @property
     def standing(self) -> LogStanding:
-        """Counts for a status line."""
         unseen = 0 if self.following else self._buffer.end - self._seen_end
         return LogStanding(
             len(self._buffer), self._rows.matching, unseen, self.following
@@ -191,18 +190,14 @@ The last 20 000 lines of one process, as it writes them.
         dropped = self._rows.extend(changed)
         if self._next is not None:
             self._next.cut(changed)
-        self._drop_strips(changed)
+        kept = range(self._buffer.first, changed)
+        for row in list(self._strips.keys()):
+            if row.number not in kept:
+                self._strips.discard(row)
         if dropped and not self.following:
             self._settle()
             self.scroll_to(y=max(0, self.scroll_offset.y - dropped), animate=False)
         self._settle()
-
-    def _drop_strips(self, changed: int) -> None:
-        kept = range(self._buffer.first, changed)
-        cached = list(self._strips.keys())
-        for row in cached:
-            if row.number not in kept:
-                self._strips.discard(row)
 
     def _relay_out(self, wanted: LogFilter | None, level: LogLevel) -> None:
         self._next = LogRows(self._buffer)
@@ -243,7 +238,13 @@ The last 20 000 lines of one process, as it writes them.
         if index >= len(self._rows):
             return Strip.blank(width, self.rich_style)
         row = self._rows[index]
-        whole = self._row_strip(row)
+        # Nothing is kept of a selection, which changes with each move of the mouse.
+        selecting = self.text_selection is not None
+        whole = None if selecting else self._strips.get(row)
+        if whole is None:
+            whole = self._draw(row)
+            if not selecting:
+                self._strips[row] = whole
         strip = whole.crop_extend(scroll_x, scroll_x + width, self.rich_style)
         strip = strip.apply_offsets(scroll_x + row.start, row.number)
         return self._mark_cuts(strip, scroll_x, whole.cell_length)
@@ -257,14 +258,6 @@ The last 20 000 lines of one process, as it writes them.
             strip = Strip.join([sign, strip.crop(1, width)])
         return strip
 
-    def _row_strip(self, row: LogRow) -> Strip:
-        if self.text_selection is not None:
-            return self._draw(row)
-        strip = self._strips.get(row)
-        if strip is None:
-            strip = self._strips[row] = self._draw(row)
-        return strip
-
     def _draw(self, row: LogRow) -> Strip:
         text = self._coloured(row.number)
         if row.start or row.end < len(text):
@@ -275,41 +268,25 @@ The last 20 000 lines of one process, as it writes them.
         return Strip(segments, cell_len(text.plain))
 
     def _coloured(self, number: int) -> Text:
-        """A whole line with its styles."""
         line = self._buffer[number]
         text = Text(line, no_wrap=True, end="")
         text.stylize(self.rich_style)
+        level, prefix = level_of(line), prefix_length(line)
         if number in self._marks:
-            text.stylize(self.get_component_rich_style("log--mark", partial=True))
+            text.stylize(self._partial("mark"))
         else:
-            self._colour_level(text, line)
-        self._colour_matches(text, line)
-        self._colour_selection(text, number)
-        return text
-
-    def _colour_level(self, text: Text, line: str) -> None:
-        level = level_of(line)
-        prefix = prefix_length(line)
-        if level is not LogLevel.INFO:
-            text.stylize(self._partial(level.value), prefix)
-        if prefix:
-            text.stylize(self._partial("prefix"), 0, prefix)
-
-    def _colour_matches(self, text: Text, line: str) -> None:
-        if self.filter is not None:
-            style = self._partial("match")
-            for start, end in self.filter.spans(line):
-                text.stylize(style, start, end)
-
-    def _colour_selection(self, text: Text, number: int) -> None:
+            if level is not LogLevel.INFO:
+                text.stylize(self._partial(level.value), prefix)
+            if prefix:
+                text.stylize(self._partial("prefix"), 0, prefix)
+        for start, end in self.filter.spans(line) if self.filter else ():
+            text.stylize(self._partial("match"), start, end)
         selection = self.text_selection
-        if selection is None:
-            return
-        span = selection.get_span(number)
-        if span is not None:
+        if selection is not None and (span := selection.get_span(number)) is not None:
             start, end = span
             style = self.screen.get_component_rich_style("screen--selection")
             text.stylize(style, start, len(text) if end == -1 else end)
+        return text
 
     def _partial(self, part: str) -> Style:
         return self.get_component_rich_style(f"log--{part}", partial=True)
@@ -317,8 +294,7 @@ The last 20 000 lines of one process, as it writes them.
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         parts: list[str] = []
         for number in self._rows.line_numbers():
-            span = selection.get_span(number)
-            if span is not None:
+            if (span := selection.get_span(number)) is not None:
                 start, end = span
                 line = self._buffer[number]
                 parts.append(line[start:] if end == -1 else line[start:end])

@@ -11,7 +11,15 @@ from backends.link.figures import lower_edge_us
 from backends.units import format_bytes
 from tui.model.quantities import count_cell, us_text
 from tui.widgets.safe_text import safe_line
-from tui.widgets.strips import Drawn, Part, StripWidget, line, parts_width, wrapped
+from tui.widgets.strips import (
+    Drawn,
+    Part,
+    StripWidget,
+    block,
+    line,
+    parts_width,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,8 +34,6 @@ DECADES_MIN = 2
 """A narrow hill is not blown up to the whole width."""
 FIRST_POWER_MIN = -1
 """The axis never begins below 100 ns: no command is that fast."""
-BLOCKS = " ▁▂▃▄▅▆▇█"
-EIGHTHS = 8
 _UNITS = ((6, "s"), (3, "ms"), (0, "µs"), (-3, "ns"))
 
 
@@ -55,7 +61,6 @@ def axis_of(times_us: Iterable[float]) -> Axis:
 
 
 def spans_of(buckets: Buckets) -> list[tuple[float, float, int]]:
-    """Each bucket from where up to where, and how many."""
     return [(lower_edge_us(upper), upper, count) for upper, count in buckets]
 
 
@@ -76,20 +81,12 @@ def heights_of(buckets: Buckets, axis: Axis, room: int) -> list[float]:
 
 def bars_of(heights: Sequence[float], rows: int) -> list[str]:
     """Rows of blocks, top to bottom; whatever happened at all can be seen."""
-    largest = max(heights, default=0.0)
-    if not largest:
-        return [" " * len(heights)] * rows
-    levels = [_eighths(height / largest, rows) for height in heights]
+    largest = max(heights, default=0.0) or 1.0
+    shown = [height if height > largest * 1e-9 else None for height in heights]
     return [
-        "".join(
-            BLOCKS[min(max(level - base * EIGHTHS, 0), EIGHTHS)] for level in levels
-        )
-        for base in reversed(range(rows))
+        "".join(block(height, largest, row, rows) for height in shown)
+        for row in reversed(range(rows))
     ]
-
-
-def _eighths(share: float, rows: int) -> int:
-    return max(round(share * rows * EIGHTHS), 1) if share > 1e-9 else 0
 
 
 def place_of(value_us: float, axis: Axis, room: int) -> int:
@@ -157,7 +154,9 @@ class TrafficDetail(StripWidget):
         heads = self._heads(self.row, self._legend(self.row, marks), width, height)
         if not marks:
             return heads
-        axis = axis_of(_times(self.row, marks))
+        spans = spans_of(self.row.figures.histogram_us)
+        edges = [edge for lower, upper, _ in spans for edge in (lower, upper)]
+        axis = axis_of([*edges, *(mark.value_us for mark in marks)])
         rows = min(max(height - len(heads) - SCALE_ROWS, 0), BAR_ROWS_MAX)
         return [
             *heads,
@@ -169,7 +168,8 @@ class TrafficDetail(StripWidget):
         self, row: TrafficRow, legend: list[Part], width: int, height: int
     ) -> list[Strip]:
         """Name, sizes and times in as many lines as there are."""
-        name = [(_name(row), self.palette.strong), GAP]
+        called = f"{safe_line(row.worker)} {safe_line(row.command)}"
+        name = [(called, self.palette.strong), GAP]
         sizes = [(_sizes(row), self.palette.dim)]
         if height < FULL_ROWS:
             heads = [[*name, *legend]]
@@ -181,7 +181,6 @@ class TrafficDetail(StripWidget):
         return [line(parts, width) for parts in heads]
 
     def _legend(self, row: TrafficRow, marks: list[Mark]) -> list[Part]:
-        """Sign, name and value of each time."""
         if not marks:
             said = NO_TIMES if row.figures.count else NO_CALLS
             return [(said, self.palette.dim)]
@@ -201,12 +200,13 @@ class TrafficDetail(StripWidget):
         room = _room(width)
         heights = heights_of(row.figures.histogram_us, axis, room)
         ends = [place_of(mark.value_us, axis, room) + 1 for mark in marks]
+        count = f"{count_cell(max(round(max(heights)), 1)):>{GUTTER_CELLS - 2}} ┤"
         drawn = []
         for number, text in enumerate(bars_of(heights, rows)):
-            gutter = _gutter(max(heights), number, rows)
-            drawn.append(
-                line([(gutter, self.palette.dim), *self._coloured(text, ends)], width)
-            )
+            is_top = number == 0 and max(heights) > 0
+            gutter = count if is_top else f"{'│':>{GUTTER_CELLS}}"
+            parts = [(gutter, self.palette.dim), *self._coloured(text, ends)]
+            drawn.append(line(parts, width))
         return drawn
 
     def _coloured(self, text: str, ends: list[int]) -> list[Part]:
@@ -217,7 +217,6 @@ class TrafficDetail(StripWidget):
         ]
 
     def _scale(self, marks: list[Mark], axis: Axis, width: int) -> list[Strip]:
-        """The marks on their line, and under it the axis."""
         palette, room = self.palette, _room(width)
         parts: list[Part] = [(" " * GUTTER_CELLS, palette.dim)]
         at = 0
@@ -248,24 +247,8 @@ def marks_of(row: TrafficRow) -> list[Mark]:
     return [Mark(*found) for found in candidates if found[2] is not None]  # type: ignore[arg-type]
 
 
-def _times(row: TrafficRow, marks: list[Mark]) -> list[float]:
-    spans = spans_of(row.figures.histogram_us)
-    edges = [edge for lower, upper, _ in spans for edge in (lower, upper)]
-    return [*edges, *(mark.value_us for mark in marks)]
-
-
 def _room(width: int) -> int:
     return max(width - GUTTER_CELLS - END_CELLS, 1)
-
-
-def _gutter(largest: float, number: int, rows: int) -> str:
-    if number == 0 and largest:
-        return f"{count_cell(max(round(largest), 1)):>{GUTTER_CELLS - 2}} ┤"
-    return f"{'│':>{GUTTER_CELLS}}" if rows else ""
-
-
-def _name(row: TrafficRow) -> str:
-    return f"{safe_line(row.worker)} {safe_line(row.command)}"
 
 
 def _sizes(row: TrafficRow) -> str:

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from textual.strip import Strip
 
     from backends.state import ClusterSnapshot, Link
-    from tui.api.services import ClusterService
 
 
 NAME_CELLS = 10
@@ -65,10 +64,6 @@ def _or_dash(text: Callable[[Link], str]) -> Callable[[Link], str]:
 
 def _is_paired(link: Link) -> bool:
     return link.wire_bytes_up is not None
-
-
-def _shares_passes(link: Link) -> bool:
-    return shares_passes(link.generation.tokens_per_pass)
 
 
 def _column(
@@ -87,7 +82,13 @@ COLUMNS = (
     _column("protocol", 9, lambda link: link.protocol or "—", 76),
     _column("rtt", 10, lambda link: rtt_text(link.rtt_ms)),
     _column("trips/tok", 10, lambda link: trips_text(link).partition(",")[0]),
-    _column("trips/pass", 11, pass_trips_text, 123, _shares_passes),
+    _column(
+        "trips/pass",
+        11,
+        pass_trips_text,
+        123,
+        lambda link: shares_passes(link.generation.tokens_per_pass),
+    ),
     _column("up/tok", 10, lambda link: bytes_text(link.bytes_up_per_token)),
     _column("down/tok", 10, lambda link: bytes_text(link.bytes_down_per_token)),
     _column("MB/s", 8, lambda link: rate_text(link, unit=""), 68),
@@ -137,25 +138,18 @@ class LinkFigures(StripWidget):
         palette = self.palette
         name = (clip(safe_line(link.worker), NAME_CELLS - 1) + " ", palette.strong)
         if link.mode == "plain":
-            return line([name, (_why_plain(link), palette.warn)], width)
+            reason = safe_line(link.reason) or "not understood"
+            now = "" if link.bytes_per_s_up is None else f" · {rate_text(link)}"
+            why = f"{link.mode:>{COLUMNS[0].width}}  {reason}{now}"
+            return line([name, (why, palette.warn)], width)
         texts = (f"{column.text(link):>{column.width}}" for column in columns)
         figures: list[Part] = [name, ("".join(texts), palette.text)]
-        remark = safe_line(link.reason or _remark(link))
+        why = " · ".join(filter(None, (link.way_reason, link.why)))
+        remark = safe_line(link.reason or why)
         if remark and parts_width(figures) + REMARK_CELLS_MIN <= width:
             style = palette.warn if link.reason else palette.dim
             figures.append((f"  {remark}", style))
         return line(figures, width)
-
-
-def _remark(link: Link) -> str:
-    return " · ".join(filter(None, (link.way_reason, link.why)))
-
-
-def _why_plain(link: Link) -> str:
-    reason = safe_line(link.reason) or "not understood"
-    known = link.bytes_per_s_up is not None
-    now = f" · {rate_text(link)}" if known else ""
-    return f"{link.mode:>{COLUMNS[0].width}}  {reason}{now}"
 
 
 def alerts_of(links: Sequence[Link]) -> str:
@@ -189,7 +183,7 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
         & #traffic-commands { height: 1fr; }
         & #traffic-list { height: 1fr; }
         & #traffic-links { margin: 0 0 1 0; }
-        & #traffic-waterfall { height: auto; }
+        & Waterfall { height: auto; }
         & #traffic-detail { padding: 0 1; height: 8; margin: 1 0 0 0; }
         & #traffic-empty { display: none; height: 1fr; padding: 0 1; color: $dim; }
         & .-empty TrafficTable, & .-empty #traffic-detail { display: none; }
@@ -202,17 +196,16 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
         &.-wide #traffic-detail { width: 50; height: 1fr; margin: 0 0 0 1; }
         &.-tall #traffic-token { height: 2fr; }
         &.-tall #traffic-commands { height: 3fr; }
-        &.-tall #traffic-waterfall { height: 1fr; }
+        &.-tall Waterfall { height: 1fr; }
         &.-wide.-tall #traffic-commands { height: 2fr; }
     }
     """
 
-    def __init__(self, cluster: ClusterService) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._cluster = cluster
         self.links = LinkFigures(id="traffic-links")
-        self.waterfall = Waterfall(id="traffic-waterfall")
-        self.table = TrafficTable(id="traffic-table")
+        self.waterfall = Waterfall()
+        self.table = TrafficTable()
         self._detail = TrafficDetail(id="traffic-detail")
         self._empty = Static(NOTHING_YET, id="traffic-empty", markup=False)
         self.filter_bar = FilterBar("worker, command", id="traffic-filter")
@@ -253,12 +246,8 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
         """Say how many rows there are; where there are none, why."""
         shown, query = len(self.table.shown), self.table.query_text
         self._commands.set_class(not shown, "-empty")
-        said = (
-            f"No row has “{query}”. {{traffic.unfilter}} shows all."
-            if query
-            else NOTHING_YET
-        )
-        self._empty.update(with_keys(self.app, said))
+        none = f"No row has “{query}”. {{traffic.unfilter}} shows all."
+        self._empty.update(with_keys(self.app, none if query else NOTHING_YET))
         rows = f"{shown} of {len(self.table.all_rows)} rows" if query else ""
         resubtitle(self._commands, rows)
         self.filter_bar.note = f"{shown} found" if query else ""

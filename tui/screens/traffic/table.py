@@ -37,7 +37,6 @@ class TrafficRow(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Identifies the row while its figures change."""
         return f"{self.worker}\n{self.command}"
 
 
@@ -70,7 +69,6 @@ def _figure(
     from_width: int = 0,
     needs: Callable[[TrafficRow], bool] = lambda row: True,
 ) -> TableColumn[TrafficRow]:
-    """A column of numbers, titled by its key."""
     return TableColumn(
         key,
         key,
@@ -124,22 +122,15 @@ def arrange_rows(
     rows: Sequence[TrafficRow], query: str, order: SortOrder
 ) -> list[TrafficRow]:
     words = query.lower().split()
-    kept = [row for row in rows if all(word in _haystack(row) for word in words)]
+    named = ((row, f"{row.worker} {row.command}".lower()) for row in rows)
+    kept = [row for row, name in named if all(word in name for word in words)]
     column = next(column for column in COLUMNS if column.key == order.column)
     if column.key == "worker":
-        return _by_worker(kept, reverse=order.reverse)
+        names = list(dict.fromkeys(row.worker for row in kept))
+        return sorted(kept, key=lambda r: names.index(r.worker), reverse=order.reverse)
     if column.key == "command":
         return sorted(kept, key=lambda row: row.command, reverse=order.reverse)
     return sorted(kept, key=column.order, reverse=largest_first(order))
-
-
-def _by_worker(rows: list[TrafficRow], *, reverse: bool) -> list[TrafficRow]:
-    names = list(dict.fromkeys(row.worker for row in rows))
-    return sorted(rows, key=lambda row: names.index(row.worker), reverse=reverse)
-
-
-def _haystack(row: TrafficRow) -> str:
-    return f"{row.worker} {row.command}".lower()
 
 
 def cell_text(row: TrafficRow, column: TableColumn[TrafficRow], width: int) -> Text:
@@ -191,8 +182,8 @@ What llama-server asked of each worker, as the relay in front of it counted.
         table: TrafficTable
         row: TrafficRow | None
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(SortOrder("worker"), id=id)
+    def __init__(self) -> None:
+        super().__init__(SortOrder("worker"))
         self._rows: list[TrafficRow] = []
         self._told: TrafficRow | None = None
 

@@ -1,4 +1,4 @@
-"""Events from elsewhere: shown as they come, and again on demand."""
+"""Questions that a changed edit or snapshot raises: memory, headers, news."""
 
 from __future__ import annotations
 
@@ -6,16 +6,77 @@ import os
 from typing import TYPE_CHECKING
 
 from backends.errors import DllmError
-from backends.state import EventKind, EventTone
+from backends.state import EventKind, EventTone, PlanMemory
+from tui.app.console import Flow
 from tui.model.events import happening_of
 
 if TYPE_CHECKING:
-    from backends.state import Event
-    from tui.api.services import ClusterService
+    from textual.timer import Timer
+
+    from backends.state import Event, Plan
     from tui.app.console import ClusterConsole
     from tui.dialogs.events import EventsDialog
-    from tui.model.editor import PlanEditor
     from tui.model.events import Severity
+
+SETTLE_S = 0.3
+"""A plan that is unchanged for so long is checked."""
+GROUP = "memory"
+
+
+class Settling(Flow):
+    """Watches the plan in the editor; a move cancels the check of the plan before."""
+
+    def __init__(self, app: ClusterConsole) -> None:
+        super().__init__(app)
+        self._plan: Plan | None = None
+        self._timer: Timer | None = None
+
+    def look(self) -> None:
+        plan = self._editor.unsettled
+        if plan == self._plan:
+            return
+        self._plan = plan
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        self._app.workers.cancel_group(self._app, GROUP)
+        if plan is not None:
+            self._timer = self._app.set_timer(SETTLE_S, lambda: self._ask(plan))
+
+    def _ask(self, plan: Plan) -> None:
+        self._app.attempt(self._asked(plan), group=GROUP)
+
+    async def _asked(self, plan: Plan) -> None:
+        try:
+            memory = await self._cluster.memory(plan)
+        except DllmError as error:
+            # The prediction stays, and why is said beside it: nothing to alarm anyone.
+            memory = PlanMemory(devices=(), note=str(error))
+        self._editor.settle(plan, memory)
+
+
+class Headers(Flow):
+    """Asks once for each file and goal, however many snapshots come meanwhile."""
+
+    def __init__(self, app: ClusterConsole) -> None:
+        super().__init__(app)
+        self._asked: tuple[str, int] | None = None
+
+    def look(self) -> None:
+        plan, snapshot = self._editor.plan, self._editor.snapshot
+        if plan is None or snapshot is None or self._editor.model is not None:
+            return
+        asked = plan.model, snapshot.generation
+        if asked != self._asked:
+            self._asked = asked
+            self._app.attempt(self._read(plan.model), group="header")
+
+    async def _read(self, path: str) -> None:
+        model = await self._cluster.inspect(path)
+        self._editor.learn(path, model)
+
+
+# --- news ----------------------------------------------------------------------
 
 NEWS = frozenset({EventKind.MENDED, EventKind.WAITING, EventKind.PEER})
 """Kinds of event that the controller causes by itself and no pane shows."""
@@ -26,21 +87,16 @@ _SEVERITIES: dict[EventTone, Severity] = {
 }
 
 
-class Happenings:
+class Happenings(Flow):
     """Follows the story by the number that snapshots bring."""
 
-    def __init__(
-        self, app: ClusterConsole, cluster: ClusterService, editor: PlanEditor
-    ) -> None:
-        self._app = app
-        self._cluster = cluster
-        self._editor = editor
+    def __init__(self, app: ClusterConsole) -> None:
+        super().__init__(app)
         self._seen: int | None = None
         self._reading = False
         self._dialog: EventsDialog | None = None
 
     def look(self) -> None:
-        """Read new events if the snapshot's number has grown."""
         newest = self._editor.snapshot.last_event if self._editor.snapshot else 0
         if self._seen is None or newest < self._seen:
             self._seen = newest
@@ -49,7 +105,6 @@ class Happenings:
             self._app.attempt(self._read(), group="story", exclusive=False)
 
     async def show(self) -> None:
-        """Show all events in a dialog that grows while it is open."""
         # Imported when needed, like all dialogs.
         from tui.dialogs.events import EventsDialog
 
@@ -80,7 +135,6 @@ class Happenings:
             self._tell(event)
 
     def _tell(self, event: Event) -> None:
-        """Show a toast for others' actions, and for events that no pane shows."""
         others = bool(event.by.program) and event.by.pid != os.getpid()
         is_slip = event.kind is EventKind.SETTINGS and event.tone is EventTone.WARNING
         if not others and event.kind not in NEWS and not is_slip:
