@@ -178,14 +178,14 @@ def homelab_over(
     """The homelab's head with so many workers of four layers each."""
     names = [f"node{number}" for number in range(first, first + n_workers)]
     devices = ["studio/MTL0", *(f"{name}/CUDA0" for name in names)]
-    plan = msgspec.structs.replace(
+    plan = replace(
         HOMELAB_PLAN,
         split=make_split(47, devices, (48 - 4 * n_workers, *[4] * n_workers)),
         workers=tuple(
             WorkerSpec(name=name, peer=name, devices=("CUDA0",)) for name in names
         ),
     )
-    return msgspec.structs.replace(
+    return replace(
         homelab_serving(),
         plan=plan,
         planned=ranges(plan.split),

@@ -74,7 +74,6 @@ class ChatSession(Protocol):
     async def ask(self, question: str | None, again: int | None = None) -> None:
         """Ask; ``again`` in place of the question of that index, None: its words."""
 
-
     async def choose(self, turn: int, shown: int) -> None:
         """Go on from another answer to a question."""
 
