@@ -95,6 +95,8 @@ class ModelInfo(Value, frozen=True, kw_only=True):
     """Tensor types this version of ``gguf`` cannot size."""
     sparse: SparseModel | None = None
     """The parts that are there, if some are not."""
+    caveat: str = ""
+    """A sentence if stock llama.cpp is likely to refuse it; empty otherwise."""
 
 
 class ModelFile(Value, frozen=True, kw_only=True):
@@ -116,6 +118,8 @@ class ModelFile(Value, frozen=True, kw_only=True):
     """Same text, same bytes (of its first file); empty when unread."""
     sparse: str = ""
     """The parts of a file with holes, in words; empty for a whole one."""
+    caveat: str = ""
+    """As ``ModelInfo.caveat``; empty where the header was not read."""
     held_by: tuple[str, ...] = ()
     """Machines that hold these bytes; ``local`` is the one we run on."""
 

@@ -101,7 +101,7 @@ MODELS = Table(
         Column("HELD BY", lambda model: ", ".join(model.held_by)),
         Column("SOURCE", lambda model: model.source, wide=True),
         Column("PATH", lambda model: model.path, wide=True),
-        Column("NOTE", lambda model: model.problem or model.sparse),
+        Column("NOTE", lambda model: model.problem or model.sparse or model.caveat),
     ],
     name=lambda model: model.name,
     rows=lambda catalogue: catalogue.models,
@@ -223,6 +223,8 @@ def _info_rows(info: ModelInfo) -> Iterator[tuple[str, str]]:
     if info.unknown_types:
         names = ", ".join(info.unknown_types)
         yield "unknown types", f"{names} (sized by the gap to the next tensor)"
+    if info.caveat:
+        yield "caveat", info.caveat
 
 
 def _layer_row(equal: list[Layer], shown: list[tuple[str, str]]) -> list[str]:
