@@ -252,6 +252,32 @@ class WorkerCache(Value, frozen=True, kw_only=True):
         return sum(file.size_bytes for file in self.files)
 
 
+class RemovedFile(Value, frozen=True, kw_only=True):
+    """A file that is to be deleted."""
+
+    path: str
+    size_bytes: int
+    """On disk: of a link next to nothing, of a file with holes what it takes."""
+    what: str = ""
+    """``link``, ``half download``…; empty for weights."""
+
+
+class Removal(Value, frozen=True, kw_only=True):
+    """The files that would be deleted, or were, on one machine."""
+
+    machine: str
+    files: tuple[RemovedFile, ...] = ()
+    kept: str = ""
+    """A sentence on bytes that stay, and why; empty if none do."""
+    folders: tuple[str, ...] = ()
+    """Folders to be deleted with them if nothing else is in them, deepest first."""
+    deleted: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
 class Download(Value, frozen=True, kw_only=True):
     """The progress of getting a model; the last one has its path."""
 
