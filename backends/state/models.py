@@ -115,7 +115,7 @@ class ModelFile(Value, frozen=True, kw_only=True):
     problem: str = ""
     """Why it cannot be used; empty when it can."""
     identity: str = ""
-    """Same text, same bytes (of its first file); empty when unread."""
+    """Of its first file, as ``models.identity`` defines it; empty when unread."""
     sparse: str = ""
     """The parts of a file with holes, in words; empty for a whole one."""
     caveat: str = ""
@@ -199,6 +199,8 @@ class TensorSums(Value, frozen=True, kw_only=True):
     """FNV-1a, 16 hex digits: what llama.cpp calls it in a worker's cache."""
     xxh64: str
     """XXH64, 16 hex digits."""
+    blake3: str = ""
+    """BLAKE3, 64 hex digits; empty from a helper of an earlier release."""
 
 
 class Hashing(Value, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ def changed(model: Path) -> Path:
 
 def test_other_bytes_are_told_tensor_by_tensor(alone: User, model: Path) -> None:
     same = alone.run("models", "verify", str(model), "--peer", "local")
-    assert "local: the same: all 12 tensors" in same.stdout
+    assert "local: the same by BLAKE3: all 12 tensors" in same.stdout
     place = f"local:{changed(model)}"
     told = alone.json("models", "verify", str(model), "--peer", place, code=1)
     (found,) = told["peers"]

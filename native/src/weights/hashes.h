@@ -1,5 +1,5 @@
-// Two hashes of tensors: FNV-1a, by which llama.cpp asks a worker's cache, and XXH64, which is as
-// quick as memory and by which two relays compare bytes. Neither withstands an attacker.
+// Hashes of tensors: FNV-1a, by which llama.cpp asks a worker's cache, XXH64, which is as quick as
+// memory and by which chunks are told apart, and BLAKE3 of the whole: it alone withstands an attacker.
 #pragma once
 
 #include <array>
@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "blake3.h"
 #include "model_files.h"
 
 namespace dllm::weights {
@@ -98,6 +99,7 @@ inline std::uint64_t chunks_in(std::uint64_t size_bytes) {
 struct TensorSums {
   std::uint64_t fnv1a = 0;
   std::uint64_t xxh64 = 0;
+  Blake3Hash blake3{};
   std::vector<std::uint64_t> chunks;  // XXH64 of each
 
   bool operator==(const TensorSums&) const = default;
@@ -108,6 +110,7 @@ struct HalfTensor {
   std::uint64_t fnv1a = Fnv1a64().value();
   Xxh64::Lanes lanes = Xxh64().lanes();
   std::vector<std::uint64_t> chunks;
+  std::vector<Blake3Node> nodes;  // of the same chunks
 };
 
 // What is known so far of the tensors, in the order of ModelFiles::tensors.
