@@ -176,6 +176,11 @@ std::string Sha256::hex() {
 
 namespace dllm::weights {
 
+bool has_hash(Bytes bytes, const ChunkHash& hash) {
+  if (const auto* const strong = std::get_if<Blake3Hash>(&hash)) return blake3(bytes) == *strong;
+  return xxh64(bytes) == std::get<std::uint64_t>(hash);
+}
+
 TableBuilder::TableBuilder(const ModelFiles& files, TableSoFar so_far)
     : files_(files), so_far_(std::move(so_far)) {
   const std::uint64_t half_bytes = so_far_.half.chunks.size() * kChunkBytes;

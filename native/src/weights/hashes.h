@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "blake3.h"
@@ -95,6 +96,10 @@ static_assert(kChunkBytes % Xxh64::kStripeBytes == 0, "hashes go on at the borde
 inline std::uint64_t chunks_in(std::uint64_t size_bytes) {
   return size_bytes / kChunkBytes + (size_bytes % kChunkBytes != 0 ? 1 : 0);
 }
+
+// Of a chunk: XXH64, or BLAKE3.
+using ChunkHash = std::variant<std::uint64_t, Blake3Hash>;
+bool has_hash(Bytes bytes, const ChunkHash& hash);
 
 struct TensorSums {
   std::uint64_t fnv1a = 0;
