@@ -403,7 +403,7 @@ class ModelsClient:
     async def leftovers(
         self, *, machine: str, older_than_s: float, lm_studio: bool = False
     ) -> Removal:
-        """What interrupted downloads and copies left there, and nobody uses."""
+        """The files that interrupted downloads left there, and those nobody uses."""
         asked = {
             "machine": machine,
             "older_than_s": older_than_s,

@@ -74,7 +74,7 @@ class RemovalRequest(Value, frozen=True, kw_only=True):
 
 
 class LeftoversRequest(Value, frozen=True, kw_only=True):
-    """What is to be deleted of what interrupted work left on a machine."""
+    """The files to delete of those that interrupted work left on a machine."""
 
     machine: str = LOCAL
     older_than_s: float = DAY_S

@@ -116,7 +116,6 @@ class Removals:
         return [path for path in found if path.startswith("/")]
 
     def _of_that_name(self, machine: str, path: str) -> list[str]:
-        """Models of a name: they are guarded where the header cannot be read now."""
         peers = [peer for peer in self._machines.values() if peer.name == machine]
         models = (m for p in peers if p.facts for m in p.facts.models)
         return [m.path for m in models if PurePath(m.path).name == PurePath(path).name]

@@ -195,7 +195,6 @@ async def _require_unused(
 
 
 def _hub_repository(model: PurePosixPath) -> PurePosixPath | None:
-    """The folder of the repository that a file is in a snapshot of."""
     for folder in model.parents:
         if folder.name == "snapshots" and folder.parent.name.startswith(_HUB_PREFIX):
             return folder.parent
@@ -242,7 +241,6 @@ async def _hub_notes(
 
 
 def _folders_up_to(hub: PurePosixPath, doomed: Iterable[str]) -> list[str]:
-    """The folders of some files in a repository, the deepest first."""
     above = {folder for path in doomed for folder in PurePosixPath(path).parents}
     inside = [folder for folder in above if hub == folder or hub in folder.parents]
     deepest = sorted(inside, key=lambda folder: (-len(folder.parts), str(folder)))
@@ -253,7 +251,7 @@ def _folders_up_to(hub: PurePosixPath, doomed: Iterable[str]) -> list[str]:
 
 
 async def _places(host: Asked, paths: Iterable[str]) -> list[Place]:
-    """Where paths lead; two paths of one file have the same ``real`` one."""
+    """Follow paths; two of one file have the same ``real`` one."""
     wanted = [PurePosixPath(path) for path in paths]
     folders = await _real(host, [str(path.parent) for path in wanted])
     files = await _real(host, [str(path) for path in wanted])
@@ -264,7 +262,6 @@ async def _places(host: Asked, paths: Iterable[str]) -> list[Place]:
 
 
 async def _real(host: Asked, paths: Sequence[str]) -> list[str]:
-    """Each path without links; empty where a folder of it is missing."""
     told = await asyncio.gather(
         *(host.run(["readlink", "-f", "--", path]) for path in paths)
     )

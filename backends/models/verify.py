@@ -96,7 +96,6 @@ def _why(here: TensorSums, there: TensorSums | None) -> str:
 
 
 def _bytes(tensor: TensorSums, other: TensorSums) -> tuple[int | str, ...]:
-    """Size and hashes; BLAKE3 where both have it."""
     strong = (tensor.blake3,) if other.blake3 else ()
     return (tensor.size_bytes, tensor.fnv1a, tensor.xxh64, *filter(None, strong))
 
