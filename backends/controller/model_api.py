@@ -21,6 +21,7 @@ from backends.models.search import names_after
 from backends.places import LOCAL
 from backends.printable import printable
 from backends.state import Value
+from backends.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -186,7 +187,8 @@ class ModelApi:
         asked = await body(request, LeftoversRequest)
         found = await self._left(asked)
         files = tuple(file for file in found.files if file.path in asked.paths)
-        what = f"deleted {len(files)} leftovers of models on {asked.machine}"
+        count = format_count(len(files), "leftover file")
+        what = f"deleted {count} of models on {asked.machine}"
         event_log = WorkRecorder(self._event_log, asker(request), asked.machine)
         with event_log.tries(what):
             done = await self._removals.carry_out(replace(found, files=files))

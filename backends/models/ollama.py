@@ -13,6 +13,7 @@ from backends.errors import HostError, PeerUnreachable
 from backends.printable import printable
 from backends.questions import FoundFile
 from backends.state import NOT_JSON
+from backends.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -132,7 +133,8 @@ def _reasons(headers: Sequence[Header]) -> Iterator[str]:
     names = [tensor.name for header in headers for tensor in header.tensors]
     for start, what in _BESIDE_TEXT.items():
         if count := sum(name.startswith(start) for name in names):
-            yield f"it holds {count} {what} tensors ({start}…) among those of the text"
+            some = format_count(count, f"{what} tensor")
+            yield f"it holds {some} ({start}…) among those of the text"
     sections = metadata.get(f"{arch}.rope.dimension_sections")
     if isinstance(sections, tuple) and len(sections) != N_SECTIONS:
         yield (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -128,7 +129,10 @@ async def leftovers(
     wanted = {
         path: what for path, what in (found | dict(more)).items() if path not in in_use
     }
-    return await _told(host, wanted)
+    blobs = [PurePosixPath(path).parent for path in wanted]
+    hubs = {blob: blob.parent for blob in blobs if blob.name == "blobs"}
+    folders = [str(folder) for folder in chain(hubs, hubs.values())]
+    return await _told(host, wanted, folders=folders)
 
 
 async def remove(host: Asked, removal: Removal) -> None:

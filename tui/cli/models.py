@@ -98,6 +98,11 @@ def _layers_text(model: ModelFile) -> str:
     return str(model.n_layer) if model.n_layer else ""
 
 
+def _note(model: ModelFile) -> str:
+    caveat = "made for Ollama's own engine" if model.caveat else ""
+    return model.problem or model.sparse or caveat
+
+
 MODELS = Table(
     columns=[
         Column("NAME", lambda model: model.name),
@@ -107,7 +112,7 @@ MODELS = Table(
         Column("HELD BY", lambda model: ", ".join(model.held_by)),
         Column("SOURCE", lambda model: model.source, wide=True),
         Column("PATH", lambda model: model.path, wide=True),
-        Column("NOTE", lambda model: model.problem or model.sparse or model.caveat),
+        Column("NOTE", lambda model: _note(model)),
     ],
     name=lambda model: model.name,
     rows=lambda catalogue: catalogue.models,

@@ -48,7 +48,9 @@ def test_a_projector_among_the_tensors(tmp_path: Path) -> None:
     more = {"v__blk__0__attn_q__weight": (8, 8), "v__patch_embd__weight": (8, 8)}
     said = caveat(tmp_path, "gemma3", GEMMA3, **more)
     assert "2 vision tensors (v.…) among those of the text" in said
-    assert "MTP tensors" in caveat(tmp_path, "qwen35", LLAMA, mtp__fc__weight=(8, 8))
+    assert "1 MTP tensor (mtp" in caveat(
+        tmp_path, "qwen35", LLAMA, mtp__fc__weight=(8, 8)
+    )
 
 
 def test_keys_and_names_that_llama_cpp_refuses(tmp_path: Path) -> None:

@@ -253,6 +253,7 @@ async def test_half_downloads_are_no_models_and_are_leftovers(
     await remove(host, found)
     assert not any((tmp_path / name).exists() for name in HALVES)
     assert all((tmp_path / name).exists() for name in OTHERS)
+    assert left(tmp_path / "hub") == []
     assert fresh.exists()
 
 
