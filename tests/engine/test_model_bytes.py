@@ -114,3 +114,16 @@ def test_what_cannot_be_seeded_is_said(alone: User, model: Path) -> None:
         code=1,
     )
     assert str(blocked) in failed.stderr
+
+
+def test_a_file_made_for_ollamas_engine_is_told_before_it_fails(
+    user: User, tmp_path: Path
+) -> None:
+    """The engine refuses it indeed."""
+    blob = tmp_path / "vision.gguf"
+    write_llama(blob, n_layer=2, n_embd=64, n_ff=64, vision=True)
+    said = "it holds 1 vision tensor (v.…) among those of the text"
+    assert said in user.run("plan", str(blob), "--workers", "0").stdout
+    failed = user.run("up", str(blob), "--workers", "0", "--detach", code=1).stderr
+    assert said in failed.partition("wrong number of tensors")[0]
+    assert "wrong number of tensors" in failed
