@@ -131,8 +131,8 @@ async def leftovers(
     }
     blobs = [PurePosixPath(path).parent for path in wanted]
     hubs = {blob: blob.parent for blob in blobs if blob.name == "blobs"}
-    folders = [str(folder) for folder in chain(hubs, hubs.values())]
-    return await _told(host, wanted, folders=folders)
+    emptied = [str(folder) for folder in chain(hubs, hubs.values())]
+    return await _told(host, wanted, folders=emptied)
 
 
 async def remove(host: Asked, removal: Removal) -> None:
