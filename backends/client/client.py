@@ -39,7 +39,7 @@ from backends.state import (
     ProvisionMode,
 )
 from backends.state.delta import Frame, applied
-from backends.state.models import Download, Hashing, Seeding, WorkerCache
+from backends.state.models import Download, Hashing, Removal, Seeding, WorkerCache
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -190,6 +190,24 @@ class ControllerClient:
         """Get a model; closing the stream ends it, and the next call resumes."""
         asked = {"source": source}
         return self._connection.stream("POST", "/v1/models/get", Download, asked)
+
+    async def removal(
+        self, path: str, *, machine: str = LOCAL, lm_studio: bool = False
+    ) -> Removal:
+        """The files that deleting a model would delete.
+
+        Raises:
+            RequestFailed: it is in use, or not ours to delete.
+        """
+        asked = {"path": path, "machine": machine, "lm_studio": lm_studio}
+        return await self._call("POST", "/v1/models/removal", Removal, asked)
+
+    async def remove_model(
+        self, path: str, *, machine: str = LOCAL, lm_studio: bool = False
+    ) -> Removal:
+        """Delete a model; what was deleted."""
+        asked = {"path": path, "machine": machine, "lm_studio": lm_studio}
+        return await self._call("POST", "/v1/models/remove", Removal, asked)
 
     async def names_after(self, path: str) -> tuple[str, ...]:
         """Completions of the last part of a whole path: folders and models there."""
@@ -381,6 +399,31 @@ class ModelsClient:
         return await self._connection.call(
             "POST", "/v1/models/cache", WorkerCache, asked
         )
+
+    async def leftovers(
+        self, *, machine: str, older_than_s: float, lm_studio: bool = False
+    ) -> Removal:
+        """The files that interrupted downloads left there, and those nobody uses."""
+        asked = {
+            "machine": machine,
+            "older_than_s": older_than_s,
+            "lm_studio": lm_studio,
+        }
+        return await self._connection.call(
+            "POST", "/v1/models/leftovers", Removal, asked
+        )
+
+    async def clean(
+        self, found: Removal, *, older_than_s: float, lm_studio: bool = False
+    ) -> Removal:
+        """Delete leftovers that were found; what was deleted."""
+        asked = {
+            "machine": found.machine,
+            "older_than_s": older_than_s,
+            "lm_studio": lm_studio,
+            "paths": [file.path for file in found.files],
+        }
+        return await self._connection.call("POST", "/v1/models/clean", Removal, asked)
 
     async def prune(
         self, names: Sequence[str], *, machine: str, directory: str = ""

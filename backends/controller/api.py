@@ -23,6 +23,7 @@ from backends.controller.metrics import prometheus_text
 from backends.controller.model_api import ModelApi
 from backends.controller.peer_api import PeerApi
 from backends.controller.preparation import WEIGHT_AGE_S, Preparations
+from backends.controller.removals import Removals
 from backends.controller.responses import (
     asker,
     body,
@@ -168,7 +169,10 @@ class Api:
         )
         self._peer_api = PeerApi(parts.peers, clusters.event_log)
         self._model_api = ModelApi(
-            parts.peers, clusters.event_log, parts.readers.settings
+            parts.peers,
+            clusters.event_log,
+            parts.readers.settings,
+            Removals(parts.peers, clusters, parts.catalogue, parts.readers),
         )
         self._chat_api = ChatApi(clusters, parts.chats)
         self.streams = 0

@@ -11,23 +11,27 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from backends.controller.event_recorders import WorkRecorder
 from backends.controller.responses import asker, body, json_response, start_stream
 from backends.models.download import download, models_folder, parse_source
+from backends.models.removal import DAY_S
 from backends.models.search import names_after
 from backends.places import LOCAL
 from backends.printable import printable
 from backends.state import Value
+from backends.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from backends.config import Config
     from backends.controller.event_log import EventLog
+    from backends.controller.removals import Removals
     from backends.machines.agent import AgentSession
     from backends.machines.machine import Machines
-    from backends.state.models import Download, Hashing, Seeding
+    from backends.state.models import Download, Hashing, Removal, Seeding
 
 
 class HashRequest(Value, frozen=True, kw_only=True):
@@ -61,6 +65,25 @@ class GetRequest(Value, frozen=True, kw_only=True):
     source: str
 
 
+class RemovalRequest(Value, frozen=True, kw_only=True):
+    """A model on a machine to delete."""
+
+    path: str
+    machine: str = LOCAL
+    lm_studio: bool = False
+    """Also if LM Studio manages it."""
+
+
+class LeftoversRequest(Value, frozen=True, kw_only=True):
+    """The files to delete of those that interrupted work left on a machine."""
+
+    machine: str = LOCAL
+    older_than_s: float = DAY_S
+    lm_studio: bool = False
+    paths: tuple[str, ...] = ()
+    """The files that were shown; nothing else is deleted."""
+
+
 class ModelApi:
     """Answers requests about models; long work ends with its client, and resumes.
 
@@ -72,9 +95,11 @@ class ModelApi:
         machines: Machines,
         event_log: EventLog,
         settings: Callable[[], Config],
+        removals: Removals,
     ) -> None:
         self._machines = machines
         self._settings = settings
+        self._removals = removals
         self._looker = ThreadPoolExecutor(1, "paths")
         self._event_log = event_log
         self.streams = 0
@@ -88,6 +113,10 @@ class ModelApi:
             web.post("/v1/models/seed", self._seed),
             web.post("/v1/models/cache", self._cache),
             web.post("/v1/models/prune", self._prune),
+            web.post("/v1/models/removal", self._removal),
+            web.post("/v1/models/remove", self._remove),
+            web.post("/v1/models/leftovers", self._leftovers),
+            web.post("/v1/models/clean", self._clean),
         ]
 
     async def _paths(self, request: web.Request) -> web.Response:
@@ -133,6 +162,42 @@ class ModelApi:
         with event_log.tries(what):
             freed_bytes = await host.uncache(asked.names, asked.directory)
         return json_response({"freed_bytes": freed_bytes})
+
+    async def _removal(self, request: web.Request) -> web.Response:
+        return json_response(await self._planned(await body(request, RemovalRequest)))
+
+    async def _remove(self, request: web.Request) -> web.Response:
+        asked = await body(request, RemovalRequest)
+        what = f"deleted the model {printable(asked.path)} on {asked.machine}"
+        event_log = WorkRecorder(self._event_log, asker(request), asked.machine)
+        with event_log.tries(what):
+            removal = await self._planned(asked)
+            return json_response(await self._removals.carry_out(removal))
+
+    async def _planned(self, asked: RemovalRequest) -> Removal:
+        return await self._removals.of_model(
+            asked.machine, asked.path, lm_studio=asked.lm_studio
+        )
+
+    async def _leftovers(self, request: web.Request) -> web.Response:
+        asked = await body(request, LeftoversRequest)
+        return json_response(await self._left(asked))
+
+    async def _clean(self, request: web.Request) -> web.Response:
+        asked = await body(request, LeftoversRequest)
+        found = await self._left(asked)
+        files = tuple(file for file in found.files if file.path in asked.paths)
+        count = format_count(len(files), "leftover file")
+        what = f"deleted {count} of models on {asked.machine}"
+        event_log = WorkRecorder(self._event_log, asker(request), asked.machine)
+        with event_log.tries(what):
+            done = await self._removals.carry_out(replace(found, files=files))
+        return json_response(done)
+
+    async def _left(self, asked: LeftoversRequest) -> Removal:
+        return await self._removals.of_leftovers(
+            asked.machine, older_than_s=asked.older_than_s, lm_studio=asked.lm_studio
+        )
 
     async def _host(self, machine: str) -> AgentSession:
         await self._machines.reached([machine])

@@ -230,7 +230,7 @@ async def open_way(
 
 
 def merged(ours: ModelCatalogue, peers: Iterable[Peer]) -> ModelCatalogue:
-    """Our models with the peers that hold the same bytes, then what only peers hold."""
+    """Our models with the peers that hold them, then what only peers hold."""
     rows: dict[str, ModelFile] = {}
     for model in ours.models:
         rows[model.identity or model.path] = msgspec.structs.replace(
@@ -252,7 +252,7 @@ def merged(ours: ModelCatalogue, peers: Iterable[Peer]) -> ModelCatalogue:
 
 
 def path_at(peer: Peer, identity: str, name: str) -> str:
-    """Find a peer's path of a model: the same bytes, else the same name, or none.
+    """Find a peer's path of a model: by identity, else by name, or none.
 
     Args:
         peer: as it was looked at last.

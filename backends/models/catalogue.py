@@ -137,6 +137,7 @@ class Catalogue:
             problem=problem,
             identity=_identity_of(found.path),
             sparse=sparse_words(info.sparse) if info and info.sparse else "",
+            caveat=info.caveat if info else "",
         )
 
 

@@ -28,6 +28,7 @@ from backends.models.kv_cache import (
     is_recurrent,
     layer_memory,
 )
+from backends.models.ollama import caveat_of
 from backends.models.parts import check_part, first_part, other_parts
 from backends.models.sparse import sparse_model
 from backends.printable import printable
@@ -113,6 +114,7 @@ def describe(headers: Sequence[Header]) -> ModelInfo:
         tensor_bytes=_total(tensors),
         unknown_types=tuple(sorted({t.type_name for t in tensors if not t.type_known})),
         sparse=sparse_model(headers, places),
+        caveat=caveat_of(headers),
     )
 
 

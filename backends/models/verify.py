@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from backends.state.models import TensorSums
 
 
+BLAKE3 = "BLAKE3"
+SHORT_HASHES = "64-bit hashes (its helper is older: dllm-tui peers setup)"
+
+
 class TensorDifference(Value, frozen=True, kw_only=True):
     name: str
     why: str
@@ -35,6 +39,8 @@ class Comparison(Value, frozen=True, kw_only=True):
     same_bytes: int
     """Of those that are the same there."""
     differing: tuple[TensorDifference, ...]
+    compared_by: str = BLAKE3
+    """The hash of the tensors; none that an attacker cannot forge but BLAKE3."""
 
     @property
     def same(self) -> bool:
@@ -43,7 +49,7 @@ class Comparison(Value, frozen=True, kw_only=True):
     @property
     def verdict(self) -> str:
         if self.same:
-            return f"the same: all {self.n_tensors} tensors"
+            return f"the same by {self.compared_by}: all {self.n_tensors} tensors"
         return (
             f"{len(self.differing)} of {self.n_tensors} tensors differ: another file?"
         )
@@ -65,6 +71,7 @@ def compare(
         if name not in ours
     ]
     others = {one.name for one in differing}
+    strong = all(tensor.blake3 for tensor in (*ours.values(), *theirs.values()))
     same = (t.size_bytes for t in ours.values() if t.name not in others)
     return Comparison(
         machine=machine,
@@ -73,6 +80,7 @@ def compare(
         size_bytes=sum(tensor.size_bytes for tensor in ours.values()),
         same_bytes=sum(same),
         differing=tuple(differing),
+        compared_by=BLAKE3 if strong else SHORT_HASHES,
     )
 
 
@@ -84,13 +92,12 @@ def _why(here: TensorSums, there: TensorSums | None) -> str:
         return f"{types[0]} there, {types[1]} here"
     if here.shape != there.shape:
         return f"shape {_shape(there)} there, {_shape(here)} here"
-    if (here.size_bytes, here.xxh64, here.fnv1a) != (
-        there.size_bytes,
-        there.xxh64,
-        there.fnv1a,
-    ):
-        return "other bytes"
-    return ""
+    return "" if _bytes(here, there) == _bytes(there, here) else "other bytes"
+
+
+def _bytes(tensor: TensorSums, other: TensorSums) -> tuple[int | str, ...]:
+    strong = (tensor.blake3,) if other.blake3 else ()
+    return (tensor.size_bytes, tensor.fnv1a, tensor.xxh64, *filter(None, strong))
 
 
 def _shape(tensor: TensorSums) -> str:

@@ -30,6 +30,7 @@ def remarks(
     ``devices`` are those of the plan and the head's own; ``machines`` by name.
     """
     found = (
+        model.caveat,
         _head_idle(plan, model, machines),
         _on_the_cpu(plan),
         _fits_alone(plan, model, devices),

@@ -95,6 +95,8 @@ class ModelInfo(Value, frozen=True, kw_only=True):
     """Tensor types this version of ``gguf`` cannot size."""
     sparse: SparseModel | None = None
     """The parts that are there, if some are not."""
+    caveat: str = ""
+    """A sentence if stock llama.cpp is likely to refuse it; empty otherwise."""
 
 
 class ModelFile(Value, frozen=True, kw_only=True):
@@ -113,9 +115,11 @@ class ModelFile(Value, frozen=True, kw_only=True):
     problem: str = ""
     """Why it cannot be used; empty when it can."""
     identity: str = ""
-    """Same text, same bytes (of its first file); empty when unread."""
+    """Of its first file, as ``models.identity`` defines it; empty when unread."""
     sparse: str = ""
     """The parts of a file with holes, in words; empty for a whole one."""
+    caveat: str = ""
+    """As ``ModelInfo.caveat``; empty where the header was not read."""
     held_by: tuple[str, ...] = ()
     """Machines that hold these bytes; ``local`` is the one we run on."""
 
@@ -195,6 +199,8 @@ class TensorSums(Value, frozen=True, kw_only=True):
     """FNV-1a, 16 hex digits: what llama.cpp calls it in a worker's cache."""
     xxh64: str
     """XXH64, 16 hex digits."""
+    blake3: str = ""
+    """BLAKE3, 64 hex digits; empty from a helper of an earlier release."""
 
 
 class Hashing(Value, frozen=True, kw_only=True):
@@ -242,6 +248,32 @@ class WorkerCache(Value, frozen=True, kw_only=True):
     free_bytes: int
     """Of the disk it is on."""
     files: tuple[CachedFile, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+class RemovedFile(Value, frozen=True, kw_only=True):
+    """A file that is to be deleted."""
+
+    path: str
+    size_bytes: int
+    """On disk: of a link next to nothing, of a file with holes what it takes."""
+    what: str = ""
+    """``link``, ``half download``…; empty for weights."""
+
+
+class Removal(Value, frozen=True, kw_only=True):
+    """The files that would be deleted, or were, on one machine."""
+
+    machine: str
+    files: tuple[RemovedFile, ...] = ()
+    kept: str = ""
+    """A sentence on bytes that stay, and why; empty if none do."""
+    folders: tuple[str, ...] = ()
+    """Folders to be deleted with them if nothing else is in them, deepest first."""
+    deleted: bool = False
 
     @property
     def size_bytes(self) -> int:

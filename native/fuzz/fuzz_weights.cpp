@@ -100,10 +100,11 @@ const dllm::weights::ResidentWeights& home() {
 std::vector<std::uint8_t> message_by(std::span<const std::uint8_t> input) {
   static const auto listed = home().list();
   dllm::weights::Message message;
-  message.kind = static_cast<dllm::weights::Message::Kind>(1 + input[0] % 4);
+  message.kind = static_cast<dllm::weights::Message::Kind>(1 + input[0] % 7);
   message.key = listed[input[1] % listed.size()].key;
   if (input[2] % 8 == 0) message.key.size_bytes = std::uint64_t{1} << input[3] % 64;
   message.hash = input[2] % 2 == 0 ? dllm::weights::xxh64(input.subspan(2, 1)) : input[3];
+  if (input[2] % 2 == 0) message.blake3 = dllm::weights::blake3(input.subspan(2, 1));
   message.piece = input.subspan(4, std::min<std::size_t>(input.size() - 4, input[3]));
   auto data = encode(message);
   if (input[2] % 16 == 1) data.resize(input[3] % (data.size() + 1));

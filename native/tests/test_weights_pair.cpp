@@ -255,20 +255,56 @@ TEST(bytes_that_are_not_those_announced_end_the_session) {
   CHECK(contains(refused(worker, {piece}), "not those announced"));
 }
 
+TEST(a_recalled_tensor_with_another_blake3_is_asked_for) {
+  using enum Message::Kind;
+  const Made made = tensor("one", "12");
+  Machine machine;
+  machine.add({made});
+  const auto strong = dllm::weights::blake3(models::bytes_of(made.data));
+  for (const bool same : {true, false}) {
+    dllm::weights::WeightCounts counts;
+    ChunkReceiver worker(machine.home, counts);
+    Message recall = say(kStrongRecall, models::key_of(made), models::fnv1a_of(made.data));
+    recall.blake3 = strong;
+    recall.blake3[9] ^= same ? 0 : 1;
+    worker.take(recall);
+    CHECK(models::look_once(worker) == same);
+  }
+}
+
+TEST(only_bytes_with_the_blake3_offered_are_had) {
+  using enum Message::Kind;
+  Machine machine;
+  machine.add({tensor("one", "12")});
+  for (const std::string data : {"12", "13"}) {
+    dllm::weights::WeightCounts counts;
+    ChunkReceiver worker(machine.home, counts);
+    worker.take(say(kRefer, models::key_of(tensor("one", "12"))));
+    Message offer = say(kStrongOffer);
+    offer.blake3 = dllm::weights::blake3(models::bytes_of(data));
+    worker.take(offer);
+    CHECK(models::look_once(worker) == (data == "12"));
+  }
+}
+
 TEST(messages_are_read_as_they_were_written) {
   using enum Message::Kind;
   const auto key = models::key_of(model()[0]);
-  for (const Message& said : {say(kRefer, key), say(kRecall, key, 5), say(kOffer, {}, ~0ULL)}) {
+  Message offer = say(kStrongOffer), recall = say(kStrongRecall, key, 5);
+  offer.blake3[31] = recall.blake3[0] = 7;
+  for (const Message& said :
+       {say(kRefer, key), say(kRecall, key, 5), say(kOffer, {}, ~0ULL), offer, recall}) {
     const auto data = encode(said);
     const Message read = dllm::weights::decode(data);
     CHECK(read.kind == said.kind && read.key == said.key && read.hash == said.hash);
+    CHECK(read.blake3 == said.blake3);
     for (std::size_t size = 0; size < data.size(); ++size) {
       CHECK(!check::thrown<BadMessage>([&] {
                dllm::weights::decode(dllm::weights::Bytes(data).first(size));
              }).empty());
     }
   }
-  CHECK(!check::thrown<BadMessage>([] { dllm::weights::decode(models::bytes_of("\7")); }).empty());
+  CHECK(!check::thrown<BadMessage>([] { dllm::weights::decode(models::bytes_of("\10")); }).empty());
   CHECK(
       !check::thrown<BadMessage>([] { dllm::weights::decode(models::bytes_of("\5\1x")); }).empty());
 }
@@ -328,7 +364,7 @@ TEST(whatever_happens_the_same_bytes_arrive) {
         });
       }
     }
-    Pair pair(&here.home, there.home);
+    Pair pair(&here.home, there.home, random() % 2 == 0);
     const int failures = check::failures;
     load(pair, tensors, random, random() % 2 == 0);
     CHECK(pair.counts.needed_bytes == pair.crossed_bytes);

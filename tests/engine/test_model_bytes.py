@@ -46,7 +46,7 @@ def changed(model: Path) -> Path:
 
 def test_other_bytes_are_told_tensor_by_tensor(alone: User, model: Path) -> None:
     same = alone.run("models", "verify", str(model), "--peer", "local")
-    assert "local: the same: all 12 tensors" in same.stdout
+    assert "local: the same by BLAKE3: all 12 tensors" in same.stdout
     place = f"local:{changed(model)}"
     told = alone.json("models", "verify", str(model), "--peer", place, code=1)
     (found,) = told["peers"]
@@ -114,3 +114,16 @@ def test_what_cannot_be_seeded_is_said(alone: User, model: Path) -> None:
         code=1,
     )
     assert str(blocked) in failed.stderr
+
+
+def test_a_file_made_for_ollamas_engine_is_told_before_it_fails(
+    user: User, tmp_path: Path
+) -> None:
+    """The engine refuses it indeed."""
+    blob = tmp_path / "vision.gguf"
+    write_llama(blob, n_layer=2, n_embd=64, n_ff=64, vision=True)
+    said = "it holds 1 vision tensor (v.…) among those of the text"
+    assert said in user.run("plan", str(blob), "--workers", "0").stdout
+    failed = user.run("up", str(blob), "--workers", "0", "--detach", code=1).stderr
+    assert said in failed.partition("wrong number of tensors")[0]
+    assert "wrong number of tensors" in failed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tests.hosts.user import HeadUser
 
 NAME = "only 'there'.gguf"
+LONG_AGO_S = 1_000_000_000
 SPLIT = {"local/CPU": 4, "bob/CPU": 9}
 """Of the bundled model: twelve layers and the output."""
 
@@ -47,7 +49,7 @@ def test_the_head_goes_where_the_model_is(network: Network, user: HeadUser) -> N
     assert "--head ada" in here.stderr
     # Found by its bytes, under whatever name.
     same = user.run("models", "verify", str(MODEL_PATH), "--peer", "ada")
-    assert f"ada: the same: all 111 tensors  {path}" in same.stdout
+    assert f"ada: the same by BLAKE3: all 111 tensors  {path}" in same.stdout
     missing = user.run("models", "verify", str(MODEL_PATH), "--peer", "bob", code=1)
     assert "bob has no copy" in missing.stderr
     seed = ("models", "seed", str(MODEL_PATH), "--peer", "ada")
@@ -75,6 +77,35 @@ def test_a_sparse_head_gets_the_rest_from_a_machine_that_has_it(
     assert status["measured"]["mismatches"] == []
     assert [link["weight_bytes_sent"] for link in status["links"]] == [0]
     assert answer(user)
+
+
+def test_a_copy_on_a_peer_is_deleted_unless_a_cluster_uses_it(
+    network: Network, user: HeadUser
+) -> None:
+    prepared(user, "bob")
+    user.run("models", "copy", str(MODEL_PATH), "bob")
+    folder = network.peer("bob").home / ".models"
+    copy, half = folder / MODEL_PATH.name, folder / "half.gguf.part"
+    half.touch()
+    os.utime(half, (LONG_AGO_S, LONG_AGO_S))
+    user.run("up", "--model", str(MODEL_PATH), "--peer", "bob", "--detach")
+    delete = ("models", "rm", MODEL_PATH.name, "--peer", "bob")
+    refused = user.run(*delete, "--delete", code=2)
+    assert "is in use: the cluster default runs it" in refused.stderr
+    user.run("stop")
+    planned = user.json(*delete)
+    assert [file["path"] for file in planned["files"]] == [
+        f"{network.peer('bob').remote_home}/.models/{MODEL_PATH.name}"
+    ]
+    assert not planned["deleted"]
+    assert copy.exists()
+    user.run(*delete, "--delete")
+    assert not copy.exists()
+    held = [m["held_by"] for m in user.json("models", "list")["models"]]
+    assert not any("bob" in names for names in held), "it was looked at again"
+    left = user.json("models", "prune", "--peer", "bob", "--delete")
+    assert [file["what"] for file in left["files"]] == ["half download or copy"]
+    assert not half.exists()
 
 
 async def test_only_the_header_comes(network: Network, tmp_path: Path) -> None:

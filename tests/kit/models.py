@@ -30,6 +30,7 @@ def write_llama(
     whole: bool = False,
     split: int = 0,
     n_layer_nextn: int = 0,
+    vision: bool = False,
 ) -> None:
     """Write an f16 llama of random weights with a byte-fallback tokenizer.
 
@@ -37,7 +38,8 @@ def write_llama(
     output reuses the token embedding. ``repeating``: each tensor repeats a short run of
     numbers, so that its bytes compress well. ``quantized``: the attention is Q8_0, and
     with ``whole`` every matrix. ``split``: several files, each of so many tensors.
-    ``n_layer_nextn``: a HY V3 with so many more layers, which draft (MTP).
+    ``n_layer_nextn``: a HY V3 with so many more layers, which draft (MTP). ``vision``:
+    a tensor of a projector is in the file too, as Ollama has it.
     """
     arch = "hy_v3" if n_layer_nextn else "llama"
     writer = gguf.GGUFWriter(file, arch, split_max_tensors=split)
@@ -63,6 +65,8 @@ def write_llama(
     n_blocks = n_layer + n_layer_nextn
     tensors.embedding_scale = 1.0 if n_layer_nextn else SCALE
     _add_tensors(tensors, n_blocks, n_embd, n_ff, n_expert, n_vocab, tied=tied)
+    if vision:
+        tensors.add("v.patch_embd", n_embd, n_embd)
     if n_layer_nextn:
         _make_draft(tensors, n_layer, n_blocks, n_embd)
     writer.write_header_to_file()

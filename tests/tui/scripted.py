@@ -36,7 +36,7 @@ from backends.state import (
     ProvisionMode,
     Transport,
 )
-from backends.state.models import Download
+from backends.state.models import Download, Removal, RemovedFile
 from tests.tui import scenes
 from tests.tui.scripted_chats import ScriptedChats
 
@@ -264,6 +264,15 @@ class ScriptedCluster:
             yield Download(file="m.gguf", done_bytes=done_bytes, size_bytes=size_bytes)
             await self.downloads.wait()
         yield Download(file="m", path="/models/m.gguf", verified_by="pinned SHA-256")
+
+    async def removal(self, path: str, *, machine: str) -> Removal:
+        self._call("removal", (machine, path))
+        file = RemovedFile(path=path, size_bytes=17 << 30)
+        return Removal(machine=machine, files=(file,))
+
+    async def remove_model(self, path: str, *, machine: str) -> Removal:
+        self._call("remove_model", (machine, path))
+        return await self.removal(path, machine=machine)
 
     async def names_after(self, path: str) -> tuple[str, ...]:
         self._call("names_after", path)

@@ -41,6 +41,25 @@ async def test_launch_runs_the_split_as_shown(started: Started) -> None:
         assert layers(app) == (0, 5, 8)
 
 
+async def test_a_file_that_llama_cpp_may_refuse_is_asked_about(
+    started: Started,
+) -> None:
+    caveat = "Stock llama.cpp is likely to refuse this file."
+    blob = msgspec.structs.replace(scenes.DEMO, caveat=caveat)
+    cluster = ScriptedCluster(scenes.idle(), models={blob.path: blob})
+    async with started(cluster=cluster, initial_model=blob.path) as (pilot, app, _):
+        await pilot.press("l")
+        asked = await dialog(pilot)
+        assert caveat in screen_text(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is not asked)
+        assert not cluster.called("launch")
+        await pilot.press("l")
+        await dialog(pilot)
+        await pilot.press("y")
+        await until(pilot, lambda: cluster.called("launch"))
+
+
 async def test_an_edit_right_after_the_launch_is_kept(started: Started) -> None:
     async with planning(started) as (pilot, app, cluster):
         await pilot.press("l")

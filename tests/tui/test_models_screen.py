@@ -10,10 +10,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input
 
-from backends.errors import ControllerError, ModelError
+from backends.errors import ControllerError, ModelError, UsageError
 from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile
+from tests.kit.console import Started
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, until
+from tests.tui.flowing import dialog
+from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.stages import ScreenStage, Stage
 from tui.screens.models.detail import ModelDetail
@@ -420,3 +422,40 @@ async def test_the_picker_refuses_a_broken_model(shelf: Shelf) -> None:
         await pilot.press("escape")
         await until(pilot, lambda: app.picked)
         assert app.picked == [None]
+
+
+async def test_deleting_asks_and_names_the_files(started: Started) -> None:
+    theirs = msgspec.structs.replace(
+        QWEN, path="mini:/models/q.gguf", held_by=("mini", "nuc")
+    )
+    shelf = Shelf(theirs)
+    async with started(shelf, wait=False) as (pilot, app, _):
+        await pilot.press("6")
+        await until(pilot, lambda: "1 model" in screen_text(app))
+        await pilot.press("delete")
+        await dialog(pilot)
+        assert "17.0 GiB  /models/q.gguf" in screen_text(app)
+        assert "Copies on nuc stay." in screen_text(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ModelsScreen))
+        assert not shelf.called("remove_model"), "Cancel comes first"
+        await pilot.press("delete")
+        await dialog(pilot)
+        await pilot.press("y")
+        await until(pilot, lambda: toasts(app))
+        assert toasts(app) == [f"Deleted {QWEN.name} (17.0 GiB)."]
+        assert shelf.called("remove_model") == [("mini", "/models/q.gguf")]
+        assert True in shelf.called("catalogue"), "it looks again"
+
+
+async def test_what_is_not_to_be_deleted_is_said(started: Started) -> None:
+    shelf = Shelf(GLM)
+    refusal = "GLM is in use: the cluster default runs it, or is to"
+    shelf.errors["removal"] = UsageError(refusal, "Stop that first.")
+    async with started(shelf, wait=False) as (pilot, app, _):
+        await pilot.press("6")
+        await until(pilot, lambda: "1 model" in screen_text(app))
+        await pilot.press("delete")
+        await until(pilot, lambda: toasts(app))
+        assert refusal in toasts(app)[0]
+        assert isinstance(app.screen, ModelsScreen)

@@ -38,6 +38,7 @@ ACTING = frozenset(
         *("cluster.launch", "layers.launch", "cluster.stop", "live.provision"),
         *("peers.add", "peers.provision", "peers.cancel", "peers.copy"),
         *("peers.remove", "peers.data", "models.get", "models.cancel"),
+        "models.remove",
         *(
             action.id
             for action in ACTIONS

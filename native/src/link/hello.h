@@ -20,6 +20,7 @@ inline constexpr std::uint64_t kCompression = 1;  // of requests
 inline constexpr std::uint64_t kHome = 2;  // references go up instead of weights
 inline constexpr std::uint64_t kAhead = 4;  // what is wanted next is asked for at the worker's end
 inline constexpr std::uint64_t kResume = 8;  // a link goes on over another connection
+inline constexpr std::uint64_t kStrong = 16;  // BLAKE3 tells whether bytes are the same
 
 enum class Role : std::uint8_t { kHead = 1, kWorker = 2 };
 

@@ -36,7 +36,7 @@ bool is_weight(Tensor tensor) {
 
 void UpStream::begin(const LinkEnd& end) {
   if (end.uses(kCompression)) compressor_.emplace();
-  if (end.uses(kHome)) sender_.emplace(weights_.counts, &weights_.own);
+  if (end.uses(kHome)) sender_.emplace(weights_.counts, &weights_.own, end.uses(kStrong));
 }
 
 std::size_t UpStream::room(const LiveLink& link) const {

@@ -12,7 +12,7 @@ namespace dllm::weights {
 void look(Look& look) {
   for (std::size_t i = 0; look.hash && i < look.residents.size(); ++i) {
     if (!read_chunk(look.residents[i], look.chunk, look.bytes)) continue;
-    if (xxh64(look.bytes) != *look.hash) continue;
+    if (!has_hash(look.bytes, *look.hash)) continue;
     look.found = i;
     return;
   }

@@ -31,6 +31,10 @@ void ChunkReceiver::take(const Message& message) {
       return offer(message.hash);
     case Message::Kind::kNeeded:
       return add_needed(message.piece);
+    case Message::Kind::kStrongOffer:
+      return offer(message.blake3);
+    case Message::Kind::kStrongRecall:
+      return recall(message.key, message.hash, &message.blake3);
     case Message::Kind::kAnswer:
       throw BadMessage("the head answers what it was not asked");
   }
@@ -47,21 +51,23 @@ void ChunkReceiver::refer(const TensorKey& key) {
   counts_.tensors_missing += arrival_->residents.empty() ? 1 : 0;
 }
 
-void ChunkReceiver::recall(const TensorKey& key, std::uint64_t fnv1a) {
+void ChunkReceiver::recall(const TensorKey& key, std::uint64_t fnv1a,
+                           const Blake3Hash* strong) {
   refer(key);
   // Otherwise its size would be anything.
   if (arrival_->residents.empty()) throw BadMessage(key.name + " is recalled and was never here");
-  if (const auto resident = home_.find(key, fnv1a)) {
+  const auto resident = home_.find(key, fnv1a);
+  if (resident && (strong == nullptr || resident->sums->blake3 == *strong)) {
     arrival_->residents = {*resident};
     arrival_->sums = resident->sums;
   }
   for (std::uint64_t chunk = 0; chunk < chunks_in(key.size_bytes); ++chunk) {
     const bool known = arrival_->sums != nullptr;
-    offer(known ? std::optional(arrival_->sums->chunks[chunk]) : std::nullopt);
+    offer(known ? std::optional<ChunkHash>(arrival_->sums->chunks[chunk]) : std::nullopt);
   }
 }
 
-void ChunkReceiver::offer(std::optional<std::uint64_t> hash) {
+void ChunkReceiver::offer(std::optional<ChunkHash> hash) {
   if (arrival_ == nullptr || arrival_->offered == chunks_in(arrival_->key.size_bytes)) {
     throw BadMessage("a chunk is offered that belongs to no tensor");
   }
@@ -125,7 +131,7 @@ void ChunkReceiver::add_needed(Bytes bytes) {
     segment.lacks -= taken;
     bytes = bytes.subspan(taken);
     if (segment.lacks > 0) return;
-    if (segment.hash && xxh64(segment.bytes) != *segment.hash) {
+    if (segment.hash && !has_hash(segment.bytes, *segment.hash)) {
       throw BadMessage("the bytes of " + segment.arrival->key.name + " are not those announced");
     }
     awaited_.pop_front();

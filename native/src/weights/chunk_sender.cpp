@@ -65,7 +65,13 @@ void ChunkSender::begin_chunk() {
 
 void ChunkSender::offer() {
   if (hole_ != nullptr) return offer_hole();
-  messages_.push_back(message_of(Message::Kind::kOffer, {}, xxh64(filling_)));
+  Message message = message_of(strong_ ? Message::Kind::kStrongOffer : Message::Kind::kOffer);
+  if (strong_) {
+    message.blake3 = blake3(filling_);
+  } else {
+    message.hash = xxh64(filling_);
+  }
+  messages_.push_back(std::move(message));
   held_bytes_ += filling_.size();
   held_.push_back({.tensor = tensors_, .size_bytes = filling_.size()});
   held_.back().bytes = std::exchange(filling_, {});
@@ -87,10 +93,15 @@ void ChunkSender::offer_hole() {
 }
 
 void ChunkSender::recall(const TensorKey& key, std::uint64_t fnv1a) {
-  messages_.push_back(message_of(Message::Kind::kRecall, key, fnv1a));
+  const std::optional<Resident> own = own_->find(key, fnv1a);
+  Message message = message_of(Message::Kind::kRecall, key, fnv1a);
+  if (strong_) {
+    message.kind = Message::Kind::kStrongRecall;
+    message.blake3 = own->sums->blake3;
+  }
+  messages_.push_back(std::move(message));
   ++tensors_;
   ++counts_.tensors;
-  const std::optional<Resident> own = own_->find(key, fnv1a);
   for (std::uint64_t chunk = 0; chunk < chunks_in(key.size_bytes); ++chunk) {
     const std::size_t size_bytes = chunk_bytes(key.size_bytes, chunk);
     held_.push_back({tensors_, size_bytes, {}, own, chunk, nullptr});

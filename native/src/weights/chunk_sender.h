@@ -34,8 +34,10 @@ class ChunkSender {
   static constexpr std::size_t kReadBytesMax = 8U << 20;
 
   // `own`: the head's files, for chunks of a recalled tensor that the worker proves not to have.
-  explicit ChunkSender(WeightCounts& counts, const ResidentWeights* own = nullptr)
-      : counts_(counts), own_(own) {}
+  // `strong`: whether the other end knows BLAKE3, by which all is offered then but for holes.
+  explicit ChunkSender(WeightCounts& counts, const ResidentWeights* own = nullptr,
+                       bool strong = false)
+      : counts_(counts), own_(own), strong_(strong) {}
 
   // Whether a tensor may be recalled: it could be sent after all, for a file here had these bytes
   // when it was read last, and not too much is under way.
@@ -93,6 +95,7 @@ class ChunkSender {
 
   WeightCounts& counts_;
   const ResidentWeights* own_;
+  bool strong_;
   std::uint64_t tensors_ = 0;    // so far
   std::uint64_t differing_ = 0;  // the latest of them of which something was needed
   std::uint64_t lacks_bytes_ = 0;

@@ -176,6 +176,11 @@ std::string Sha256::hex() {
 
 namespace dllm::weights {
 
+bool has_hash(Bytes bytes, const ChunkHash& hash) {
+  if (const auto* const strong = std::get_if<Blake3Hash>(&hash)) return blake3(bytes) == *strong;
+  return xxh64(bytes) == std::get<std::uint64_t>(hash);
+}
+
 TableBuilder::TableBuilder(const ModelFiles& files, TableSoFar so_far)
     : files_(files), so_far_(std::move(so_far)) {
   const std::uint64_t half_bytes = so_far_.half.chunks.size() * kChunkBytes;
@@ -204,6 +209,9 @@ bool TableBuilder::step() {
   fnv1a_.add(wanted);
   xxh64_.add(wanted);
   if (!wanted.empty()) half.chunks.push_back(xxh64(wanted));
+  // The last chunk of one alone is the whole, whose hash is another than that of a piece.
+  const bool is_whole = at == 0 && wanted.size() == left;
+  half.nodes.push_back(is_whole ? blake3(wanted) : blake3_node(wanted, at));
   half.fnv1a = fnv1a_.value();
   half.lanes = xxh64_.lanes();
   done_bytes_ += wanted.size();
@@ -212,7 +220,9 @@ bool TableBuilder::step() {
 }
 
 void TableBuilder::end_tensor() {
-  so_far_.whole.push_back({fnv1a_.value(), xxh64_.value(), std::move(so_far_.half.chunks)});
+  HalfTensor& half = so_far_.half;
+  const Blake3Hash hash = half.nodes.size() == 1 ? half.nodes[0] : blake3_of(half.nodes);
+  so_far_.whole.push_back({fnv1a_.value(), xxh64_.value(), hash, std::move(half.chunks)});
   so_far_.half = {};
   fnv1a_ = {};
   xxh64_ = {};

@@ -1,5 +1,5 @@
-// Two hashes of tensors: FNV-1a, by which llama.cpp asks a worker's cache, and XXH64, which is as
-// quick as memory and by which two relays compare bytes. Neither withstands an attacker.
+// Hashes of tensors: FNV-1a, by which llama.cpp asks a worker's cache, XXH64, which is as quick as
+// memory and by which chunks are told apart, and BLAKE3 of the whole: it alone withstands an attacker.
 #pragma once
 
 #include <array>
@@ -8,8 +8,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "blake3.h"
 #include "model_files.h"
 
 namespace dllm::weights {
@@ -95,9 +97,14 @@ inline std::uint64_t chunks_in(std::uint64_t size_bytes) {
   return size_bytes / kChunkBytes + (size_bytes % kChunkBytes != 0 ? 1 : 0);
 }
 
+// Of a chunk: XXH64, or BLAKE3.
+using ChunkHash = std::variant<std::uint64_t, Blake3Hash>;
+bool has_hash(Bytes bytes, const ChunkHash& hash);
+
 struct TensorSums {
   std::uint64_t fnv1a = 0;
   std::uint64_t xxh64 = 0;
+  Blake3Hash blake3{};
   std::vector<std::uint64_t> chunks;  // XXH64 of each
 
   bool operator==(const TensorSums&) const = default;
@@ -108,6 +115,7 @@ struct HalfTensor {
   std::uint64_t fnv1a = Fnv1a64().value();
   Xxh64::Lanes lanes = Xxh64().lanes();
   std::vector<std::uint64_t> chunks;
+  std::vector<Blake3Node> nodes;  // of the same chunks
 };
 
 // What is known so far of the tensors, in the order of ModelFiles::tensors.

@@ -71,6 +71,14 @@ Message take_message(Kind kind, Bytes& data) {
     case Kind::kAnswer:
       message.have = take<std::uint8_t>(data) != 0;
       return message;
+    case Kind::kStrongOffer:
+      message.blake3 = take<Blake3Hash>(data);
+      return message;
+    case Kind::kStrongRecall:
+      message.key = take_key(data);
+      message.hash = take<std::uint64_t>(data);
+      message.blake3 = take<Blake3Hash>(data);
+      return message;
   }
   throw BadMessage("there is no message " + std::to_string(static_cast<int>(kind)));
 }
@@ -96,6 +104,13 @@ std::vector<std::uint8_t> encode(const Message& message) {
       break;
     case Kind::kAnswer:
       out.push_back(message.have ? 1 : 0);
+      break;
+    case Kind::kStrongRecall:
+      put_key(out, message.key);
+      put(out, message.hash);
+      [[fallthrough]];
+    case Kind::kStrongOffer:
+      out.insert(out.end(), message.blake3.begin(), message.blake3.end());
   }
   return out;
 }

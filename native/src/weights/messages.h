@@ -33,13 +33,17 @@ struct Message {
     kOffer = 3,   // the hash of the next chunk of the tensor referred to
     kNeeded = 4,  // bytes of chunks that were needed, in the order of the answers
     kAnswer = 5,  // the oldest chunk without an answer: had, or needed
+    // As kOffer and kRecall, where both ends go by BLAKE3.
+    kStrongOffer = 6,
+    kStrongRecall = 7,
   };
 
   Kind kind = Kind::kOffer;
-  TensorKey key{};         // kRefer, kRecall
-  std::uint64_t hash = 0;  // kRecall: FNV-1a of the tensor; kOffer: XXH64 of the chunk
+  TensorKey key{};         // kRefer, kRecall, kStrongRecall
+  std::uint64_t hash = 0;  // of a recalled tensor: FNV-1a; kOffer: XXH64 of the chunk
   Bytes piece{};           // kNeeded; where the bytes lie that were decoded
   bool have = false;       // kAnswer
+  Blake3Hash blake3{};     // kStrongOffer: of the chunk; kStrongRecall: of the tensor
 };
 
 std::vector<std::uint8_t> encode(const Message& message);

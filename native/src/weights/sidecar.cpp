@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "dllmtens";
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;  // 1 had no BLAKE3
 // A chunk has eight bytes here: that is enough for models of 8 TB.
 constexpr std::size_t kSidecarBytesMax = 64U << 20;
 // Of models that are gone nobody would delete them.
@@ -123,6 +123,7 @@ TensorSums read_sums(Unpacker& reader, std::uint64_t size_bytes) {
   TensorSums sums;
   sums.fnv1a = reader.number<std::uint64_t>();
   sums.xxh64 = reader.number<std::uint64_t>();
+  sums.blake3 = reader.number<Blake3Hash>();
   sums.chunks = reader.numbers(chunks_in(size_bytes));
   return sums;
 }
@@ -132,6 +133,9 @@ HalfTensor read_half(Unpacker& reader, std::uint64_t chunks_max) {
   half.fnv1a = reader.number<std::uint64_t>();
   for (std::uint64_t& lane : half.lanes) lane = reader.number<std::uint64_t>();
   half.chunks = reader.numbers(chunks_max);
+  for (std::size_t i = 0; i < half.chunks.size(); ++i) {
+    half.nodes.push_back(reader.number<Blake3Node>());
+  }
   return half;
 }
 
@@ -150,11 +154,12 @@ std::string encode_sidecar(const std::vector<FileId>& ids, const ModelFiles& fil
   Packer writer;
   writer.number<std::uint64_t>(so_far.whole.size());
   for (const TensorSums& sums : so_far.whole) {
-    writer.number(sums.fnv1a).number(sums.xxh64).numbers(sums.chunks);
+    writer.number(sums.fnv1a).number(sums.xxh64).number(sums.blake3).numbers(sums.chunks);
   }
   writer.number(so_far.half.fnv1a);
   for (const std::uint64_t lane : so_far.half.lanes) writer.number(lane);
   writer.numbers(so_far.half.chunks);
+  for (const Blake3Node& node : so_far.half.nodes) writer.number(node);
   std::string data = preamble(ids, files) + writer.take();
   return data + Packer().number(xxh64(bytes_of(data))).take();
 }

@@ -9,6 +9,7 @@ import subprocess
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import blake3
 import gguf
 import numpy as np
 import pytest
@@ -117,8 +118,10 @@ def by_name(found: tuple[TensorSums, ...]) -> dict[str, TensorSums]:
     return {tensor.name: tensor for tensor in found}
 
 
-async def test_they_are_those_of_packages(host: AgentSession, tmp_path: Path) -> None:
-    """XXH64 of ``xxhash``, names, types, shapes and places of ``gguf``."""
+async def test_they_are_those_of_the_packages(
+    host: AgentSession, tmp_path: Path
+) -> None:
+    """Hashes of ``xxhash`` and ``blake3``, the rest of ``gguf``."""
     file = tmp_path / "types.gguf"
     write_types(file)
     found = by_name(await hashed(host, aged(file)))
@@ -128,6 +131,7 @@ async def test_they_are_those_of_packages(host: AgentSession, tmp_path: Path) ->
         told = found[tensor.name]
         data = tensor.data.tobytes()
         assert told.xxh64 == xxhash.xxh64(data).hexdigest(), tensor.name
+        assert told.blake3 == blake3.blake3(data).hexdigest(), tensor.name
         assert (told.type, told.size_bytes) == (tensor.tensor_type, tensor.n_bytes)
         shape = [int(count) for count in tensor.shape]
         assert list(told.shape) == shape + [1] * (4 - len(shape))

@@ -18,6 +18,7 @@ def tensor(name: str, digit: str = "a") -> TensorSums:
         size_bytes=1088,
         fnv1a=digit * 16,
         xxh64=digit * 16,
+        blake3=digit * 64,
     )
 
 
@@ -31,7 +32,7 @@ def compared(*there: TensorSums) -> Comparison:
 def test_the_same_in_another_order() -> None:
     found = compared(*reversed(HERE))
     assert found.same
-    assert found.verdict == "the same: all 3 tensors"
+    assert found.verdict == "the same by BLAKE3: all 3 tensors"
     assert (found.machine, found.path) == ("mini", "/m.gguf")
     assert found.size_bytes == found.same_bytes == 3 * 1088
 
@@ -56,8 +57,20 @@ def test_a_shape_of_its_own() -> None:
     assert one.why == "shape 512×2×1×1 there, 256×4×1×1 here"
 
 
-def test_either_hash_tells_bytes_apart() -> None:
-    for other in (replace(HERE[0], xxh64="0" * 16), replace(HERE[0], fnv1a="0" * 16)):
+def test_a_helper_without_blake3_is_told() -> None:
+    older = [replace(tensor, blake3="") for tensor in HERE]
+    found = compared(*older)
+    assert found.same
+    assert found.verdict.startswith("the same by 64-bit hashes (its helper is older")
+    assert not compared(*[replace(tensor, xxh64="0" * 16) for tensor in older]).same
+
+
+def test_any_hash_tells_bytes_apart() -> None:
+    for other in (
+        replace(HERE[0], xxh64="0" * 16),
+        replace(HERE[0], fnv1a="0" * 16),
+        replace(HERE[0], blake3="0" * 64),
+    ):
         found = compared(other, *HERE[1:])
         assert [one.why for one in found.differing] == ["other bytes"]
         assert found.same_bytes == 2 * 1088

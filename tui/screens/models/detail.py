@@ -78,6 +78,7 @@ def fact_lines(info: ModelInfo) -> list[Content]:
         _title(info.name or info.path.rpartition("/")[2]),
         Content(f"{safe_line(info.arch)} · {info.n_layer} layers + output"),
         *_facts(info),
+        *([Content.styled(safe_line(info.caveat), "$warn")] if info.caveat else []),
         _path(info.path),
     ]
 

@@ -12,10 +12,13 @@ from textual.containers import Container, Vertical
 from textual.widgets import Static
 
 from backends.errors import DllmError
+from backends.places import LOCAL, at_peer
+from backends.units import format_bytes
 from tui.actions.keymap import bindings
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable
+from tui.dialogs.ask import confirm
 from tui.screens.models.detail import ModelDetail
 from tui.screens.models.search import (
     POLL_S,
@@ -24,7 +27,12 @@ from tui.screens.models.search import (
     download_text,
     watch_catalogue,
 )
-from tui.screens.models.table import ModelTable, empty_text, summary_text
+from tui.screens.models.table import (
+    ModelTable,
+    empty_text,
+    removal_text,
+    summary_text,
+)
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
 from tui.widgets.table import FilteredTable
@@ -211,6 +219,24 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
             return
         self._path_bar.action_clear()
         console_of(self).use_model(path)
+
+    # --- deleting a model ---------------------------------------------------------
+
+    def action_remove(self) -> None:
+        if self.table.pointed is not None:
+            console_of(self).open(self._remove(self.table.pointed), group="remove")
+
+    async def _remove(self, model: ModelFile) -> None:
+        """Delete a model after a question that names what goes."""
+        machine, path = at_peer(model.path) or (LOCAL, model.path)
+        planned = await self._cluster.removal(path, machine=machine)
+        text = removal_text(planned, model.held_by)
+        dialog = confirm("Delete?", text, "Delete it", "y")
+        if await console_of(self).push_screen_wait(dialog) == "yes":
+            gone = await self._cluster.remove_model(path, machine=machine)
+            size = format_bytes(gone.size_bytes)
+            console_of(self).tell(f"Deleted {model.name} ({size}).")
+            self.action_rescan()
 
     # --- getting a model ----------------------------------------------------------
 

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from backends.state import ModelCatalogue
+    from backends.state.models import Removal
 
 
 THOUSANDS_FROM = 8192
+REMOVED_SHOWN = 8
+"""Files named in the question before they are deleted."""
 
 
 def _dash(value: str) -> str:
@@ -181,6 +184,19 @@ def empty_text(catalogue: ModelCatalogue | None, query: str = "") -> str:
     )
 
 
+def removal_text(removal: Removal, held_by: Sequence[str]) -> str:
+    """The files that would go, the last few of many by their number, and what stays."""
+    shown = removal.files[:REMOVED_SHOWN]
+    lines = [f"{format_bytes(f.size_bytes):>9}  {safe_line(f.path)}" for f in shown]
+    if more := len(removal.files) - len(shown):
+        lines.append(f"{'':9}  and {more} more")
+    others = [name for name in held_by if name != removal.machine]
+    lines += filter(None, ["", safe_line(removal.kept)])
+    if others:
+        lines.append(f"Copies on {', '.join(map(safe_line, others))} stay.")
+    return "\n".join(lines).rstrip()
+
+
 class ModelTable(SortableTable[ModelFile]):
     """One row per model file, its key the path."""
 
@@ -199,6 +215,7 @@ and say why.
 - **{models.sort}** sorts by the next column, **{models.reverse}** turns the order
   round; a click on a header too
 - **{models.rescan}** looks through the folders again, **{models.path}** takes any path
+- **{models.remove}** deletes the model's files, after a question that names them
 - **{models.detail_up} {models.detail_down}** scroll the details,
   **{app.copy}** copies the path
 """
