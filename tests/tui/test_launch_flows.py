@@ -45,7 +45,7 @@ async def test_a_file_that_llama_cpp_may_refuse_is_asked_about(
     started: Started,
 ) -> None:
     caveat = "Stock llama.cpp is likely to refuse this file."
-    blob = msgspec.structs.replace(scenes.DEMO, caveat=caveat)
+    blob = replace(scenes.DEMO, caveat=caveat)
     cluster = ScriptedCluster(scenes.idle(), models={blob.path: blob})
     async with started(cluster=cluster, initial_model=blob.path) as (pilot, app, _):
         await pilot.press("l")
