@@ -75,15 +75,16 @@ $(STAMP): pyproject.toml $(wildcard native/CMakeLists.txt native/src/* native/sr
 	env $(COMPILED) $(BIN)/python -m pip install --quiet --no-build-isolation --editable .
 	@touch $@
 
-setup: $(STAMP) engine ## Virtual environment, helper program, engine
+setup: $(STAMP) ## Virtual environment, helper program, an engine
+	@$(BIN)/dllm-tui engine show >/dev/null 2>&1 || $(BIN)/dllm-tui engine get
 
-engine: $(STAMP)
+engine: $(STAMP) ## The pinned source of llama.cpp, built
 	@$(BIN)/dllm-tui engine build
 
 engines: engine ## The engines of both pinned protocol versions
 	@$(BIN)/dllm-tui engine build --version 8.0.0
 
-demo: setup ## Open the console on a live two-worker cluster
+demo: $(STAMP) ## Open the console on a live two-worker cluster
 	@$(BIN)/dllm-tui demo
 
 check: $(STAMP) ## Formatting, lint, types, import contracts, prose, circles

@@ -1,4 +1,7 @@
-"""Getting one file by HTTP, resumed at the byte; runs in a process of its own."""
+"""Getting one file by HTTP, resumed at the byte; runs in a process of its own.
+
+``python -m backends.http_download URL FILE SHA256`` gets one whose hash is known.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,20 @@ import fcntl
 import hashlib
 import os
 import shutil
+import sys
 import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import HTTPException
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
-from backends.download_process import RESUME
+from backends.download_process import RESUME, DownloadProgress, run_download
 from backends.errors import DllmError, HostError
 from backends.printable import printable
 from backends.state import Value
@@ -27,9 +32,6 @@ from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from backends.download_process import DownloadProgress
 
 CHUNK_BYTES = 1 << 17
 TRIES = 5
@@ -279,3 +281,35 @@ def refused(place: str, status: int, headers: Any) -> DllmError:
     return DllmError(
         f"{host} answered with HTTP {status}", f"Try again{when}. {RESUME}"
     )
+
+
+def get_known(url: str, file: Path, expected: str, progress: DownloadProgress) -> None:
+    """Get a file that has this SHA-256.
+
+    Raises:
+        DllmError: it cannot be got, or has other bytes.
+    """
+    part = file.with_name(f".{file.name}.part")
+    progress.begin(file.name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with held(part, file.name) as descriptor:
+        origin = Partial(url=f"sha256:{expected}")
+        transfer(lambda: Address(url), part, descriptor, progress, origin)
+        require_sha256(part, expected, progress)
+        os.fsync(descriptor)
+        part.rename(file)
+        note_of(part).unlink(missing_ok=True)
+    progress.whole(file, "pinned SHA-256")
+
+
+def main(url: str, file: str, expected: str) -> int:
+    """Get a file; print progress, and why it failed."""
+    return run_download(
+        lambda progress: get_known(url, Path(file), expected, progress),
+        url,
+        str(Path(file).parent),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

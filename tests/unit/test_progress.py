@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from backends.engine.build import BuildProgress, BuildStage
-from backends.state import ClusterSnapshot, Step, StepState
+from backends.state import ClusterSnapshot, EngineProgress, EngineStage, Step, StepState
 from tui.cli import engine, progress
-from tui.cli.engine import BuildPrinter
+from tui.cli.engine import EnginePrinter
 from tui.cli.progress import ProgressLine, StepPrinter, progress_text, remaining_s
 
 
@@ -105,12 +104,12 @@ def test_without_a_terminal_each_thing_is_a_line(
 
 
 STORY = (
-    (0, BuildStage.WAIT, None, "Another build is under way"),
-    (5, BuildStage.FETCH, 1.0, ""),
-    (9, BuildStage.CONFIGURE, None, ""),
-    (20, BuildStage.COMPILE, 0.05, ""),
-    (60, BuildStage.COMPILE, 0.25, ""),
-    (61, BuildStage.COMPILE, 0.29, ""),
+    (0, EngineStage.WAIT, None, "Another build is under way"),
+    (5, EngineStage.FETCH, 1.0, ""),
+    (9, EngineStage.CONFIGURE, None, ""),
+    (20, EngineStage.COMPILE, 0.05, ""),
+    (60, EngineStage.COMPILE, 0.25, ""),
+    (61, EngineStage.COMPILE, 0.29, ""),
 )
 
 
@@ -123,13 +122,13 @@ def test_each_stage_has_a_clock_and_compiling_few_lines(
         monkeypatch.setattr(module, "on_terminal", lambda: terminal)
     monkeypatch.setattr(progress, "redraw", drawn.append)
     monkeypatch.setenv("COLUMNS", "100")
-    printer = BuildPrinter()
+    printer = EnginePrinter()
     printer.line = ProgressLine(lambda: now[0])
     for at, stage, fraction, text in STORY:
         now[0] = at
-        printer.show(BuildProgress(stage=stage, fraction=fraction, text=text))
+        printer.show(EngineProgress(stage=stage, fraction=fraction, text=text))
     said = capsys.readouterr().err.splitlines()
-    assert printer.built
+    assert printer.did == "built"
     if terminal:
         assert said == ["Another build is under way"]
         assert "25 %  40.0 s, ~2 m 00 s left" in drawn[-2]
