@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import re
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
     Tell = Callable[[EngineProgress], None]
 
+UNPACKED = 5
+"""About how much larger an archive is with what it holds."""
 REACH_S = 10.0
 """Longest wait for the first byte: a build can begin in the meantime."""
 LIBRARY = re.compile(r".*\.(so(\.[\w.]+)?|dylib|metal)")
@@ -119,28 +122,43 @@ async def _install(
     def tell(stage: EngineStage, fraction: None, text: str) -> None:
         progress(EngineProgress(stage=stage, fraction=fraction, text=text))
 
+    lock = paths.cache_dir / "releases" / f"{archive.key}.lock"
     try:
-        async with locked(paths.cache_dir / "releases" / f"{archive.key}.lock", tell):
-            if install.read_manifest(target) is None:
-                await unpack_release(release, archive, fresh, paths, progress)
-                tell(EngineStage.TRY, None, "Trying its programs")
-                protocol = await _try(host, release, fresh)
-                manifest = manifest_of(release, archive, protocol)
-                await asyncio.to_thread(install.finish, fresh, target, manifest)
-    except OSError as error:
-        if build_errors.is_no_space(error):
-            need_bytes = archive.size_bytes * 5
-            raise build_errors.no_space(target.parent, "unpack", need_bytes) from error
-        raise EngineError(
-            f"Cannot write to {error.filename or target}: {error.strerror or error}",
-            "Set XDG_CACHE_HOME to a directory you can write to.",
-        ) from error
+        with _disk_errors(target, archive):
+            async with locked(lock, tell):
+                if install.read_manifest(target) is None:
+                    await unpack_release(release, archive, fresh, paths, progress)
+                    tell(EngineStage.TRY, None, "Trying its programs")
+                    protocol = await _try(host, release, fresh)
+                    manifest = release_manifest(release, archive, protocol)
+                    await asyncio.to_thread(install.finish, fresh, target, manifest)
     finally:
         await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
     return engine_at(str(target), EngineSource.CACHE, "the release")
 
 
-def manifest_of(release: Release, archive: Archive, protocol: str) -> install.Manifest:
+@contextlib.contextmanager
+def _disk_errors(target: Path, archive: Archive) -> Iterator[None]:
+    """Errors of the disk as sentences.
+
+    Raises:
+        EngineError: an error was one.
+    """
+    try:
+        yield
+    except OSError as error:
+        if build_errors.is_no_space(error):
+            need_bytes = archive.size_bytes * UNPACKED
+            raise build_errors.no_space(target.parent, "unpack", need_bytes) from error
+        raise EngineError(
+            f"Cannot write to {error.filename or target}: {error.strerror or error}",
+            "Set XDG_CACHE_HOME to a directory you can write to.",
+        ) from error
+
+
+def release_manifest(
+    release: Release, archive: Archive, protocol: str
+) -> install.Manifest:
     accelerator = archive.accelerator
     extra = () if accelerator is Accelerator.NONE else (accelerator.value,)
     return install.Manifest(
@@ -155,6 +173,25 @@ def manifest_of(release: Release, archive: Archive, protocol: str) -> install.Ma
         host_cpu=install.host_cpu(),
         built_at=time.time(),
     )
+
+
+async def release_for_others(
+    release: Release, archive: Archive, paths: Paths, progress: Tell
+) -> Path:
+    """The unpacked archive for other machines; none of it is run here.
+
+    Raises:
+        DllmError: it cannot be got, or holds no llama.cpp with RPC.
+    """
+    target = paths.cache_dir / "releases" / archive.key
+    lock = target.with_name(f"{archive.key}.lock")
+    fresh = target.with_name(f".{archive.key}.new")
+    with _disk_errors(target, archive):
+        async with locked(lock, lambda *_: None):
+            if not await asyncio.to_thread(target.is_dir):
+                await unpack_release(release, archive, fresh, paths, progress)
+                await asyncio.to_thread(fresh.rename, target)
+    return target
 
 
 # --- the archive ---------------------------------------------------------------------
