@@ -23,6 +23,7 @@ from backends.state import (
     ChatRequest,
     ClusterSnapshot,
     Drafts,
+    EngineProgress,
     Event,
     EventKind,
     Lab,
@@ -190,6 +191,10 @@ class ControllerClient:
         """Get a model; closing the stream ends it, and the next call resumes."""
         asked = {"source": source}
         return self._connection.stream("POST", "/v1/models/get", Download, asked)
+
+    def get_engine(self) -> AsyncGenerator[EngineProgress, None]:
+        """Get llama.cpp for this machine; closing the stream ends it."""
+        return self._connection.stream("POST", "/v1/engine/get", EngineProgress)
 
     async def names_after(self, path: str) -> tuple[str, ...]:
         """Completions of the last part of a whole path: folders and models there."""

@@ -44,7 +44,7 @@ _GPUS = {
     "rocm": (Accelerator.HIP, Accelerator.VULKAN),
     "render": (Accelerator.VULKAN,),
 }
-"""What a GPU shows as, and the accelerators for it, the best first."""
+"""The accelerators for a kind of GPU, the best first."""
 _DRIVER_MIN = {12: 525, 13: 580}
 """The oldest NVIDIA driver for each CUDA."""
 
@@ -147,7 +147,6 @@ def archives_for(
 
 
 def _orders(sight: Sight, wanted: str) -> list[list[Accelerator]]:
-    """Accelerators in the order of preference; those of the first that has any."""
     if wanted != "auto":
         return [[Accelerator(wanted)]]
     named = [one for gpu, those in _GPUS.items() if gpu in sight.gpus for one in those]
@@ -158,7 +157,6 @@ def _orders(sight: Sight, wanted: str) -> list[list[Accelerator]]:
 def _newest(
     archives: Sequence[Archive], accelerator: Accelerator, sight: Sight
 ) -> list[Archive]:
-    """The newest archive for an accelerator that the drivers there can use."""
     found = [a for a in archives if a.accelerator is accelerator]
     if accelerator is Accelerator.CUDA and sight.driver:
         found = [a for a in found if _DRIVER_MIN.get(_major(a), 0) <= sight.driver]

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from backends.client.http import request
 from backends.engine import find, get, install, releases
 from backends.engine.get import get_engine
 from backends.engine.releases import PACKAGE
@@ -20,6 +21,7 @@ from backends.errors import DllmError, EngineError, UsageError
 from backends.machines.local import local_host_for_now
 from backends.paths import Paths, user_paths
 from backends.state import EngineInfo, EngineProgress, EngineSource, EngineStage
+from tests.engine.conftest import User
 from tests.kit.releases import TAG, archive_of, contents_of, release_of, tar_of
 from tests.kit.waiting import until
 from tests.unit.models.hub import Hub
@@ -268,3 +270,22 @@ async def test_a_mirror_that_is_no_url_is_refused(
     with pytest.raises(UsageError, match="No release b1 of"):
         await getting.get("b1")
     assert not getting.built
+
+
+async def test_the_controller_gets_one_for_the_console(user: User) -> None:
+    """No release can be had here, and the pinned build is there already."""
+    user.env["DLLM_ENGINE_URL"] = "http://127.0.0.1:9"
+    user.env.pop("DLLM_ENGINE_DIR", None)
+    user.run("models", "list")
+    socket_path = user.home / "run/dllm-tui/controller.sock"
+    async with request(socket_path, "POST", "/v1/engine/get") as response:
+        lines = [line async for line in response.lines() if line.strip()]
+    told = [msgspec.json.decode(line, type=EngineProgress) for line in lines]
+    notes = [one.text for one in told if one.stage is EngineStage.WAIT]
+    assert any("The connection to 127.0.0.1:9 failed" in note for note in notes)
+    assert told[-1].stage is EngineStage.DONE
+    assert told[-1].engine is not None
+    assert told[-1].engine.rpc_protocol
+    events = user.run("events").stdout
+    assert "got llama.cpp" in events
+    user.run("down", "--all")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ChatListing,
         ChatState,
         ClusterSnapshot,
+        EngineProgress,
         Event,
         Lab,
         LogChunk,
@@ -203,6 +204,10 @@ class ClusterService(Protocol):
 
     def get_model(self, source: str) -> AsyncGenerator[Download, None]:
         """Get a model; the last value has its path. Closing the stream ends it."""
+        ...
+
+    def get_engine(self) -> AsyncGenerator[EngineProgress, None]:
+        """Get llama.cpp for this machine; the last value has it. Closing ends it."""
         ...
 
     async def names_after(self, path: str) -> tuple[str, ...]:
