@@ -54,7 +54,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine engines demo ready test test-all test-check test-unit test-native test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
+.PHONY: help setup engine engines engines-table demo ready test test-all test-check test-unit test-native test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
         host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama \
         bench-tunnel bench-watching fuzz corpus mutate mutants soak trials stalled refusals snapshots \
         recording pictures train clean
@@ -83,6 +83,9 @@ engine: $(STAMP) ## The pinned source of llama.cpp, built
 
 engines: engine ## The engines of both pinned protocol versions
 	@$(BIN)/dllm-tui engine build --version 8.0.0
+
+engines-table: $(STAMP) ## Pin another release of llama.cpp for `engine get`: the newest, or TAG
+	@$(BIN)/python -m tools.engines_table $(TAG)
 
 demo: $(STAMP) ## Open the console on a live two-worker cluster
 	@$(BIN)/dllm-tui demo
