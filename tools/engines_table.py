@@ -1,7 +1,7 @@
 """Pin another release of llama.cpp: ``python -m tools.engines_table [TAG]``.
 
-It reads the list of a release's files with their SHA-256, and writes the table that
-``dllm-tui engine get`` goes by. Without a tag it takes the newest release.
+It reads the files of a release with their SHA-256, and writes the table of ``engine
+get``. Without a tag it takes the newest release.
 """
 
 from __future__ import annotations

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
     Tell = Callable[[EngineProgress], None]
 
+_ELSEWHERE = (
+    "Check the network, HTTPS_PROXY and DLLM_ENGINE_URL; the same command resumes."
+)
 UNPACKED = 5
 """About how much larger an archive is with what it holds."""
 REACH_S = 10.0
@@ -245,10 +248,10 @@ async def _download(
                     )
                 )
     except TimeoutError as error:
-        raise EngineError(
-            f"{url} gave no answer within {REACH_S:g} s",
-            "Check the network, or set HTTPS_PROXY or DLLM_ENGINE_URL.",
-        ) from error
+        what = f"{url} gave no answer within {REACH_S:g} s"
+        raise EngineError(what, _ELSEWHERE) from error
+    except DllmError as error:
+        raise EngineError(error.what, _ELSEWHERE) from error
     return file
 
 
