@@ -54,7 +54,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine engines demo ready test test-all test-check test-unit test-native test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
+.PHONY: help setup engine engines engines-table demo ready test test-all test-check test-unit test-native test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
         host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama \
         bench-tunnel bench-watching fuzz corpus mutate mutants soak trials stalled refusals snapshots \
         recording pictures train clean
@@ -75,15 +75,19 @@ $(STAMP): pyproject.toml $(wildcard native/CMakeLists.txt native/src/* native/sr
 	env $(COMPILED) $(BIN)/python -m pip install --quiet --no-build-isolation --editable .
 	@touch $@
 
-setup: $(STAMP) engine ## Virtual environment, helper program, engine
+setup: $(STAMP) ## Virtual environment, helper program, an engine
+	@$(BIN)/dllm-tui engine show >/dev/null 2>&1 || $(BIN)/dllm-tui engine get
 
-engine: $(STAMP)
+engine: $(STAMP) ## The pinned source of llama.cpp, built
 	@$(BIN)/dllm-tui engine build
 
 engines: engine ## The engines of both pinned protocol versions
 	@$(BIN)/dllm-tui engine build --version 8.0.0
 
-demo: setup ## Open the console on a live two-worker cluster
+engines-table: $(STAMP) ## Pin another release of llama.cpp for `engine get`: the newest, or TAG
+	@$(BIN)/python -m tools.engines_table $(TAG)
+
+demo: $(STAMP) ## Open the console on a live two-worker cluster
 	@$(BIN)/dllm-tui demo
 
 check: $(STAMP) ## Formatting, lint, types, import contracts, prose, circles

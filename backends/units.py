@@ -128,3 +128,20 @@ def format_lab(lab: Lab) -> str:
     delay = f"+{lab.latency_ms:g}{jitter} ms" if lab.latency_ms or jitter else ""
     rate = f"{lab.rate_mb_s:g} MB/s" if lab.rate_mb_s else ""
     return ", ".join(filter(None, (delay, rate)))
+
+
+RATE_AFTER_S = 0.5
+"""A rate over less time says little."""
+
+
+def format_transfer(
+    done_bytes: int, size_bytes: int, came_bytes: int, elapsed_s: float
+) -> str:
+    """``43 % of 94 MiB · 12.1 MB/s · 5.2 s left``; what came tells the rate."""
+    share = format_percent(done_bytes / size_bytes)
+    parts = [f"{share} of {format_bytes(size_bytes)}"]
+    if came_bytes > 0 and elapsed_s >= RATE_AFTER_S:
+        rate = came_bytes / elapsed_s
+        left_s = (size_bytes - done_bytes) / rate
+        parts += [format_mb_s(rate / 1e6), f"{format_seconds(left_s)} left"]
+    return " · ".join(parts)

@@ -23,6 +23,7 @@ from backends.state import (
     ChatRequest,
     ClusterSnapshot,
     Drafts,
+    EngineProgress,
     Event,
     EventKind,
     Lab,
@@ -208,6 +209,10 @@ class ControllerClient:
         """Delete a model; what was deleted."""
         asked = {"path": path, "machine": machine, "lm_studio": lm_studio}
         return await self._call("POST", "/v1/models/remove", Removal, asked)
+
+    def get_engine(self) -> AsyncGenerator[EngineProgress, None]:
+        """Get llama.cpp for this machine; closing the stream ends it."""
+        return self._connection.stream("POST", "/v1/engine/get", EngineProgress)
 
     async def names_after(self, path: str) -> tuple[str, ...]:
         """Completions of the last part of a whole path: folders and models there."""

@@ -165,7 +165,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(listening.keep()),
-                group.create_task(_find_engine(readers, clusters)),
+                group.create_task(clusters.look_for_engine()),
                 group.create_task(_keep_fresh(api, clusters, ended, stays=stays)),
                 group.create_task(_look_for_silent(clusters)),
                 group.create_task(follower.run()),
@@ -211,20 +211,6 @@ def _keeps_chats(readers: Readers, file: Path) -> Callable[[], bool]:
         return bool(keeps)
 
     return look
-
-
-async def _find_engine(readers: Readers, clusters: Clusters) -> None:
-    """Show the engine a launch would use, or what is missing."""
-    store = clusters.get().store
-    try:
-        engine = await readers.engine()
-    except DllmError as error:
-        if store.snapshot.engine is None and not store.snapshot.message:
-            store.update(message=str(error))
-    except Exception:
-        log.exception("no engine was looked for")
-    else:
-        clusters.show_engine(engine.info)
 
 
 async def _keep_fresh(

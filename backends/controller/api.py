@@ -171,8 +171,9 @@ class Api:
         self._model_api = ModelApi(
             parts.peers,
             clusters.event_log,
-            parts.readers.settings,
+            parts.readers,
             Removals(parts.peers, clusters, parts.catalogue, parts.readers),
+            got_engine=clusters.look_for_engine,
         )
         self._chat_api = ChatApi(clusters, parts.chats)
         self.streams = 0
@@ -267,6 +268,7 @@ class Api:
         asked = await body(request, EventText)
         event_log = self._clusters.event_log
         event_log.tell(EventKind.ENGINE, asked.text, by=asker(request))
+        await self._clusters.look_for_engine()
         return json_response(event_log.after(event_log.newest - 1))
 
     async def _version(self, request: web.Request) -> web.Response:

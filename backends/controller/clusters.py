@@ -223,10 +223,24 @@ class Clusters:
         ]
         return [each for each in held if each is not None]
 
+    async def look_for_engine(self) -> None:
+        """Show the engine that a launch would use, or what is missing."""
+        store = self.get().store
+        try:
+            engine = await self._readers.engine()
+        except DllmError as error:
+            if store.snapshot.engine is None and not store.snapshot.message:
+                store.update(message=str(error), no_engine=True)
+        except Exception:
+            log.exception("no engine was looked for")
+        else:
+            self.show_engine(engine.info)
+
     def show_engine(self, engine: EngineInfo) -> None:
-        """Show the engine that a launch would use on clusters without one."""
         self._engine = engine
         for cluster in self:
+            if cluster.store.snapshot.no_engine:
+                cluster.store.update(message="", no_engine=False)
             if cluster.store.snapshot.engine is None:
                 cluster.store.update(engine=engine)
 

@@ -1,4 +1,4 @@
-"""The part of the API that is about the bytes of models, here and on peers."""
+"""The part of the API that gets models and the engine, and hashes what is there."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from msgspec.structs import replace
 
 from backends.controller.event_recorders import WorkRecorder
 from backends.controller.responses import asker, body, json_response, start_stream
+from backends.engine.get import get_engine
 from backends.models.download import download, models_folder, parse_source
 from backends.models.removal import DAY_S
 from backends.models.search import names_after
 from backends.places import LOCAL
 from backends.printable import printable
-from backends.state import Value
+from backends.state import EngineProgress, EngineStage, EventKind, Value
 from backends.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from backends.config import Config
     from backends.controller.event_log import EventLog
     from backends.controller.removals import Removals
     from backends.machines.agent import AgentSession
     from backends.machines.machine import Machines
+    from backends.machines.readers import Readers
     from backends.state.models import Download, Hashing, Removal, Seeding
 
 
@@ -94,12 +95,15 @@ class ModelApi:
         self,
         machines: Machines,
         event_log: EventLog,
-        settings: Callable[[], Config],
+        readers: Readers,
         removals: Removals,
+        *,
+        got_engine: Callable[[], Awaitable[None]],
     ) -> None:
         self._machines = machines
-        self._settings = settings
+        self._readers = readers
         self._removals = removals
+        self._got_engine = got_engine
         self._looker = ThreadPoolExecutor(1, "paths")
         self._event_log = event_log
         self.streams = 0
@@ -109,6 +113,7 @@ class ModelApi:
         return [
             web.get("/v1/paths", self._paths),
             web.post("/v1/models/get", self._get),
+            web.post("/v1/engine/get", self._get_engine),
             web.post("/v1/models/hash", self._hash),
             web.post("/v1/models/seed", self._seed),
             web.post("/v1/models/cache", self._cache),
@@ -129,10 +134,33 @@ class ModelApi:
     async def _get(self, request: web.Request) -> web.StreamResponse:
         asked = await body(request, GetRequest)
         parse_source(asked.source)
-        work = download(asked.source, models_folder(self._settings().model_dirs))
+        folder = models_folder(self._readers.settings().model_dirs)
+        work = download(asked.source, folder)
         event_log = WorkRecorder(self._event_log, asker(request), LOCAL)
         with event_log.tries(f"got the model {printable(asked.source)}"):
             return await self._told(request, work)
+
+    async def _get_engine(self, request: web.Request) -> web.StreamResponse:
+        event_log = WorkRecorder(self._event_log, asker(request), LOCAL)
+        with event_log.tries("got llama.cpp", EventKind.ENGINE):
+            return await self._told(request, self._engine())
+
+    async def _engine(self) -> AsyncGenerator[EngineProgress, None]:
+        told: asyncio.Queue[EngineProgress | None] = asyncio.Queue()
+        readers = self._readers
+        work = get_engine(None, readers.paths, readers.host, progress=told.put_nowait)
+        task = asyncio.create_task(work)
+        task.add_done_callback(lambda _: told.put_nowait(None))
+        try:
+            while (now := await told.get()) is not None:
+                yield now
+            await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self._got_engine()
+        engine = (await readers.engine()).info
+        yield EngineProgress(stage=EngineStage.DONE, fraction=1.0, engine=engine)
 
     async def _hash(self, request: web.Request) -> web.StreamResponse:
         asked = await body(request, HashRequest)
@@ -206,7 +234,7 @@ class ModelApi:
     async def _told(
         self,
         request: web.Request,
-        work: AsyncGenerator[Download | Hashing | Seeding, None],
+        work: AsyncGenerator[Download | EngineProgress | Hashing | Seeding, None],
     ) -> web.StreamResponse:
         """Pass on how far it is; a reader who leaves ends it."""
         response = await start_stream(request)

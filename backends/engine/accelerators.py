@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from backends.engine.compiling import Runner
 
+SEEN = "seen"
+"""To look for GPUs alone, and compile nothing."""
 PROOF_S = 60
 """Longest wait for one small program; a cold CUDA compiler takes a while."""
 
@@ -46,6 +48,8 @@ class Sight(Value, frozen=True, kw_only=True):
     """Why it could not be, by accelerator."""
     idle: frozenset[str] = frozenset()
     """Accelerators whose toolkit is there without a GPU for it."""
+    driver: int = 0
+    """The major version of NVIDIA's driver; 0 where it is unknown."""
 
 
 _NAMES = {"cuda": "CUDA", "hip": "HIP", "metal": "Metal", "vulkan": "Vulkan"}
@@ -88,7 +92,7 @@ async def choose(
 
 
 async def look(
-    runner: Runner, wanted: str, cxx: str, built: Iterable[str] = ()
+    runner: Runner, wanted: str, cxx: str = "", built: Iterable[str] = ()
 ) -> Sight:
     lines: list[str] = []
     arguments = (cxx, str(PROOF_S), wanted, " ".join(built))
@@ -105,6 +109,7 @@ def parse(lines: Sequence[str]) -> Sight:
         proved={row[1]: row[2] for row in rows if row[0] == "proved"},
         failed={row[1]: row[2] for row in rows if row[0] == "failed"},
         idle=frozenset(row[1] for row in rows if row[0] == "idle"),
+        driver=max((int(row[1]) for row in rows if row[0] == "driver"), default=0),
     )
 
 

@@ -8,7 +8,6 @@ import fcntl
 import os
 import shutil
 import time
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from backends.engine import (
@@ -22,7 +21,7 @@ from backends.engine import (
 from backends.engine.find import engine_at
 from backends.engine.versions import Source, find_source
 from backends.errors import EngineError
-from backends.state import EngineInfo, EngineSource, Value
+from backends.state import EngineInfo, EngineProgress, EngineSource, EngineStage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -52,23 +51,6 @@ CMAKE_FLAGS = (
 """Of every build; an accelerator adds its own."""
 
 
-class BuildStage(StrEnum):
-    WAIT = "wait"
-    FETCH = "fetch"
-    UNPACK = "unpack"
-    CONFIGURE = "configure"
-    COMPILE = "compile"
-    INSTALL = "install"
-    DONE = "done"
-
-
-class BuildProgress(Value, frozen=True, kw_only=True):
-    stage: BuildStage
-    fraction: float | None = None
-    """0…1 of this stage; None where it cannot be known."""
-    text: str = ""
-
-
 class _Job:
     """One build: what to build, where, and whom to tell."""
 
@@ -78,7 +60,7 @@ class _Job:
         choice: Choice,
         paths: Paths,
         jobs: int | None,
-        progress: Callable[[BuildProgress], None],
+        progress: Callable[[EngineProgress], None],
     ) -> None:
         self.source = source
         self.choice = choice
@@ -90,7 +72,7 @@ class _Job:
         self.jobs = jobs or default_jobs()
         cpu_only = choice.accelerator is accelerators.Accelerator.NONE
         self.need_bytes = NEED_BYTES if cpu_only else NEED_BYTES_GPU
-        self.stage = BuildStage.WAIT
+        self.stage = EngineStage.WAIT
         self._progress = progress
 
     @property
@@ -102,10 +84,10 @@ class _Job:
         return self.folder / "source"
 
     def tell(
-        self, stage: BuildStage, fraction: float | None = None, text: str = ""
+        self, stage: EngineStage, fraction: float | None = None, text: str = ""
     ) -> None:
         self.stage = stage
-        self._progress(BuildProgress(stage=stage, fraction=fraction, text=text))
+        self._progress(EngineProgress(stage=stage, fraction=fraction, text=text))
 
     def environment(self) -> dict[str, str]:
         """The user's own, with scratch files on the cache's disk and plain messages."""
@@ -132,7 +114,7 @@ async def build_engine(
     version: str | None,
     paths: Paths,
     *,
-    progress: Callable[[BuildProgress], None] = lambda _: None,
+    progress: Callable[[EngineProgress], None] = lambda _: None,
     jobs: int | None = None,
     accelerator: str = "auto",
 ) -> EngineInfo:
@@ -152,16 +134,16 @@ async def build_engine(
     job = _Job(source, choice, paths, jobs, progress)
     if install.missing(job.target):
         await _build_locked(job)
-    job.tell(BuildStage.DONE, 1.0, str(job.target))
+    job.tell(EngineStage.DONE, 1.0, str(job.target))
     return engine_at(str(job.target), EngineSource.CACHE, "the build")
 
 
 async def _build_locked(job: _Job) -> None:
     try:
-        async with _lock(job) as lock:
+        async with locked(job.folder.with_name(f"{job.key}.lock"), job.tell) as lock:
             if install.missing(job.target):
                 if job.choice.note:
-                    job.tell(BuildStage.WAIT, None, job.choice.note)
+                    job.tell(EngineStage.WAIT, None, job.choice.note)
                 free = shutil.disk_usage(job.folder.parent).free
                 # A resumed build has most of it already.
                 if not (job.folder / "cmake").is_dir() and free < job.need_bytes:
@@ -169,7 +151,7 @@ async def _build_locked(job: _Job) -> None:
                         job.folder.parent, job.stage.value, job.need_bytes, free
                     )
                 await _make(job, install.missing(job.target), lock)
-                job.tell(BuildStage.INSTALL)
+                job.tell(EngineStage.INSTALL)
                 await children.in_thread(lambda _: _install(job))
     except OSError as error:
         if build_errors.is_no_space(error):
@@ -183,13 +165,15 @@ async def _build_locked(job: _Job) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _lock(job: _Job) -> AsyncIterator[int]:
-    job.folder.parent.mkdir(parents=True, exist_ok=True)
-    path = job.folder.with_name(job.key + ".lock")
+async def locked(
+    path: Path, tell: Callable[[EngineStage, None, str], None]
+) -> AsyncIterator[int]:
+    """Hold a lock on one engine's folder; wait for it, and tell so."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while not _try_lock(descriptor):
-            job.tell(BuildStage.WAIT, None, "Another build of this engine is running")
+            tell(EngineStage.WAIT, None, "Another build of this engine is running")
             await asyncio.sleep(_LOCK_POLL_S)
         yield descriptor
     finally:
@@ -215,7 +199,7 @@ async def _make(job: _Job, programs: Sequence[str], lock: int) -> None:
             env=env,
             log=log,
             need_bytes=job.need_bytes,
-            notify=lambda text: job.tell(BuildStage.WAIT, None, text),
+            notify=lambda text: job.tell(EngineStage.WAIT, None, text),
         )
         if not job.source_folder.is_dir():
             await _get_source(job, env, log, lock)
@@ -223,22 +207,22 @@ async def _make(job: _Job, programs: Sequence[str], lock: int) -> None:
 
 
 async def _get_source(job: _Job, env: dict[str, str], log: BinaryIO, lock: int) -> None:
-    job.tell(BuildStage.FETCH, None, f"Fetching {job.source.requirement} with pip")
+    job.tell(EngineStage.FETCH, None, f"Fetching {job.source.requirement} with pip")
     archive = await fetch.fetch(
         job.source,
         job.folder / "sdist",
         env=env,
         log=log,
         need_bytes=job.need_bytes,
-        on_fraction=lambda done: job.tell(BuildStage.FETCH, done),
+        on_fraction=lambda done: job.tell(EngineStage.FETCH, done),
         keep_fd=lock,
     )
-    job.tell(BuildStage.UNPACK, 0.0, "Unpacking llama.cpp")
+    job.tell(EngineStage.UNPACK, 0.0, "Unpacking llama.cpp")
     await fetch.unpack(
         job.source,
         archive,
         job.source_folder,
-        lambda done: job.tell(BuildStage.UNPACK, done),
+        lambda done: job.tell(EngineStage.UNPACK, done),
     )
     await asyncio.to_thread(shutil.rmtree, job.folder / "sdist", ignore_errors=True)
 
@@ -251,12 +235,12 @@ async def _compile(
 ) -> None:
     names = ", ".join(_backends(job)).upper()
     texts = {
-        BuildStage.CONFIGURE: f"Configuring for {names}",
-        BuildStage.COMPILE: f"Compiling, {job.jobs} jobs",
+        EngineStage.CONFIGURE: f"Configuring for {names}",
+        EngineStage.COMPILE: f"Compiling, {job.jobs} jobs",
     }
 
     def tell(stage: str, fraction: float | None, text: str) -> None:
-        job.tell(BuildStage(stage), fraction, text or texts[BuildStage(stage)])
+        job.tell(EngineStage(stage), fraction, text or texts[EngineStage(stage)])
 
     progress = compiling.Progress(tell, job.folder / "steps")
     options = (*install.options_of(job.source), *job.flags)

@@ -124,8 +124,13 @@ _KNOWN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
                 "split mode row does not work with RPC devices",
             ),
             (
-                r"error while loading shared libraries: (?P<name>[^:]+)",
+                r"(?:rror while loading shared libraries|rror loading shared library|"
+                r"Library not loaded): ?(?P<name>[^\s:]+)",
                 lambda m: f"the shared library {m['name']} is missing",
+            ),
+            (
+                r"version [`'](?P<name>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found",
+                lambda m: f"it needs {m['name']}, and this system is older",
             ),
             (
                 r"error loading model: (?P<why>.*?)\s*$",

@@ -32,7 +32,7 @@ def find_engine(configured: str | None, paths: Paths) -> EngineInfo:
         return location
     raise EngineError(
         "No llama.cpp with RPC is on this machine (llama-server and ggml-rpc-server)",
-        "Build one with: dllm-tui engine build — or name yours with: "
+        "Get one with: dllm-tui engine get — or name yours with: "
         "dllm-tui engine use PATH.",
     )
 
@@ -65,8 +65,8 @@ def engine_at(folder: str, source: EngineSource, named_by: str) -> EngineInfo:
         problem = "holds no llama-server"
     raise EngineError(
         f"{path}, named by {named_by}, {problem}",
-        "Name the directory of a llama.cpp built with RPC, or build one with: "
-        "dllm-tui engine build.",
+        "Name the directory of a llama.cpp built with RPC, or get one with: "
+        "dllm-tui engine get.",
     )
 
 

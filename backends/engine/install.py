@@ -126,15 +126,21 @@ def install(built: Path, target: Path, manifest: Manifest) -> None:
         partial.mkdir(parents=True)
         for name in PROGRAMS:
             shutil.copy2(built / name, partial / name)
-            _sync(partial / name)
-        text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-        (partial / MANIFEST).write_bytes(text + b"\n")
-        _sync(partial / MANIFEST)
-        _sync(partial)
-        _replace_directory(partial, target)
-        _sync(target.parent)
+        finish(partial, target, manifest)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def finish(folder: Path, target: Path, manifest: Manifest) -> None:
+    """Add the manifest to a folder of programs, which becomes ``target``."""
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+    (folder / MANIFEST).write_bytes(text + b"\n")
+    for path in folder.iterdir():
+        if not path.is_symlink():
+            _sync(path)
+    _sync(folder)
+    _replace_directory(folder, target)
+    _sync(target.parent)
 
 
 def complete(built: Path, target: Path, names: Sequence[str]) -> None:

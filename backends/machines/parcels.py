@@ -47,6 +47,12 @@ class Sent(Value, frozen=True, kw_only=True):
     sha256: str
     trial: str = "-"
     """The option to try it with there; ``-`` for what is no program."""
+    link: str = ""
+    """The file beside it that it is a link to; empty for one that is sent."""
+
+    @property
+    def mark(self) -> str:
+        return f"={self.link}" if self.link else self.sha256
 
 
 class Parcel(Value, frozen=True, kw_only=True):
@@ -59,17 +65,18 @@ class Parcel(Value, frozen=True, kw_only=True):
     @property
     def digest(self) -> str:
         """Tells it from another parcel for the same folder."""
-        text = "\n".join(f"{file.sha256} {file.name}" for file in self.files)
+        text = "\n".join(f"{file.mark} {file.name}" for file in self.files)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def size_bytes(self) -> int:
-        return sum(file.path.stat().st_size for file in self.files)
+        return sum(file.path.stat().st_size for file in self.files if not file.link)
 
 
-async def engine_parcel(engine: EngineInfo, paths: Paths) -> Parcel:
+async def engine_parcel(
+    engine: EngineInfo, manifest: install.Manifest, paths: Paths
+) -> Parcel:
     """The engine's programs and the libraries beside them, with a manifest."""
-    manifest = await manifest_of(engine)
     return await asyncio.to_thread(_engine_parcel, engine, manifest, paths)
 
 
@@ -154,10 +161,15 @@ def _notes(paths: Paths, parcel: str, texts: dict[str, bytes]) -> list[Path]:
 
 
 def _hashed(files: Iterable[tuple[str, Path, str]]) -> tuple[Sent, ...]:
-    return tuple(
-        Sent(name=name, path=path, sha256=sha256(path), trial=trial)
-        for name, path, trial in files
-    )
+    made = {name: (path, trial) for name, path, trial in files}
+    sent = []
+    for name, (path, trial) in made.items():
+        link = str(path.readlink()) if path.is_symlink() else ""
+        # Versions of a library are links to one file, which is sent once.
+        link = link if link in made else ""
+        digest = "" if link else sha256(path)
+        sent.append(Sent(name=name, path=path, sha256=digest, trial=trial, link=link))
+    return tuple(sent)
 
 
 NEED_BYTES = 350_000_000

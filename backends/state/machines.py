@@ -140,6 +140,34 @@ class EngineInfo(Value, frozen=True, kw_only=True):
     devices: tuple[Device, ...] = ()
 
 
+class EngineStage(StrEnum):
+    """The stages of getting or building an engine."""
+
+    WAIT = "wait"
+    DOWNLOAD = "download"
+    TRY = "try"
+    FETCH = "fetch"
+    UNPACK = "unpack"
+    CONFIGURE = "configure"
+    COMPILE = "compile"
+    INSTALL = "install"
+    DONE = "done"
+
+
+class EngineProgress(Value, frozen=True, kw_only=True):
+    """The progress of getting or building an engine."""
+
+    stage: EngineStage
+    fraction: float | None = None
+    """0…1 of this stage; None where it cannot be known."""
+    text: str = ""
+    done_bytes: int = 0
+    """Of a download."""
+    size_bytes: int = 0
+    engine: EngineInfo | None = None
+    """Over the API, in the last one: what is there now."""
+
+
 class PeerFacts(Value, frozen=True, kw_only=True):
     """The facts that a probe found on a peer."""
 

@@ -224,6 +224,8 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     leftovers: tuple[Leftover, ...] = ()
     state: ClusterState = ClusterState.IDLE
     message: str = ""
+    no_engine: bool = False
+    """True if this machine has no llama.cpp that a launch could use."""
     peers: tuple[Peer, ...] = ()
     plan: Plan | None = None
     """The plan that is wanted to run; None if nothing is."""

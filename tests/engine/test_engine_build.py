@@ -24,9 +24,9 @@ import msgspec
 import pytest
 
 from backends.engine import build, build_errors, find, install, versions
-from backends.engine.build import BuildProgress
 from backends.errors import EngineError
 from backends.paths import Paths, user_paths
+from backends.state import EngineProgress
 from tests.engine.conftest import User, wait_for
 
 pytestmark = pytest.mark.engine
@@ -106,7 +106,7 @@ async def test_the_whole_way_and_then_at_once(
     paths: Paths, offer: Callable[..., None]
 ) -> None:
     offer()
-    seen: list[BuildProgress] = []
+    seen: list[EngineProgress] = []
     location = await build.build_engine(None, paths, progress=seen.append)
     stages = list(dict.fromkeys(p.stage.value for p in seen if p.stage != "wait"))
     assert stages == ["fetch", "unpack", "configure", "compile", "install", "done"]
@@ -118,7 +118,7 @@ async def test_the_whole_way_and_then_at_once(
     assert "-DGGML_RPC=ON" in manifest.flags
     left = sorted(p.name for p in (paths.cache_dir / "build").iterdir())
     assert left == [f"{Path(location.directory).name}.lock"]
-    again: list[BuildProgress] = []
+    again: list[EngineProgress] = []
     assert await build.build_engine(None, paths, progress=again.append) == location
     assert [p.stage for p in again] == ["done"]
 
@@ -132,7 +132,7 @@ async def test_an_engine_without_the_memory_tool_gets_it_beside_the_rest(
     os.unlink(location.fit_path)
     found = find.find_engine(None, paths)
     assert found.fit_path == ""
-    seen: list[BuildProgress] = []
+    seen: list[EngineProgress] = []
     assert await build.build_engine(None, paths, progress=seen.append) == location
     assert [p.text for p in seen if p.stage == "compile"][-1].endswith(
         "llama-fit-params"
@@ -146,7 +146,7 @@ async def test_two_builds_wait_for_each_other(
     paths: Paths, offer: Callable[..., None]
 ) -> None:
     offer()
-    seen: list[list[BuildProgress]] = [[], []]
+    seen: list[list[EngineProgress]] = [[], []]
     first, second = await asyncio.gather(
         *(build.build_engine(None, paths, progress=s.append) for s in seen)
     )
@@ -359,7 +359,7 @@ def test_interrupted_builds_leave_nothing_running_and_go_on(builder: User) -> No
 @pytest.mark.timeout(2400)
 async def test_the_users_engine_is_built_once() -> None:
     location = await build.build_engine(None, user_paths())
-    again: list[BuildProgress] = []
+    again: list[EngineProgress] = []
     found = await build.build_engine(None, user_paths(), progress=again.append)
     assert found == location
     assert [p.stage for p in again] == ["done"]

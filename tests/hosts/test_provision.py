@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import platform
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,16 +13,22 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from backends.engine.find import find_engine
+from backends.engine.accelerators import Sight
+from backends.engine.find import engine_at, find_engine
+from backends.engine.get import release_manifest
+from backends.engine.install import BINARIES, MANIFEST
+from backends.engine.releases import archives_for, find_release
 from backends.errors import EngineError, PeerUnreachable
+from backends.machines import parcels
 from backends.machines.local import local_host_for_now
 from backends.machines.provisioning import InstallMethod, Provisioned, clean, provision
 from backends.machines.shell import PeerBusy, PeerFull
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import Connection
 from backends.paths import Paths, relay_binary, user_paths
-from backends.state import EngineInfo, ProvisionMode
+from backends.state import EngineInfo, EngineSource, ProvisionMode
 from tests.kit.local_peer import ssh_peer
+from tests.kit.releases import LINKS, read
 from tests.kit.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -136,6 +143,34 @@ async def test_from_an_empty_home_to_programs_that_run(
     )
     # The lock is taken and left: all else is asked of the agent.
     assert peer.sshd_log.count("Starting session: command") == started + 2
+
+
+async def test_a_release_goes_there_with_the_links_of_its_libraries(
+    peer: Machine, install: Installer
+) -> None:
+    release = find_release(None)
+    (archive,) = archives_for(release, "Linux", platform.machine(), Sight(), "none")
+    folder = install.paths.engines_dir / archive.key
+    folder.mkdir(parents=True)
+    programs = {name: read(f"{install.engine.directory}/{name}") for name in BINARIES}
+    for name, content in {**programs, "libggml.so.0.9.4": b"\x7fELF"}.items():
+        (folder / name).write_bytes(content)
+        (folder / name).chmod(0o755)
+    for name, target in LINKS.items():
+        (folder / name).symlink_to(target)
+    manifest = release_manifest(release, archive, install.engine.rpc_protocol)
+    (folder / MANIFEST).write_bytes(parcels.manifest_text(manifest))
+    install.engine = engine_at(str(folder), EngineSource.CACHE, "the test")
+    done = await install()
+    assert done.engine_method is InstallMethod.COPIED
+    assert done.engine.directory.endswith(f"/engines/{archive.key}")
+    told = peer.run([done.engine.server_path, "--version"])
+    assert "version:" in told.stdout + told.stderr
+    listed = peer.run(["readlink", f"{done.engine.directory}/libggml.so"]).stdout
+    assert listed.strip() == "libggml.so.0"
+    again = await install()
+    assert again.engine_method is InstallMethod.PRESENT
+    assert again.engine.rpc_protocol == install.engine.rpc_protocol
 
 
 async def test_clean_refuses_while_a_worker_runs(

@@ -43,10 +43,10 @@ def test_a_device_takes_what_lies_between(
 
 def test_the_types_of_a_layer_begin_with_the_largest() -> None:
     assert quants_text(Layer(index=0, bytes=4, quants={"F32": 1, "Q4_K": 3})) == (
-        "Q4_K 75%, F32 25%"
+        "Q4_K 75 %, F32 25 %"
     )
     three = {"F32": 1, "Q4_K": 6, "Q6_K": 3}
-    assert quants_text(Layer(index=0, bytes=9, quants=three)).endswith("Q6_K 30%, …")
+    assert quants_text(Layer(index=0, bytes=9, quants=three)).endswith("Q6_K 30 %, …")
     assert quants_text(Layer(index=0, bytes=9, quants={"Q8_0": 9})) == "Q8_0"
 
 
@@ -131,7 +131,7 @@ async def test_selected_layers_are_summed_by_part_and_type(started: Started) -> 
     ):
         text = screen_text(app)
         assert "attention" in text
-        assert "Q4_K 83%, Q6_K 17%" in text
+        assert "Q4_K 83 %, Q6_K 17 %" in text
         await pilot.press("v", "down")
         await until(pilot, lambda: "layers 0–1" in screen_text(app))
         text = screen_text(app)

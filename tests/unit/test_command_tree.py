@@ -49,7 +49,6 @@ def test_every_command_has_help_with_an_example_of_its_own(command: str) -> None
         ("lab clear", "links reset"),
         ("lab show", "links list"),
         ("engine status", "engine show"),
-        ("engine get", "engine build"),
     ],
 )
 def test_former_names_still_work_and_are_offered_no_more(former: str, now: str) -> None:

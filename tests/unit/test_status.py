@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from backends.client.client import ControllerClient
-from backends.engine.build import BuildProgress, BuildStage
 from backends.errors import ControllerError
 from backends.split.layout import make_split, ranges
 from backends.state import (
@@ -19,6 +18,8 @@ from backends.state import (
     Command,
     DeviceMemory,
     DraftNow,
+    EngineProgress,
+    EngineStage,
     Failure,
     Fallback,
     Generation,
@@ -37,7 +38,7 @@ from backends.state import (
 from backends.state.snapshots import KeyCounts, RequestCounts
 from tests.unit.state.scene import busy_scene
 from tui.cli import engine, progress
-from tui.cli.engine import BuildPrinter
+from tui.cli.engine import EnginePrinter
 from tui.cli.progress import ProgressLine, StepPrinter, progress_text, remaining_s
 from tui.cli.status import measured_text, prompts_text, status_lines
 from tui.cli.up import launched, preview_json, preview_lines
@@ -355,12 +356,12 @@ def test_elsewhere_each_thing_is_a_line(capsys: pytest.CaptureFixture[str]) -> N
 
 
 STORY = (
-    (0, BuildStage.WAIT, None, "Another build is under way"),
-    (5, BuildStage.FETCH, 1.0, ""),
-    (9, BuildStage.CONFIGURE, None, ""),
-    (20, BuildStage.COMPILE, 0.05, ""),
-    (60, BuildStage.COMPILE, 0.25, ""),
-    (61, BuildStage.COMPILE, 0.29, ""),
+    (0, EngineStage.WAIT, None, "Another build is under way"),
+    (5, EngineStage.FETCH, 1.0, ""),
+    (9, EngineStage.CONFIGURE, None, ""),
+    (20, EngineStage.COMPILE, 0.05, ""),
+    (60, EngineStage.COMPILE, 0.25, ""),
+    (61, EngineStage.COMPILE, 0.29, ""),
 )
 
 
@@ -373,13 +374,13 @@ def test_each_stage_has_a_clock_and_compiling_few_lines(
         monkeypatch.setattr(module, "on_terminal", lambda: terminal)
     monkeypatch.setattr(progress, "redraw", drawn.append)
     monkeypatch.setenv("COLUMNS", "100")
-    printer = BuildPrinter()
+    printer = EnginePrinter()
     printer.line = ProgressLine(lambda: now[0])
     for at, stage, fraction, text in STORY:
         now[0] = at
-        printer.show(BuildProgress(stage=stage, fraction=fraction, text=text))
+        printer.show(EngineProgress(stage=stage, fraction=fraction, text=text))
     said = capsys.readouterr().err.splitlines()
-    assert printer.built
+    assert printer.did == "built"
     if terminal:
         assert said == ["Another build is under way"]
         assert "25 %  40.0 s, ~2 m 00 s left" in drawn[-2]

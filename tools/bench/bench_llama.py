@@ -38,6 +38,8 @@ from tools.bench.link_ways import large_model
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from backends.state import EngineProgress
+
 PROGRAM = "llama-bench"
 WORKERS = 2
 
@@ -58,7 +60,7 @@ TASKS = {
 }
 
 
-def tell(progress: build.BuildProgress) -> None:
+def tell(progress: EngineProgress) -> None:
     if progress.fraction is None:
         print(f"{progress.stage.value}: {progress.text}", file=sys.stderr)
 
@@ -71,7 +73,9 @@ async def built_bench(version: str | None, jobs: int) -> Path:
     job = build._Job(find_source(version), choice, paths, jobs, tell)
     program = job.folder / "programs" / PROGRAM
     if not program.is_file():
-        async with build._lock(job) as lock:
+        async with build.locked(
+            job.folder.with_name(f"{job.key}.lock"), job.tell
+        ) as lock:
             await build._make(job, (PROGRAM,), lock)
     return program
 

@@ -56,7 +56,7 @@ app.back         | escape        | app.back                 | back           |  
 
 cluster.launch        | l         | app.launch           | launch        | + | Run the split as it is shown
 cluster.stop          | s         | app.stop             | stop          | + | Stop the running cluster (asks)
-cluster.balance       | b         | app.balance          | balance       | + | Balance layers by device memory
+cluster.balance       | b         | app.balance          | balance       | + | Balance layers by device memory; while this machine has no llama.cpp, get it
 cluster.settings      | p         | app.launch_settings  | settings      | + | Set context, KV cache, slots, threads and further arguments of a launch
 cluster.model         | m         | app.pick_model       | model         | + | Pick another model
 cluster.next_pane     | tab       | screen.next_pane     | next pane     |   | Next pane
@@ -188,6 +188,7 @@ models.path        | p          | open_path         | path…       | +  | Use a
 models.down        | j          | move(1)           | down        |    | Next model
 models.up          | k          | move(-1)          | up          |    | Previous model
 models.get         | g          | get               | get…        | +  | Get a model from a repository, a URL or a package
+models.engine      | b          | app.get_engine    | engine      |    | Get llama.cpp for this machine: its own release, or a build; again cancels
 models.cancel      | x          | cancel_get        | cancel      |    | Cancel the download
 models.remove      | delete     | remove            | delete…     |    | Delete the model's files (asks)
 models.first       | home       | move(-100000)     | first       |    | First model

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ChatListing,
         ChatState,
         ClusterSnapshot,
+        EngineProgress,
         Event,
         Lab,
         LogChunk,
@@ -182,6 +183,10 @@ class ClusterService(Protocol):
 
     async def remove_model(self, path: str, *, machine: str) -> Removal:
         """Delete a model; what was deleted."""
+        ...
+
+    def get_engine(self) -> AsyncGenerator[EngineProgress, None]:
+        """Get llama.cpp for this machine; the last value has it. Closing ends it."""
         ...
 
     async def names_after(self, path: str) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from tui.app.console import ClusterConsole
 from tui.app.frame import ConsoleScreen, ShowsEdit, ShowsPeers
 from tui.app.messages import EditChanged, LogWanted, PeerAdded
 from tui.flows.chats import ChatFlows
+from tui.flows.engine import EngineFlow
 from tui.flows.finding import Finding
 from tui.flows.peers import PeerFlows
 from tui.flows.plans import PlanFlows
@@ -146,6 +147,7 @@ class DllmApp(ClusterConsole):
         self._home = ClusterScreen(
             self.editor, self._peer_flows, zoomed=memory.zoomed, clock=clock
         )
+        self._engine = EngineFlow(self, cluster, self._home.live.show_work)
         self._chat_flows = ChatFlows(self, cluster, self.editor, self._home.chat)
         self.add_mode("cluster", lambda: self._home)
         for mode in ("layers", "traffic", "lab", "logs", "models"):
@@ -355,7 +357,16 @@ class DllmApp(ClusterConsole):
             self.tell("No llama-server runs: there is no command to copy", "warning")
 
     def action_balance(self) -> None:
-        self._flows.balance()
+        if self.editor.snapshot is not None and self.editor.snapshot.no_engine:
+            self.get_engine()
+        else:
+            self._flows.balance()
+
+    def get_engine(self) -> None:
+        self.attempt(self._engine.get(), group="engine", exclusive=False)
+
+    def action_get_engine(self) -> None:
+        self.get_engine()
 
     def action_launch_settings(self) -> None:
         self.open(self._flows.set_launch(), group="launch settings")

@@ -401,6 +401,10 @@ class ClusterConsole(ConsoleApp):
     def use_model(self, path: str) -> None:
         raise NotImplementedError
 
+    def get_engine(self) -> None:
+        """Get llama.cpp for this machine, or ask whether to cancel that."""
+        raise NotImplementedError
+
     def set_lab(self, worker: str | None, lab: Lab | None) -> None:
         """Simulate a network on a link (None: on all), or none."""
         raise NotImplementedError

@@ -10,6 +10,7 @@ import msgspec
 
 from backends.errors import DllmError
 from backends.models.download import THERE
+from backends.paths import user_paths
 from backends.state import Ask, ChatMessage, ChatRequest, Sampling
 from backends.units import format_seconds
 from tui.cli.chats import answer_text, asked
@@ -25,6 +26,7 @@ from tui.cli.command import (
     run,
     tidily,
 )
+from tui.cli.engine import require_engine
 from tui.cli.model_argument import require_model
 from tui.cli.models import got
 from tui.cli.output import emit_json, say, show, shower, unseen
@@ -80,8 +82,9 @@ def demo(
 ) -> None:
     """Try it: a real two-worker cluster on this machine.
 
-    The model is SmolLM2-135M-Instruct, a download of 94 MB the first time; without
-    network it is the bundled one. Opens the console; with --headless (or --json) it
+    Where no llama.cpp is here it is got, or built. The model is SmolLM2-135M-Instruct,
+    a download of 94 MB the first time; without network it is the bundled one. Opens the
+    console; with --headless (or --json) it
     asks one prompt and stops what it started.
     """
     from backends.client.client import ControllerClient
@@ -95,6 +98,7 @@ def demo(
         refuse_without("--headless", "--prompt", "--max-tokens")
     client = ControllerClient(cluster=cluster)
     if asks:
+        run(require_engine(user_paths()))
         path = run(_model_path(model, bundled=bundled))
         ask = Ask(model=path, workers=WORKERS, **shares(split))
         request = ChatRequest(
@@ -173,6 +177,7 @@ async def _launch_if_idle(
     if (await client.snapshot()).state in BUSY:
         say("A cluster is already running: opening the console on it.")
         return None
+    await require_engine(user_paths())
     path = await _model_path(model, bundled=bundled)
     plan = await _plan(client, Ask(model=path, workers=WORKERS, **shares(split)))
     async with launched(client, plan, keep=True) as (serving, _):
@@ -185,7 +190,6 @@ async def _model_path(model: str | None, *, bundled: bool) -> str:
     from backends.config import load_config
     from backends.demo import MODEL_PATH
     from backends.models.download import DEMO_SOURCE, models_folder
-    from backends.paths import user_paths
 
     if model or bundled:
         return await require_model(model or str(MODEL_PATH))

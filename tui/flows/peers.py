@@ -118,6 +118,10 @@ class PeerFlows(Flow):
 
     async def provision(self, peer: Peer) -> None:
         """Install engine and helper; says when it is done."""
+        snapshot = self._editor.snapshot
+        if peer.transport == Transport.LOCAL and snapshot and snapshot.no_engine:
+            self._app.get_engine()
+            return
         if self._can_be_worked_at(peer, "This machine has its engine already"):
             what = f"{peer.name} has our engine now"
             await self._long(peer, self._cluster.provision_peer(peer.name), what)

@@ -2,11 +2,13 @@
 # that is too old, or not whole, shows here after seconds, in a build after minutes.
 #
 #   $1 the C++ compiler, or nothing for the usual one   $2 seconds for one compilation
-#   $3 what to prove: cuda hip metal vulkan none; nothing for what the GPUs here call for
+#   $3 what to prove: cuda hip metal vulkan none; nothing for what the GPUs here call for;
+#      seen for the GPUs alone
 #   $4 those that need no proof: an engine for them was built here
 #
 # Prints "gpu<TAB>nvidia|rocm|render|metal" for each kind, "proved<TAB>cuda<TAB>/…/nvcc",
-# "failed<TAB>vulkan<TAB>why", and "idle<TAB>cuda" for a toolkit without its GPU.
+# "failed<TAB>vulkan<TAB>why", "idle<TAB>cuda" for a toolkit without its GPU, and
+# "driver<TAB>580" for NVIDIA's.
 
 cxx=$1 limit=$2 wanted=$3 built=$4
 
@@ -21,6 +23,9 @@ gpus() {
   [ "$asked" != none ] || return
   if has nvidia-smi && bounded 10 nvidia-smi -L 2>/dev/null | grep -q '^GPU '; then
     gpu nvidia cuda
+    driver=$(bounded 10 nvidia-smi --query-gpu=driver_version --format=csv,noheader \
+      2>/dev/null | sed -n '1s/\..*//p')
+    case "$driver" in '' | *[!0-9]*) ;; *) printf 'driver\t%s\n' "$driver" ;; esac
   elif [ -n "$(nvcc_path)" ]; then
     printf 'idle\tcuda\n'
   fi
@@ -69,6 +74,8 @@ reason() {
 }
 
 prove_none() { :; }
+
+prove_seen() { :; }
 
 prove_cuda() {
   nvcc=$(nvcc_path)

@@ -1,8 +1,8 @@
 # Check uploaded or built programs, run them, and put them in place in one step.
 #
 #   $1 the folder they are in   $2 the folder to become
-#   then for each file: its SHA-256 ("-" where it was built here), its name, and the
-#   option to try it with ("-" for none)
+#   then for each file: its SHA-256 ("-" where it was built here, "=NAME" for a link to
+#   another of them), its name, and the option to try it with ("-" for none)
 #
 # Ends with 65 when a file differs from what was sent, 66 when one does not run.
 
@@ -28,6 +28,12 @@ while [ "$commands" -gt 0 ]; do
   sum=$1 name=$2 option=$3
   shift 3
   commands=$((commands - 3))
+  case "$sum" in
+    =*)
+      ln -sf "${sum#=}" "$from/$name" || fail 74 "Cannot link $name"
+      continue
+      ;;
+  esac
   if [ "$sum" != - ] && [ "$(hash <"$from/$name")" != "$sum" ]; then
     rm -f "$from/$name"
     fail 65 "$name did not arrive whole"

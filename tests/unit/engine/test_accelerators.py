@@ -124,6 +124,16 @@ async def test_a_compiler_without_its_gpu_is_not_enough(machine: Machine) -> Non
     assert any("ARCHITECTURES" in flag for flag in named.cmake_flags)
 
 
+async def test_to_see_a_gpu_no_toolkit_is_needed(machine: Machine) -> None:
+    machine.program("nvidia-smi", f"case $1 in -L) {GPU};; *) echo 580.65.06;; esac")
+    sight = await accelerators.look(Here(machine.env), accelerators.SEEN)
+    assert (sight.gpus, sight.driver) == (frozenset({"nvidia"}), 580)
+    assert not sight.failed
+    machine.program("nvidia-smi", f"case $1 in -L) {GPU};; *) echo '[N/A]';; esac")
+    sight = await accelerators.look(Here(machine.env), accelerators.SEEN)
+    assert (sight.gpus, sight.driver) == (frozenset({"nvidia"}), 0)
+
+
 async def test_old_vulkan_headers_are_found_out_before_the_build(
     machine: Machine,
 ) -> None:

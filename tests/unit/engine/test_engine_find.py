@@ -126,7 +126,7 @@ def test_a_named_folder_that_does_not_exist(paths: Paths, tmp_path: Path) -> Non
 def test_nothing_anywhere_names_the_way_out(paths: Paths) -> None:
     with pytest.raises(EngineError) as caught:
         find.find_engine(None, paths)
-    assert "dllm-tui engine build" in str(caught.value)
+    assert "dllm-tui engine get" in str(caught.value)
 
 
 def test_what_cannot_be_executed_is_no_engine(paths: Paths, tmp_path: Path) -> None:

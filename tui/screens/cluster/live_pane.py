@@ -6,6 +6,7 @@ import signal
 from shlex import join
 from typing import ClassVar
 
+from rich.style import Style
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.geometry import Region
@@ -230,23 +231,42 @@ class IdleNote(StripWidget):
 
     message: Drawn[str] = Drawn("", layout=True)
     """The controller's message; may be empty."""
+    work: Drawn[str] = Drawn("", layout=True)
+    """The progress of getting an engine; empty while none is got."""
+    no_engine: Drawn[bool] = Drawn(False, layout=True)
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        return len(self._said(w)) + 2
+        return len(self._said(w)) + len(self._keys)
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        palette = self.palette
-        tone = palette.warn if self.message else palette.text
-        rows = [[(text, tone)] for text in self._said(width)]
-        for action, does in (
-            ("cluster.model", " picks a model"),
-            ("cluster.launch", " launches the split as it is shown"),
-        ):
-            rows.append([(key_of(self.app, action), palette.key), (does, palette.dim)])
-        return [line(row, width) for row in rows]
+        key, dim = self.palette.key, self.palette.dim
+        return [
+            *(line([(text, self._tone)], width) for text in self._said(width)),
+            *(
+                line([(key_of(self.app, action), key), (f" {does}", dim)], width)
+                for action, does in self._keys
+            ),
+        ]
+
+    @property
+    def _keys(self) -> list[tuple[str, str]]:
+        keys = [
+            ("cluster.model", "picks a model"),
+            ("cluster.launch", "launches the split as it is shown"),
+        ]
+        if self.work:
+            return [("cluster.balance", "cancels it; the next run resumes")]
+        if self.no_engine:
+            return [("cluster.balance", "gets llama.cpp, or builds it"), *keys]
+        return keys
+
+    @property
+    def _tone(self) -> Style:
+        warns = self.message and not self.work
+        return self.palette.warn if warns else self.palette.text
 
     def _said(self, width: int) -> list[str]:
-        return wrapped(self.message or "Nothing runs.", width, 4)
+        return wrapped(self.work or self.message or "Nothing runs.", width, 4)
 
 
 class LivePane(VerticalScroll, can_focus=True):
@@ -329,6 +349,10 @@ peer whose own does not fit.
         yield self._graphs
         yield self._line
 
+    def show_work(self, text: str) -> None:
+        """Show how far an engine is that is got; empty once it is not any more."""
+        self._idle.work = text
+
     def show(self, facts: LiveFacts) -> None:
         self.facts = facts
         snapshot, view = facts.snapshot, facts.view
@@ -340,6 +364,7 @@ peer whose own does not fit.
             self.add_class(f"-{view}")
         retitle(self, _titled(snapshot, view))
         self._idle.message = snapshot.message
+        self._idle.no_engine = snapshot.no_engine
         self._steps.steps, self._steps.at = snapshot.steps, snapshot.at
         self._failure.failure = snapshot.failure
         self._failure.to_mend = peer_to_mend(snapshot) if view == "failed" else ""

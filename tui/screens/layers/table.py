@@ -11,7 +11,7 @@ from textual import on
 from textual.message import Message
 
 from backends.split.buffers import kv_bytes
-from backends.units import format_bytes
+from backends.units import format_bytes, format_percent
 from tui.model.names import device_label, letter
 from tui.widgets.palette import palette_from
 from tui.widgets.safe_text import safe_line
@@ -60,11 +60,11 @@ def layer_rows(edit: Edit) -> list[LayerRow]:
 
 
 def quants_text(layer: Layer) -> str:
-    """``Q4_K 92 %, Q6_K``: the types of a layer, the one with most bytes first."""
+    """``Q4_K 92 %, Q6_K 8 %``: the types of a layer, the one with most bytes first."""
     total = max(sum(layer.quants.values()), 1)
     by_size = sorted(layer.quants.items(), key=lambda pair: -pair[1])
     shown = [
-        f"{name} {n_bytes / total:.0%}" if n_bytes < total else name
+        f"{name} {format_percent(n_bytes / total)}" if n_bytes < total else name
         for name, n_bytes in by_size[:QUANTS_SHOWN]
     ]
     return ", ".join((*shown, *(["…"] if len(by_size) > QUANTS_SHOWN else [])))

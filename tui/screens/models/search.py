@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 
 from backends.errors import DllmError
-from backends.units import format_bytes, format_mb_s, format_percent, format_seconds
+from backends.units import format_transfer
 from tui.actions.keymap import bindings
 from tui.widgets.inputs import FilterBar
 from tui.widgets.worker_reports import report_worker
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 POLL_S = 0.4
-RATE_AFTER_S = 0.5
 NAMES_SHOWN = 12
 
 
@@ -83,14 +82,8 @@ def download_text(now: Download, since: Download, elapsed_s: float) -> str:
     """``43 % of 94 MiB · 12.1 MB/s · 5.2 s left``; the work before it has a size."""
     if not now.size_bytes:
         return f"{now.file}…"
-    share = format_percent(now.done_bytes / now.size_bytes)
-    parts = [f"{share} of {format_bytes(now.size_bytes)}"]
-    came = now.done_bytes - since.done_bytes
-    if came > 0 and elapsed_s >= RATE_AFTER_S:
-        rate = came / elapsed_s
-        left_s = (now.size_bytes - now.done_bytes) / rate
-        parts += [format_mb_s(rate / 1e6), f"{format_seconds(left_s)} left"]
-    return " · ".join(parts)
+    came_bytes = now.done_bytes - since.done_bytes
+    return format_transfer(now.done_bytes, now.size_bytes, came_bytes, elapsed_s)
 
 
 class PathBar(FilterBar):

@@ -1,0 +1,179 @@
+"""Getting a file in a process of its own: it can be ended at any moment.
+
+The process prints its progress as lines of JSON, and ends when its parent does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backends.errors import DllmError, HostError, UsageError
+from backends.printable import printable
+from backends.state import Failure, Value
+from backends.state.models import Download
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from pathlib import Path
+
+GRACE_S = 5.0
+LINE_BYTES_MAX = 1 << 20
+PROGRESS_EVERY_S = 0.2
+RESUME = "The same command resumes."
+
+
+class DownloadFailure(Value, frozen=True, kw_only=True):
+    """Why the process did not get the file."""
+
+    failure: Failure
+    usage: bool = False
+
+
+async def downloaded(
+    module: str, args: Sequence[str], what: str, env: Mapping[str, str] | None = None
+) -> AsyncGenerator[Download, None]:
+    """Run a module that downloads; the last value has a path. Closing this ends it.
+
+    Raises:
+        UsageError: the module refuses what it was asked for.
+        DllmError: it cannot get it; the sentence says why and what to do.
+    """
+    # -P: a folder named backends in the working directory must not be imported.
+    argv = [sys.executable, "-P", "-m", module, *args]
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        env=dict(os.environ if env is None else env),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        limit=LINE_BYTES_MAX,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said = asyncio.create_task(process.stderr.read())
+    whole = False
+    try:
+        async for line in process.stdout:
+            if line.startswith(b'{"failure"'):
+                ended = msgspec.json.decode(line, type=DownloadFailure)
+                error = UsageError if ended.usage else DllmError
+                raise error(ended.failure.what, ended.failure.hint)
+            one = msgspec.json.decode(line, type=Download)
+            whole = bool(one.path)
+            yield one
+        if not whole:
+            last = (await said).decode(errors="replace").strip().rpartition("\n")[2]
+            raise DllmError(
+                f"Getting {what} ended early{f' ({last})' if last else ''}", RESUME
+            )
+    finally:
+        await _end(process, whole=whole)
+        said.cancel()
+
+
+async def _end(process: asyncio.subprocess.Process, *, whole: bool) -> None:
+    """End the process and what it started, such as pip."""
+    if process.returncode is None or not whole:
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, sign)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GRACE_S):
+                    await process.wait()
+                    return
+
+
+# --- inside of it --------------------------------------------------------------------
+
+
+class DownloadProgress:
+    """Prints how far it is, a few times a second."""
+
+    def __init__(self) -> None:
+        self.file = ""
+        self.before_bytes = 0
+        """Of files that are whole."""
+        self.done_bytes = 0
+        self.size_bytes = 0
+        self._printed_at = 0.0
+
+    def begin(self, file: str, size_bytes: int = 0) -> None:
+        self.file = file
+        self.size_bytes = size_bytes or self.size_bytes
+        self._print()
+
+    def at(self, done_bytes: int) -> None:
+        self.done_bytes = self.before_bytes + done_bytes
+        if time.monotonic() - self._printed_at >= PROGRESS_EVERY_S:
+            self._print()
+
+    def whole(self, path: Path, verified_by: str) -> None:
+        self.file = path.name
+        self.size_bytes = self.size_bytes or path.stat().st_size
+        self.done_bytes = self.size_bytes
+        self._print(path=str(path), verified_by=verified_by)
+
+    def _print(self, **more: str) -> None:
+        self._printed_at = time.monotonic()
+        told = Download(
+            file=printable(self.file),
+            done_bytes=self.done_bytes,
+            size_bytes=self.size_bytes,
+            **more,
+        )
+        _line(told)
+
+
+def _line(value: Value) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def run_download(
+    work: Callable[[DownloadProgress], None], what: str, folder: str
+) -> int:
+    """Do the work of this process; print its progress, and why it failed."""
+    # What is cleaned up at the end is cleaned up at SIGTERM, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        work(DownloadProgress())
+    except DllmError as error:
+        _line(
+            DownloadFailure(
+                failure=error.failure(), usage=isinstance(error, UsageError)
+            )
+        )
+        return 1
+    except OSError as error:
+        _line(DownloadFailure(failure=_disk(error, folder).failure()))
+        return 1
+    except Exception as error:
+        why = printable(f"{type(error).__name__}: {error}")
+        strange = DllmError(f"The answer of {what} is not understood ({why})")
+        _line(DownloadFailure(failure=strange.failure()))
+        return 1
+    return 0
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os.killpg(0, signal.SIGTERM)
+
+
+def _disk(error: OSError, place: object) -> DllmError:
+    where = printable(str(error.filename or place))
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return HostError(f"The disk of {where} is full", f"Make room. {RESUME}")
+    return HostError(f"Cannot write to {where} ({error.strerror})", "Check its folder.")

@@ -1,0 +1,107 @@
+"""Getting llama.cpp for this machine, where it has none."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from backends.errors import DllmError
+from backends.state import EngineStage
+from backends.units import format_percent, format_transfer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from backends.state import EngineInfo, EngineProgress
+    from tui.api.services import ClusterService
+    from tui.app.console import ClusterConsole
+
+WORDS = {
+    EngineStage.DOWNLOAD: "Downloading llama.cpp",
+    EngineStage.TRY: "Trying llama.cpp",
+    EngineStage.FETCH: "Fetching the source of llama.cpp",
+    EngineStage.UNPACK: "Unpacking llama.cpp",
+    EngineStage.CONFIGURE: "Configuring llama.cpp",
+    EngineStage.COMPILE: "Compiling llama.cpp",
+    EngineStage.INSTALL: "Installing llama.cpp",
+}
+
+
+class EngineFlow:
+    """Gets an engine once at a time; ``show`` is told how far it is."""
+
+    def __init__(
+        self,
+        app: ClusterConsole,
+        cluster: ClusterService,
+        show: Callable[[str], None],
+    ) -> None:
+        self._app = app
+        self._cluster = cluster
+        self._show = show
+        self._getting: asyncio.Task[EngineInfo] | None = None
+
+    async def get(self) -> None:
+        """Get an engine, and say which; while one is got, ask whether to cancel."""
+        if self._getting is not None:
+            await self._ask_to_cancel(self._getting)
+            return
+        self._getting = task = asyncio.create_task(self._get())
+        try:
+            self._show("Getting llama.cpp…")
+            await self._app.go_to("cluster", "live")
+            engine = await task
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            self._app.tell("Cancelled; getting llama.cpp again resumes")
+        else:
+            what = f"{engine.version}, RPC {engine.rpc_protocol}"
+            self._app.tell(f"llama.cpp is here: {what}")
+        finally:
+            task.cancel()
+            self._getting = None
+            self._show("")
+
+    async def _ask_to_cancel(self, task: asyncio.Task[EngineInfo]) -> None:
+        from tui.dialogs.ask import confirm
+
+        text = "llama.cpp is being got. What has arrived is kept: the next run resumes."
+        dialog = confirm("Cancel?", text, "Cancel it", "y")
+        if await self._app.push_screen_wait(dialog) == "yes":
+            task.cancel()
+
+    async def _get(self) -> EngineInfo:
+        reached = Reached()
+        async with aclosing(self._cluster.get_engine()) as progress:
+            async for now in progress:
+                if (engine := now.engine) is not None:
+                    return engine
+                if now.stage is EngineStage.WAIT:
+                    self._app.tell(now.text)
+                else:
+                    self._show(reached.text(now))
+        raise DllmError("Getting llama.cpp ended early", "Get it again.")
+
+
+class Reached:
+    """Puts progress in words; a download has a rate."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._first: tuple[float, int] | None = None
+
+    def text(self, now: EngineProgress) -> str:
+        words = WORDS.get(now.stage, "")
+        if now.size_bytes:
+            done_bytes, at = now.done_bytes, self._clock()
+            since, before_bytes = self._first = self._first or (at, done_bytes)
+            came_bytes = done_bytes - before_bytes
+            size_bytes = now.size_bytes
+            how = format_transfer(done_bytes, size_bytes, came_bytes, at - since)
+            return f"{words}: {how}"
+        if now.fraction is None:
+            return f"{words}…"
+        return f"{words}: {format_percent(now.fraction)}"
