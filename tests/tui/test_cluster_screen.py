@@ -174,14 +174,14 @@ async def test_clashing_keys_are_said(started: Started) -> None:
 
 
 def test_keys_that_clash_with_those_of_a_pane_or_of_all_screens_are_said() -> None:
-    assert keymap.keymap_problems({"app.theme": "b"}) == [
-        "The configuration gives b to app.theme: "
-        "where cluster.balance is offered it stays that"
+    assert keymap.keymap_problems({"app.theme": "m"}) == [
+        "The configuration gives m to app.theme: "
+        "where cluster.model is offered it stays that"
     ]
     assert keymap.keymap_problems({"split.undo": "t"}) == [
         "The configuration gives t to split.undo: app.theme lost it there"
     ]
-    moved = {"app.theme": "b", "cluster.balance": "B"}
+    moved = {"app.theme": "m", "cluster.model": "M"}
     assert keymap.keymap_problems(moved) == []
     assert keymap.keymap_problems({"split.undo": "r", "peers.add": "u"}) == [
         "The configuration gives u to peers.add: peers.undo lost it"
