@@ -168,7 +168,10 @@ async def test_a_download_goes_on_where_it_was_cut(
     await peer.gets(whole(content))
     assert read(there) == content
     last = len(content) - 1
-    assert peer.hub.ranges == [f"bytes=0-{last}", f"bytes={cut}-{last}"]
+    first, second = peer.hub.ranges
+    assert first == f"bytes=0-{last}"
+    # A reset connection may take the last bytes with it.
+    assert 0 < int(second.removeprefix("bytes=").partition("-")[0]) <= cut
 
 
 async def test_a_cancelled_download_goes_on(
