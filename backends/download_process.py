@@ -12,8 +12,8 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -25,6 +25,8 @@ from backends.state.models import Download
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
     from pathlib import Path
+
+T = TypeVar("T")
 
 GRACE_S = 5.0
 LINE_BYTES_MAX = 1 << 20
@@ -48,6 +50,28 @@ async def downloaded(
         UsageError: the module refuses what it was asked for.
         DllmError: it cannot get it; the sentence says why and what to do.
     """
+    whole = False
+    async with aclosing(lines_of(module, args, what, Download, env)) as told:
+        async for one in told:
+            whole = bool(one.path)
+            yield one
+    if not whole:
+        raise DllmError(f"Getting {what} ended early", RESUME)
+
+
+async def lines_of(
+    module: str,
+    args: Sequence[str],
+    what: str,
+    kind: type[T],
+    env: Mapping[str, str] | None = None,
+) -> AsyncGenerator[T, None]:
+    """The lines of a module that asks the network. Closing this ends it.
+
+    Raises:
+        UsageError: the module refuses what it was asked for.
+        DllmError: it failed; the sentence says why and what to do.
+    """
     # -P: a folder named backends in the working directory must not be imported.
     argv = [sys.executable, "-P", "-m", module, *args]
     process = await asyncio.create_subprocess_exec(
@@ -62,29 +86,26 @@ async def downloaded(
     assert process.stdout is not None
     assert process.stderr is not None
     said = asyncio.create_task(process.stderr.read())
-    whole = False
     try:
         async for line in process.stdout:
             if line.startswith(b'{"failure"'):
                 ended = msgspec.json.decode(line, type=DownloadFailure)
                 error = UsageError if ended.usage else DllmError
                 raise error(ended.failure.what, ended.failure.hint)
-            one = msgspec.json.decode(line, type=Download)
-            whole = bool(one.path)
-            yield one
-        if not whole:
+            yield msgspec.json.decode(line, type=kind)
+        if await process.wait():
             last = (await said).decode(errors="replace").strip().rpartition("\n")[2]
             raise DllmError(
                 f"Getting {what} ended early{f' ({last})' if last else ''}", RESUME
             )
     finally:
-        await _end(process, whole=whole)
+        await _end(process)
         said.cancel()
 
 
-async def _end(process: asyncio.subprocess.Process, *, whole: bool) -> None:
+async def _end(process: asyncio.subprocess.Process) -> None:
     """End the process and what it started, such as pip."""
-    if process.returncode is None or not whole:
+    if process.returncode != 0:
         for sign in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, sign)
@@ -132,10 +153,10 @@ class DownloadProgress:
             size_bytes=self.size_bytes,
             **more,
         )
-        _line(told)
+        print_line(told)
 
 
-def _line(value: Value) -> None:
+def print_line(value: Value) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
     sys.stdout.buffer.flush()
 
@@ -144,31 +165,38 @@ def run_download(
     work: Callable[[DownloadProgress], None], what: str, folder: str
 ) -> int:
     """Do the work of this process; print its progress, and why it failed."""
+    return run(lambda: work(DownloadProgress()), what, folder)
+
+
+def run(work: Callable[[], None], what: str, folder: str) -> int:
+    """Do the work of a process that its parent ends; print why it failed."""
     # What is cleaned up at the end is cleaned up at SIGTERM, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        work(DownloadProgress())
+        work()
     except DllmError as error:
-        _line(
+        print_line(
             DownloadFailure(
                 failure=error.failure(), usage=isinstance(error, UsageError)
             )
         )
         return 1
     except OSError as error:
-        _line(DownloadFailure(failure=_disk(error, folder).failure()))
+        print_line(DownloadFailure(failure=_disk(error, folder).failure()))
         return 1
     except Exception as error:
         why = printable(f"{type(error).__name__}: {error}")
         strange = DllmError(f"The answer of {what} is not understood ({why})")
-        _line(DownloadFailure(failure=strange.failure()))
+        print_line(DownloadFailure(failure=strange.failure()))
         return 1
     return 0
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    # Unbuffered: a buffer's lock would abort the interpreter at its end.
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
     os.killpg(0, signal.SIGTERM)
 
 

@@ -74,12 +74,24 @@ def transfer(
     Raises:
         DllmError: it cannot be got.
     """
+    retried(
+        place,
+        lambda at: _resume(at.url, at.token, part, descriptor, progress, origin),
+    )
+
+
+def retried(place: Callable[[], Address], work: Callable[[Address], None]) -> None:
+    """Work with the answer of an address, which is asked for anew after a break.
+
+    Raises:
+        DllmError: it cannot be got.
+    """
     for left in reversed(range(TRIES)):
         url = ""
         try:
-            url, token = place()
-            _resume(url, token, part, descriptor, progress, origin)
-            return
+            address = place()
+            url = address.url
+            return work(address)
         except urllib.error.HTTPError as error:
             if not left or error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise refused(url, error.code, error.headers) from error
@@ -89,6 +101,7 @@ def transfer(
             if not left:
                 raise broken(url, str(getattr(error, "reason", error))) from error
         time.sleep(RETRY_S)
+    return None
 
 
 @contextmanager
@@ -130,18 +143,15 @@ def _resume(
     """Get what is missing of a file, or all of it if it has changed."""
     have = os.fstat(descriptor).st_size
     known = _known(part)
-    headers = {"User-Agent": "dllm-tui", "Accept-Encoding": "identity"}
+    headers = {}
     if have and known and known.url == origin.url and known.resumable:
         headers["Range"] = f"bytes={have}-"
         if known.validator:
             headers["If-Range"] = known.validator
     else:
         have = 0
-    request = urllib.request.Request(url, headers=headers)
-    if token:
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        with opened(Address(url, token), headers) as answer:
             validator = known.validator if known else ""
             _take(answer, have, validator, part, descriptor, progress, origin)
     except urllib.error.HTTPError as error:
@@ -150,6 +160,15 @@ def _resume(
         if known is None or have != known.size_bytes:
             os.ftruncate(descriptor, 0)
             raise ConnectionError("the file has changed") from error
+
+
+def opened(address: Address, headers: dict[str, str]) -> Any:
+    """The answer of an address; a host that it redirects to gets no token."""
+    own = {"User-Agent": "dllm-tui", "Accept-Encoding": "identity"}
+    request = urllib.request.Request(address.url, headers=own | headers)
+    if address.token:
+        request.add_unredirected_header("Authorization", f"Bearer {address.token}")
+    return urllib.request.urlopen(request, timeout=TIMEOUT_S)
 
 
 def _take(

@@ -40,7 +40,15 @@ from backends.state import (
     ProvisionMode,
 )
 from backends.state.delta import Frame, applied
-from backends.state.models import Download, Hashing, Removal, Seeding, WorkerCache
+from backends.state.models import (
+    Delivered,
+    Download,
+    Hashing,
+    RemoteModel,
+    Removal,
+    Seeding,
+    WorkerCache,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -214,6 +222,15 @@ class ControllerClient:
         """Get llama.cpp for this machine; closing the stream ends it."""
         return self._connection.stream("POST", "/v1/engine/get", EngineProgress)
 
+    def remote_models(
+        self, source: str, peers: Sequence[str] | None = None
+    ) -> AsyncGenerator[RemoteModel, None]:
+        """The models of a repository or URL: first their sizes, then what would fit."""
+        from backends.models.download import hub_settings
+
+        asked = {"source": source, "peers": peers, "settings": hub_settings()}
+        return self._connection.stream("POST", "/v1/models/remote", RemoteModel, asked)
+
     async def names_after(self, path: str) -> tuple[str, ...]:
         """Completions of the last part of a whole path: folders and models there."""
         target = f"/v1/paths?{urlencode({'path': path})}"
@@ -336,6 +353,13 @@ class ControllerClient:
             "POST", _peer(name, "copy"), dict[str, str], {"path": path}
         )
         return answer["path"]
+
+    async def deliver(self, name: str, source: str, layers: str = "") -> Delivered:
+        """Have a peer get a model, or layers of it, by the fastest way."""
+        from backends.models.download import hub_settings
+
+        asked = {"source": source, "layers": layers, "settings": hub_settings()}
+        return await self._call("POST", _peer(name, "deliver"), Delivered, asked)
 
     async def cancel_work(self, name: str) -> Peer:
         """End what goes on at a machine; the next time it resumes."""

@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 
 from backends.controller.chat_api import ChatApi
+from backends.controller.deliveries import Deliveries
 from backends.controller.event_log import CONTROLLER
 from backends.controller.metrics import prometheus_text
 from backends.controller.model_api import ModelApi
@@ -167,12 +168,22 @@ class Api:
         self._preparations = Preparations(
             clusters, parts.peers, parts.readers, self._models_found
         )
-        self._peer_api = PeerApi(parts.peers, clusters.event_log)
+        self._peer_api = PeerApi(
+            parts.peers,
+            clusters.event_log,
+            Deliveries(
+                parts.peers,
+                lambda: parts.catalogue.listing,
+                parts.readers.paths.cache_dir,
+            ),
+        )
         self._model_api = ModelApi(
             parts.peers,
             clusters.event_log,
             parts.readers,
             Removals(parts.peers, clusters, parts.catalogue, parts.readers),
+            self._preparations,
+            self._of,
             got_engine=clusters.look_for_engine,
         )
         self._chat_api = ChatApi(clusters, parts.chats)

@@ -16,23 +16,31 @@ from msgspec.structs import replace
 from backends.controller.event_recorders import WorkRecorder
 from backends.controller.responses import asker, body, json_response, start_stream
 from backends.engine.get import get_engine
-from backends.models.download import download, models_folder, parse_source
+from backends.models.download import (
+    download,
+    hub_environment,
+    models_folder,
+    parse_source,
+    remote_models,
+)
 from backends.models.removal import DAY_S
 from backends.models.search import names_after
 from backends.places import LOCAL
 from backends.printable import printable
-from backends.state import EngineProgress, EngineStage, EventKind, Value
-from backends.units import format_count
+from backends.state import Ask, EngineProgress, EngineStage, EventKind, Fit, Value
+from backends.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from backends.controller.cluster import Cluster
     from backends.controller.event_log import EventLog
+    from backends.controller.preparation import Preparations
     from backends.controller.removals import Removals
     from backends.machines.agent import AgentSession
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
-    from backends.state.models import Download, Hashing, Removal, Seeding
+    from backends.state.models import Download, Hashing, RemoteModel, Removal, Seeding
 
 
 class HashRequest(Value, frozen=True, kw_only=True):
@@ -85,6 +93,16 @@ class LeftoversRequest(Value, frozen=True, kw_only=True):
     """The files that were shown; nothing else is deleted."""
 
 
+class RemoteRequest(Value, frozen=True, kw_only=True):
+    """A repository or URL to look at, and the machines that a model is to fit on."""
+
+    source: str
+    peers: tuple[str, ...] | None = None
+    """Beside this one; None: all that are ready."""
+    settings: dict[str, str] = {}
+    """Of Hugging Face, from the environment of the asker."""
+
+
 class ModelApi:
     """Answers requests about models; long work ends with its client, and resumes.
 
@@ -97,12 +115,16 @@ class ModelApi:
         event_log: EventLog,
         readers: Readers,
         removals: Removals,
+        preparations: Preparations,
+        cluster: Callable[[web.Request], Cluster],
         *,
         got_engine: Callable[[], Awaitable[None]],
     ) -> None:
         self._machines = machines
         self._readers = readers
         self._removals = removals
+        self._preparations = preparations
+        self._cluster = cluster
         self._got_engine = got_engine
         self._looker = ThreadPoolExecutor(1, "paths")
         self._event_log = event_log
@@ -114,6 +136,7 @@ class ModelApi:
             web.get("/v1/paths", self._paths),
             web.post("/v1/models/get", self._get),
             web.post("/v1/engine/get", self._get_engine),
+            web.post("/v1/models/remote", self._remote),
             web.post("/v1/models/hash", self._hash),
             web.post("/v1/models/seed", self._seed),
             web.post("/v1/models/cache", self._cache),
@@ -161,6 +184,32 @@ class ModelApi:
         await self._got_engine()
         engine = (await readers.engine()).info
         yield EngineProgress(stage=EngineStage.DONE, fraction=1.0, engine=engine)
+
+    async def _remote(self, request: web.Request) -> web.StreamResponse:
+        asked = await body(request, RemoteRequest)
+        parse_source(asked.source)
+        if asked.peers:
+            await self._machines.reached(asked.peers)
+        work = self._with_fits(asked, self._cluster(request))
+        return await self._told(request, work)
+
+    async def _with_fits(
+        self, asked: RemoteRequest, cluster: Cluster
+    ) -> AsyncGenerator[RemoteModel, None]:
+        """The models of a source, and each again with what would fit of it."""
+        rooms_bytes = await self._preparations.rooms(cluster)
+        env = hub_environment(asked.settings)
+        headers = self._readers.paths.cache_dir / "remote"
+        work = remote_models(asked.source, headers, rooms_bytes, env)
+        async with aclosing(work) as found:
+            async for one in found:
+                fit = None
+                if one.size_bytes > rooms_bytes:
+                    fit = Fit(why=f"all devices have {format_bytes(rooms_bytes)}")
+                elif one.header:
+                    ask = Ask(model=one.header, peers=asked.peers)
+                    fit = await self._preparations.fit(cluster, ask)
+                yield msgspec.structs.replace(one, fit=fit)
 
     async def _hash(self, request: web.Request) -> web.StreamResponse:
         asked = await body(request, HashRequest)
@@ -234,7 +283,9 @@ class ModelApi:
     async def _told(
         self,
         request: web.Request,
-        work: AsyncGenerator[Download | EngineProgress | Hashing | Seeding, None],
+        work: AsyncGenerator[
+            Download | EngineProgress | Hashing | RemoteModel | Seeding, None
+        ],
     ) -> web.StreamResponse:
         """Pass on how far it is; a reader who leaves ends it."""
         response = await start_stream(request)

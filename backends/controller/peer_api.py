@@ -11,9 +11,11 @@ from aiohttp import web
 from backends.config import PeerConfig
 from backends.controller.event_recorders import WorkRecorder
 from backends.controller.responses import asker, body, json_response
+from backends.printable import printable
 from backends.state import EventKind, PeerAnswer, ProvisionMode, Value
 
 if TYPE_CHECKING:
+    from backends.controller.deliveries import Deliveries
     from backends.controller.event_log import EventLog
     from backends.machines.peer import SshPeer
     from backends.machines.peers import Peers
@@ -39,14 +41,28 @@ class CopyRequest(Value, frozen=True, kw_only=True):
     path: str
 
 
+class DeliverRequest(Value, frozen=True, kw_only=True):
+    """A model that a peer is to get, by the fastest way."""
+
+    source: str
+    """As ``models get`` takes it, or the path of a model here or at a peer."""
+    layers: str = ""
+    """Only these: ``10-19,output``; empty: all of it."""
+    settings: dict[str, str] = {}
+    """Of Hugging Face, from the environment of the asker."""
+
+
 class PeerApi:
     """Answers requests about peers. Long work goes on after its client leaves.
 
     Its changes become events.
     """
 
-    def __init__(self, peers: Peers, event_log: EventLog) -> None:
+    def __init__(
+        self, peers: Peers, event_log: EventLog, deliveries: Deliveries
+    ) -> None:
         self._peers = peers
+        self._deliveries = deliveries
         self._event_log = event_log
 
     @property
@@ -65,6 +81,7 @@ class PeerApi:
             web.post(f"{one}/provision", self._provision),
             web.post(f"{one}/clean", self._clean),
             web.post(f"{one}/copy", self._copy),
+            web.post(f"{one}/deliver", self._deliver),
             web.post(f"{one}/cancel", self._cancel),
         ]
 
@@ -126,6 +143,16 @@ class PeerApi:
         with self._told(request).tries(what):
             path = await asyncio.shield(known.copy_model(Path(asked.path)))
         return json_response({"path": path})
+
+    async def _deliver(self, request: web.Request) -> web.Response:
+        asked = await body(request, DeliverRequest)
+        known = self._ssh(request)
+        what = f"got {printable(asked.source)} on {_name(request)}"
+        with self._told(request).tries(what):
+            work = self._deliveries.deliver(
+                known, asked.source, asked.layers, asked.settings
+            )
+            return json_response(await asyncio.shield(work))
 
     async def _cancel(self, request: web.Request) -> web.Response:
         known = self._ssh(request)

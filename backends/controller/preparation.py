@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.controller.drafting import Drafting
+from backends.controller.fitting import longest_fit
 from backends.controller.memory_usage import (
     held_by,
     machines_now,
@@ -33,7 +34,7 @@ from backends.planning.remarks import remarks
 from backends.planning.room import require_room, room_for, with_prompt_cache
 from backends.speculation.memory import with_draft
 from backends.split.layout import ranges
-from backends.split.loads import plan_loads
+from backends.split.loads import plan_loads, pool_rooms
 from backends.state import Ask, Preview
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
     from backends.planning.blueprint import Facts
-    from backends.state import Device, Failure, ModelFile, ModelInfo, Peer, Plan
+    from backends.state import Device, Failure, Fit, ModelFile, ModelInfo, Peer, Plan
 
 LASTS_S = 60.0
 WEIGHT_AGE_S = 2.0
@@ -115,6 +116,33 @@ class Preparations:
         prepared = await self._prepared(cluster, plan, survey)
         preview = await self._preview(cluster, prepared)
         return msgspec.structs.replace(preview, token=self._keep(cluster, prepared))
+
+    async def rooms(self, cluster: Cluster) -> int:
+        """Bytes that all devices together have free for the plan of a cluster."""
+        survey = await self._survey(cluster)
+        devices = [device for peer in survey.peers for device in peer.devices]
+        return sum(pool_rooms(devices, {}).values())
+
+    async def fit(self, cluster: Cluster, ask: Ask) -> Fit:
+        """The longest context with which a model fits on the machines of an ask.
+
+        Raises:
+            ModelError: the model cannot be read.
+        """
+        survey = await self._survey(cluster)
+        model = await self._readers.model(ask.model)
+        config, cores = self._readers.config(), os.cpu_count() or 1
+
+        def made(ctx_size: int) -> Plan:
+            asked = msgspec.structs.replace(ask, ctx_size=ctx_size)
+            plan = propose(asked, model, config, survey.peers, cores)
+            require_room(plan, model, survey.devices(plan))
+            return plan
+
+        most = ask.ctx_size or model.n_ctx_train or config.ctx_size
+        return await longest_fit(
+            made, most, model, survey.devices, self._clusters.memory.of
+        )
 
     async def launchable(
         self, cluster: Cluster, asked: Plan | str

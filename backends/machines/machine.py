@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from backends.data_place import DataPlace
 from backends.errors import ModelError
 from backends.link.transport import PlainTransport, local_transport, unix_endpoint
+from backends.models.layer_file import has_layers_of
 from backends.models.search import named_folders, user_folders
 from backends.paths import relay_binary
 from backends.places import LOCAL, at_peer
@@ -189,7 +190,11 @@ def stand_ins(
             file.path
             for file in found
             if not file.problem
-            and (file.identity == sparse.identity or PurePath(file.path).name in names)
+            and (
+                file.identity == sparse.identity
+                or PurePath(file.path).name in names
+                or has_layers_of(PurePath(file.path).name, PurePath(sparse.source).name)
+            )
             and file.path != path
         )
     )

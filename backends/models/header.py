@@ -311,6 +311,16 @@ class Header:
     """Of the list of tensors as it stands in the file."""
     texts: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     """The arrays of strings that were asked for, by their key."""
+    list_offset: int = 0
+    """Byte at which the list of tensors starts; the metadata ends there."""
+
+
+def has_whole_header(path: Path, there_bytes: int) -> bool:
+    """True if the header ends within the first bytes of a file; the rest is a hole."""
+    try:
+        return read_header(path).data_offset <= there_bytes
+    except ModelError:
+        return False
 
 
 def read_header(path: Path | str, texts: Collection[str] = ()) -> Header:
@@ -335,6 +345,7 @@ def read_header(path: Path | str, texts: Collection[str] = ()) -> Header:
             byte_order="big" if cursor.order == ">" else "little",
             alignment=alignment,
             data_offset=data_offset,
+            list_offset=list_at,
             metadata=metadata,
             tensors=_checked(cursor, listed, data_offset, alignment),
             list_sha256=list_sha256,

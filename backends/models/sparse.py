@@ -30,9 +30,14 @@ KEPT = "dllm.thin.kept"
 TENSORS = "dllm.thin.tensors"
 HOLES = "dllm.thin.holes"
 OUTPUT = "output"
+LAYERS_KEPT = "dllm.layers.kept"
+"""Of a file that lists some tensors of a model alone, and so has no holes."""
+LAYERS_SOURCE = "dllm.layers.source"
 
 
 def sparse_model(headers: Sequence[Header], places: Places) -> SparseModel | None:
+    if LAYERS_KEPT in headers[0].metadata:
+        return _with_some_layers(headers, places)
     if not any(map(has_holes, headers)):
         return None
     first = headers[0]
@@ -52,6 +57,19 @@ def sparse_model(headers: Sequence[Header], places: Places) -> SparseModel | Non
         output=not any(tensor.name in holes for tensor in places.output),
         embedding=not any(tensor.name in holes for tensor in places.embedding),
         kept_bytes=sum(t.n_bytes for t in tensors if t.name not in holes),
+    )
+
+
+def _with_some_layers(headers: Sequence[Header], places: Places) -> SparseModel:
+    there = [index for index, tensors in enumerate(places.layers) if tensors]
+    return SparseModel(
+        source=_text(headers[0], LAYERS_SOURCE),
+        identity="",
+        layers=tuple(there),
+        output=bool(places.output),
+        embedding=False,
+        kept_bytes=sum(t.n_bytes for header in headers for t in header.tensors),
+        for_worker=True,
     )
 
 

@@ -23,6 +23,11 @@ def check_holes(plan: Plan, model: ModelInfo) -> None:
     if (sparse := model.sparse) is None:
         return
     name = _name(model)
+    if sparse.for_worker:
+        raise PlanError(
+            f"{name} has some layers of {_base(sparse.source)}, for a worker",
+            "Launch from the model itself; the worker finds these.",
+        )
     counted = [arg for arg in plan.extra_args if ".block_count=" in arg]
     if moved := [*moving(plan.extra_args), *counted]:
         raise PlanError(
@@ -104,4 +109,8 @@ def _missing(
 
 
 def _name(model: ModelInfo) -> str:
-    return model.path.rpartition("/")[2]
+    return _base(model.path)
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]

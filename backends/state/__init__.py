@@ -81,6 +81,7 @@ from backends.state.plans import (
     Ask,
     DeviceMemory,
     Fallback,
+    Fit,
     FlashAttention,
     LayerRange,
     MeasuredSplit,

@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from backends.state.base import Value
+from backends.state.plans import Fit
 
 
 class LayerBytes(Value, frozen=True, kw_only=True):
@@ -37,7 +38,7 @@ class Layer(Value, frozen=True, kw_only=True):
 
 
 class SparseModel(Value, frozen=True, kw_only=True):
-    """The parts that are there of a model whose file has holes."""
+    """The parts that are there of a model whose file lacks some."""
 
     source: str
     """Path of the file it was made from."""
@@ -50,6 +51,8 @@ class SparseModel(Value, frozen=True, kw_only=True):
     embedding: bool
     kept_bytes: int
     """Of all tensors that are there."""
+    for_worker: bool = False
+    """It lists its tensors alone: llama-server cannot load it."""
 
 
 class ModelInfo(Value, frozen=True, kw_only=True):
@@ -292,3 +295,51 @@ class Download(Value, frozen=True, kw_only=True):
     """Of the model, its first part if it has several; empty until it is complete."""
     verified_by: str = ""
     """The proof that its bytes are right: ``SHA-256 of the repository``."""
+
+
+class RemoteFile(Value, frozen=True, kw_only=True):
+    """A file of a model that could be got."""
+
+    name: str
+    """As the repository has it, folders included."""
+    size_bytes: int
+    sha256: str = ""
+    """Of the whole file, if that is announced."""
+    url: str = ""
+    """Its address now, where that was asked for; it may expire."""
+    token: str = ""
+    """For the host of that address alone."""
+
+    def __repr__(self) -> str:
+        return f"RemoteFile(name={self.name!r}, size_bytes={self.size_bytes})"
+
+
+class RemoteModel(Value, frozen=True, kw_only=True):
+    """A model that could be got: its size first, then its headers."""
+
+    source: str
+    """The name to get it by: ``OWNER/NAME:Q4_K_M``."""
+    quant: str
+    size_bytes: int
+    """Of all files."""
+    files: tuple[RemoteFile, ...]
+    header: str = ""
+    """Path here of a sparse file with the first part's header; empty: not read."""
+    problem: str = ""
+    """Why the headers cannot be read; empty if they can."""
+    fit: Fit | None = None
+    """The longest context that fits; None while that is not known."""
+
+
+class Delivered(Value, frozen=True, kw_only=True):
+    """A model that a peer got, or did not."""
+
+    peer: str
+    path: str = ""
+    """There, of its first file."""
+    size_bytes: int = 0
+    how: str = ""
+    """The way it came, and the measured rates of all: the fastest was taken."""
+    verified_by: str = ""
+    problem: str = ""
+    """Why it did not get it; empty if it did."""

@@ -82,6 +82,23 @@ class LayerRange(msgspec.Struct, frozen=True, array_like=True):
     last: int
 
 
+class Fit(Value, frozen=True, kw_only=True):
+    """The longest context with which a model fits, and the split it has then."""
+
+    ctx_size: int = 0
+    """In tokens; 0: it does not fit."""
+    why: str = ""
+    """Why it does not fit, in one sentence."""
+    n_layer: int = 0
+    layers: tuple[LayerRange, ...] = ()
+    memory: tuple[DeviceMemory, ...] = ()
+    """Per device of the split that holds something, in its order."""
+    source: MemorySource = MemorySource.PREDICTED
+    """``ENGINE`` where llama.cpp was asked."""
+    note: str = ""
+    """Why it was not asked."""
+
+
 class WorkerSpec(Value, frozen=True, kw_only=True):
     """One rpc-server of a plan."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,11 @@ from backends.state import (
     EngineProgress,
     EngineStage,
     Event,
+    Fit,
     Lab,
+    LayerRange,
     LogChunk,
+    MemorySource,
     ModelCatalogue,
     ModelFile,
     ModelInfo,
@@ -38,13 +41,40 @@ from backends.state import (
     ProvisionMode,
     Transport,
 )
-from backends.state.models import Download, Removal, RemovedFile
+from backends.state.models import (
+    Download,
+    RemoteFile,
+    RemoteModel,
+    Removal,
+    RemovedFile,
+)
 from tests.tui import scenes
 from tests.tui.scripted_chats import ScriptedChats
 
 ANSWER = (
     "Air scatters short wavelengths more strongly than long ones, so blue light "
     "reaches us from every part of the sky."
+)
+QUANTS = (
+    RemoteModel(
+        source="o/n:Q4_K_M",
+        quant="Q4_K_M",
+        size_bytes=4 << 30,
+        files=(RemoteFile(name="m-Q4_K_M.gguf", size_bytes=4 << 30),),
+        fit=Fit(
+            ctx_size=32768,
+            n_layer=32,
+            layers=(LayerRange("local/CPU", 0, 20), LayerRange("mini/MTL0", 21, 32)),
+            source=MemorySource.ENGINE,
+        ),
+    ),
+    RemoteModel(
+        source="o/n:BF16",
+        quant="BF16",
+        size_bytes=60 << 30,
+        files=(RemoteFile(name="m-BF16.gguf", size_bytes=60 << 30),),
+        fit=Fit(why="all devices have 16.0 GiB"),
+    ),
 )
 LOG = "".join(
     f"0.{n:02d}.000.000 I load_tensors: layer {n:3d} assigned to device RPC{n // 7}\n"
@@ -93,6 +123,7 @@ class ScriptedCluster:
         self.downloads = asyncio.Event()
         """Cleared, a download waits after its first piece."""
         self.downloads.set()
+        self.quants = QUANTS
         self.story: list[Event] = []
         """What happened."""
         self.memories: Callable[[Plan], PlanMemory] | None = None
@@ -290,6 +321,16 @@ class ScriptedCluster:
         await self.downloads.wait()
         yield EngineProgress(stage=EngineStage.WAIT, text=note)
         yield EngineProgress(stage=EngineStage.DONE, engine=scenes.ENGINE)
+
+    async def remote_models(
+        self, source: str, peers: Sequence[str] | None = None
+    ) -> AsyncGenerator[RemoteModel, None]:
+        self._call("remote_models", source)
+        for one in self.quants:
+            yield msgspec.structs.replace(one, fit=None)
+        for one in self.quants:
+            await self.downloads.wait()
+            yield one
 
     async def names_after(self, path: str) -> tuple[str, ...]:
         self._call("names_after", path)

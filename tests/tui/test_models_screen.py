@@ -296,16 +296,50 @@ async def test_a_download_is_cancelled_or_refused(shelf: Shelf) -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await listed(app, pilot)
         bar = app.models.query_one("#models-get", FilterBar)
-        await pilot.press("g", *"o/n", "enter")
+        await pilot.press("g", *"pypi:n", "enter")
         await until(pilot, lambda: "94.0 MiB" in bar.note)
         await pilot.press("x")
         await until(pilot, lambda: not bar.display)
         assert "resumes" in app.said[-1]
         shelf.errors["get_model"] = ModelError("o/n has several models: Q4 (1 GiB)")
-        await pilot.press("g", *"o/n", "enter")
+        await pilot.press("g", *"o/n:Q", "enter")
         await until(pilot, lambda: "several models" in screen_text(app))
         await pilot.press("escape")
         await until(pilot, lambda: not bar.display and app.focused is app.table)
+
+
+async def test_a_repository_is_looked_at_before_a_download(shelf: Shelf) -> None:
+    shelf.downloads.clear()
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        await pilot.press("g", *"o/n", "enter")
+        await until(pilot, lambda: "reading the headers of 2" in screen_text(app))
+        assert "4.0 GiB  ?" in screen_text(app)
+        shelf.downloads.set()
+        await until(pilot, lambda: "all devices have" in screen_text(app))
+        row = next(x for x in screen_text(app).splitlines() if "▸ Q4_K_M" in x)
+        assert "yes" in row
+        assert "32768" in row
+        assert "local/CPU 0–20, mini/MTL0 21–31 + output" in row
+        await pilot.press("enter")
+        await until(pilot, lambda: ("get_model", "o/n:Q4_K_M") in shelf.calls)
+        await until(pilot, lambda: any("Got m.gguf" in said for said in app.said))
+
+
+async def test_esc_leaves_a_repository_and_ends_the_asking(shelf: Shelf) -> None:
+    shelf.downloads.clear()
+    app = Models(shelf)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await listed(app, pilot)
+        await pilot.press("g", *"o/n", "enter")
+        await until(pilot, lambda: "reading the headers" in screen_text(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.focused is app.table)
+        assert not [call for call in shelf.calls if call[0] == "get_model"]
+        shelf.errors["remote_models"] = ModelError("o/n is gated", "Accept its terms.")
+        await pilot.press("g", *"o/n", "enter")
+        await until(pilot, lambda: "o/n is gated" in screen_text(app))
 
 
 async def test_copy_takes_the_path(shelf: Shelf) -> None:

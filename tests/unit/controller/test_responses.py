@@ -265,7 +265,7 @@ async def test_a_disk_that_hangs_takes_one_thread_however_often_it_is_asked(
         return ("mini.gguf",)
 
     monkeypatch.setattr(model_api, "names_after", names_after)
-    api = ModelApi(NOBODY, NOBODY, NOBODY, NOBODY, got_engine=NOBODY)
+    api = ModelApi(NOBODY, NOBODY, NOBODY, NOBODY, NOBODY, NOBODY, got_engine=NOBODY)
 
     def asked(path: str) -> asyncio.Task[Any]:
         request = make_mocked_request("GET", f"/v1/paths?path={path}")

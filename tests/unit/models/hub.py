@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 COMMIT = "c" * 40
+CHUNK_BYTES = 4096
 
 
 @dataclass
@@ -18,6 +19,7 @@ class Hub:
     """One repository, ``owner/name``, and the faults of its server."""
 
     files: dict[str, bytes]
+    address: str = "127.0.0.1"
     url: str = ""
     cdn: str = ""
     """Another host that files are redirected to."""
@@ -32,6 +34,8 @@ class Hub:
     """SHA-256 by file, where it is not the true one."""
     deaf: bool = False
     """It ignores ``If-Range``."""
+    rangeless: bool = False
+    """It sends whole files, whatever part is asked for."""
     endless: bool = False
     """A body has no length, and goes on after the file."""
     hold_after: int | None = None
@@ -43,7 +47,8 @@ class Hub:
     served_bytes: int = 0
 
     def sha256(self, name: str) -> str:
-        return self.announced.get(name, hashlib.sha256(self.files[name]).hexdigest())
+        told = self.announced.get(name)
+        return told or hashlib.sha256(self.files[name]).hexdigest()
 
     def fault(self) -> web.Response | None:
         if not self.status:
@@ -107,19 +112,21 @@ class Hub:
         content = self.files[name]
         etag = f'"{self.sha256(name)}"'
         self.tokens.append((request.host, request.headers.get("Authorization", "")))
-        begin, status = 0, 200
+        begin, end, status = 0, len(content), 200
         asked = request.headers.get("Range", "")
         fits = self.deaf or request.headers.get("If-Range", etag) == etag
-        if asked and fits:
+        if asked and fits and not self.rangeless:
             self.ranges.append(asked)
-            begin = int(asked.removeprefix("bytes=").split("-")[0])
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            begin, end = int(first), int(last or end - 1) + 1
             status = 206
             if begin >= len(content):
                 return web.Response(status=416)
-        body = content[begin:]
+        body = content[begin:end]
         told = {**(headers or {}), "ETag": etag, "Accept-Ranges": "bytes"}
         if status == 206:
-            told["Content-Range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"
+            last_byte = begin + len(body) - 1
+            told["Content-Range"] = f"bytes {begin}-{last_byte}/{len(content)}"
         answer = web.StreamResponse(status=status, headers=told)
         if self.endless:
             answer.enable_chunked_encoding()
@@ -129,17 +136,22 @@ class Hub:
         if request.method == "HEAD":
             return answer
         cut, self.cut_after = self.cut_after, None
-        for at in range(0, len(body) if cut is None else cut, 4096):
-            end = at + 4096 if cut is None else min(at + 4096, cut)
-            await answer.write(body[at:end])
-            self.served_bytes += len(body[at:end])
-            if self.hold_after is not None and end >= self.hold_after:
+        for at in range(0, len(body) if cut is None else cut, CHUNK_BYTES):
+            to = at + CHUNK_BYTES if cut is None else min(at + CHUNK_BYTES, cut)
+            await answer.write(body[at:to])
+            self.served_bytes += len(body[at:to])
+            if self.hold_after is not None and to >= self.hold_after:
                 await self.go.wait()
         while self.endless and request.transport is not None:
             await answer.write(bytes(1 << 16))
         if cut is not None and request.transport is not None:
             request.transport.abort()
         return answer
+
+    def release(self) -> None:
+        """Let what waits go on, from any thread."""
+        self.hold_after = None
+        self._loop.call_soon_threadsafe(self.go.set)
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
@@ -151,9 +163,10 @@ class Hub:
         app.router.add_get("/cdn/{file:.+}", self.send)
         runner = web.AppRunner(app)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, self.address, 0)
         await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        self._loop = asyncio.get_running_loop()
+        self.url = f"http://{self.address}:{runner.addresses[0][1]}"
         try:
             yield self.url
         finally:

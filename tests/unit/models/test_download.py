@@ -15,15 +15,17 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from gguf import GGUFWriter
 
 from backends.errors import DllmError, UsageError
 from backends.models.download import ModelSource, download, models_folder, parse_source
-from backends.models.fetch import HubFile, pick, quant_of
+from backends.models.hub import HubFile, pick, quant_of
 from backends.state.models import Download
 from tests.kit.waiting import until
-from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf, write_split
+from tests.unit.models.ggufs import F32, LLAMA, llama_tensors, write_gguf, write_split
 from tests.unit.models.hub import Hub
 from tui.cli.main import cli
 
@@ -210,7 +212,7 @@ async def test_all_parts_of_a_split_model_are_got(
     assert all((got.parent / path.name).exists() for path in paths)
 
 
-@pytest.mark.parametrize("tenth", [2, 9])
+@pytest.mark.parametrize("tenth", range(1, 10))
 async def test_a_download_resumes_where_it_was_cut(
     getting: Getting, content: bytes, tenth: int
 ) -> None:
@@ -326,6 +328,73 @@ async def test_a_url_is_resumed_at_the_byte(
     assert getting.hub.served_bytes == len(content)
     assert getting.files() == [NAME]
     assert (await getting.get(getting.url)).verified_by == "there already"
+
+
+class LargeFile:
+    """A sparse file on the disk, in place of its bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return self.path.stat().st_size
+
+    def __getitem__(self, part: slice) -> bytes | LargeFile:
+        begin, end, _ = part.indices(len(self))
+        if end - begin > len(self) // 2:
+            return self
+        with self.path.open("rb") as file:
+            file.seek(begin)
+            return file.read(end - begin)
+
+
+def write_large(path: Path) -> Path:
+    """A model of 5 GB, of which hardly anything is on the disk."""
+    writer = GGUFWriter(path, "llama")
+    for key, value in LLAMA.items():
+        writer.add_uint32(f"llama.{key}", value)
+    tensors = llama_tensors()
+    tensors["token_embd.weight"] = ((64, 20_000_000), F32)
+    for name, (shape, _) in tensors.items():
+        size = 4 * int(np.prod(shape))
+        writer.add_tensor_info(name, shape[::-1], np.dtype(np.float32), size)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    size_bytes = path.stat().st_size + sum(
+        4 * int(np.prod(shape)) for shape, _ in tensors.values()
+    )
+    with path.open("r+b") as file:
+        file.truncate(size_bytes + 4096)
+        file.seek(size_bytes + 4092)
+        file.write(b"last")
+    return path
+
+
+async def test_a_file_of_5_gb_resumes_at_the_byte(
+    getting: Getting, tmp_path: Path
+) -> None:
+    large = LargeFile(write_large(tmp_path / "large.gguf"))
+    assert len(large) > 5_000_000_000
+    getting.hub.files[NAME] = large  # type: ignore[assignment]
+    getting.hub.announced[NAME] = "0" * 64
+    getting.hub.hold_after = 1 << 20
+    task = asyncio.create_task(getting.get(getting.url))
+    part = getting.folder / f".{NAME}.part"
+    await until(lambda: part.exists() and part.stat().st_size >= 1 << 19)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    getting.hub.hold_after = None
+    getting.hub.go.set()
+    # As if all but its end had come: zeros, as in the file.
+    have = len(large) - (1 << 16)
+    os.truncate(part, have)
+    got = await getting.get(getting.url)
+    assert getting.hub.ranges[-1] == f"bytes={have}-"
+    assert got.size_bytes == len(large)
+    end = LargeFile(Path(got.path))[len(large) - 4 : len(large)]
+    assert end == b"last"
 
 
 async def test_a_server_that_recovers_is_asked_again(getting: Getting) -> None:

@@ -20,6 +20,7 @@ from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable
 from tui.dialogs.ask import confirm
 from tui.screens.models.detail import ModelDetail
+from tui.screens.models.quants import QuantsDialog
 from tui.screens.models.search import (
     POLL_S,
     PathBar,
@@ -263,7 +264,19 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
         self.table.focus()
         source = self._get_bar.text.strip()
         if event.submitted and source and self._getting is None:
-            self._getting = self._get(source)
+            if ":" in source or "/" not in source:
+                self._getting = self._get(source)
+            else:
+                self._choose_quant(source)
+
+    def _choose_quant(self, repository: str) -> None:
+        def chosen(source: str | None) -> None:
+            if source is None:
+                self._get_bar.action_clear()
+            elif self._getting is None:
+                self._getting = self._get(source)
+
+        self.app.push_screen(QuantsDialog(self._cluster, repository), chosen)
 
     @work(group="models-get", exit_on_error=False)
     async def _get(self, source: str) -> None:

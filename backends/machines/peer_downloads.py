@@ -1,0 +1,599 @@
+"""A peer gets a model by the fastest way: itself, or from a machine that has it.
+
+Every way writes the same file there from its beginning on. So nothing is lost when each
+is tried for some seconds, and one way goes on where another broke off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+import aiohttp
+import asyncssh
+
+from backends.errors import HostError, ModelError
+from backends.machines.provisioning import SPARE_BYTES
+from backends.machines.shell import (
+    WrongFile,
+    lock,
+    peer_full,
+    refusal,
+    rows,
+    script,
+    transfer_error,
+    why_ended,
+)
+from backends.machines.ssh.files import Meter
+from backends.models.search import DEFAULT_FOLDER
+from backends.state import PeerWork
+from backends.state.models import Delivered
+from backends.units import format_mb_s
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from backends.machines.shell import Shell, ShellResult
+    from backends.models.layer_file import Run
+    from backends.state.models import RemoteModel
+
+TRIAL_S = 2.0
+TRIED_FROM_BYTES = 64 << 20
+"""Less comes by the first way that works: a trial would not pay."""
+CHUNK_BYTES = 1 << 20
+POLL_S = 0.5
+HASH_S = 3600.0
+SILENT_S = 30
+_DIFFERS = 65
+_WHOLE, _RANGE = 200, 206
+
+
+class Wanted(NamedTuple):
+    """One file that a peer is to have."""
+
+    name: str
+    header: bytes
+    """Written before the runs; empty for a whole file."""
+    runs: tuple[Run, ...]
+    """Of the model's file, in order and without gaps in this one."""
+    sha256: str = ""
+    """Of all of this; empty where nobody can tell it."""
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.header) + sum(run.length for run in self.runs)
+
+    @property
+    def key(self) -> str:
+        """Tells a half copy of it from others."""
+        told = f"{self.name} {self.runs} {self.sha256 or self.header.hex()}"
+        return hashlib.sha256(told.encode()).hexdigest()
+
+    def left(self, have: int) -> list[tuple[int, int]]:
+        """Offset and length in the model's file of what is missing."""
+        runs = []
+        for run in self.runs:
+            done = min(max(have - run.target_at, 0), run.length)
+            if done < run.length:
+                runs.append((run.source_at + done, run.length - done))
+        return runs
+
+
+class WayEnded(ModelError):
+    """A way does not lead on; another may."""
+
+
+class Way(Protocol):
+    """One way to bring bytes of a model's files to a peer."""
+
+    label: str
+    """``from this machine``."""
+
+    async def bring(
+        self, part: Part, index: int, left: Sequence[tuple[int, int]], limit_s: float
+    ) -> None:
+        """Append what is left of a file, or what comes within the limit; 0: all.
+
+        Raises:
+            WayEnded: it breaks off.
+        """
+        ...
+
+
+class Part:
+    """The half file on the peer."""
+
+    def __init__(
+        self, shell: Shell, sftp: asyncssh.SFTPClient, path: str, meter: Meter
+    ) -> None:
+        self.shell = shell
+        self.path = path
+        self._sftp = sftp
+        self._meter = meter
+        self._told = 0
+        self._file: asyncssh.SFTPClientFile | None = None
+
+    async def size(self) -> int:
+        """Bytes of it so far, which the meter hears of."""
+        try:
+            size_bytes = (await self._sftp.stat(self.path)).size or 0
+        except asyncssh.SFTPNoSuchFile:
+            size_bytes = 0
+        if size_bytes > self._told:
+            self._meter.sent(size_bytes - self._told)
+        self._told = size_bytes
+        return size_bytes
+
+    def resumes(self, size_bytes: int) -> None:
+        self._meter.skip(size_bytes)
+        self._told = size_bytes
+
+    async def write(self, data: bytes, at: int) -> None:
+        """Write at its end."""
+        if self._file is None:
+            # It ends with the session.
+            self._file = await self._sftp.open(self.path, "r+b" if at else "wb")
+        await self._file.write(data, at)
+        self._meter.sent(at + len(data) - self._told)
+        self._told = at + len(data)
+
+    async def truncate(self, size_bytes: int) -> None:
+        await self._sftp.truncate(self.path, size_bytes)
+
+
+class _Stream:
+    """A way on which the bytes pass through this machine."""
+
+    label: str
+
+    def read(self, index: int, at: int, length: int) -> AsyncGenerator[bytes, None]:
+        raise NotImplementedError
+
+    async def bring(
+        self, part: Part, index: int, left: Sequence[tuple[int, int]], limit_s: float
+    ) -> None:
+        ends = time.monotonic() + limit_s if limit_s else None
+        place = await part.size()
+        for at, length in left:
+            came = 0
+            async with contextlib.aclosing(self.read(index, at, length)) as chunks:
+                async for chunk in chunks:
+                    await part.write(chunk, place)
+                    place += len(chunk)
+                    came += len(chunk)
+                    if ends is not None and time.monotonic() > ends:
+                        return
+            if came != length:
+                raise WayEnded(f"{self.label}: it ended after {came} of {length} bytes")
+
+
+class FromHere(_Stream):
+    """From files of this machine."""
+
+    label = "from this machine"
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = files
+
+    async def read(
+        self, index: int, at: int, length: int
+    ) -> AsyncGenerator[bytes, None]:
+        with await asyncio.to_thread(self.files[index].open, "rb") as file:
+            await asyncio.to_thread(file.seek, at)
+            while length:
+                chunk = await asyncio.to_thread(file.read, min(CHUNK_BYTES, length))
+                if not chunk:
+                    return
+                length -= len(chunk)
+                yield chunk
+
+
+class FromPeer(_Stream):
+    """From files of another peer: both are reached from here, so it goes through us."""
+
+    def __init__(self, shell: Shell, paths: Sequence[str]) -> None:
+        self.label = f"from {shell.name} through this machine"
+        self._shell = shell
+        self._paths = paths
+
+    async def read(
+        self, index: int, at: int, length: int
+    ) -> AsyncGenerator[bytes, None]:
+        try:
+            async with (
+                self._shell.files() as sftp,
+                sftp.open(self._paths[index], "rb") as file,
+            ):
+                while length:
+                    # Typed as text, whatever the mode.
+                    chunk: Any = await file.read(min(CHUNK_BYTES, length), at)
+                    if not chunk:
+                        return
+                    at, length = at + len(chunk), length - len(chunk)
+                    yield chunk
+        except (asyncssh.Error, OSError, HostError) as error:
+            raise WayEnded(f"{self.label}: {error}") from error
+
+
+class Addresses:
+    """The addresses of a model's files, asked for anew when they expire."""
+
+    def __init__(
+        self, model: RemoteModel, again: Callable[[], Awaitable[RemoteModel]]
+    ) -> None:
+        self._model = model
+        self._again = again
+        self.host = urlsplit(model.files[0].url).netloc
+
+    def of(self, index: int) -> tuple[str, str]:
+        """URL and token; the token is for that host alone."""
+        file = self._model.files[index]
+        if not file.url.isprintable() or not file.token.isprintable():
+            raise WayEnded(f"{self.host} gave an address that is none")
+        return file.url, file.token
+
+    async def renew(self) -> None:
+        self._model = await self._again()
+
+
+class FromHub(_Stream):
+    """From the hub through this machine."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self.label = f"from {addresses.host} through this machine"
+        self._addresses = addresses
+
+    async def read(
+        self, index: int, at: int, length: int
+    ) -> AsyncGenerator[bytes, None]:
+        url, token = self._addresses.of(index)
+        headers = {"Range": f"bytes={at}-{at + length - 1}"}
+        headers |= {"Authorization": f"Bearer {token}"} if token else {}
+        silent = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=SILENT_S)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=silent, trust_env=True) as session,
+                session.get(url, headers=headers, allow_redirects=False) as answer,
+            ):
+                if answer.status != _RANGE and (at or answer.status != _WHOLE):
+                    raise WayEnded(f"{self.label}: HTTP {answer.status}")
+                async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
+                    yield chunk[:length]
+                    length -= len(chunk)
+                    if length <= 0:
+                        return
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise WayEnded(f"{self.label}: {error or 'no answer'}") from error
+
+
+class ByItself:
+    """The peer gets it from the hub, with its own curl."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self.label = f"by itself from {addresses.host}"
+        self._addresses = addresses
+
+    async def bring(
+        self, part: Part, index: int, left: Sequence[tuple[int, int]], limit_s: float
+    ) -> None:
+        watching = asyncio.create_task(_watch(part))
+        try:
+            ends = time.monotonic() + limit_s if limit_s else None
+            for at, length in left:
+                rest_s = ends - time.monotonic() if ends else 0.0
+                if ends and rest_s <= 0:
+                    return
+                if not await self._get(part, index, at, length, rest_s):
+                    return
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _get(
+        self, part: Part, index: int, at: int, length: int, limit_s: float
+    ) -> bool:
+        before = await part.size()
+        url, token = self._addresses.of(index)
+        folder, _, name = part.path.rpartition("/")
+        result = await part.shell.run(
+            script("model"),
+            *("fetch", folder, name.removesuffix(".part"), str(length)),
+            _config(url, token, at, length, limit_s),
+            timeout_s=None,
+            check=False,
+        )
+        codes = [row[1] for row in rows(result.stderr) if row[0] == "code"]
+        status = codes[-1] if codes else ""
+        if status != str(_RANGE) and (at or status != str(_WHOLE)):
+            # What came, if anything, is an error's page or another part.
+            await part.truncate(before)
+            told = f"HTTP {status}" if status not in ("", "000") else _why(result)
+            raise WayEnded(f"{self.label}: {told}")
+        came = await part.size() - before
+        if came < length and not limit_s:
+            raise WayEnded(f"{self.label}: {_why(result)}")
+        return came == length
+
+
+def _why(result: ShellResult) -> str:
+    said = [line for line in result.stderr.splitlines() if line.startswith("curl: ")]
+    return said[-1] if said else why_ended(result)
+
+
+def _config(url: str, token: str, at: int, length: int, limit_s: float) -> str:
+    lines = [
+        f"url = {_quoted(url)}",
+        f'range = "{at}-{at + length - 1}"',
+        'user-agent = "dllm-tui"',
+        'proto = "=http,https"',
+        "silent",
+        "show-error",
+        "connect-timeout = 15",
+        "speed-limit = 1",
+        f"speed-time = {SILENT_S}",
+    ]
+    if token:
+        lines.append(f"header = {_quoted(f'Authorization: Bearer {token}')}")
+    if limit_s:
+        lines.append(f"max-time = {max(limit_s, 0.5):.1f}")
+    return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+async def _watch(part: Part) -> None:
+    while True:
+        await asyncio.sleep(POLL_S)
+        with contextlib.suppress(asyncssh.Error, OSError):
+            await part.size()
+
+
+# --- getting -------------------------------------------------------------------------
+
+
+async def deliver_model(
+    shell: Shell,
+    wanted: Sequence[Wanted],
+    ways: Sequence[Way],
+    *,
+    report: Callable[[PeerWork], None],
+    renew: Callable[[], Awaitable[None]] | None = None,
+    folder: str = DEFAULT_FOLDER,
+) -> Delivered:
+    """Have a peer get files; cancelling it keeps what came, and the next call resumes.
+
+    Args:
+        shell: the peer.
+        wanted: the files.
+        ways: all that may lead there, the likely best first.
+        report: gets the state of the work as it changes.
+        renew: asks for the addresses anew, once a way has ended.
+        folder: where to put them there.
+
+    Raises:
+        DllmError: no way leads there, or the disk there is full.
+    """
+    word = hashlib.sha256(f"{folder}/{wanted[0].name}".encode()).hexdigest()[:12]
+    job = _Delivery(shell, wanted, ways, report, renew, folder)
+    async with lock(shell, f"copy-{word}", f"Getting {wanted[0].name}"):
+        return await job.run()
+
+
+class _Delivery:
+    """One model on its way to one peer."""
+
+    def __init__(
+        self,
+        shell: Shell,
+        wanted: Sequence[Wanted],
+        ways: Sequence[Way],
+        report: Callable[[PeerWork], None],
+        renew: Callable[[], Awaitable[None]] | None,
+        folder: str,
+    ) -> None:
+        self.shell = shell
+        self.wanted = wanted
+        self.ways = list(ways)
+        self.rates: dict[str, float] = {}
+        self._report = report
+        self._renew = renew
+        self._folder = folder
+        self._title = f"Getting {wanted[0].name} on {shell.name}"
+        self._doing = "looking at what is there"
+
+    async def run(self) -> Delivered:
+        self.say("")
+        told = await self._script("look", *(file.name for file in self.wanted))
+        lines = rows(told)
+        folder = next(row[1] for row in lines if row[0] == "folder")
+        there = {row[1] for row in lines if row[0] == "whole"}
+        half = {row[3]: row for row in lines if row[0] == "half"}
+        missing = [file for file in self.wanted if file.name not in there]
+        for file in self.wanted:
+            if file.name in there:
+                await self._require_same(file, folder)
+        free = next(int(row[1]) * 1024 for row in lines if row[0] == "free")
+        taken = sum(int(row[2]) * 1024 for row in half.values())
+        need = sum(file.size_bytes for file in missing)
+        if need + SPARE_BYTES > free + taken:
+            raise peer_full(self.shell.name, folder, need + SPARE_BYTES, free)
+        meter = Meter(need, self.say)
+        for index, file in enumerate(self.wanted):
+            if file in missing:
+                note = half[file.name][1] if file.name in half else ""
+                await self._get(index, file, f"{folder}/{file.name}", note, meter)
+        return Delivered(
+            peer=self.shell.name,
+            path=f"{folder}/{self.wanted[0].name}",
+            size_bytes=sum(file.size_bytes for file in self.wanted),
+            how=self.how() if missing else "there already",
+            verified_by=(
+                "SHA-256"
+                if all(file.sha256 for file in self.wanted)
+                else "length; tensor by tensor when it is loaded"
+            ),
+        )
+
+    def say(self, detail: str, progress: float | None = None) -> None:
+        told = ", ".join(filter(None, (self._doing, detail)))
+        self._report(PeerWork(title=self._title, detail=told, progress=progress))
+
+    def how(self) -> str:
+        """``by itself from hub, 31.2 MB/s (from this machine 11.0 MB/s)``."""
+        best, *others = [
+            f"{label} {format_mb_s(rate / 1e6)}"
+            for label, rate in sorted(self.rates.items(), key=lambda r: -r[1])
+        ] or [self.ways[0].label]
+        return f"{best} ({', '.join(others)})" if others else best
+
+    async def _require_same(self, file: Wanted, folder: str) -> None:
+        self._doing = "checking what is there"
+        self.say("")
+        async with self._files() as sftp:
+            size_bytes = (await sftp.stat(f"{folder}/{file.name}")).size
+        same = size_bytes == file.size_bytes
+        if same and file.sha256:
+            found = await self._script("sum", file.name)
+            same = found.strip() == file.sha256
+        if not same:
+            raise WrongFile(
+                f"Another file is called {folder}/{file.name} on {self.shell.name}",
+                "Move it away.",
+            )
+
+    async def _get(
+        self, index: int, file: Wanted, path: str, note: str, meter: Meter
+    ) -> None:
+        if note and note != file.key:
+            await self._script("drop", file.name)
+        resumed = note == file.key
+        for attempt in (1, 2):
+            async with self._files() as sftp:
+                if attempt == 2 or not resumed:
+                    async with sftp.open(f"{path}.part.identity", "wb") as kept:
+                        await kept.write(file.key.encode())
+                part = Part(self.shell, sftp, f"{path}.part", meter)
+                try:
+                    await self._bring(index, file, part)
+                except asyncssh.SFTPFailure as error:
+                    await self._require_room(file)
+                    raise transfer_error(self.shell.name, error) from error
+            self._doing = f"verifying {file.name}"
+            self.say("", 1.0)
+            args = ("finish", self._folder, file.name, file.sha256 or "-")
+            result = await self.shell.run(
+                script("model"), *args, timeout_s=HASH_S, check=False
+            )
+            if result.code == 0:
+                return
+            await self._script("drop", file.name)
+            if result.code != _DIFFERS or not resumed or attempt == 2:
+                raise (
+                    WrongFile(f"{file.name} arrived changed on {self.shell.name}")
+                    if result.code == _DIFFERS
+                    else refusal(self.shell.name, result)
+                )
+
+    async def _require_room(self, file: Wanted) -> None:
+        # SFTP has no word for a full disk.
+        told = rows(await self._script("look", file.name))
+        free = next(int(row[1]) * 1024 for row in told if row[0] == "free")
+        if free < SPARE_BYTES:
+            raise peer_full(self.shell.name, self._folder, file.size_bytes)
+
+    async def _bring(self, index: int, file: Wanted, part: Part) -> None:
+        have = await self._begun(file, part)
+        renewed = False
+        is_long = file.size_bytes - have > TRIED_FROM_BYTES
+        if is_long and len(self.ways) > 1 and not self.rates:
+            await self._try_all(index, file, part)
+            have = await part.size()
+        while left := file.left(have):
+            if not self.ways:
+                raise self._no_way
+            way = self.ways[0]
+            self._doing = way.label
+            began, before = time.monotonic(), have
+            try:
+                await way.bring(part, index, left, 0.0)
+            except WayEnded as error:
+                if "No space left" in str(error):
+                    raise peer_full(
+                        self.shell.name, self._folder, file.size_bytes
+                    ) from error
+                now = await part.size()
+                if now == have and (renewed or self._renew is None):
+                    self._no_way = error
+                    self.ways.remove(way)
+                    renewed = False
+                elif self._renew is not None and not renewed:
+                    renewed = True
+                    await self._renew()
+            have = await part.size()
+            if have > before:
+                self._measured(way, have - before, time.monotonic() - began)
+                renewed = False
+
+    def _measured(self, way: Way, came: int, seconds: float) -> None:
+        self.rates[way.label] = came / max(seconds, 1e-3)
+
+    async def _begun(self, file: Wanted, part: Part) -> int:
+        """Bytes that can stay; the header is there then."""
+        have = await part.size()
+        # The last chunk of a broken transfer may have been written in any order.
+        kept = max(have - CHUNK_BYTES, 0)
+        if have > file.size_bytes or kept < len(file.header):
+            await part.write(file.header, 0)
+            kept = len(file.header)
+        if have > kept:
+            await part.truncate(kept)
+        part.resumes(kept)
+        return kept
+
+    async def _try_all(self, index: int, file: Wanted, part: Part) -> None:
+        """Try every way for some seconds, and put the fastest first."""
+        for way in tuple(self.ways):
+            have = await part.size()
+            left = file.left(have)
+            if not left:
+                break
+            self._doing = f"trying it {way.label}"
+            began = time.monotonic()
+            try:
+                await way.bring(part, index, left, TRIAL_S)
+            except WayEnded as error:
+                self._no_way = error
+                self.ways.remove(way)
+                continue
+            came = await part.size() - have
+            self._measured(way, came, time.monotonic() - began)
+        self.ways.sort(key=lambda way: -self.rates.get(way.label, 0.0))
+
+    _no_way: HostError | ModelError = ModelError("There is no way to the model")
+
+    @contextlib.asynccontextmanager
+    async def _files(self) -> AsyncGenerator[asyncssh.SFTPClient, None]:
+        try:
+            async with self.shell.files() as sftp:
+                yield sftp
+        except (asyncssh.Error, OSError) as error:
+            raise transfer_error(self.shell.name, error) from error
+
+    async def _script(self, action: str, *args: str) -> str:
+        result = await self.shell.run(
+            script("model"),
+            *(action, self._folder, *args),
+            timeout_s=HASH_S,
+            check=False,
+        )
+        if result.code != 0:
+            raise refusal(self.shell.name, result)
+        return result.stdout

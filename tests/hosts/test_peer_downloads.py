@@ -1,0 +1,99 @@
+"""Peers get models themselves over a real network and sshd: whole, or some layers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.models.layers import read_model
+from tests.engine.conftest import wait_for
+from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
+from tests.unit.models.hub import Hub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.hosts.network import Network
+    from tests.hosts.user import HeadUser
+
+NAME = "m-Q4_0.gguf"
+TOKEN = "hf_secret_of_this_test"
+
+
+@pytest.fixture
+def hub(network: Network, tmp_path: Path) -> Iterator[Hub]:
+    """A hub on the network of the peers, which another thread serves."""
+    params = LLAMA | {"block_count": 12}
+    content = write_gguf(tmp_path / NAME, params, llama_tensors(12)).read_bytes()
+    one = Hub({NAME: content}, address=network.address)
+    ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        ended = asyncio.Event()
+        async with one.served():
+            ready.set_result((asyncio.get_running_loop(), ended))
+            await ended.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    loop, ended = ready.result(10)
+    yield one
+    one.release()
+    loop.call_soon_threadsafe(ended.set)
+    thread.join()
+
+
+def command_lines() -> str:
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(process.read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return "\n".join(found)
+
+
+def test_two_peers_download_at_once_and_the_token_is_in_no_command_line(
+    network: Network, user: HeadUser, hub: Hub
+) -> None:
+    network.write_ssh_config()
+    user.env |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}
+    for name in ("ada", "bob"):
+        user.run("peers", "add", name)
+    hub.hold_after = 1 << 16
+    getting = user.start(
+        *("models", "get", "owner/name:Q4_0", "--peer", "ada", "--peer", "bob"),
+    )
+    wait_for(lambda: command_lines().count("curl\0-K\0-") == 2, "both download at once")
+    assert TOKEN not in command_lines()
+    hub.release()
+    out, err = getting.communicate(timeout=60)
+    assert getting.returncode == 0, err
+    assert out.count("by itself from") == 2
+    assert out.count("SHA-256") == 2
+    for name in ("ada", "bob"):
+        there = network.peer(name).home / ".models" / NAME
+        assert there.read_bytes() == hub.files[NAME]
+    assert {token for _, token in hub.tokens} == {f"Bearer {TOKEN}"}
+
+
+def test_a_peer_gets_only_some_layers(
+    network: Network, user: HeadUser, hub: Hub
+) -> None:
+    network.write_ssh_config()
+    user.env["HF_ENDPOINT"] = hub.url
+    user.run("peers", "add", "ada")
+    (got,) = user.json(
+        *("models", "get", "owner/name:Q4_0", "--peer", "ada", "--layers", "4-6")
+    )
+    there = network.peer("ada").home / ".models" / "m-Q4_0.layers-4-6.gguf"
+    assert got["path"].endswith(there.name)
+    sparse = read_model(there).sparse
+    assert sparse is not None
+    assert sparse.layers == (4, 5, 6)
+    assert got["size_bytes"] == there.stat().st_size < len(hub.files[NAME]) // 3
