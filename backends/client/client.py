@@ -40,6 +40,7 @@ from backends.state import (
     ProvisionMode,
 )
 from backends.state.delta import Frame, applied
+from backends.state.health import DirectWay, MachineHealth
 from backends.state.models import Download, Hashing, Removal, Seeding, WorkerCache
 
 if TYPE_CHECKING:
@@ -340,6 +341,15 @@ class ControllerClient:
     async def cancel_work(self, name: str) -> Peer:
         """End what goes on at a machine; the next time it resumes."""
         return await self._call("POST", _peer(name, "cancel"), Peer)
+
+    async def health(self) -> tuple[MachineHealth, ...]:
+        """The health of this machine and of every peer that is connected."""
+        target = "/v1/doctor/health"
+        return await self._call("POST", target, tuple[MachineHealth, ...])
+
+    async def ways(self) -> tuple[DirectWay, ...]:
+        """The ways of data between all of them, tried now."""
+        return await self._call("POST", "/v1/doctor/ways", tuple[DirectWay, ...])
 
     def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Stream an answer; closing the iterator stops the generation."""
