@@ -184,7 +184,7 @@ def health_checks(
         f"{o.machine} is not known: {o.unread}" for o in found if o.unread
     )
     checks = [_clocks(read), _disks(read), _memory(read, serving), _cores(read)]
-    checks.append(_sleep(read, keep_awake=keep_awake))
+    checks.append(_sleep(read, serving if keep_awake else None))
     if not unread:
         return checks
     away = [
@@ -279,7 +279,8 @@ def _cores(found: Sequence[MachineHealth]) -> Check:
     )
 
 
-def _sleep(found: Sequence[MachineHealth], *, keep_awake: bool) -> Check:
+def _sleep(found: Sequence[MachineHealth], held: Sequence[str] | None) -> Check:
+    """Check sleep settings; with keep_awake, whether each of ``held`` is awake."""
     findings = [
         Finding(
             machine=one.machine,
@@ -291,14 +292,24 @@ def _sleep(found: Sequence[MachineHealth], *, keep_awake: bool) -> Check:
         )
         for one in found
         for what in one.sleeps
-        if not keep_awake
+        if held is None
+    ]
+    findings += [
+        Finding(
+            machine=one.machine,
+            what="nothing there holds it awake while it serves (keep_awake)",
+        )
+        for one in found
+        if one.machine in (held or ()) and not one.stays_awake
     ]
     awake = [one.machine for one in found if one.stays_awake]
-    held = f"; held awake now: {', '.join(awake)}" if awake else ""
-    fine = "keep_awake holds machines that serve" if keep_awake else "none by itself"
+    now = f"; held awake now: {', '.join(awake)}" if awake else ""
+    fine = "none by itself" if held is None else "keep_awake holds those that serve"
     return check_of(
         "sleep",
-        fine + held,
+        fine + now,
         findings,
-        fix="Let it stay awake while it serves: dllm-tui config set keep_awake true.",
+        fix="Let it stay awake while it serves: dllm-tui config set keep_awake true."
+        if held is None
+        else "Allow systemd-inhibit there, or end sleep in its own settings.",
     )

@@ -100,6 +100,9 @@ def main():
                     sys.exit(child.returncode)
         threads = [aside(up, client, worker, fault), aside(down, client, worker, fault)]
         threads[0].join()
+        # A close alone would leave the other thread, and the worker, waiting.
+        worker.shutdown(socket.SHUT_RDWR)
+        threads[1].join()
         worker.close()
         client.close()
 

@@ -151,6 +151,10 @@ def test_each_topic_names_the_machine() -> None:
     assert checks["sleep"].repairs
     awake = health_checks([sick], [], keep_awake=True)
     assert next(c for c in awake if c.name == "sleep").verdict is Verdict.OK
+    tried = health_checks([FINE, sick], ["bob"], keep_awake=True)
+    refused = next(check for check in tried if check.name == "sleep")
+    assert refused.machines == ("bob",)
+    assert "nothing there holds it awake" in refused.detail
 
 
 def test_a_machine_that_cannot_be_read_is_named() -> None:
