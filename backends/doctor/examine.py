@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.client.client import ControllerClient
 from backends.client.http import ASKING
 from backends.config import load_config
 from backends.doctor.check import Check, Finding, Verdict, check_of
-from backends.doctor.golden import golden_runs
+from backends.doctor.golden import canary_runs, golden_runs
 from backends.doctor.installation import CHECKS, engine_here
 from backends.doctor.model_checks import differing_weights, other_files, tensors
 from backends.doctor.network import network_checks
@@ -24,15 +26,23 @@ from backends.doctor.peer_checks import (
 from backends.errors import DllmError
 from backends.machines.health import read_health
 from backends.machines.local import local_host_for_now
+from backends.models.canary import write_canary
 from backends.places import LOCAL
 from backends.state import ClusterState, Transport, Value
+from backends.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from backends.doctor.golden import GoldenRun
     from backends.paths import Paths
-    from backends.state import ClusterSnapshot, Peer
+    from backends.state import ClusterSnapshot, ModelCatalogue, Peer
+
+
+SEARCH_S = 10.0
+POLL_S = 0.1
+CANARY_BYTES_MAX = 512 << 20
+"""More would cross the network for too long."""
 
 
 class Wish(Value, frozen=True, kw_only=True):
@@ -115,6 +125,7 @@ class _Doctor:
             "network": self._network,
             "model files": self._models,
             "golden": self._golden,
+            "operators": self._operators,
         }
 
     async def _reached(self) -> list[Check]:
@@ -167,12 +178,38 @@ class _Doctor:
         found = differing_weights(self._snapshots)
         checks = [found] if found else []
         if self._ssh_peers:
-            catalogue = await self._client.catalogue(refresh=True)
-            checks.append(other_files(catalogue.models))
+            checks.append(other_files((await self._catalogue()).models))
         if self._wish.model and not self._wish.quick:
             model = await self._client.inspect(self._wish.model)
             checks.append(await tensors(self._client, model, self._peers, self._told))
         return checks
+
+    async def _catalogue(self) -> ModelCatalogue:
+        found = await self._client.catalogue(refresh=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SEARCH_S):
+                while found.scanning:
+                    await asyncio.sleep(POLL_S)
+                    found = await self._client.catalogue()
+        return found
+
+    async def _operators(self) -> list[Check]:
+        """Try the operators of the wanted model on every machine, by a canary."""
+        if not self._wish.model or self._wish.quick or ASKING.get().readonly:
+            return []
+        model = Path(self._wish.model)
+        folder = self._paths.state_dir / "doctor"
+        canary = folder / f"{model.stem}-canary.gguf"
+        try:
+            made = await asyncio.to_thread(write_canary, model, canary)
+            if made.layer_bytes > CANARY_BYTES_MAX:
+                size = format_bytes(made.layer_bytes)
+                what = f"not tried: {made.n_layer} of its layers, {size}, would be sent"
+                return [Check(name="operators", detail=what)]
+            runs = await canary_runs(self._paths, self._peers, str(canary))
+        finally:
+            canary.unlink(missing_ok=True)
+        return operator_checks(runs, model.name)
 
     async def _golden(self) -> list[Check]:
         if self._wish.quick:
@@ -228,6 +265,35 @@ def golden_checks(runs: Sequence[GoldenRun], *, beside: Sequence[str]) -> list[C
             findings,
             fix=fix,
             unread=unread,
+        )
+    ]
+
+
+def operator_checks(runs: Sequence[GoldenRun], model: str) -> list[Check]:
+    """Name the machines that cannot compute the layers of a model."""
+    findings = [
+        Finding(
+            machine=run.culprit or _named(run.machines),
+            what=run.wrong,
+            verdict=Verdict.FAIL,
+        )
+        for run in runs
+        if run.wrong
+    ]
+    able = [_named(run.machines) for run in runs if not run.wrong and not run.skipped]
+    unread = (
+        f"{_named(run.machines)} is not known: {run.skipped}"
+        for run in runs
+        if run.skipped
+    )
+    return [
+        check_of(
+            "operators",
+            f"all that {model} needs: {', '.join(able)}",
+            findings,
+            fix=f"A launch of {model} would fail there: install another build "
+            "(dllm-tui peers setup NAME), or leave the device out (--exclude).",
+            unread="\n".join(unread),
         )
     ]
 

@@ -72,6 +72,7 @@ LAUNCH_S = 60.0
 ANSWER_S = 30.0
 AT_ONCE = 3
 LOG_BYTES = 8192
+_OUTPUT_TO_HEAD = ("-ot", r"^(output|token_embd)\.weight$=CPU")
 _ABLE = (PeerState.READY, PeerState.STARTING, PeerState.SERVING)
 _ENDED = (ClusterState.SERVING, ClusterState.FAILED, ClusterState.IDLE)
 _NO_OPERATOR = re.compile(
@@ -102,18 +103,7 @@ async def golden_runs(
     paths: Paths, peers: Sequence[Peer], order: Sequence[str]
 ) -> tuple[GoldenRun, ...]:
     """Every machine alone, a few at once, then all that were right, in ``order``."""
-    able = [peer.name for peer in peers if peer.state in _ABLE and peer.devices]
-    able.sort(key=lambda name: order.index(name) if name in order else len(order))
-    limit = asyncio.Semaphore(AT_ONCE)
-
-    async def alone(number: int, names: tuple[str, ...]) -> GoldenRun:
-        async with limit:
-            return await golden_run(paths, names, f"doctor{number}")
-
-    singles = [(LOCAL,), *((name,) for name in able)]
-    found = list(
-        await asyncio.gather(*(alone(n, one) for n, one in enumerate(singles)))
-    )
+    found = await _each_alone(paths, peers, order, str(MODEL_PATH))
     right = tuple(
         one.machines[0] for one in found[1:] if not (one.wrong or one.skipped)
     )
@@ -122,30 +112,58 @@ async def golden_runs(
     return tuple(found)
 
 
-async def golden_run(paths: Paths, machines: tuple[str, ...], name: str) -> GoldenRun:
-    """Launch the demo model on these machines, and compare its answer."""
+async def canary_runs(
+    paths: Paths, peers: Sequence[Peer], canary: str
+) -> tuple[GoldenRun, ...]:
+    """Have every machine compute a canary: it shows the operators that it lacks."""
+    return tuple(await _each_alone(paths, peers, (), canary))
+
+
+async def _each_alone(
+    paths: Paths, peers: Sequence[Peer], order: Sequence[str], model: str
+) -> list[GoldenRun]:
+    able = [peer.name for peer in peers if peer.state in _ABLE and peer.devices]
+    able.sort(key=lambda name: order.index(name) if name in order else len(order))
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def alone(number: int, name: str) -> GoldenRun:
+        async with limit:
+            return await golden_run(paths, (name,), f"doctor{number}", model)
+
+    runs = (alone(number, name) for number, name in enumerate([LOCAL, *able]))
+    return list(await asyncio.gather(*runs))
+
+
+async def golden_run(
+    paths: Paths, machines: tuple[str, ...], name: str, model: str = str(MODEL_PATH)
+) -> GoldenRun:
+    """Launch a model on these machines; the demo model's answer is compared."""
     client = ControllerClient(paths, cluster=name)
     run = GoldenRun(machines=machines)
     try:
-        plan = await _plan(client, [one for one in machines if one != LOCAL])
+        plan = await _plan(client, [one for one in machines if one != LOCAL], model)
         async with _launched(client, plan) as serving:
             if serving.failure is not None or serving.state is not ClusterState.SERVING:
                 return await _failed(client, run, plan, serving.failure)
             answer = await _answer(serving)
-            if not answer:
+            if answer is None:
                 return await _failed(client, run, plan, None)
             way = serving.links[0].way if len(serving.links) == 1 else ""
-            return replace(run, wrong=difference(answer), way=way)
+            wrong = difference(answer) if model == str(MODEL_PATH) else ""
+            return replace(run, wrong=wrong, way=way)
     except TimeoutError:
         return replace(run, wrong=f"it did not serve within {LAUNCH_S:.0f} s")
     except DllmError as error:
         return replace(run, skipped=error.what)
 
 
-async def _plan(client: ControllerClient, peers: Sequence[str]) -> Plan:
-    """The demo model on these peers alone; without one on this machine alone."""
+async def _plan(client: ControllerClient, peers: Sequence[str], model: str) -> Plan:
+    """A model on these peers alone; without one on this machine alone."""
+    # A canary's output is as large as the model's, and computes as any matrix does.
+    is_canary = bool(peers) and model != str(MODEL_PATH)
     ask = Ask(
-        model=str(MODEL_PATH),
+        model=model,
+        extra_args=_OUTPUT_TO_HEAD if is_canary else (),
         workers=0,
         peers=tuple(peers),
         head=LOCAL,
@@ -208,11 +226,11 @@ async def _stopped(
                 return
 
 
-async def _answer(serving: ClusterSnapshot) -> tuple[GreedyToken, ...]:
+async def _answer(serving: ClusterSnapshot) -> tuple[GreedyToken, ...] | None:
     servers = (p.port for p in serving.processes if p.role is ProcessRole.SERVER)
     port = next(servers, None)
     if port is None:
-        return ()
+        return None
     async with ServerClient(port) as server:
         return await server.greedy(PROMPT, len(TOKENS), ANSWER_S)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 import time
 from enum import StrEnum
@@ -166,8 +167,8 @@ class ServerClient:
 
     async def greedy(
         self, prompt: Sequence[int], n_tokens: int, timeout_s: float
-    ) -> tuple[GreedyToken, ...]:
-        """The most likely tokens after a prompt; none if the server fails meanwhile."""
+    ) -> tuple[GreedyToken, ...] | None:
+        """The most likely tokens after a prompt; None if the server fails meanwhile."""
         body = {
             "prompt": list(prompt),
             "n_predict": n_tokens,
@@ -182,8 +183,12 @@ class ServerClient:
                 json=body,
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
             ) as response:
-                told = msgspec.json.decode(await response.read())
-        except (*_GONE, *NOT_JSON, TimeoutError):
+                raw = await response.read()
+        except (*_GONE, TimeoutError):
+            return None
+        try:
+            told = msgspec.json.decode(raw)
+        except NOT_JSON:
             return ()
         found = told.get("completion_probabilities") if isinstance(told, dict) else None
         return parse_greedy(found)
@@ -303,13 +308,18 @@ def parse_greedy(body: Any) -> tuple[GreedyToken, ...]:
         return tuple(
             GreedyToken(
                 id=token,
-                logprob=float(first["logprob"]),
-                second_logprob=float(second["logprob"]),
+                logprob=_number(first["logprob"]),
+                second_logprob=_number(second["logprob"]),
             )
             for token, (first, second) in steps
         )
     except (KeyError, TypeError, ValueError):
         return ()
+
+
+def _number(value: Any) -> float:
+    # JSON has no other word for a number that is none.
+    return math.nan if value is None else float(value)
 
 
 def parse_slots(body: Any) -> tuple[Slot, ...]:

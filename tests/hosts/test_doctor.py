@@ -37,6 +37,7 @@ int clock_gettime(clockid_t clock, struct timespec* now) {
 """
 LAME = Path(__file__).with_name("lame_worker.py")
 FLASH_ATTENTION = "74 FLASH_ATTN_EXT"
+EXPERTS = "30 MUL_MAT_ID"
 
 
 def examined(user: HeadUser, *args: str, code: int = 0) -> dict[str, Any]:
@@ -150,9 +151,9 @@ def half_a_core(machine: Machine) -> Iterator[None]:
             (group / "cgroup.procs").write_text(str(pid))
         yield
     finally:
-        for pid in (group / "cgroup.procs").read_text().split():
+        for left in (group / "cgroup.procs").read_text().split():
             with contextlib.suppress(OSError):
-                (group.parent / "cgroup.procs").write_text(pid)
+                (group.parent / "cgroup.procs").write_text(left)
         group.rmdir()
 
 
@@ -227,7 +228,7 @@ def test_faults_of_files(network: Network, user: HeadUser) -> None:
     for home in (network.home, ada.home, bob.home):
         (home / ".models").mkdir(exist_ok=True)
     write_llama(ours, n_layer=8, n_embd=512, n_ff=2048)
-    write_llama(ada.home / ".models" / "m.gguf", n_layer=2)
+    write_llama(ada.home / ".models" / "m.gguf", n_layer=2, n_embd=64, n_ff=128)
     shutil.copy(ours, bob.home / ".models" / "m.gguf")
     flip_a_bit(bob.home / ".models" / "m.gguf")
     user.run("peers", "probe", "ada", "bob")
@@ -279,6 +280,23 @@ def make_lame(user: HeadUser, machine: Machine, fault: str) -> None:
     shutil.copy(LAME, worker)
     worker.chmod(0o755)
     (worker.parent / "fault").write_text(fault)
+
+
+def test_an_operator_that_a_model_needs_is_tried_before_a_launch(
+    network: Network, user: HeadUser
+) -> None:
+    """The demo model has no experts; that of the user has."""
+    bob = network.peer("bob")
+    prepared(user, "ada", "bob")
+    model = network.home / "experts.gguf"
+    write_llama(model, n_layer=4, n_embd=128, n_ff=256, n_expert=8)
+    make_lame(user, bob, f"lacks {EXPERTS}")
+    user.run("peers", "probe", "bob")
+    checks = examined(user, str(model), code=1)
+    assert checks["golden"]["verdict"] == "ok", checks["golden"]
+    assert checks["operators"]["machines"] == ["bob"]
+    assert blamed(checks["operators"], "bob", "lacks the operator MUL_MAT_ID")
+    assert not list((user.home / "state/dllm-tui/doctor").iterdir())
 
 
 def test_a_repair_is_done_after_a_yes(network: Network, user: HeadUser) -> None:

@@ -55,6 +55,8 @@ def test_no_rounding_changes_a_token() -> None:
 def test_an_answer_that_is_none() -> None:
     step = {"id": 7, "top_logprobs": [{"logprob": -0.5}, {"logprob": -1}]}
     assert parse_greedy([step])[0].second_logprob == -1.0
+    (odd,) = parse_greedy([{"id": 7, "top_logprobs": [{"logprob": None}] * 2}])
+    assert math.isnan(odd.logprob)
     bodies: tuple[object, ...] = (
         None,
         {},
