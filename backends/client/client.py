@@ -40,7 +40,7 @@ from backends.state import (
     ProvisionMode,
 )
 from backends.state.delta import Frame, applied
-from backends.state.health import DirectWay, MachineHealth
+from backends.state.health import MachineHealth, MeasuredWay
 from backends.state.models import Download, Hashing, Removal, Seeding, WorkerCache
 
 if TYPE_CHECKING:
@@ -347,9 +347,9 @@ class ControllerClient:
         target = "/v1/doctor/health"
         return await self._call("POST", target, tuple[MachineHealth, ...])
 
-    async def ways(self) -> tuple[DirectWay, ...]:
+    async def ways(self) -> tuple[MeasuredWay, ...]:
         """The ways of data between all of them, tried now."""
-        return await self._call("POST", "/v1/doctor/ways", tuple[DirectWay, ...])
+        return await self._call("POST", "/v1/doctor/ways", tuple[MeasuredWay, ...])
 
     def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Stream an answer; closing the iterator stops the generation."""

@@ -95,8 +95,6 @@ class GoldenRun(Value, frozen=True, kw_only=True):
     """Why it was not computed, a clause; then nothing is known."""
     culprit: str = ""
     """The machine whose process ended, if one did."""
-    way: str = ""
-    """Of a single worker's data: ``direct``, ``tunnel``, ``local``."""
 
 
 async def golden_runs(
@@ -148,9 +146,8 @@ async def golden_run(
             answer = await _answer(serving)
             if answer is None:
                 return await _failed(client, run, plan, None)
-            way = serving.links[0].way if len(serving.links) == 1 else ""
             wrong = difference(answer) if model == str(MODEL_PATH) else ""
-            return replace(run, wrong=wrong, way=way)
+            return replace(run, wrong=wrong)
     except TimeoutError:
         return replace(run, wrong=f"it did not serve within {LAUNCH_S:.0f} s")
     except DllmError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import shlex
 from pathlib import Path
 from shutil import disk_usage, which
 from typing import TYPE_CHECKING
@@ -13,8 +14,7 @@ from urllib.parse import urlsplit
 from backends.client.client import ControllerClient
 from backends.config import API_PORT_DEFAULT, load_config
 from backends.demo import MODEL_PATH
-from backends.doctor.check import Check, Verdict
-from backends.doctor.orphans import orphan_check
+from backends.doctor.check import Check, Repair, RepairKind, Verdict
 from backends.doctor.peer_checks import BUILD_DISK_BYTES
 from backends.engine.find import all_engines, find_engine
 from backends.errors import DllmError
@@ -26,6 +26,7 @@ from backends.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from backends.machines.agent import Orphan
     from backends.paths import Paths
     from backends.state import EngineInfo
 
@@ -141,6 +142,49 @@ async def _own_ports(paths: Paths) -> set[int | None]:
     return {urlsplit(url).port for url in urls if url}
 
 
+async def find_orphans(paths: Paths) -> list[Orphan]:
+    async with local_host_for_now(paths.run_dir) as host:
+        return await host.orphans()
+
+
+def described(orphan: Orphan) -> str:
+    """``worker1 (pid 42): rpc-server -p 50052``."""
+    command = f": {shlex.join(orphan.argv)}" if orphan.argv else ""
+    return f"{orphan.name} (pid {orphan.pid}){command}"
+
+
+async def end_orphans(paths: Paths) -> list[Orphan]:
+    """End every orphan on this machine; those that were there.
+
+    Raises:
+        HostError: one outlived SIGKILL.
+    """
+    async with local_host_for_now(paths.run_dir) as host:
+        orphans = await host.orphans()
+        names = {orphan.name for orphan in orphans}
+        # Each is tried, though another one does not end.
+        ends = await asyncio.gather(*map(host.stop, names), return_exceptions=True)
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end
+    return orphans
+
+
+async def _orphans(paths: Paths) -> Check:
+    orphans = await find_orphans(paths)
+    if not orphans:
+        return Check(name="orphans", detail="none")
+    return Check(
+        name="orphans",
+        verdict=Verdict.WARN,
+        detail="\n".join(("nobody looks after these:", *map(described, orphans))),
+        fix="End them with: dllm-tui down.",
+        repairs=(
+            Repair(kind=RepairKind.END_ORPHANS, text="End the orphans on this machine"),
+        ),
+    )
+
+
 CHECKS: dict[str, Callable[[Paths], Awaitable[Check]]] = {
     "system": _system,
     "settings": _settings,
@@ -151,5 +195,5 @@ CHECKS: dict[str, Callable[[Paths], Awaitable[Check]]] = {
     "demo model": _model,
     "controller": _controller,
     "api port": _port,
-    "orphans": orphan_check,
+    "orphans": _orphans,
 }

@@ -8,13 +8,13 @@ from backends.doctor.check import Check, Finding, Repair, RepairKind, Verdict, c
 from backends.machines.ways import BARE, DIRECT, LOOPBACK, TUNNEL
 from backends.places import LOCAL
 from backends.state import Transport
+from backends.state.health import MeasuredWay
 from backends.units import format_mb_s, format_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from backends.state import Peer
-    from backends.state.health import DirectWay
 
 SLOW_MB_S = 12.0
 """A network of 100 Mbit/s, or a weak Wi-Fi."""
@@ -23,7 +23,7 @@ FAR_MS = 20.0
 _GAP = "  "
 
 
-def network_checks(ways: Sequence[DirectWay], peers: Sequence[Peer]) -> list[Check]:
+def network_checks(ways: Sequence[MeasuredWay], peers: Sequence[Peer]) -> list[Check]:
     """The table of ways, what is blocked, and what is slow."""
     bare = [_bare(peer) for peer in peers if peer.transport == Transport.BARE]
     found = [*ways, *bare]
@@ -32,13 +32,11 @@ def network_checks(ways: Sequence[DirectWay], peers: Sequence[Peer]) -> list[Che
     return [_table(found), _ports(ways), _speeds(found)]
 
 
-def _bare(peer: Peer) -> DirectWay:
-    from backends.state.health import DirectWay
-
-    return DirectWay(head=LOCAL, worker=peer.name, way=BARE, rtt_ms=peer.rtt_ms)
+def _bare(peer: Peer) -> MeasuredWay:
+    return MeasuredWay(head=LOCAL, worker=peer.name, way=BARE, rtt_ms=peer.rtt_ms)
 
 
-def _table(ways: Sequence[DirectWay]) -> Check:
+def _table(ways: Sequence[MeasuredWay]) -> Check:
     by_pair = {(way.head, way.worker): way for way in ways}
     heads = list(dict.fromkeys([LOCAL, *(way.head for way in ways)]))
     workers = list(dict.fromkeys([*heads, *(way.worker for way in ways)]))
@@ -60,7 +58,7 @@ def _table(ways: Sequence[DirectWay]) -> Check:
     return Check(name="network", detail="\n".join([", ".join(counts), *lines]))
 
 
-def _cell(head: str, worker: str, ways: Mapping[tuple[str, str], DirectWay]) -> str:
+def _cell(head: str, worker: str, ways: Mapping[tuple[str, str], MeasuredWay]) -> str:
     if head == worker:
         return LOOPBACK
     way = ways.get((head, worker))
@@ -71,7 +69,7 @@ def _cell(head: str, worker: str, ways: Mapping[tuple[str, str], DirectWay]) -> 
     return " ".join(filter(None, (way.way, rtt, rate)))
 
 
-def _ports(ways: Sequence[DirectWay]) -> Check:
+def _ports(ways: Sequence[MeasuredWay]) -> Check:
     """Check the ports for data: where one is blocked the tunnel is used."""
     findings = [
         Finding(
@@ -102,11 +100,11 @@ def _ports(ways: Sequence[DirectWay]) -> Check:
     )
 
 
-def _why(way: DirectWay) -> str:
+def _why(way: MeasuredWay) -> str:
     return way.why.rpartition(": ")[2] or "no answer"
 
 
-def _speeds(ways: Sequence[DirectWay]) -> Check:
+def _speeds(ways: Sequence[MeasuredWay]) -> Check:
     findings = []
     for way in ways:
         if way.rate_mb_s is not None and way.rate_mb_s < SLOW_MB_S:

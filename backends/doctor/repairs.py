@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from backends.client.client import ControllerClient
 from backends.config import load_config, put_peer, set_value
 from backends.doctor.check import RepairKind
-from backends.doctor.orphans import end_orphans
+from backends.doctor.installation import end_orphans
 from backends.errors import DllmError
 from backends.units import format_count
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from backends.errors import DllmError
 from backends.state import NOT_JSON, Transport, Value
-from backends.state.health import DirectWay
+from backends.state.health import MeasuredWay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -42,13 +42,13 @@ async def ways_between(
     machines: Sequence[Machine],
     peers: Iterable[Peer],
     serves: Callable[[str], bool],
-) -> tuple[DirectWay, ...]:
+) -> tuple[MeasuredWay, ...]:
     """The way of every ordered pair of machines, measured in rounds of apart pairs.
 
     The rate is not measured where a machine of the pair ``serves``.
     """
     rtts = {peer.name: peer.rtt_ms for peer in peers}
-    found: list[DirectWay] = []
+    found: list[MeasuredWay] = []
     for pairs in rounds(len(machines)):
         these = [(machines[head], machines[worker]) for head, worker in pairs]
         found += await asyncio.gather(
@@ -83,9 +83,9 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
 
 async def way_between(
     head: Machine, worker: Machine, rtts: dict[str, float | None], *, rate: bool
-) -> DirectWay:
+) -> MeasuredWay:
     """Try the direct way of a pair; else it is the tunnel, with the reason."""
-    way = DirectWay(head=head.name, worker=worker.name, way=TUNNEL)
+    way = MeasuredWay(head=head.name, worker=worker.name, way=TUNNEL)
     way = replace(way, rtt_ms=_through_us(head, worker, rtts))
     try:
         place = await worker.data_place()
@@ -105,8 +105,8 @@ async def way_between(
 
 
 async def _tried(
-    way: DirectWay, head: Machine, worker: Machine, address: str, *, rate: bool
-) -> DirectWay:
+    way: MeasuredWay, head: Machine, worker: Machine, address: str, *, rate: bool
+) -> MeasuredWay:
     env = {TOKEN_VARIABLE: secrets.token_hex(TOKEN_BYTES)}
     listening = asyncio.ensure_future(
         worker.host.run(

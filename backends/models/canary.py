@@ -1,8 +1,8 @@
 """A canary of a model: its first layers, as large as they are, with holes for bytes.
 
-It has the metadata, vocabulary, shapes and types of the model, so that an engine needs
-the same operators for it. Only the first layers are there, until each kind of layer
-was met, and only as many experts as a token uses. It computes nonsense.
+It has the metadata, vocabulary, shapes and types of the model. So an engine needs the
+same operators for it. Only the first layer of each kind is there, with all before it.
+It has no more experts than a token uses. It computes nonsense.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _shape(metadata: Mapping[str, object], tensors: Iterable[Tensor]) -> _Shape:
 
 
 def _block(name: str) -> int:
-    """Return the number of the layer of a tensor; -1 if it belongs to none."""
+    # -1 of a tensor that belongs to no layer.
     number = name[len(_BLOCK) :].partition(".")[0] if name.startswith(_BLOCK) else ""
     return int(number) if number.isdigit() else -1
 

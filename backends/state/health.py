@@ -33,7 +33,7 @@ class MachineHealth(Value, frozen=True, kw_only=True):
     """True if ``keep_awake`` holds it awake now."""
 
 
-class DirectWay(Value, frozen=True, kw_only=True):
+class MeasuredWay(Value, frozen=True, kw_only=True):
     """The way of data from a head to a worker on another machine, or on its own."""
 
     head: str

@@ -166,6 +166,8 @@ def test_faults_of_the_network(network: Network, user: HeadUser) -> None:
         cy.link_down()
         checks = examined(user, "--quick")
         table = checks["network"]["detail"]
+        # Its agent does not hear that nobody is there any more.
+        cy.kill_everything()
     assert blamed(checks["firewall"], "ada", "local cannot reach it directly")
     assert "through the SSH tunnel" in checks["firewall"]["detail"]
     assert checks["firewall"]["machines"] == ["ada"]

@@ -10,7 +10,7 @@ from backends.doctor.check import RepairKind
 from backends.doctor.network import network_checks
 from backends.machines.ways import rounds
 from backends.state import Peer, Transport
-from backends.state.health import DirectWay
+from backends.state.health import MeasuredWay
 
 
 @pytest.mark.parametrize("count", range(7))
@@ -24,8 +24,8 @@ def test_every_pair_is_measured_once_and_no_machine_twice_at_a_time(count: int) 
 
 
 WAYS = (
-    DirectWay(head="local", worker="ada", way="direct", rtt_ms=0.42, rate_mb_s=117.0),
-    DirectWay(
+    MeasuredWay(head="local", worker="ada", way="direct", rtt_ms=0.42, rate_mb_s=117.0),
+    MeasuredWay(
         head="local",
         worker="bob",
         way="tunnel",
@@ -34,10 +34,10 @@ WAYS = (
         why="cannot reach 10.0.0.7:40001: Connection timed out",
         rtt_ms=31.0,
     ),
-    DirectWay(
+    MeasuredWay(
         head="local", worker="cy", way="tunnel", why='its settings say data = "tunnel"'
     ),
-    DirectWay(head="ada", worker="bob", way="direct", rtt_ms=1.0, rate_mb_s=2.5),
+    MeasuredWay(head="ada", worker="bob", way="direct", rtt_ms=1.0, rate_mb_s=2.5),
 )
 
 
