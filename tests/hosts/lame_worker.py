@@ -6,6 +6,8 @@ file ``fault`` there says what is wrong: ``lacks NUMBER NAME`` ends it as an eng
 that meets an operator it does not have; ``miscalculates`` spoils what it computed.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import socket
@@ -13,6 +15,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GRAPH_COMPUTE = 10
@@ -20,7 +23,7 @@ TENSOR_BYTES, OP_AT = 296, 52
 LONG_REPLY_BYTES = 512
 
 
-def read_exactly(connection, count):
+def read_exactly(connection: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
         more = connection.recv(min(count - len(data), 1 << 20))
@@ -30,7 +33,7 @@ def read_exactly(connection, count):
     return data
 
 
-def operators(payload):
+def operators(payload: bytes) -> set[int]:
     n_nodes = struct.unpack_from("<I", payload, 4)[0]
     at = 8 + 8 * n_nodes
     n_tensors = struct.unpack_from("<I", payload, at)[0]
@@ -39,13 +42,13 @@ def operators(payload):
     return {struct.unpack_from("<I", payload, place)[0] for place in ends}
 
 
-def lacks(payload, number, name):
+def lacks(payload: bytes, number: int, name: str) -> None:
     if number in operators(payload):
         print(f"ggml_backend_graph_compute: unsupported op {name}", flush=True)
         os._exit(134)
 
 
-def up(client, worker, fault):
+def up(client: socket.socket, worker: socket.socket, fault: list[str]) -> None:
     while True:
         header = read_exactly(client, 9)
         command, size = struct.unpack("<BQ", header)
@@ -55,7 +58,7 @@ def up(client, worker, fault):
         worker.sendall(header + payload)
 
 
-def down(client, worker, fault):
+def down(client: socket.socket, worker: socket.socket, fault: list[str]) -> None:
     while data := worker.recv(1 << 20):
         if fault[0] == "miscalculates" and len(data) > LONG_REPLY_BYTES:
             spoiled = bytearray(data)
@@ -67,8 +70,8 @@ def down(client, worker, fault):
     client.shutdown(socket.SHUT_RDWR)
 
 
-def aside(work, *given):
-    def quietly():
+def aside(work: Callable[..., None], *given: object) -> threading.Thread:
+    def quietly() -> None:
         with contextlib.suppress(EOFError, OSError):
             work(*given)
 
@@ -77,7 +80,7 @@ def aside(work, *given):
     return thread
 
 
-def main():
+def main() -> None:
     arguments = sys.argv[1:]
     real = os.path.join(HERE, os.path.basename(__file__) + ".real")
     if "-p" not in arguments:
