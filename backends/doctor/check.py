@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from backends.state import Value
 
+TOGETHER = " + "
+"""Between the names of machines that are wrong only together."""
+
 
 class Verdict(StrEnum):
     """The outcomes of a check."""
@@ -55,6 +58,11 @@ class Finding(Value, frozen=True, kw_only=True):
     verdict: Verdict = Verdict.WARN
     repair: Repair | None = None
 
+    @property
+    def names(self) -> list[str]:
+        """The machines to blame, where it is about several together."""
+        return self.machine.split(TOGETHER)
+
 
 def check_of(
     name: str, fine: str, findings: list[Finding], *, fix: str = "", unread: str = ""
@@ -78,6 +86,6 @@ def check_of(
         verdict=worst,
         detail="\n".join(filter(None, [*(lines or [fine]), unread])),
         fix=fix if findings else "",
-        machines=tuple(dict.fromkeys(one.machine for one in findings)),
+        machines=tuple(dict.fromkeys(n for one in findings for n in one.names)),
         repairs=tuple(one.repair for one in findings if one.repair),
     )

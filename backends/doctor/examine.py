@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from backends.client.client import ControllerClient
 from backends.client.http import ASKING
 from backends.config import load_config
-from backends.doctor.check import Check, Finding, Verdict, check_of
+from backends.doctor.check import TOGETHER, Check, Finding, Verdict, check_of
 from backends.doctor.golden import canary_runs, golden_runs
 from backends.doctor.installation import CHECKS, engine_here
 from backends.doctor.model_checks import differing_weights, other_files, tensors
@@ -27,7 +27,7 @@ from backends.errors import DllmError
 from backends.machines.health import read_health
 from backends.machines.local import local_host_for_now
 from backends.models.canary import write_canary
-from backends.places import LOCAL
+from backends.places import LOCAL, at_peer
 from backends.state import ClusterState, Transport, Value
 from backends.units import format_bytes
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from backends.state import ClusterSnapshot, ModelCatalogue, Peer
 
 
+PEERS = "peers"
 SEARCH_S = 10.0
 POLL_S = 0.1
 CANARY_BYTES_MAX = 512 << 20
@@ -92,9 +93,9 @@ async def _tried(name: str, work: Awaitable[Check | list[Check]]) -> list[Check]
     try:
         found = await work
     except DllmError as error:
-        return [
-            Check(name=name, verdict=Verdict.FAIL, detail=error.what, fix=error.hint)
-        ]
+        # Without peers this machine can still do everything.
+        verdict = Verdict.WARN if name == PEERS else Verdict.FAIL
+        return [Check(name=name, verdict=verdict, detail=error.what, fix=error.hint)]
     except OSError as error:
         return [Check(name=name, verdict=Verdict.FAIL, detail=str(error))]
     return found if isinstance(found, list) else [found]
@@ -119,7 +120,7 @@ class _Doctor:
         self._peers: tuple[Peer, ...] = ()
         self._snapshots: tuple[ClusterSnapshot, ...] = ()
         self.parts: dict[str, Callable[[], Awaitable[list[Check]]]] = {
-            "peers": self._reached,
+            PEERS: self._reached,
             "engines": self._engines,
             "health": self._health,
             "network": self._network,
@@ -179,7 +180,7 @@ class _Doctor:
         checks = [found] if found else []
         if self._ssh_peers:
             checks.append(other_files((await self._catalogue()).models))
-        if self._wish.model and not self._wish.quick:
+        if self._wish.model and not self._wish.quick and not self._is_away:
             model = await self._client.inspect(self._wish.model)
             checks.append(await tensors(self._client, model, self._peers, self._told))
         return checks
@@ -197,6 +198,9 @@ class _Doctor:
         """Try the operators of the wanted model on every machine, by a canary."""
         if not self._wish.model or self._wish.quick or ASKING.get().readonly:
             return []
+        if self._is_away:
+            detail = "not tried: name a copy of the model on this machine"
+            return [Check(name="operators", verdict=Verdict.WARN, detail=detail)]
         model = Path(self._wish.model)
         folder = self._paths.state_dir / "doctor"
         canary = folder / f"{model.stem}-canary.gguf"
@@ -210,6 +214,10 @@ class _Doctor:
         finally:
             canary.unlink(missing_ok=True)
         return operator_checks(runs, model.name)
+
+    @property
+    def _is_away(self) -> bool:
+        return at_peer(self._wish.model) is not None
 
     async def _golden(self) -> list[Check]:
         if self._wish.quick:
@@ -249,6 +257,8 @@ def golden_checks(runs: Sequence[GoldenRun], *, beside: Sequence[str]) -> list[C
     )
     right = [run for run in runs if not run.wrong and not run.skipped]
     fine = ", ".join(_named(run.machines) for run in right)
+    if not right and not findings:
+        return [Check(name="golden", verdict=Verdict.WARN, detail=unread)]
     note = ", on workers of its own beside what serves" if beside else ""
     fix = (
         "Its driver or build has no such operator: install another build there "
@@ -299,7 +309,7 @@ def operator_checks(runs: Sequence[GoldenRun], model: str) -> list[Check]:
 
 
 def _named(machines: Sequence[str]) -> str:
-    return " + ".join(machines) if machines else LOCAL
+    return TOGETHER.join(machines) if machines else LOCAL
 
 
 def _together(run: GoldenRun) -> str:

@@ -78,9 +78,11 @@ def test_who_is_blamed() -> None:
     )
     (check,) = golden_checks(runs, beside=())
     assert check.verdict is Verdict.FAIL
-    assert check.machines == ("ada", "cy", "dora + eve")
+    assert check.machines == ("ada", "cy", "dora", "eve")
     assert "dora + eve: only together: its answer is another" in check.detail
     assert "bob is not known: it is offline" in check.detail
     assert "operator" in check.fix
+    (unknown,) = golden_checks(runs[2:3], beside=())
+    assert (unknown.verdict, unknown.machines) == (Verdict.WARN, ())
     (fine,) = golden_checks(runs[:1], beside=("ada",))
     assert fine.detail.endswith("local, on workers of its own beside what serves")
