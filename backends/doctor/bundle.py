@@ -18,6 +18,7 @@ import socket
 import tarfile
 import time
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,7 +35,6 @@ from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from backends.doctor.check import Check
     from backends.paths import Paths
@@ -58,7 +58,7 @@ _IPV6 = re.compile(
 )
 _MAC = re.compile(r"(?i)\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b")
 _EMAIL = re.compile(r"\b[\w.+-]+@[A-Za-z][\w.-]*")
-_HOME = re.compile(r"/(?:home|Users)/[^/\s\"':,]+|/root(?=[/\s\"':,]|$)")
+_HOME = re.compile(r"(?<![\w.~-])/(?:home|Users)/[^/\s\"':,]+|/root(?=[/\s\"':,]|$)")
 _KEPT_ADDRESSES = ("127.0.0.1", "0.0.0.0", "::1", "::")
 _WRITTEN = frozenset({"content", "prompt", "messages", "system"})
 """Members whose values are what people wrote."""
@@ -88,6 +88,7 @@ class Scrubber:
             for number, name in enumerate(fresh, start=1):
                 named.setdefault(name.lower(), f"{kind}{number}")
         self._named = named
+        self._home = re.compile(rf"{re.escape(str(Path.home()))}(?=[/\s\"':,]|$)")
         self._addresses: dict[str, str] = {}
         words = sorted(map(re.escape, named), key=len, reverse=True)
         self._names = (
@@ -98,7 +99,7 @@ class Scrubber:
 
     def text(self, text: str) -> str:
         """A text without names, addresses and keys."""
-        text = _HOME.sub("~", text)
+        text = _HOME.sub("~", self._home.sub("~", text))
         text = _TOLD_KEY.sub(r"\1\2<key>", text)
         text = _NAMED_KEY.sub("<key>", text)
         text = _HEX_KEY.sub("<hash>", text)
@@ -225,7 +226,7 @@ def _scrubber(
         machines += [peer.name, host, peer.facts.hostname if peer.facts else ""]
         users.append(user)
     short = [name.partition(".")[0] for name in machines]
-    events = EventFiles(paths.events_dir).read()
+    events = tuple(EventFiles(paths.events_dir).read())
     machines += [
         *short,
         *(event.by.host for event in events),

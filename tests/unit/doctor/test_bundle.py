@@ -52,6 +52,14 @@ def test_a_text_is_scrubbed(text: str, scrubbed: str) -> None:
     assert fresh.text(text) == scrubbed
 
 
+def test_the_home_of_the_user_is_scrubbed_wherever_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/srv/data/home")
+    text = Scrubber((), ()).text("/srv/data/home/.local/x in /srv/data/homely")
+    assert text == "~/.local/x in /srv/data/homely"
+
+
 def test_keys_are_scrubbed() -> None:
     for key in (secrets.token_hex(32), f"sk-{secrets.token_urlsafe(24)}"):
         assert key not in SCRUBBER.text(f"the key {key} was used")
@@ -81,8 +89,8 @@ async def test_nothing_planted_is_in_the_file(
     key, secret = "kitchen-tablet", secrets.token_hex(32)
     made = KeyFile(paths.keys_file).add(key)
     log = EventLog(EventFiles(paths.events_dir))
-    who = Actor(user="grace", host="lovelace", program="console")
-    log.tell(EventKind.ENGINE, f"told {secret} to ada", by=who)
+    who = Actor(user="turing", host="lovelace", program="console")
+    log.tell(EventKind.ENGINE, f"told {secret} to ada", by=who, cluster="my-plan")
     log.close()
     prompt = "how do I bake a cake"
     chat = paths.chats_dir / "1.json"
@@ -101,6 +109,7 @@ async def test_nothing_planted_is_in_the_file(
     whole = "\n".join([*names, *texts])
     planted = (
         *("ada", "rack", "studio", "example.org", "hopper", "grace", "lovelace"),
+        *("turing", "my-plan"),
         *("192.168.7.31", "10.1.2.3", "/home/", secret, prompt, key, str(made)),
     )
     assert [word for word in planted if word in whole] == []
