@@ -122,6 +122,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pair: PairMode = PairMode.AUTO
     """Relays in pairs: ``auto`` with workers on other machines, ``always`` with those
     here too, ``never``."""
+    keep_awake: bool = False
+    """Hold the machines of a cluster awake while it runs."""
     model_dirs: tuple[str, ...] = ()
     """Further folders searched for GGUF files."""
     theme: str = ""
@@ -349,6 +351,7 @@ EFFECTS = {
     "ctx_size": "takes effect for the next model picked",
     "worker_threads": "takes effect for the next model picked",
     "pair": "takes effect for the next model picked",
+    "keep_awake": "takes effect at the next launch",
     "model_dirs": "these folders are searched now",
     "theme": "takes effect now",
     "mouse": "takes effect at the next start of the console",
@@ -376,6 +379,7 @@ ALLOWED = {
     "ctx_size_min": "tokens",
     "worker_threads": "a number",
     "pair": "auto, always or never, in quotes",
+    "keep_awake": "true or false",
     "model_dirs": 'folders in quotes: ["/models", "~/more"]',
     "theme": "the name of a theme, in quotes",
     "readonly": "true or false",

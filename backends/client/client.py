@@ -40,6 +40,7 @@ from backends.state import (
     ProvisionMode,
 )
 from backends.state.delta import Frame, applied
+from backends.state.health import MachineHealth, MeasuredWay
 from backends.state.models import (
     Delivered,
     Download,
@@ -364,6 +365,15 @@ class ControllerClient:
     async def cancel_work(self, name: str) -> Peer:
         """End what goes on at a machine; the next time it resumes."""
         return await self._call("POST", _peer(name, "cancel"), Peer)
+
+    async def health(self) -> tuple[MachineHealth, ...]:
+        """The health of this machine and of every peer that is connected."""
+        target = "/v1/doctor/health"
+        return await self._call("POST", target, tuple[MachineHealth, ...])
+
+    async def ways(self) -> tuple[MeasuredWay, ...]:
+        """The ways of data between all of them, tried now."""
+        return await self._call("POST", "/v1/doctor/ways", tuple[MeasuredWay, ...])
 
     def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Stream an answer; closing the iterator stops the generation."""

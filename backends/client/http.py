@@ -145,7 +145,8 @@ ASKING: ContextVar[ClientFacts] = ContextVar("asking", default=_ANYBODY)
 
 _HARMLESS = re.compile(
     "/v1/(?:propose|prepare|memory|chat|chats|chats/.*|peers/[^/]+/probe"
-    "|models/hash|models/cache|models/removal|models/leftovers)"
+    "|models/hash|models/cache|models/removal|models/leftovers"
+    "|doctor/health|doctor/ways)"
 )
 """Requests by POST that change nothing of a cluster: plans are reckoned, machines
 looked at, a model is asked."""

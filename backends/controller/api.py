@@ -19,6 +19,7 @@ from aiohttp import web
 
 from backends.controller.chat_api import ChatApi
 from backends.controller.deliveries import Deliveries
+from backends.controller.doctor_api import DoctorApi
 from backends.controller.event_log import CONTROLLER
 from backends.controller.metrics import prometheus_text
 from backends.controller.model_api import ModelApi
@@ -187,6 +188,7 @@ class Api:
             got_engine=clusters.look_for_engine,
         )
         self._chat_api = ChatApi(clusters, parts.chats)
+        self._doctor_api = DoctorApi(parts.peers, clusters.serves)
         self.streams = 0
         self._leases = Leases()
         self._ending: asyncio.Future[None] | None = None
@@ -225,6 +227,7 @@ class Api:
                 *self._peer_api.routes(),
                 *self._model_api.routes(),
                 *self._chat_api.routes(),
+                *self._doctor_api.routes(),
             ]
         )
         return app

@@ -12,11 +12,13 @@ from backends.controller.deaths import failure_of
 from backends.errors import HostError, NeverListened, ProcessFailed, about_worker
 from backends.gateway.target import GATEWAY
 from backends.link.relay import worker_of, worker_relay_name
+from backends.machines.keep_awake import hold_awake
 from backends.places import LOCAL
 from backends.planning.blueprint import (
     STAGES,
     Blueprint,
     Facts,
+    awake_names,
     compare,
     draw,
     process_name,
@@ -96,10 +98,18 @@ class Builder:
         if any(node.short_name == SERVER for node in kept.missing):
             self._context.gateway.holds(plan, self._context.api.wait_s)
         fits = {node.spec.name for node in blueprint.nodes if node not in kept.missing}
-        stays = {*fits, process_name(self._context.name, GATEWAY)}
+        awake = awake_names(plan)
+        kept_names = (GATEWAY, *awake)
+        stays = {*fits, *(process_name(self._context.name, n) for n in kept_names)}
         await self._processes.stop([o for o in found if o.record.name not in stays])
         names = {node.short_name for node in blueprint.nodes}
-        await self._processes.remove_ended({*names, GATEWAY})
+        await self._processes.remove_ended({*names, *kept_names})
+        await gather_or_cancel(
+            hold_awake(
+                self._machines.get(machine).host, process_name(self._context.name, name)
+            )
+            for name, machine in awake.items()
+        )
         opening = asyncio.create_task(self._give_out(plan))
         try:
             incarnations = await self._stand(plan, facts, blueprint, kept)

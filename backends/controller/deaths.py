@@ -18,6 +18,7 @@ from backends.engine.logs import clean_lines, without_requests
 from backends.errors import DllmError, HostError, ProcessFailed
 from backends.gateway.target import GATEWAY
 from backends.link.relay import is_relay, worker_relay_name
+from backends.machines.keep_awake import holds_awake
 from backends.planning.blueprint import (
     cluster_of,
     needed_names,
@@ -237,8 +238,10 @@ async def ended_unwatched(
         PeerUnreachable: a machine of the plan is not connected.
     """
     for name, machine_name in needed_names(plan).items():
-        # A gateway is started again beside what serves.
-        if name == GATEWAY or (needs_tunnels(plan) and _hangs_on_tunnels(name)):
+        # A gateway is started again beside what serves; nothing needs a machine awake.
+        if name == GATEWAY or holds_awake(name):
+            continue
+        if needs_tunnels(plan) and _hangs_on_tunnels(name):
             continue
         machine = machines.get(machine_name)
         record = await machine.host.record(process_name(cluster, name))

@@ -17,7 +17,12 @@ from backends.link.transport import TransportSpec, direct_transport, path_of, po
 from backends.machines.bare import connects
 from backends.machines.machine import open_way
 from backends.places import LOCAL
-from backends.planning.blueprint import machines_of, needed_names, process_name
+from backends.planning.blueprint import (
+    awake_names,
+    machines_of,
+    needed_names,
+    process_name,
+)
 from backends.split.flags import used_workers
 from backends.tasks import gather_or_cancel
 
@@ -129,7 +134,7 @@ class Discovery:
     ) -> dict[str, int]:
         """A port for each process: its own if it runs, else a free one."""
         alone = {worker_relay_name(w) for w, p in pairings.items() if not p.paired}
-        without = {GATEWAY, *alone}
+        without = {GATEWAY, *alone, *awake_names(plan)}
         names = {n: m for n, m in needed_names(plan).items() if n not in without}
         found = await gather_or_cancel(
             self._port(self._machines.get(m), n) for n, m in names.items()

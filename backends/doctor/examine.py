@@ -1,320 +1,316 @@
-"""Is everything in order here? One check per thing that can be missing or wrong."""
+"""All checks of the doctor, each as it is done; none of them raises."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import platform
-import shlex
-from enum import StrEnum
+import contextlib
 from pathlib import Path
-from shutil import disk_usage, which
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from backends.client.client import ControllerClient
-from backends.config import API_PORT_DEFAULT, load_config
-from backends.demo import MODEL_PATH
-from backends.engine.find import all_engines, find_engine
-from backends.engine.versions import protocols_match
+from backends.client.http import ASKING
+from backends.config import load_config
+from backends.doctor.check import TOGETHER, Check, Finding, Verdict, check_of
+from backends.doctor.golden import canary_runs, golden_runs
+from backends.doctor.installation import CHECKS, engine_here
+from backends.doctor.model_checks import differing_weights, other_files, tensors
+from backends.doctor.network import network_checks
+from backends.doctor.peer_checks import (
+    builds,
+    health_checks,
+    protocols,
+    reached,
+    several_engines,
+    spoken,
+)
 from backends.errors import DllmError
-from backends.machines.local import describe_here, local_host_for_now
-from backends.models.layers import read_model
-from backends.paths import make_private, relay_binary
-from backends.state import PeerState, Transport, Value
-from backends.units import format_bytes, format_ms, format_offset
+from backends.machines.health import read_health
+from backends.machines.local import local_host_for_now
+from backends.models.canary import write_canary
+from backends.places import LOCAL, at_peer
+from backends.state import ClusterState, Transport, Value
+from backends.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-    from backends.machines.agent import Orphan
+    from backends.doctor.golden import GoldenRun
     from backends.paths import Paths
-    from backends.state import EngineInfo, Peer
+    from backends.state import ClusterSnapshot, ModelCatalogue, Peer
 
 
-class Verdict(StrEnum):
-    """The outcomes of a check."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-class Check(Value, frozen=True, kw_only=True):
-    """One thing looked at."""
-
-    name: str
-    verdict: Verdict = Verdict.OK
-    detail: str = ""
-    """One line, or a table below its first."""
-    fix: str = ""
+PEERS = "peers"
+SEARCH_S = 10.0
+POLL_S = 0.1
+CANARY_BYTES_MAX = 512 << 20
+"""More would cross the network for too long."""
 
 
-async def find_orphans(paths: Paths) -> list[Orphan]:
-    async with local_host_for_now(paths.run_dir) as host:
-        return await host.orphans()
+class Wish(Value, frozen=True, kw_only=True):
+    """The checks that are wanted."""
+
+    quick: bool = False
+    """Leave out the golden output and the reading of whole models."""
+    model: str = ""
+    """A model to compare on all machines, tensor by tensor; empty: none."""
 
 
-def described(orphan: Orphan) -> str:
-    """``worker1 (pid 42): rpc-server -p 50052``."""
-    command = f": {shlex.join(orphan.argv)}" if orphan.argv else ""
-    return f"{orphan.name} (pid {orphan.pid}){command}"
+def untold(machine: str, done_bytes: int, size_bytes: int) -> None:
+    """Tell nobody how far the reading of a model is."""
 
 
-async def end_orphans(paths: Paths) -> list[Orphan]:
-    """End every orphan on this machine; those that were there.
+async def examine(
+    paths: Paths,
+    wish: Wish,
+    told: Callable[[str, int, int], None] = untold,
+) -> AsyncGenerator[Check, None]:
+    """All checks, one after the other as they are done.
 
-    Raises:
-        HostError: one outlived SIGKILL.
+    Args:
+        paths: of the user.
+        wish: the slow ones that are wanted.
+        told: hears the machine, and the bytes read of a model and of all of it.
     """
-    async with local_host_for_now(paths.run_dir) as host:
-        orphans = await host.orphans()
-        names = {orphan.name for orphan in orphans}
-        # Each is tried, though another one does not end.
-        ends = await asyncio.gather(*map(host.stop, names), return_exceptions=True)
-    for end in ends:
-        if isinstance(end, BaseException):
-            raise end
-    return orphans
-
-
-_FINE = (PeerState.READY, PeerState.STARTING, PeerState.SERVING)
-CLOCK_OFF_S = 60.0
-"""A clock this far off makes times in logs hard to compare."""
-
-
-async def peer_checks(paths: Paths, here: str) -> list[Check]:
-    """One check a peer, and one of all protocols; ``here`` is our own engine's.
-
-    Raises:
-        DllmError: the controller cannot be started.
-    """
-    peers = await ControllerClient(paths).settled_peers()
-    checks = [_peer(peer) for peer in peers]
-    spoken = {"local": here} | {
-        p.name: p.facts.engines[0].rpc_protocol
-        for p in peers
-        if p.transport == Transport.SSH and p.facts and p.facts.engines
-    }
-    return [*checks, *([_protocols(spoken)] if len(spoken) > 1 else [])]
-
-
-def _peer(peer: Peer) -> Check:
-    clock_s = peer.facts.clock_offset_s if peer.facts else 0.0
-    rtt = "" if peer.rtt_ms is None else f", {format_ms(peer.rtt_ms)}"
-    off = abs(clock_s) > CLOCK_OFF_S
-    clock = f", its clock is {format_offset(clock_s)} off" if off else ""
-    fine = peer.state in _FINE and not off
-    return Check(
-        name=f"peer {peer.name}",
-        verdict=Verdict.OK if fine else Verdict.WARN,
-        detail=f"{peer.state.value}{rtt}{clock}",
-        fix=peer.note,
-    )
-
-
-def _protocols(spoken: Mapping[str, str]) -> Check:
-    bad = [
-        f"{worker} ({theirs}) cannot work for {head} ({ours})"
-        for head, ours in spoken.items()
-        for worker, theirs in spoken.items()
-        if not protocols_match(ours, theirs)
-    ]
-    if not bad:
-        one = ", ".join(sorted({version or "?" for version in spoken.values()}))
-        detail = f"every machine can work for every other (RPC {one})"
-        return Check(name="protocols", detail=detail)
-    return Check(
-        name="protocols",
-        verdict=Verdict.WARN,
-        detail="\n".join(("who can work for whom", *matrix(spoken), *bad)),
-        fix="Install this machine's engine there: dllm-tui peers setup NAME.",
-    )
-
-
-def matrix(spoken: Mapping[str, str]) -> Sequence[str]:
-    """Heads down, workers across: ``✓`` where the worker's protocol is accepted."""
-    width = max(len(name) for name in spoken)
-    header = " ".join([" " * width, *(f"{name:>{width}}" for name in spoken)])
-    rows = [
-        " ".join(
-            [
-                f"{head:{width}}",
-                *(
-                    f"{'✓' if protocols_match(ours, theirs) else '✗':>{width}}"
-                    for theirs in spoken.values()
-                ),
-            ]
-        )
-        for head, ours in spoken.items()
-    ]
-    return [header, *rows]
-
-
-# An engine build needs about this much while it runs.
-BUILD_DISK_BYTES = 2 << 30
-
-
-async def examine(paths: Paths) -> AsyncIterator[Check]:
-    """All checks, one after the other as they are done; none raises."""
+    client = ControllerClient(paths)
+    ran = await client.running()
+    orphans = False
     for name, check in CHECKS.items():
-        try:
-            found = await check(paths)
-        except DllmError as error:
-            found = Check(
-                name=name, verdict=Verdict.FAIL, detail=error.what, fix=error.hint
-            )
-        except OSError as error:
-            found = Check(name=name, verdict=Verdict.FAIL, detail=str(error))
-        yield found
-    for found in await _peers(paths):
-        yield found
-
-
-async def _peers(paths: Paths) -> list[Check]:
+        for found in await _tried(name, check(paths)):
+            orphans = orphans or (name == "orphans" and bool(found.repairs))
+            yield found
+    doctor = _Doctor(paths, wish, told, orphans=orphans)
     try:
-        config = load_config(paths)
-        if not config.peers:
-            return []
-        here = (await _asked(config.engine, paths)).rpc_protocol
-        return await peer_checks(paths, here)
+        for name, part in doctor.parts.items():
+            for found in await _tried(name, part()):
+                yield found
+    finally:
+        if not ran and await client.running():
+            with contextlib.suppress(DllmError):
+                await client.shutdown(only_if_idle=True)
+
+
+async def _tried(name: str, work: Awaitable[Check | list[Check]]) -> list[Check]:
+    try:
+        found = await work
     except DllmError as error:
-        warn = Verdict.WARN
-        return [Check(name="peers", verdict=warn, detail=error.what, fix=error.hint)]
+        # Without peers this machine can still do everything.
+        verdict = Verdict.WARN if name == PEERS else Verdict.FAIL
+        return [Check(name=name, verdict=verdict, detail=error.what, fix=error.hint)]
+    except OSError as error:
+        return [Check(name=name, verdict=Verdict.FAIL, detail=str(error))]
+    return found if isinstance(found, list) else [found]
 
 
-async def _asked(configured: str | None, paths: Paths) -> EngineInfo:
-    found = await asyncio.to_thread(find_engine, configured, paths)
-    return await describe_here(found, paths)
+class _Doctor:
+    """Examines other machines, and this one beside them, through the controller."""
+
+    def __init__(
+        self,
+        paths: Paths,
+        wish: Wish,
+        told: Callable[[str, int, int], None],
+        *,
+        orphans: bool,
+    ) -> None:
+        self._paths = paths
+        self._orphans = orphans
+        self._wish = wish
+        self._told = told
+        self._client = ControllerClient(paths)
+        self._peers: tuple[Peer, ...] = ()
+        self._snapshots: tuple[ClusterSnapshot, ...] = ()
+        self.parts: dict[str, Callable[[], Awaitable[list[Check]]]] = {
+            PEERS: self._reached,
+            "engines": self._engines,
+            "health": self._health,
+            "network": self._network,
+            "model files": self._models,
+            "golden": self._golden,
+            "operators": self._operators,
+        }
+
+    async def _reached(self) -> list[Check]:
+        configured = load_config(self._paths).peers
+        if not configured and not await self._client.running():
+            return []
+        self._peers = await self._client.settled_peers()
+        now = await self._client.snapshot()
+        names = [brief.name for brief in now.clusters] or [now.cluster]
+        self._snapshots = tuple([await self._of(name) for name in names])
+        return [reached(peer) for peer in self._peers]
+
+    async def _of(self, cluster: str) -> ClusterSnapshot:
+        return await ControllerClient(self._paths, cluster=cluster).snapshot()
+
+    @property
+    def _serving(self) -> list[str]:
+        plans = [s.plan for s in self._snapshots if s.plan and s.wanted_generation]
+        return [name for p in plans for name in (p.head, *(w.peer for w in p.workers))]
+
+    async def _engines(self) -> list[Check]:
+        if not self._peers:
+            return []
+        here = await engine_here(load_config(self._paths).engine, self._paths)
+        engines = spoken(here, self._peers)
+        if len(engines) < 2:
+            return []
+        return [protocols(engines), builds(engines), several_engines(self._peers)]
+
+    async def _health(self) -> list[Check]:
+        keep_awake = load_config(self._paths).keep_awake
+        if self._peers or await self._client.running():
+            found = await self._client.health()
+        else:
+            async with local_host_for_now(self._paths.run_dir) as host:
+                found = (await read_health(host),)
+        return health_checks(found, self._serving, keep_awake=keep_awake)
+
+    async def _network(self) -> list[Check]:
+        if not self._peers:
+            return []
+        ways = await self._client.ways() if self._ssh_peers else ()
+        return network_checks(ways, self._peers)
+
+    @property
+    def _ssh_peers(self) -> list[Peer]:
+        return [peer for peer in self._peers if peer.transport == Transport.SSH]
+
+    async def _models(self) -> list[Check]:
+        found = differing_weights(self._snapshots)
+        checks = [found] if found else []
+        if self._ssh_peers:
+            checks.append(other_files((await self._catalogue()).models))
+        if self._wish.model and not self._wish.quick and not self._is_away:
+            model = await self._client.inspect(self._wish.model)
+            checks.append(await tensors(self._client, model, self._peers, self._told))
+        return checks
+
+    async def _catalogue(self) -> ModelCatalogue:
+        found = await self._client.catalogue(refresh=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SEARCH_S):
+                while found.scanning:
+                    await asyncio.sleep(POLL_S)
+                    found = await self._client.catalogue()
+        return found
+
+    async def _operators(self) -> list[Check]:
+        """Try the operators of the wanted model on every machine, by a canary."""
+        if not self._wish.model or self._wish.quick or ASKING.get().readonly:
+            return []
+        if self._is_away:
+            detail = "not tried: name a copy of the model on this machine"
+            return [Check(name="operators", verdict=Verdict.WARN, detail=detail)]
+        model = Path(self._wish.model)
+        folder = self._paths.state_dir / "doctor"
+        canary = folder / f"{model.stem}-canary.gguf"
+        try:
+            made = await asyncio.to_thread(write_canary, model, canary)
+            if made.layer_bytes > CANARY_BYTES_MAX:
+                size = format_bytes(made.layer_bytes)
+                what = f"not tried: {made.n_layer} of its layers, {size}, would be sent"
+                return [Check(name="operators", detail=what)]
+            runs = await canary_runs(self._paths, self._peers, str(canary))
+        finally:
+            canary.unlink(missing_ok=True)
+        return operator_checks(runs, model.name)
+
+    @property
+    def _is_away(self) -> bool:
+        return at_peer(self._wish.model) is not None
+
+    async def _golden(self) -> list[Check]:
+        if self._wish.quick:
+            return []
+        if ASKING.get().readonly:
+            return [Check(name="golden", detail="left out: read-only starts nothing")]
+        if self._orphans:
+            return [Check(name="golden", detail="left out: end the orphans first")]
+        runs = await golden_runs(self._paths, self._peers, self._order)
+        return golden_checks(runs, beside=self._serving)
+
+    @property
+    def _order(self) -> Sequence[str]:
+        serving = [s for s in self._snapshots if s.state is ClusterState.SERVING]
+        for snapshot in (*serving, *self._snapshots):
+            if snapshot.plan and snapshot.plan.workers:
+                return [worker.peer for worker in snapshot.plan.workers]
+        return [peer.name for peer in self._peers]
 
 
-async def _system(paths: Paths) -> Check:
-    async with local_host_for_now(paths.run_dir) as host:
-        memory = await host.memory()
-    detail = (
-        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
-        f"{format_bytes(memory.free_bytes)} of {format_bytes(memory.total_bytes)} free"
+def golden_checks(runs: Sequence[GoldenRun], *, beside: Sequence[str]) -> list[Check]:
+    """Name the machines that computed another answer, or none."""
+    findings = [
+        Finding(
+            machine=run.culprit or _named(run.machines),
+            what=f"{_together(run)}{run.wrong}",
+            verdict=Verdict.FAIL,
+        )
+        for run in runs
+        if run.wrong
+    ]
+    lacks = any(run.operator for run in runs)
+    unread = "\n".join(
+        f"{_named(run.machines)} is not known: {run.skipped}"
+        for run in runs
+        if run.skipped
     )
-    return Check(name="system", detail=detail)
-
-
-async def _settings(paths: Paths) -> Check:
-    load_config(paths)
-    exists = paths.config_file.exists()
-    detail = str(paths.config_file) if exists else "no config.toml: defaults"
-    return Check(name="settings", detail=detail)
-
-
-async def _directories(paths: Paths) -> Check:
-    for directory in (paths.state_dir, paths.runtime_dir):
-        make_private(directory)
-        if not os.access(directory, os.W_OK):
-            raise DllmError(f"{directory} is not writable", "Make it yours.")
-    free = disk_usage(paths.state_dir).free
-    short = free < BUILD_DISK_BYTES
-    return Check(
-        name="directories",
-        verdict=Verdict.WARN if short else Verdict.OK,
-        detail=f"{paths.state_dir}, {format_bytes(free)} free",
-        fix="Free some disk: an engine build needs 2 GiB." if short else "",
+    right = [run for run in runs if not run.wrong and not run.skipped]
+    fine = ", ".join(_named(run.machines) for run in right)
+    if not right and not findings:
+        return [Check(name="golden", verdict=Verdict.WARN, detail=unread)]
+    note = ", on workers of its own beside what serves" if beside else ""
+    fix = (
+        "Its driver or build has no such operator: install another build there "
+        "(dllm-tui peers setup NAME), or leave the device out (--exclude)."
+        if lacks
+        else "A wrong driver, bad memory or another build: install this machine's "
+        "engine there (dllm-tui peers setup NAME), and leave the machine out until "
+        "this is right."
     )
+    return [
+        check_of(
+            "golden",
+            f"the known answer: {fine}{note}",
+            findings,
+            fix=fix,
+            unread=unread,
+        )
+    ]
 
 
-async def _helper(paths: Paths) -> Check:
-    return Check(name="helper", detail=str(relay_binary()))
-
-
-async def _engine(paths: Paths) -> Check:
-    configured = load_config(paths).engine
-    info = await _asked(configured, paths)
-    others = len(await asyncio.to_thread(all_engines, configured, paths)) - 1
-    more = f", {others} more found" if others > 0 else ""
-    detail = f"{info.version}, RPC {info.rpc_protocol}, {info.directory}{more}"
-    return Check(name="engine", detail=detail)
-
-
-async def _compiler(paths: Paths) -> Check:
-    compiler = next(filter(None, map(which, ("c++", "g++", "clang++"))), None)
-    if compiler:
-        return Check(name="compiler", detail=compiler)
-    return Check(
-        name="compiler",
-        verdict=Verdict.WARN,
-        detail="no C++ compiler",
-        fix="Only engine build needs one: install g++ or clang++.",
+def operator_checks(runs: Sequence[GoldenRun], model: str) -> list[Check]:
+    """Name the machines that cannot compute the layers of a model."""
+    findings = [
+        Finding(
+            machine=run.culprit or _named(run.machines),
+            what=run.wrong,
+            verdict=Verdict.FAIL,
+        )
+        for run in runs
+        if run.wrong
+    ]
+    able = [_named(run.machines) for run in runs if not run.wrong and not run.skipped]
+    unread = (
+        f"{_named(run.machines)} is not known: {run.skipped}"
+        for run in runs
+        if run.skipped
     )
+    return [
+        check_of(
+            "operators",
+            f"all that {model} needs: {', '.join(able)}",
+            findings,
+            fix=f"A launch of {model} would fail there: install another build "
+            "(dllm-tui peers setup NAME), or leave the device out (--exclude).",
+            unread="\n".join(unread),
+        )
+    ]
 
 
-async def _model(paths: Paths) -> Check:
-    info = await asyncio.to_thread(read_model, Path(MODEL_PATH))
-    detail = f"{info.name}, {info.n_layer} layers, {format_bytes(info.size_bytes)}"
-    return Check(name="demo model", detail=detail)
+def _named(machines: Sequence[str]) -> str:
+    return TOGETHER.join(machines) if machines else LOCAL
 
 
-async def _controller(paths: Paths) -> Check:
-    client = ControllerClient(paths)
-    if not await client.running():
-        return Check(name="controller", detail="not running (started on demand)")
-    snapshot = await client.snapshot()
-    failed = snapshot.failure is not None
-    return Check(
-        name="controller",
-        verdict=Verdict.WARN if failed else Verdict.OK,
-        detail=f"pid {snapshot.controller_pid}, {snapshot.state.value}"
-        + (f": {snapshot.message}" if snapshot.message else ""),
-        fix="dllm-tui opens the console with the details." if failed else "",
-    )
-
-
-async def _port(paths: Paths) -> Check:
-    port = load_config(paths).api_port or API_PORT_DEFAULT
-    async with local_host_for_now(paths.run_dir) as host:
-        owner = await host.port_owner(port)
-    if owner is None:
-        return Check(name="api port", detail=f"{port} is free")
-    if port in await _own_ports(paths):
-        return Check(name="api port", detail=f"{port} is our cluster's ({owner})")
-    fixed = load_config(paths).api_port is not None
-    return Check(
-        name="api port",
-        verdict=Verdict.FAIL if fixed else Verdict.WARN,
-        detail=f"{port} is taken by {owner}",
-        fix=f"End that, or set another api_port in {paths.config_file}."
-        if fixed
-        else "The next free port is used instead; api_port in config.toml sets one.",
-    )
-
-
-async def _own_ports(paths: Paths) -> set[int | None]:
-    client = ControllerClient(paths)
-    if not await client.running():
-        return set()
-    snapshot = await client.snapshot()
-    urls = {snapshot.api_url, *(brief.api_url for brief in snapshot.clusters)}
-    return {urlsplit(url).port for url in urls if url}
-
-
-async def _orphans(paths: Paths) -> Check:
-    orphans = await find_orphans(paths)
-    if not orphans:
-        return Check(name="orphans", detail="none")
-    return Check(
-        name="orphans",
-        verdict=Verdict.WARN,
-        detail="\n".join(("nobody looks after these:", *map(described, orphans))),
-        fix="End them with: dllm-tui down.",
-    )
-
-
-CHECKS: dict[str, Callable[[Paths], Awaitable[Check]]] = {
-    "system": _system,
-    "settings": _settings,
-    "directories": _directories,
-    "helper": _helper,
-    "engine": _engine,
-    "compiler": _compiler,
-    "demo model": _model,
-    "controller": _controller,
-    "api port": _port,
-    "orphans": _orphans,
-}
+def _together(run: GoldenRun) -> str:
+    return "" if len(run.machines) < 2 or run.culprit else "only together: "

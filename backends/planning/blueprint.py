@@ -15,6 +15,7 @@ import msgspec
 from backends.gateway.target import GATEWAY
 from backends.link.relay import relay_name, worker_relay_name
 from backends.machines.agent import ProcessRecord, ProcessSpec
+from backends.machines.keep_awake import keep_awake_name
 from backends.places import LOCAL
 from backends.planning.commands import SERVER, Site, commands, placement_at
 from backends.planning.pairing import paired_workers
@@ -110,7 +111,14 @@ def needed_names(plan: Plan) -> dict[str, str]:
     beside = {worker_relay_name(w.name): w.peer for w in paired_workers(plan)}
     relays = [relay_name(w.name) for w in used_workers(plan)] if plan.relay else []
     on_head = dict.fromkeys([*relays, SERVER], plan.head)
-    return {**workers, **beside, **on_head, GATEWAY: LOCAL}
+    return {**workers, **beside, **on_head, GATEWAY: LOCAL, **awake_names(plan)}
+
+
+def awake_names(plan: Plan) -> dict[str, str]:
+    """Short name of each process that holds a machine of the plan awake, and where."""
+    if not plan.keep_awake:
+        return {}
+    return {keep_awake_name(machine): machine for machine in machines_of(plan)}
 
 
 def draw(plan: Plan, facts: Facts) -> Blueprint:

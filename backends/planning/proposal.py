@@ -160,6 +160,7 @@ def propose(
         api_port=request.api_port,
         relay=request.relay,
         pair=request.pair or config.pair,
+        keep_awake=config.keep_awake,
         extra_args=checked_arguments(
             further, head=head.name, directory=request.directory
         ),

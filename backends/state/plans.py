@@ -237,6 +237,8 @@ class Plan(Value, frozen=True, kw_only=True):
     """True if a metering relay stands before every worker."""
     pair: PairMode = PairMode.AUTO
     """True if another one stands beside it."""
+    keep_awake: bool = False
+    """True if its machines are held awake while it runs."""
     extra_args: tuple[str, ...] = ()
     """Further arguments for llama-server, passed on as they are."""
     prompt_cache_mib: int | None = None

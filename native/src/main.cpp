@@ -12,6 +12,7 @@
 #include "agent/host.h"
 #include "agent/spawn.h"
 #include "link/head.h"
+#include "link/probe.h"
 #include "link/worker.h"
 #include "posix.h"
 #include "stub/stub.h"
@@ -26,6 +27,7 @@ commands:
   head        stand between llama-server and a worker: count, time, guard, slow down
   host        look after the processes of this machine, over standard input and output
   paper       speak for a worker that does not run: what memory would it have
+  probe       measure the direct way between two machines
   spawn       start a process that outlives the caller, described by a directory
   thin        write a model with holes in place of tensors that are elsewhere
   worker      stand beside a worker, as the far end of the link to a head's relay
@@ -46,6 +48,7 @@ const Command kCommands[] = {
     {"host", dllm::agent::kHostHelp,
      [](Args args) { return dllm::agent::host(args, DLLM_VERSION); }},
     {"paper", dllm::kStubHelp, [](Args args) -> int { dllm::stub(args); }},
+    {"probe", dllm::kProbeHelp, dllm::probe},
     {"spawn", dllm::kSpawnHelp, dllm::spawn},
     {"thin", dllm::sparse::kThinHelp, dllm::sparse::thin},
     {"worker", dllm::link::kWorkerHelp,

@@ -64,6 +64,7 @@ class Machine:
         self._switch_pid = 0
         self._port_name = ""
         self._limited: list[str] = []
+        self._slowed = False
         self.new_host_key()
         self._original_key = self._host_key_files()
         self._write_config()
@@ -226,13 +227,42 @@ class Machine:
         """
         target = f"{HOME}/{path}" if path else HOME
         self.run(["mkdir", "-p", target])
-        self.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "small", target])
+        self.run(
+            [
+                "mount",
+                "-t",
+                "tmpfs",
+                "-o",
+                f"size={size_bytes},mode=700",
+                "small",
+                target,
+            ]
+        )
         if not path:
             self.run(["mkdir", "-m", "700", f"{HOME}/.ssh"])
             key = self.inside(HOME) / ".ssh" / "authorized_keys"
             key.write_text(f"{self._public_key}\n")
             key.chmod(0o600)
         self._limited.append(target)
+
+    def put_over(self, directory: str, files: Mapping[str, str]) -> None:
+        """Put a directory of these files in place of one, until it is reset.
+
+        Its kernel's own directories can be replaced so: ``/sys/devices/system/cpu``.
+        """
+        self.run(["mount", "-t", "tmpfs", "over", directory])
+        self._limited.append(directory)
+        for name, text in files.items():
+            file = self.inside(directory) / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+    def limit_rate(self, rate: str) -> None:
+        """Let its cable carry so much towards it: ``20mbit``."""
+        shape = ("tbf", "rate", rate, "burst", "64kbit", "latency", "400ms")
+        port = ("dev", self._port_name, "root")
+        self._in_switch("tc", "qdisc", "replace", *port, *shape)
+        self._slowed = True
 
     def kill_everything(self) -> None:
         """Power cut and reboot: only its disk stays, and sshd runs again."""
@@ -270,6 +300,9 @@ class Machine:
         if not self.container.running:
             self.power_on()
         self.link_up()
+        if self._slowed:
+            self._in_switch("tc", "qdisc", "del", "dev", self._port_name, "root")
+            self._slowed = False
         self.kill_processes()
         while self._limited:
             self.run(["umount", "-l", self._limited.pop()])

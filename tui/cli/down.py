@@ -81,7 +81,7 @@ async def down(client: ControllerClient, every: bool) -> Ended:
 
 async def _stopped_all(client: ControllerClient, *, every: bool) -> Ended:
     """Stop one cluster, or every one, and what earlier controllers left here."""
-    from backends.doctor.examine import end_orphans, find_orphans
+    from backends.doctor.installation import end_orphans, find_orphans
     from backends.paths import user_paths
 
     ended = []

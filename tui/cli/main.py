@@ -62,7 +62,7 @@ SECTIONS = {
         "events": "logs",
         "trace": "links",
         "bench": "bench",
-        "doctor": "service",
+        "doctor": "doctor",
     },
     "Access and settings": {
         "connect": "connect",

@@ -1,9 +1,8 @@
-"""``dllm-tui service`` and ``doctor``: what keeps running here, and is it in order?"""
+"""``dllm-tui service``: keep the controller running."""
 
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -11,13 +10,11 @@ import click
 from backends.paths import user_paths
 from backends.service.manager import LINGER, ServiceState, hand_over, manager
 from backends.service.unit import controller_service
-from tui.cli.command import Command, Group, options
+from tui.cli.command import Group, options
 from tui.cli.output import emit_json, say, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from backends.doctor.examine import Check
 
 EXAMPLES = """
 dllm-tui service install --dry-run     print the unit file
@@ -25,11 +22,6 @@ dllm-tui service install
 dllm-tui service status
 dllm-tui service remove                clusters keep serving
 """
-DOCTOR_EXAMPLES = """
-dllm-tui doctor
-dllm-tui doctor --json
-"""
-MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 
 
 @click.group(
@@ -93,52 +85,3 @@ def remove_service() -> ServiceState:
 def service_status() -> ServiceState:
     """Show whether it is installed, runs and outlives logouts."""
     return manager().state()
-
-
-@click.command(
-    cls=Command,
-    watches=True,
-    examples=DOCTOR_EXAMPLES,
-    notes="Exit code 1: something must be fixed before a launch can work.",
-)
-async def doctor(as_json: bool) -> None:
-    """Check settings, engine, model, ports, leftovers and peers."""
-    from backends.doctor.examine import examine
-
-    checks = [_terminal()]
-    if not as_json:
-        _print(checks[0])
-    async for check in examine(user_paths()):
-        checks.append(check)
-        if not as_json:
-            _print(check)
-    if as_json:
-        emit_json(checks)
-    if any(check.verdict == "fail" for check in checks):
-        raise click.exceptions.Exit(1)
-
-
-def _terminal() -> Check:
-    from backends.doctor.examine import Check, Verdict
-
-    encoding = (sys.stdout.encoding or "").lower()
-    colours = os.environ.get("COLORTERM", "") or "256 or fewer colours"
-    detail = f"{os.environ.get('TERM', 'unknown')}, {colours}, {encoding}"
-    if "utf" not in encoding:
-        return Check(
-            name="terminal",
-            verdict=Verdict.WARN,
-            detail=detail,
-            fix="Set a UTF-8 locale, for example LANG=C.UTF-8.",
-        )
-    return Check(name="terminal", detail=detail)
-
-
-def _print(check: Check) -> None:
-    mark = MARKS[check.verdict]
-    first, *table = check.detail.splitlines() or [""]
-    show(f"{mark} {check.name:12} {first}")
-    for row in table:
-        show(f"  {'':12} {row}")
-    if check.fix:
-        show(f"  {'':12} {check.fix}")

@@ -143,8 +143,8 @@ class Host {
     std::vector<std::string> features;
     for (const auto& [name, verb] : quick_) features.push_back(name);
     for (const auto& [name, verb] : slow_) features.push_back(name);
-    features.insert(features.end(), {"run:touch", "start:private", "worker", "worker:model",
-                                     "head:thin", "pair:2"});
+    features.insert(features.end(), {"probe", "run:touch", "start:private", "worker",
+                                     "worker:model", "head:thin", "pair:2"});
     if (link::has_tls()) features.emplace_back("worker:tls");
     if (link::has_compression()) features.emplace_back("worker:zstd");
     features.emplace_back(watch_.looks() ? "watch:look" : "watch:kernel");

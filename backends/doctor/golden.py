@@ -1,0 +1,278 @@
+"""Golden output: every worker computes the demo model's known answer.
+
+The answer was computed once, greedily, on a CPU. The candidates at each of its tokens
+lie so far apart that no rounding changes it. A machine that gives another one has a
+wrong driver, bad memory or another build. Each worker computes alone, then all
+together in their order. Every run has a cluster of its own: nothing that serves is
+touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import re
+import secrets
+import socket
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from backends.client.client import ControllerClient
+from backends.demo import MODEL_PATH
+from backends.engine.server import ServerClient
+from backends.errors import DllmError
+from backends.places import LOCAL
+from backends.split.flags import used_workers
+from backends.state import (
+    Ask,
+    ClusterState,
+    Failure,
+    Peer,
+    PeerState,
+    Plan,
+    ProcessRole,
+    ServerSettings,
+    Share,
+    Split,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from backends.engine.server import GreedyToken
+    from backends.paths import Paths
+    from backends.state import ClusterSnapshot
+
+PROMPT = (1, 456, 273, 201, 57, 274, 471, 299, 33, 2, 201, 1, 67, 585, 301, 389, 201)
+"""``Who are you?`` in the demo model's chat template."""
+TOKENS = (
+    *(43, 491, 262, 973, 484, 316, 453, 1424, 85, 522, 383, 15),
+    *(371, 14, 492, 453, 262, 604, 617, 857, 1066, 1182, 268, 405),
+)
+"""``I am a tiny llama model that ships with dllm-tui, so that a first launch …``"""
+LOGPROBS = (
+    *(-0.0166, -0.0421, -0.0935, -0.0, -0.0007, -0.0001, -0.0001, -0.0),
+    *(-0.0, -0.0, -0.0, -0.0001, -0.0001, -0.0002, -0.0, -0.0),
+    *(-0.0, -0.0001, -0.0003, -0.0, -0.0003, -0.0004, -0.0001, -0.0005),
+)
+SECOND_LOGPROBS = (
+    *(-4.68, -3.69, -2.54, -12.38, -7.84, -10.44, -10.39, -10.94),
+    *(-11.56, -12.18, -12.97, -11.07, -9.27, -9.35, -11.01, -10.7),
+    *(-11.45, -10.82, -10.07, -10.96, -9.93, -8.72, -9.71, -9.03),
+)
+LOGPROB_OFF = 0.05
+SECOND_OFF = 0.6
+"""Half precision and other orders of addition stay below these."""
+CTX_SIZE = 256
+LAUNCH_S = 60.0
+ANSWER_S = 30.0
+AT_ONCE = 3
+LOG_BYTES = 8192
+_OUTPUT_TO_HEAD = ("-ot", r"^(output|token_embd)\.weight$=CPU")
+_ABLE = (PeerState.READY, PeerState.STARTING, PeerState.SERVING)
+_ENDED = (ClusterState.SERVING, ClusterState.FAILED, ClusterState.IDLE)
+_NO_OPERATOR = re.compile(
+    r"(?:unsupported op|op not supported|does not support op(?:eration)?"
+    r"|unimplemented op|not implemented for op)\W+(\w+)",
+    re.I,
+)
+
+
+class GoldenRun(Value, frozen=True, kw_only=True):
+    """One computation of the known answer."""
+
+    machines: tuple[str, ...]
+    """In the order of the layers; ``local`` for the head alone."""
+    wrong: str = ""
+    """The error, a clause; empty if the answer was the known one."""
+    operator: str = ""
+    """The operator that a device lacks, as its engine calls it."""
+    skipped: str = ""
+    """Why it was not computed, a clause; then nothing is known."""
+    culprit: str = ""
+    """The machine whose process ended, if one did."""
+
+
+async def golden_runs(
+    paths: Paths, peers: Sequence[Peer], order: Sequence[str]
+) -> tuple[GoldenRun, ...]:
+    """Every machine alone, a few at once, then all that were right, in ``order``."""
+    found = await _each_alone(paths, peers, order, str(MODEL_PATH))
+    right = tuple(
+        one.machines[0] for one in found[1:] if not (one.wrong or one.skipped)
+    )
+    if len(right) > 1:
+        found.append(await golden_run(paths, right, "doctor"))
+    return tuple(found)
+
+
+async def canary_runs(
+    paths: Paths, peers: Sequence[Peer], canary: str
+) -> tuple[GoldenRun, ...]:
+    """Have every machine compute a canary: it shows the operators that it lacks."""
+    return tuple(await _each_alone(paths, peers, (), canary))
+
+
+async def _each_alone(
+    paths: Paths, peers: Sequence[Peer], order: Sequence[str], model: str
+) -> list[GoldenRun]:
+    able = [peer.name for peer in peers if peer.state in _ABLE and peer.devices]
+    able.sort(key=lambda name: order.index(name) if name in order else len(order))
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def alone(number: int, name: str) -> GoldenRun:
+        async with limit:
+            return await golden_run(paths, (name,), f"doctor{number}", model)
+
+    runs = (alone(number, name) for number, name in enumerate([LOCAL, *able]))
+    return list(await asyncio.gather(*runs))
+
+
+async def golden_run(
+    paths: Paths, machines: tuple[str, ...], name: str, model: str = str(MODEL_PATH)
+) -> GoldenRun:
+    """Launch a model on these machines; the demo model's answer is compared."""
+    client = ControllerClient(paths, cluster=name)
+    run = GoldenRun(machines=machines)
+    try:
+        plan = await _plan(client, [one for one in machines if one != LOCAL], model)
+        async with _launched(client, plan) as serving:
+            if serving.failure is not None or serving.state is not ClusterState.SERVING:
+                return await _failed(client, run, plan, serving.failure)
+            answer = await _answer(serving)
+            if answer is None:
+                return await _failed(client, run, plan, None)
+            wrong = difference(answer) if model == str(MODEL_PATH) else ""
+            return replace(run, wrong=wrong)
+    except TimeoutError:
+        return replace(run, wrong=f"it did not serve within {LAUNCH_S:.0f} s")
+    except DllmError as error:
+        return replace(run, skipped=error.what)
+
+
+async def _plan(client: ControllerClient, peers: Sequence[str], model: str) -> Plan:
+    """A model on these peers alone; without one on this machine alone."""
+    # A canary's output is as large as the model's, and computes as any matrix does.
+    is_canary = bool(peers) and model != str(MODEL_PATH)
+    ask = Ask(
+        model=model,
+        extra_args=_OUTPUT_TO_HEAD if is_canary else (),
+        workers=0,
+        peers=tuple(peers),
+        head=LOCAL,
+        ctx_size=CTX_SIZE,
+        server=ServerSettings(threads=1),
+        api_port=_free_port(),
+    )
+    plan = await client.propose(ask)
+    plan = replace(plan, keep_awake=False)
+    devices = [device for one in plan.workers for device in one.device_ids]
+    if not devices:
+        return plan
+    units = plan.split.n_layer + 1
+    parts = [
+        (at + 1) * units // len(devices) - at * units // len(devices)
+        for at in range(len(devices))
+    ]
+    layers = dict(zip(devices, parts, strict=True))
+    shares = tuple(
+        Share(device=share.device, layers=layers.get(share.device, 0))
+        for share in plan.split.shares
+    )
+    return replace(plan, split=Split(n_layer=plan.split.n_layer, shares=shares))
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@contextlib.asynccontextmanager
+async def _launched(
+    client: ControllerClient, plan: Plan
+) -> AsyncIterator[ClusterSnapshot]:
+    """The cluster once it serves or has failed; it ends with the block, or with us."""
+    holder = secrets.token_hex(8)
+    async with aclosing(client.snapshots(holder=holder)) as snapshots:
+        now = await anext(snapshots)
+        if now.wanted_generation:
+            raise DllmError(f"the cluster {now.cluster} runs already", "Stop it.")
+        try:
+            async with asyncio.timeout(LAUNCH_S):
+                ours = await client.launch(plan, replaces=0, holder=holder)
+                async for now in snapshots:
+                    if now.generation >= ours.generation and now.state in _ENDED:
+                        break
+            yield now
+        finally:
+            with contextlib.suppress(DllmError, TimeoutError):
+                await _stopped(client, snapshots)
+
+
+async def _stopped(
+    client: ControllerClient, snapshots: AsyncIterator[ClusterSnapshot]
+) -> None:
+    asked = await client.stop()
+    async with asyncio.timeout(LAUNCH_S):
+        async for now in snapshots:
+            if now.generation >= asked.generation and now.state is ClusterState.IDLE:
+                return
+
+
+async def _answer(serving: ClusterSnapshot) -> tuple[GreedyToken, ...] | None:
+    servers = (p.port for p in serving.processes if p.role is ProcessRole.SERVER)
+    port = next(servers, None)
+    if port is None:
+        return None
+    async with ServerClient(port) as server:
+        return await server.greedy(PROMPT, len(TOKENS), ANSWER_S)
+
+
+def difference(answer: Sequence[GreedyToken]) -> str:
+    """The first difference from the known answer, a clause; empty without one."""
+    if len(answer) != len(TOKENS):
+        return f"its answer has {len(answer)} tokens instead of {len(TOKENS)}"
+    for at, token in enumerate(answer):
+        if token.id != TOKENS[at]:
+            return f"its answer is another from token {at + 1} of {len(TOKENS)} on"
+    first = [abs(t.logprob - k) for t, k in zip(answer, LOGPROBS, strict=True)]
+    seconds = zip(answer, SECOND_LOGPROBS, strict=True)
+    second = [abs(t.second_logprob - k) for t, k in seconds]
+    # What is not a number is within nothing.
+    if all(o <= LOGPROB_OFF for o in first) and all(o <= SECOND_OFF for o in second):
+        return ""
+    off = max((o for o in (*first, *second) if math.isfinite(o)), default=math.inf)
+    return f"its probabilities are off by up to {off:.2f} (logarithms)"
+
+
+async def _failed(
+    client: ControllerClient, run: GoldenRun, plan: Plan, failure: Failure | None
+) -> GoldenRun:
+    """Tell from logs why nothing was computed, and on which machine."""
+    what = failure.what if failure else "a process ended while it computed"
+    tail = "\n".join(failure.log_tail) if failure else ""
+    blamed = failure.process if failure else ""
+    for worker in used_workers(plan):
+        text = tail if worker.name == blamed else ""
+        if not worker.endpoint:
+            text += await _log(client, worker.name)
+        if found := _NO_OPERATOR.search(text):
+            return replace(
+                run,
+                wrong=f"its device lacks the operator {found[1]}",
+                operator=found[1],
+                culprit=worker.peer,
+            )
+    culprits = [w.peer for w in plan.workers if w.name and w.name == blamed]
+    return replace(run, wrong=what, culprit=next(iter(culprits), ""))
+
+
+async def _log(client: ControllerClient, name: str) -> str:
+    try:
+        return (await client.read_log(name, -LOG_BYTES, LOG_BYTES)).text
+    except DllmError:
+        return ""

@@ -1,0 +1,199 @@
+"""Checks of this machine: settings, folders, helper, engine, ports, orphans."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shlex
+from pathlib import Path
+from shutil import disk_usage, which
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from backends.client.client import ControllerClient
+from backends.config import API_PORT_DEFAULT, load_config
+from backends.demo import MODEL_PATH
+from backends.doctor.check import Check, Repair, RepairKind, Verdict
+from backends.doctor.peer_checks import BUILD_DISK_BYTES
+from backends.engine.find import all_engines, find_engine
+from backends.errors import DllmError
+from backends.machines.local import describe_here, local_host_for_now
+from backends.models.layers import read_model
+from backends.paths import make_private, relay_binary
+from backends.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from backends.machines.agent import Orphan
+    from backends.paths import Paths
+    from backends.state import EngineInfo
+
+
+async def engine_here(configured: str | None, paths: Paths) -> EngineInfo:
+    found = await asyncio.to_thread(find_engine, configured, paths)
+    return await describe_here(found, paths)
+
+
+async def _system(paths: Paths) -> Check:
+    async with local_host_for_now(paths.run_dir) as host:
+        memory = await host.memory()
+    detail = (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
+        f"{format_bytes(memory.free_bytes)} of {format_bytes(memory.total_bytes)} free"
+    )
+    return Check(name="system", detail=detail)
+
+
+async def _settings(paths: Paths) -> Check:
+    load_config(paths)
+    exists = paths.config_file.exists()
+    detail = str(paths.config_file) if exists else "no config.toml: defaults"
+    return Check(name="settings", detail=detail)
+
+
+async def _directories(paths: Paths) -> Check:
+    for directory in (paths.state_dir, paths.runtime_dir):
+        make_private(directory)
+        if not os.access(directory, os.W_OK):
+            raise DllmError(f"{directory} is not writable", "Make it yours.")
+    free = disk_usage(paths.state_dir).free
+    short = free < BUILD_DISK_BYTES
+    return Check(
+        name="directories",
+        verdict=Verdict.WARN if short else Verdict.OK,
+        detail=f"{paths.state_dir}, {format_bytes(free)} free",
+        fix="Free some disk: an engine build needs 2 GiB." if short else "",
+    )
+
+
+async def _helper(paths: Paths) -> Check:
+    return Check(name="helper", detail=str(relay_binary()))
+
+
+async def _engine(paths: Paths) -> Check:
+    configured = load_config(paths).engine
+    info = await engine_here(configured, paths)
+    others = len(await asyncio.to_thread(all_engines, configured, paths)) - 1
+    more = f", {others} more found" if others > 0 else ""
+    detail = f"{info.version}, RPC {info.rpc_protocol}, {info.directory}{more}"
+    return Check(name="engine", detail=detail)
+
+
+async def _compiler(paths: Paths) -> Check:
+    compiler = next(filter(None, map(which, ("c++", "g++", "clang++"))), None)
+    if compiler:
+        return Check(name="compiler", detail=compiler)
+    return Check(
+        name="compiler",
+        verdict=Verdict.WARN,
+        detail="no C++ compiler",
+        fix="Only engine build needs one: install g++ or clang++.",
+    )
+
+
+async def _model(paths: Paths) -> Check:
+    info = await asyncio.to_thread(read_model, Path(MODEL_PATH))
+    detail = f"{info.name}, {info.n_layer} layers, {format_bytes(info.size_bytes)}"
+    return Check(name="demo model", detail=detail)
+
+
+async def _controller(paths: Paths) -> Check:
+    client = ControllerClient(paths)
+    if not await client.running():
+        return Check(name="controller", detail="not running (started on demand)")
+    snapshot = await client.snapshot()
+    failed = snapshot.failure is not None
+    return Check(
+        name="controller",
+        verdict=Verdict.WARN if failed else Verdict.OK,
+        detail=f"pid {snapshot.controller_pid}, {snapshot.state.value}"
+        + (f": {snapshot.message}" if snapshot.message else ""),
+        fix="dllm-tui opens the console with the details." if failed else "",
+    )
+
+
+async def _port(paths: Paths) -> Check:
+    port = load_config(paths).api_port or API_PORT_DEFAULT
+    async with local_host_for_now(paths.run_dir) as host:
+        owner = await host.port_owner(port)
+    if owner is None:
+        return Check(name="api port", detail=f"{port} is free")
+    if port in await _own_ports(paths):
+        return Check(name="api port", detail=f"{port} is our cluster's ({owner})")
+    fixed = load_config(paths).api_port is not None
+    return Check(
+        name="api port",
+        verdict=Verdict.FAIL if fixed else Verdict.WARN,
+        detail=f"{port} is taken by {owner}",
+        fix=f"End that, or set another api_port in {paths.config_file}."
+        if fixed
+        else "The next free port is used instead; api_port in config.toml sets one.",
+    )
+
+
+async def _own_ports(paths: Paths) -> set[int | None]:
+    client = ControllerClient(paths)
+    if not await client.running():
+        return set()
+    snapshot = await client.snapshot()
+    urls = {snapshot.api_url, *(brief.api_url for brief in snapshot.clusters)}
+    return {urlsplit(url).port for url in urls if url}
+
+
+async def find_orphans(paths: Paths) -> list[Orphan]:
+    async with local_host_for_now(paths.run_dir) as host:
+        return await host.orphans()
+
+
+def described(orphan: Orphan) -> str:
+    """``worker1 (pid 42): rpc-server -p 50052``."""
+    command = f": {shlex.join(orphan.argv)}" if orphan.argv else ""
+    return f"{orphan.name} (pid {orphan.pid}){command}"
+
+
+async def end_orphans(paths: Paths) -> list[Orphan]:
+    """End every orphan on this machine; those that were there.
+
+    Raises:
+        HostError: one outlived SIGKILL.
+    """
+    async with local_host_for_now(paths.run_dir) as host:
+        orphans = await host.orphans()
+        names = {orphan.name for orphan in orphans}
+        # Each is tried, though another one does not end.
+        ends = await asyncio.gather(*map(host.stop, names), return_exceptions=True)
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end
+    return orphans
+
+
+async def _orphans(paths: Paths) -> Check:
+    orphans = await find_orphans(paths)
+    if not orphans:
+        return Check(name="orphans", detail="none")
+    return Check(
+        name="orphans",
+        verdict=Verdict.WARN,
+        detail="\n".join(("nobody looks after these:", *map(described, orphans))),
+        fix="End them with: dllm-tui down.",
+        repairs=(
+            Repair(kind=RepairKind.END_ORPHANS, text="End the orphans on this machine"),
+        ),
+    )
+
+
+CHECKS: dict[str, Callable[[Paths], Awaitable[Check]]] = {
+    "system": _system,
+    "settings": _settings,
+    "directories": _directories,
+    "helper": _helper,
+    "engine": _engine,
+    "compiler": _compiler,
+    "demo model": _model,
+    "controller": _controller,
+    "api port": _port,
+    "orphans": _orphans,
+}

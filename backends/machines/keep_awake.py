@@ -1,0 +1,65 @@
+"""A process that holds a machine awake while a cluster serves on it.
+
+It is ``caffeinate`` on macOS and ``systemd-inhibit`` on Linux, started and ended like
+any process of the cluster. A machine that has neither serves all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from backends.errors import DllmError
+from backends.machines.agent import ProcessSpec
+from backends.state import ProcessRole, ProcessState
+
+if TYPE_CHECKING:
+    from backends.machines.agent import AgentSession
+
+log = logging.getLogger(__name__)
+
+PREFIX = "keep-awake-"
+# Over SSH a user may be allowed to keep a machine from idling, but not from sleep.
+_INHIBIT = """\
+hold() {
+  systemd-inhibit --what="$1" --mode=block --who=dllm-tui --why="A model is served" \\
+    sleep infinity
+}
+hold sleep:idle || hold idle
+"""
+
+
+def keep_awake_name(machine: str) -> str:
+    """The short name of the process that holds a machine awake."""
+    return f"{PREFIX}{machine}"
+
+
+def holds_awake(short_name: str) -> bool:
+    """True if a process of that name holds a machine awake."""
+    return short_name.startswith(PREFIX)
+
+
+def keep_awake_argv(os: str) -> tuple[str, ...]:
+    """The command that holds a machine of an operating system awake until it ends."""
+    if os == "Darwin":
+        return ("caffeinate", "-i", "-s")
+    return ("sh", "-c", _INHIBIT)
+
+
+async def hold_awake(host: AgentSession, name: str) -> None:
+    """Start it under its full name, unless it runs; what goes wrong is only logged."""
+    try:
+        told = await host.machine()
+        spec = ProcessSpec(
+            name=name, role=ProcessRole.OTHER, argv=keep_awake_argv(told.os)
+        )
+        record = await host.record(name)
+        if record is not None:
+            runs = record.state is ProcessState.RUNNING
+            if runs and record.digest == spec.digest:
+                return
+            await host.stop(name)
+            await host.remove(name)
+        await host.start(spec)
+    except DllmError as error:
+        log.warning("%s is not held awake: %s", host.name, error)

@@ -1,0 +1,118 @@
+"""Bundles for bug reports: what names a person or a machine is not in them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from backends.client.client import ControllerClient
+from backends.config import PeerConfig, put_peer
+from backends.controller.event_log import EventFiles, EventLog
+from backends.doctor.bundle import Scrubber, write_bundle
+from backends.doctor.check import Check
+from backends.gateway.keys import KeyFile
+from backends.paths import Paths
+from backends.state import Actor, EventKind
+
+SCRUBBER = Scrubber(["ada", "studio.example.org", "studio"], ["grace"], ["secret-plan"])
+
+
+@pytest.mark.parametrize(
+    ("text", "scrubbed"),
+    [
+        (
+            "ada is slow, ADA too; adage is not",
+            "peer1 is slow, peer1 too; adage is not",
+        ),
+        ("grace@studio.example.org:22", "<user>:22"),
+        ("worker-ada on studio", "worker-peer1 on peer3"),
+        ("/home/grace/m.gguf /Users/x/y /root/z", "~/m.gguf ~/y ~/z"),
+        ("10.0.0.7:50052 then 10.0.0.8 and 10.0.0.7", "ip1:50052 then ip2 and ip1"),
+        ("http://127.0.0.1:8090", "http://127.0.0.1:8090"),
+        ("fe80::1:2 at 12:34:56", "ip1 at 12:34:56"),
+        ("02:00:00:aB:00:0f", "<mac>"),
+        ("Authorization: Bearer abcdef123", "Authorization: Bearer <key>"),
+        ("api_key = 'hunter22'", "api_key = <key>'"),
+        ("secret-plan/worker1", "cluster1/worker1"),
+        ("version 0.5.0 (build 11549)", "version 0.5.0 (build 11549)"),
+        (
+            "Qwen3-30B-A3B-Instruct-2507-UD-Q4_K_XL",
+            "Qwen3-30B-A3B-Instruct-2507-UD-Q4_K_XL",
+        ),
+    ],
+)
+def test_a_text_is_scrubbed(text: str, scrubbed: str) -> None:
+    fresh = Scrubber(
+        ["ada", "studio.example.org", "studio"], ["grace"], ["secret-plan"]
+    )
+    assert fresh.text(text) == scrubbed
+
+
+def test_the_home_of_the_user_is_scrubbed_wherever_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/srv/data/home")
+    text = Scrubber((), ()).text("/srv/data/home/.local/x in /srv/data/homely")
+    assert text == "~/.local/x in /srv/data/homely"
+
+
+def test_keys_are_scrubbed() -> None:
+    for key in (secrets.token_hex(32), f"sk-{secrets.token_urlsafe(24)}"):
+        assert key not in SCRUBBER.text(f"the key {key} was used")
+    fingerprint = "SHA256:qpS0mIgepxd0Ozp4d5xrB+Z5KukvNY20Q/+yw1h9mis"
+    assert "qpS0mIg" not in SCRUBBER.text(f"key {fingerprint} refused")
+
+
+def test_what_people_wrote_is_left_out() -> None:
+    value = {
+        "messages": [{"role": "user", "content": "my prompt"}],
+        "argv": ["llama-server", "-p", "my prompt", "--api-key", "k", "-c", "512"],
+        "failure": {"process": "llama-server", "log_tail": ["my prompt"]},
+        "ada": ["ada"],
+    }
+    found = json.dumps(SCRUBBER.value(value))
+    assert "my prompt" not in found
+    assert '"-c", "512"' in found
+    assert '"peer1": ["peer1"]' in found
+
+
+async def test_nothing_planted_is_in_the_file(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "grace")
+    put_peer(paths, "ada", PeerConfig(ssh="hopper@studio.example.org:2222"))
+    put_peer(paths, "rack", PeerConfig(bare="192.168.7.31:50052"))
+    key, secret = "kitchen-tablet", secrets.token_hex(32)
+    made = KeyFile(paths.keys_file).add(key)
+    log = EventLog(EventFiles(paths.events_dir))
+    who = Actor(user="turing", host="lovelace", program="console")
+    log.tell(EventKind.ENGINE, f"told {secret} to ada", by=who, cluster="my-plan")
+    log.close()
+    prompt = "how do I bake a cake"
+    chat = paths.chats_dir / "1.json"
+    chat.parent.mkdir(parents=True, exist_ok=True)
+    chat.write_text(prompt)
+    paths.controller_log.write_text(
+        f"hopper@studio.example.org refused {secret}\n/home/grace/x at 192.168.7.31\n"
+    )
+    check = Check(name="peer ada", detail="ada at 10.1.2.3 (lovelace)")
+    target = tmp_path / "report.tar.gz"
+    await write_bundle(paths, [check], target)
+    assert not await ControllerClient(paths).running(), "it starts none"
+    with tarfile.open(target) as archive:
+        names = archive.getnames()
+        texts = [f.read().decode() for n in names if (f := archive.extractfile(n))]
+    whole = "\n".join([*names, *texts])
+    planted = (
+        *("ada", "rack", "studio", "example.org", "hopper", "grace", "lovelace"),
+        *("turing", "my-plan"),
+        *("192.168.7.31", "10.1.2.3", "/home/", secret, prompt, key, str(made)),
+    )
+    assert [word for word in planted if word in whole] == []
+    assert "peer1" in whole
+    assert {"dllm-doctor/checks.json", "dllm-doctor/controller.log"} <= set(names)
+    assert target.stat().st_mode & 0o077 == 0

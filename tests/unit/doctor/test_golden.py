@@ -1,0 +1,88 @@
+"""The known answer, and how answers are judged."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from msgspec.structs import replace
+
+from backends.doctor.check import Verdict
+from backends.doctor.examine import golden_checks
+from backends.doctor.golden import (
+    LOGPROBS,
+    SECOND_LOGPROBS,
+    TOKENS,
+    GoldenRun,
+    difference,
+)
+from backends.engine.server import GreedyToken, parse_greedy
+
+RIGHT = tuple(
+    GreedyToken(id=token, logprob=first, second_logprob=second)
+    for token, first, second in zip(TOKENS, LOGPROBS, SECOND_LOGPROBS, strict=True)
+)
+
+
+def changed(at: int, **values: float) -> tuple[GreedyToken, ...]:
+    return (*RIGHT[:at], replace(RIGHT[at], **values), *RIGHT[at + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (RIGHT, ""),
+        (changed(3, logprob=-0.02, second_logprob=-12.0), ""),
+        (changed(6, id=0), "another from token 7 of 24 on"),
+        (RIGHT[:-1], "has 23 tokens instead of 24"),
+        (changed(0, logprob=-0.4), "off by up to 0.38"),
+        (changed(9, second_logprob=-9.0), "off by up to 3.18"),
+        (changed(9, second_logprob=math.nan), "probabilities are off"),
+        (changed(0, logprob=-math.inf), "probabilities are off"),
+    ],
+)
+def test_the_answer_is_compared(answer: tuple[GreedyToken, ...], says: str) -> None:
+    found = difference(answer)
+    assert says in found
+    assert bool(says) is bool(found)
+
+
+def test_no_rounding_changes_a_token() -> None:
+    pairs = zip(LOGPROBS, SECOND_LOGPROBS, strict=True)
+    assert min(first - second for first, second in pairs) > 2.0
+
+
+def test_an_answer_that_is_none() -> None:
+    step = {"id": 7, "top_logprobs": [{"logprob": -0.5}, {"logprob": -1}]}
+    assert parse_greedy([step])[0].second_logprob == -1.0
+    (odd,) = parse_greedy([{"id": 7, "top_logprobs": [{"logprob": None}] * 2}])
+    assert math.isnan(odd.logprob)
+    bodies: tuple[object, ...] = (
+        None,
+        {},
+        [1],
+        [{"id": 7}],
+        [{**step, "top_logprobs": [{}]}],
+    )
+    for body in bodies:
+        assert parse_greedy(body) == ()
+
+
+def test_who_is_blamed() -> None:
+    runs = (
+        GoldenRun(machines=("local",)),
+        GoldenRun(machines=("ada",), wrong="its answer is another"),
+        GoldenRun(machines=("bob",), skipped="it is offline"),
+        GoldenRun(machines=("cy",), wrong="it ended", operator="ROPE", culprit="cy"),
+        GoldenRun(machines=("dora", "eve"), wrong="its answer is another"),
+    )
+    (check,) = golden_checks(runs, beside=())
+    assert check.verdict is Verdict.FAIL
+    assert check.machines == ("ada", "cy", "dora", "eve")
+    assert "dora + eve: only together: its answer is another" in check.detail
+    assert "bob is not known: it is offline" in check.detail
+    assert "operator" in check.fix
+    (unknown,) = golden_checks(runs[2:3], beside=())
+    assert (unknown.verdict, unknown.machines) == (Verdict.WARN, ())
+    (fine,) = golden_checks(runs[:1], beside=("ada",))
+    assert fine.detail.endswith("local, on workers of its own beside what serves")
