@@ -114,3 +114,13 @@ from backends.state.snapshots import (
     Step,
     StepState,
 )
+from backends.state.speeds import (
+    Alternative,
+    DeviceSpeed,
+    Forecast,
+    ForecastPart,
+    LinkSpeed,
+    Objective,
+    Speeds,
+    SpeedSource,
+)
