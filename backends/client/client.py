@@ -26,6 +26,7 @@ from backends.state import (
     EngineProgress,
     Event,
     EventKind,
+    GivenCluster,
     Lab,
     LogChunk,
     ModelCatalogue,
@@ -116,9 +117,19 @@ class ControllerClient:
     async def propose(self, ask: Ask) -> Plan:
         return await self._call("POST", self._of("/v1/propose"), Plan, ask)
 
-    async def prepare(self, what: Ask | Plan) -> Preview:
-        """The effects of a launch, and the token for it; starts nothing."""
-        asked = {"ask" if isinstance(what, Ask) else "plan": what}
+    async def prepare(self, what: Ask | Plan, *, explain: bool = False) -> Preview:
+        """The effects of a launch, and the token for it; starts nothing.
+
+        ``explain`` compares it with other plans too.
+        """
+        asked = {"ask" if isinstance(what, Ask) else "plan": what, "explain": explain}
+        return await self._call("POST", self._of("/v1/prepare"), Preview, asked)
+
+    async def imagine(
+        self, given: GivenCluster, ask: Ask, *, explain: bool = False
+    ) -> Preview:
+        """The plan for machines that need not be there; it has no token."""
+        asked = {"ask": ask, "cluster": given, "explain": explain}
         return await self._call("POST", self._of("/v1/prepare"), Preview, asked)
 
     async def launch(

@@ -46,6 +46,7 @@ from backends.state import (
     Ask,
     ControllerInfo,
     EventKind,
+    GivenCluster,
     Lab,
     Plan,
     Value,
@@ -72,6 +73,10 @@ class PrepareRequest(Value, frozen=True, kw_only=True):
 
     ask: Ask | None = None
     plan: Plan | None = None
+    explain: bool = False
+    """True to compare with other plans too."""
+    cluster: GivenCluster | None = None
+    """Machines that need not be there, in place of the known ones."""
 
 
 class LaunchRequest(Value, frozen=True, kw_only=True):
@@ -287,8 +292,16 @@ class Api:
         what = asked.plan or asked.ask
         if what is None:
             raise UsageError("There is nothing to prepare", "Give an ask or a plan.")
+        if asked.cluster is not None:
+            if asked.ask is None:
+                raise UsageError("A cluster file is planned for by an ask")
+            imagined = self._preparations.imagine(
+                asked.cluster, asked.ask, explain=asked.explain
+            )
+            return json_response(await imagined)
         cluster = self._of(request)
-        return json_response(await self._preparations.prepare(cluster, what))
+        prepared = self._preparations.prepare(cluster, what, explain=asked.explain)
+        return json_response(await prepared)
 
     async def _memory(self, request: web.Request) -> web.Response:
         plan = await body(request, Plan)

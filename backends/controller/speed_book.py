@@ -27,7 +27,7 @@ from backends.planning.speeds import (
 from backends.split.calibration import Calibration, Residual, decoded
 from backends.split.cost import pass_cost
 from backends.split.flags import used_workers
-from backends.state import NOT_JSON, Speed, Speeds
+from backends.state import NOT_JSON, ClusterSpeeds, Speed
 from backends.writing import write_private
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class SpeedBook:
         with contextlib.suppress(OSError, *NOT_JSON):
             self.calibration = decoded(file.read_bytes())
 
-    def speeds(self, ground: Ground, links: Sequence[Link] = ()) -> Speeds:
+    def speeds(self, ground: Ground, links: Sequence[Link] = ()) -> ClusterSpeeds:
         """The speeds for a plan; ``links`` are those that run now."""
         rtts = {link.worker: link.rtt_ms for link in links}
         return speeds_of(self.calibration, ground, rtts)

@@ -34,7 +34,7 @@ from backends.split.cost import (
     layer_work,
 )
 from backends.split.flags import used_workers
-from backends.state import Device, DeviceKind, Speeds
+from backends.state import ClusterSpeeds, Device, DeviceKind
 from backends.units import MS_PER_S
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def speeds_of(
     calibration: Calibration,
     ground: Ground,
     rtts_ms: Mapping[str, float | None] | None = None,
-) -> Speeds:
+) -> ClusterSpeeds:
     """The speeds for a plan; ``rtts_ms`` are live round trips by worker."""
     keys, plan = ground.keys(), ground.plan
     threads = {d: w.threads for w in plan.workers for d in w.device_ids}
@@ -133,7 +133,7 @@ def speeds_of(
         )
         for worker in plan.workers
     )
-    return Speeds(
+    return ClusterSpeeds(
         head=replace(found[ground.head_key], device="head"),
         devices=tuple(
             replace(found[key], device=device_id) for device_id, key in keys.items()

@@ -23,6 +23,7 @@ from backends.split.cost import (
     layer_work,
     prompt_batches,
     stage_bytes,
+    time_text,
 )
 from backends.split.layout import counts as counts_of
 from backends.split.layout import is_head_cpu, make_split
@@ -33,9 +34,10 @@ from backends.split.loads import (
     pool_of,
     room_bytes,
 )
-from backends.split.optimiser import Found, Place, best, best_of_each_size
+from backends.split.optimiser import FoundSplit, Place, best, best_of_each_size
 from backends.state import (
     Alternative,
+    ClusterSpeeds,
     Device,
     DeviceSpeed,
     Forecast,
@@ -44,12 +46,11 @@ from backends.state import (
     Objective,
     Plan,
     Share,
-    Speeds,
     Split,
     Value,
     WorkerSpec,
 )
-from backends.units import MS_PER_S, format_bytes, format_count
+from backends.units import MS_PER_S, format_bytes, format_count, format_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -77,7 +78,7 @@ class Pins(Value, frozen=True, kw_only=True):
     """Bytes it may take."""
 
 
-class Site(NamedTuple):
+class SplitProblem(NamedTuple):
     """Everything that a best split depends on."""
 
     model: ModelInfo
@@ -85,11 +86,11 @@ class Site(NamedTuple):
     """Its split names the order to begin with; its layers are not asked for."""
     devices: Sequence[Device]
     """Of the plan, with the memory that is free there for it."""
-    speeds: Speeds
+    speeds: ClusterSpeeds
     pins: Pins = Pins()
     load: Workload = USUAL
 
-    def with_split(self, split: Split) -> Site:
+    def with_split(self, split: Split) -> SplitProblem:
         return self._replace(plan=replace(self.plan, split=split))
 
     def forecast(self) -> Forecast:
@@ -146,14 +147,14 @@ def parse_pins(texts: Iterable[str]) -> Pins:
     return Pins(output=output, least=least, most=most, budget=budget)
 
 
-def check_pins(pins: Pins, site: Site) -> None:
+def check_pins(pins: Pins, problem: SplitProblem) -> None:
     """See that pins name devices of the plan, and numbers that can be had.
 
     Raises:
         PlanError: they do not.
     """
-    known = [share.device for share in site.plan.split.shares]
-    n_layers = site.model.n_layer + 1
+    known = [share.device for share in problem.plan.split.shares]
+    n_layers = problem.model.n_layer + 1
     for name in (pins.output, *pins.least, *pins.most, *pins.budget):
         if name and name not in known:
             raise PlanError(
@@ -185,8 +186,8 @@ class _Stage(NamedTuple):
     rows: int
 
 
-def _stages(site: Site, objective: Objective) -> list[_Stage]:
-    load = site.load
+def _stages(problem: SplitProblem, objective: Objective) -> list[_Stage]:
+    load = problem.load
     if objective is Objective.FIRST_TOKEN:
         stages, depth = [], 0
         for batch in prompt_batches(load.prompt_tokens):
@@ -195,7 +196,7 @@ def _stages(site: Site, objective: Objective) -> list[_Stage]:
         return stages
     batch = load.batch
     if objective is Objective.THROUGHPUT:
-        batch = max(site.plan.server.slots, load.slots) * (1 + load.drafted)
+        batch = max(problem.plan.server.slots, load.slots) * (1 + load.drafted)
     return [_Stage(load.depth, batch, batch)]
 
 
@@ -203,16 +204,16 @@ def _dot(speed: DeviceSpeed, work: Work) -> float:
     return sum(a * b for a, b in zip(speed.ms, work, strict=True))
 
 
-def _places(site: Site, objective: Objective, ctx_size: int) -> list[Place]:
-    plan, model = site.plan, site.model
-    stages = _stages(site, objective)
+def _places(problem: SplitProblem, objective: Objective, ctx_size: int) -> list[Place]:
+    plan, model = problem.plan, problem.model
+    stages = _stages(problem, objective)
     works = [
         layer_work(model, plan, one.depth, one.batch, rows=one.rows) for one in stages
     ]
-    known = {speed.device: speed for speed in site.speeds.devices}
-    links = {link.worker: link for link in site.speeds.links}
+    known = {speed.device: speed for speed in problem.speeds.devices}
+    links = {link.worker: link for link in problem.speeds.links}
     of_worker = {d: w.name for w in plan.workers for d in w.device_ids}
-    by_id = {device.id: device for device in site.devices}
+    by_id = {device.id: device for device in problem.devices}
     costs: dict[DeviceSpeed, tuple[float, ...]] = {}
     places = []
     for share in plan.split.shares:
@@ -250,11 +251,11 @@ def _places(site: Site, objective: Objective, ctx_size: int) -> list[Place]:
                 layer_costs=ms,
                 fixed_cost=fixed,
                 output_cost=output,
-                room=_room(site, by_id.get(device), ctx_size),
-                least=site.pins.least.get(device, 0),
-                most=site.pins.most.get(device),
+                room=_room(problem, by_id.get(device), ctx_size),
+                least=problem.pins.least.get(device, 0),
+                most=problem.pins.most.get(device),
                 first_only=is_head_cpu(device, plan.head),
-                takes_output=site.pins.output in ("", device),
+                takes_output=problem.pins.output in ("", device),
             )
         )
     return places
@@ -273,18 +274,18 @@ def _crossing(model: ModelInfo, stage: _Stage) -> tuple[float, float]:
     return both[0], both[1]
 
 
-def _room(site: Site, device: Device | None, ctx_size: int) -> float:
+def _room(problem: SplitProblem, device: Device | None, ctx_size: int) -> float:
     """Bytes of a device for weights and KV cache."""
     if device is None:
         return float("inf")
-    plan, model = site.plan, site.model
+    plan, model = problem.plan, problem.model
     n_copies = buffers.copies(
         len(plan.split.shares), all_offloaded=len(plan.split.shares) > 1
     )
     compute = buffers.device_compute_bytes(model, ctx_size, n_copies, plan.server)
     room = room_bytes(device, {}) * (1 - MARGIN)
-    if device.id in site.pins.budget:
-        room = min(room, site.pins.budget[device.id])
+    if device.id in problem.pins.budget:
+        room = min(room, problem.pins.budget[device.id])
     if is_head_cpu(device.id, plan.head):
         host = buffers.host_compute_bytes(model, ctx_size, n_copies, plan.server)
         compute = max(compute, host)
@@ -294,31 +295,31 @@ def _room(site: Site, device: Device | None, ctx_size: int) -> float:
     return room - compute - taken
 
 
-def _sizes(site: Site, ctx_size: int) -> list[int]:
-    kv = buffers.kv_bytes(site.model, ctx_size, site.plan.server)
-    return [a + b for a, b in zip(layer_bytes(site.model), kv, strict=True)]
+def _sizes(problem: SplitProblem, ctx_size: int) -> list[int]:
+    kv = buffers.kv_bytes(problem.model, ctx_size, problem.plan.server)
+    return [a + b for a, b in zip(layer_bytes(problem.model), kv, strict=True)]
 
 
 # --- the best one --------------------------------------------------------------------
 
 
-def best_split(site: Site, objective: Objective) -> Best:
+def best_split(problem: SplitProblem, objective: Objective) -> Best:
     """The best split of a plan for an aim.
 
     Raises:
         PlanError: none keeps to the pins and fits.
     """
-    check_pins(site.pins, site)
+    check_pins(problem.pins, problem)
     if objective is Objective.CONTEXT:
-        return _longest(site)
-    return _required(site, objective, site.plan.ctx_size)
+        return _longest(problem)
+    return _required(problem, objective, problem.plan.ctx_size)
 
 
-def _required(site: Site, objective: Objective, ctx_size: int) -> Best:
-    found = _at_context(site, objective, ctx_size)
+def _required(problem: SplitProblem, objective: Objective, ctx_size: int) -> Best:
+    found = _at_context(problem, objective, ctx_size)
     if found is not None:
         return found
-    needed = sum(_sizes(site, ctx_size))
+    needed = sum(_sizes(problem, ctx_size))
     raise PlanError(
         f"No split of these devices fits: the model needs {format_bytes(needed)} at a "
         f"context of {ctx_size}, beside compute buffers",
@@ -326,20 +327,22 @@ def _required(site: Site, objective: Objective, ctx_size: int) -> Best:
     )
 
 
-def _at_context(site: Site, objective: Objective, ctx_size: int) -> Best | None:
-    places = _places(site, objective, ctx_size)
-    sizes = _sizes(site, ctx_size)
-    found = _within_pools(site, places, sizes)
-    return None if found is None else _as_best(site, found, ctx_size)
+def _at_context(
+    problem: SplitProblem, objective: Objective, ctx_size: int
+) -> Best | None:
+    places = _places(problem, objective, ctx_size)
+    sizes = _sizes(problem, ctx_size)
+    found = _within_pools(problem, places, sizes)
+    return None if found is None else _as_best(problem, found, ctx_size)
 
 
-def _as_best(site: Site, found: Found, ctx_size: int) -> Best:
-    split = split_of(site.plan, found)
-    there = site._replace(plan=replace(site.plan, split=split, ctx_size=ctx_size))
+def _as_best(problem: SplitProblem, found: FoundSplit, ctx_size: int) -> Best:
+    split = split_of(problem.plan, found)
+    there = problem._replace(plan=replace(problem.plan, split=split, ctx_size=ctx_size))
     return Best(split, ctx_size, there.forecast(), found.exact)
 
 
-def split_of(plan: Plan, found: Found) -> Split:
+def split_of(plan: Plan, found: FoundSplit) -> Split:
     """The split with these shares first, then the devices that get no layers.
 
     The head's CPU stays first, with or without layers.
@@ -354,15 +357,15 @@ def split_of(plan: Plan, found: Found) -> Split:
 
 
 def _within_pools(
-    site: Site, places: list[Place], sizes: Sequence[int]
-) -> Found | None:
+    problem: SplitProblem, places: list[Place], sizes: Sequence[int]
+) -> FoundSplit | None:
     """The best one that devices of one memory can hold together.
 
     If the best one cannot be held, bytes there are made dearer until one can. That is
     then a good split, not surely the best.
     """
     found = best(places, sizes)
-    pools = _crowded(site, places, found, sizes)
+    pools = _crowded(problem, places, found, sizes)
     if found is None or not pools:
         return found
     price = found.cost / max(sum(sizes), 1)
@@ -377,19 +380,22 @@ def _within_pools(
             for place in places
         ]
         found = best(dearer, sizes)
-        if found is None or not _crowded(site, places, found, sizes):
+        if found is None or not _crowded(problem, places, found, sizes):
             return None if found is None else found._replace(exact=False)
         price *= 2
     return None
 
 
 def _crowded(
-    site: Site, places: Sequence[Place], found: Found | None, sizes: Sequence[int]
+    problem: SplitProblem,
+    places: Sequence[Place],
+    found: FoundSplit | None,
+    sizes: Sequence[int],
 ) -> frozenset[str]:
     """Devices that share a memory which their shares together exceed."""
     if found is None:
         return frozenset()
-    by_id = {device.id: device for device in site.devices}
+    by_id = {device.id: device for device in problem.devices}
     rooms = {place.device: place.room for place in places}
     taken: dict[str, float] = {}
     members: dict[str, list[str]] = {}
@@ -403,13 +409,13 @@ def _crowded(
     return frozenset(
         name
         for pool, names in members.items()
-        if len(names) > 1 and taken[pool] > _shared_room(site, by_id, rooms, names)
+        if len(names) > 1 and taken[pool] > _shared_room(problem, by_id, rooms, names)
         for name in names
     )
 
 
 def _shared_room(
-    site: Site,
+    problem: SplitProblem,
     by_id: Mapping[str, Device],
     rooms: Mapping[str, float],
     names: Sequence[str],
@@ -418,17 +424,17 @@ def _shared_room(
     return max(room_bytes(by_id[name], {}) for name in names) - sum(compute)
 
 
-def _longest(site: Site) -> Best:
+def _longest(problem: SplitProblem) -> Best:
     """The longest context that any split can hold, and the fastest split for it."""
-    most = site.model.n_ctx_train or site.plan.ctx_size
+    most = problem.model.n_ctx_train or problem.plan.ctx_size
     low, high = _CTX_STEP, max(most // _CTX_STEP * _CTX_STEP, _CTX_STEP)
-    found = _at_context(site, Objective.DECODE, high)
+    found = _at_context(problem, Objective.DECODE, high)
     if found is not None:
         return found
-    found = _required(site, Objective.DECODE, low)
+    found = _required(problem, Objective.DECODE, low)
     while high - low > _CTX_STEP:
         middle = (low + high) // 2 // _CTX_STEP * _CTX_STEP
-        further = _at_context(site, Objective.DECODE, middle)
+        further = _at_context(problem, Objective.DECODE, middle)
         if further is None:
             high = middle
         else:
@@ -439,65 +445,69 @@ def _longest(site: Site) -> Best:
 # --- alternatives --------------------------------------------------------------------
 
 
-def alternatives(site: Site, objective: Objective) -> tuple[Alternative, ...]:
+def alternatives(
+    problem: SplitProblem, objective: Objective
+) -> tuple[Alternative, ...]:
     """Answers to what else would be possible, each with its predicted speed."""
     return (
-        *_solos(site),
-        *_without(site, objective),
-        *_with_fast_links(site, objective),
-        *_one_more(site, objective),
+        *_solos(problem),
+        *_without(problem, objective),
+        *_with_fast_links(problem, objective),
+        *_one_more(problem, objective),
     )
 
 
-def alternative(name: str, site: Site, found: Best, why: str = "") -> Alternative:
+def alternative(
+    name: str, problem: SplitProblem, found: Best, why: str = ""
+) -> Alternative:
     return Alternative(
         name=name,
         devices=tuple(share.device for share in found.split.shares),
         counts=counts_of(found.split),
-        head=site.plan.head,
+        head=problem.plan.head,
         ctx_size=found.ctx_size,
         forecast=found.forecast,
         why=why,
     )
 
 
-def _solos(site: Site) -> Iterator[Alternative]:
+def _solos(problem: SplitProblem) -> Iterator[Alternative]:
     """Each device alone, its machine being the head."""
-    machines = {d: w.peer for w in site.plan.workers for d in w.device_ids}
-    for share in site.plan.split.shares:
-        machine = machines.get(share.device, site.plan.head)
+    machines = {d: w.peer for w in problem.plan.workers for d in w.device_ids}
+    for share in problem.plan.split.shares:
+        machine = machines.get(share.device, problem.plan.head)
         if not share.device.startswith(f"{machine}/"):
             # A second worker on the head's machine is no machine of its own.
             continue
-        yield solo(site, share.device, machine)
+        yield solo(problem, share.device, machine)
 
 
-def solo(site: Site, device: str, machine: str) -> Alternative:
+def solo(problem: SplitProblem, device: str, machine: str) -> Alternative:
     """A device alone, without a network."""
-    n_layer = site.model.n_layer
+    n_layer = problem.model.n_layer
     split = Split(n_layer=n_layer, shares=(Share(device=device, layers=n_layer + 1),))
-    plan = replace(site.plan, split=split, head=machine, workers=())
+    plan = replace(problem.plan, split=split, head=machine, workers=())
     name = f"solo on {device}"
-    loads = plan_loads(site.model, plan)
-    if short := overcommitted(loads, [d for d in site.devices if d.id == device]):
+    loads = plan_loads(problem.model, plan)
+    if short := overcommitted(loads, [d for d in problem.devices if d.id == device]):
         need = sum(load.total_bytes for load in loads if load.device in short)
         return Alternative(
             name=name,
             head=machine,
             why=f"does not fit: it needs {format_bytes(need)}",
         )
-    there = site._replace(plan=plan)
+    there = problem._replace(plan=plan)
     found = Best(split, plan.ctx_size, there.forecast(), exact=True)
     return alternative(name, there, found)
 
 
-def _excluding(site: Site, devices: Iterable[str]) -> Site:
+def _excluding(problem: SplitProblem, devices: Iterable[str]) -> SplitProblem:
     gone = set(devices)
-    shares = tuple(s for s in site.plan.split.shares if s.device not in gone)
-    split = Split(n_layer=site.plan.split.n_layer, shares=shares)
-    pins = site.pins
-    return site._replace(
-        plan=replace(site.plan, split=split),
+    shares = tuple(s for s in problem.plan.split.shares if s.device not in gone)
+    split = Split(n_layer=problem.plan.split.n_layer, shares=shares)
+    pins = problem.pins
+    return problem._replace(
+        plan=replace(problem.plan, split=split),
         pins=Pins(
             output="" if pins.output in gone else pins.output,
             least={k: v for k, v in pins.least.items() if k not in gone},
@@ -507,24 +517,26 @@ def _excluding(site: Site, devices: Iterable[str]) -> Site:
     )
 
 
-def _without(site: Site, objective: Objective) -> Iterator[Alternative]:
-    used = {share.device for share in site.plan.split.shares if share.layers}
+def _without(problem: SplitProblem, objective: Objective) -> Iterator[Alternative]:
+    used = {share.device for share in problem.plan.split.shares if share.layers}
     machines: dict[str, list[str]] = {}
-    for worker in site.plan.workers:
+    for worker in problem.plan.workers:
         machines.setdefault(worker.place or worker.name, []).extend(worker.device_ids)
     for machine, ids in machines.items():
-        others = [s for s in site.plan.split.shares if s.device not in ids]
+        others = [s for s in problem.plan.split.shares if s.device not in ids]
         if used.isdisjoint(ids) or not others:
             continue
-        name, less = f"without {machine}", _excluding(site, ids)
+        name, less = f"without {machine}", _excluding(problem, ids)
         try:
             yield alternative(name, less, best_split(less, objective))
         except PlanError as error:
-            yield Alternative(name=name, head=site.plan.head, why=error.what)
+            yield Alternative(name=name, head=problem.plan.head, why=error.what)
 
 
-def _with_fast_links(site: Site, objective: Objective) -> Iterator[Alternative]:
-    near = {w.name for w in site.plan.workers if w.peer == site.plan.head}
+def _with_fast_links(
+    problem: SplitProblem, objective: Objective
+) -> Iterator[Alternative]:
+    near = {w.name for w in problem.plan.workers if w.peer == problem.plan.head}
     fast_ms = MS_PER_S / FAST_LINK_MB_S
 
     def faster(link: LinkSpeed) -> LinkSpeed:
@@ -537,59 +549,65 @@ def _with_fast_links(site: Site, objective: Objective) -> Iterator[Alternative]:
             ms_per_mb=min(link.ms_per_mb, fast_ms),
         )
 
-    links = tuple(map(faster, site.speeds.links))
-    if links != site.speeds.links:
-        there = site._replace(speeds=replace(site.speeds, links=links))
+    links = tuple(map(faster, problem.speeds.links))
+    if links != problem.speeds.links:
+        there = problem._replace(speeds=replace(problem.speeds, links=links))
         yield alternative(FAST_LINK, there, best_split(there, objective))
 
 
-def _one_more(site: Site, objective: Objective) -> Iterator[Alternative]:
+def _one_more(problem: SplitProblem, objective: Objective) -> Iterator[Alternative]:
     """One more machine like one of the workers' own."""
-    by_id = {device.id: device for device in site.devices}
-    known = [w for w in site.plan.workers if w.device_ids[0] in by_id]
+    by_id = {device.id: device for device in problem.devices}
+    known = [
+        worker
+        for worker in problem.plan.workers
+        if worker.peer != problem.plan.head and worker.device_ids[0] in by_id
+    ]
     for like in known[:_TWINS_MAX]:
-        there = with_twin(site, like)
+        there = with_twin(problem, like)
         name = f"with one more like {like.place or like.name}"
         yield alternative(name, there, best_split(there, objective))
 
 
-def with_twin(site: Site, like: WorkerSpec) -> Site:
-    """The site with a second worker of the same devices, on a machine of its own."""
+def with_twin(problem: SplitProblem, like: WorkerSpec) -> SplitProblem:
+    """The problem with a second worker of the same devices, on a machine of its own."""
     name = f"{like.place or like.name}-twin"
     twin = replace(like, name=name, place="", peer=name)
     ids = dict(zip(like.device_ids, twin.device_ids, strict=True))
     pools = dict(ids)
     devices = [
         replace(d, id=ids[d.id], memory_pool=pools.get(d.memory_pool, ids[d.id]))
-        for d in site.devices
+        for d in problem.devices
         if d.id in ids
     ]
     speeds = [
-        replace(s, device=ids[s.device]) for s in site.speeds.devices if s.device in ids
+        replace(s, device=ids[s.device])
+        for s in problem.speeds.devices
+        if s.device in ids
     ]
     links = [
         replace(link, worker=name)
-        for link in site.speeds.links
+        for link in problem.speeds.links
         if link.worker == like.name
     ]
-    split = site.plan.split
+    split = problem.plan.split
     shares = (*split.shares, *(Share(device=new, layers=0) for new in ids.values()))
-    return site._replace(
+    return problem._replace(
         plan=replace(
-            site.plan,
-            workers=(*site.plan.workers, twin),
+            problem.plan,
+            workers=(*problem.plan.workers, twin),
             split=Split(n_layer=split.n_layer, shares=shares),
         ),
-        devices=(*site.devices, *devices),
+        devices=(*problem.devices, *devices),
         speeds=replace(
-            site.speeds,
-            devices=(*site.speeds.devices, *speeds),
-            links=(*site.speeds.links, *links),
+            problem.speeds,
+            devices=(*problem.speeds.devices, *speeds),
+            links=(*problem.speeds.links, *links),
         ),
     )
 
 
-def pareto_front(site: Site) -> tuple[Alternative, ...]:
+def pareto_front(problem: SplitProblem) -> tuple[Alternative, ...]:
     """Splits of which none is better in every aim, the fastest first.
 
     They are the best ones of each aim and of each number of devices.
@@ -601,13 +619,13 @@ def pareto_front(site: Site) -> tuple[Alternative, ...]:
         Objective.THROUGHPUT,
         Objective.NETWORK,
     ):
-        places = _places(site, objective, site.plan.ctx_size)
-        sizes = _sizes(site, site.plan.ctx_size)
+        places = _places(problem, objective, problem.plan.ctx_size)
+        sizes = _sizes(problem, problem.plan.ctx_size)
         for one in best_of_each_size(places, sizes):
-            if _crowded(site, places, one, sizes):
+            if _crowded(problem, places, one, sizes):
                 continue
             name = f"{format_count(len(one.devices), 'device')}, {objective.value}"
-            best_one = _as_best(site, one, site.plan.ctx_size)
+            best_one = _as_best(problem, one, problem.plan.ctx_size)
             found.setdefault(best_one.split, (name, best_one))
     front = [
         (name, one)
@@ -615,7 +633,7 @@ def pareto_front(site: Site) -> tuple[Alternative, ...]:
         if not any(_beats(other, one) for _, other in found.values())
     ]
     front.sort(key=lambda pair: -pair[1].forecast.tok_per_s)
-    return tuple(alternative(name, site, one) for name, one in front)
+    return tuple(alternative(name, problem, one) for name, one in front)
 
 
 def _aims(one: Best) -> tuple[float, float, float]:
@@ -628,15 +646,10 @@ def _beats(other: Best, one: Best) -> bool:
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
 
-def why(site: Site, chosen: Forecast, baseline: Forecast | None) -> str:
-    """One sentence: where the time of a token goes, and the gain over another split."""
-    parts = max(chosen.parts, key=lambda part: part.compute_ms + part.network_ms)
-    ms = parts.compute_ms + parts.network_ms
-    text = (
-        f"A token takes {chosen.pass_ms:.1f} ms, {ms:.1f} of them at {parts.name} "
-        f"({parts.compute_ms:.1f} compute, {parts.network_ms:.1f} network)"
-    )
-    if baseline is not None and baseline.tok_per_s > 0:
-        gain = chosen.tok_per_s / baseline.tok_per_s - 1
-        text += f"; {gain * 100:+.0f} % against layers by memory".replace("-", "−")
-    return f"{text}."
+def why(chosen: Forecast, baseline: Forecast) -> str:
+    """Sentences: where the time of a token goes, and the gain over another split."""
+    text = time_text(chosen)
+    if baseline.tok_per_s <= 0 or baseline.parts == chosen.parts:
+        return text
+    gain = format_difference(chosen.tok_per_s / baseline.tok_per_s - 1)
+    return f"{text} Speed against layers by memory: {gain}."

@@ -38,6 +38,8 @@ NOISE_USUAL = 0.05
 """Part by which runs differ, before any was measured."""
 OTHER_MODEL_NOISE = 0.15
 """Quants and shapes differ in speed by so much at the same bytes."""
+_SOLVED_MAX = 64
+"""Observations of one machine that are solved; the latest count."""
 _HUBER = 1.5
 _ROUNDS = 5
 _PRIOR_SPREAD = 0.5
@@ -239,7 +241,7 @@ def device_speeds(
             one
             for one in calibration.observations
             if one.work.keys() <= set(group) and one.work
-        ]
+        ][-_SOLVED_MAX:]
         known = {key: priors.get(key, prior_of(DeviceKind.OTHER)) for key in group}
         solved = _solve(known, of_group, model)
         for number, key in enumerate(group):
@@ -389,12 +391,10 @@ def noise_of(
     model: str,
 ) -> float:
     """The part by which runs of this model differ from what they should have taken."""
-    keys = {key: key for one in calibration.observations for key in one.work}
-    known = {key: priors.get(key, prior_of(DeviceKind.OTHER)) for key in keys}
-    speeds = device_speeds(calibration, known, keys, model)
+    speeds = device_speeds(calibration, priors, {key: key for key in priors}, model)
     off = []
     for one in calibration.observations:
-        if one.model != model or one.ms <= 0:
+        if one.model != model or one.ms <= 0 or not one.work.keys() <= speeds.keys():
             continue
         said = sum(
             a * b

@@ -26,12 +26,12 @@ from backends.state import (
     LinkSpeed,
     SpeedSource,
 )
-from backends.units import MS_PER_S
+from backends.units import MS_PER_S, format_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from backends.state import Lab, Layer, ModelInfo, Plan, Speeds
+    from backends.state import ClusterSpeeds, Lab, Layer, ModelInfo, Plan
 
 GB = 1e9
 MB = 1e6
@@ -300,7 +300,7 @@ class PassCost(NamedTuple):
 def pass_cost(
     model: ModelInfo,
     plan: Plan,
-    speeds: Speeds,
+    speeds: ClusterSpeeds,
     *,
     depth: int,
     batch: int,
@@ -405,7 +405,7 @@ def is_pipelined(plan: Plan) -> bool:
 
 
 def prompt_ms(
-    model: ModelInfo, plan: Plan, speeds: Speeds, tokens: int
+    model: ModelInfo, plan: Plan, speeds: ClusterSpeeds, tokens: int
 ) -> tuple[float, float]:
     """The time to read a prompt and bring out one token, and its variance.
 
@@ -428,7 +428,7 @@ def prompt_ms(
 
 
 def forecast(
-    model: ModelInfo, plan: Plan, speeds: Speeds, load: Workload = USUAL
+    model: ModelInfo, plan: Plan, speeds: ClusterSpeeds, load: Workload = USUAL
 ) -> Forecast:
     """The predicted speed of a plan, with its error band."""
     cost = pass_cost(
@@ -464,3 +464,16 @@ def band(mean: float, deviation: float) -> tuple[float, float]:
         return 0.0, 0.0
     factor = exp(BAND_SD * deviation / mean) if deviation < mean * 3 else exp(3)
     return mean / factor, mean * factor
+
+
+def time_text(told: Forecast) -> str:
+    """A sentence: where the time of a token goes."""
+    if not told.parts:
+        return ""
+    most = max(told.parts, key=lambda part: part.compute_ms + part.network_ms)
+    at = format_ms(most.compute_ms + most.network_ms)
+    network = format_ms(sum(part.network_ms for part in told.parts))
+    return (
+        f"A pass takes {format_ms(told.pass_ms)}: {at} at {most.name}, and {network} "
+        "of it all is network."
+    )

@@ -49,7 +49,7 @@ class Place(NamedTuple):
     takes_output: bool = True
 
 
-class Found(NamedTuple):
+class FoundSplit(NamedTuple):
     """A split, device by device in the order of their layers."""
 
     devices: tuple[str, ...]
@@ -71,7 +71,7 @@ def cost_of(places: Sequence[Place], counts: Sequence[int]) -> float:
     return total
 
 
-def best(places: Sequence[Place], sizes: Sequence[int]) -> Found | None:
+def best(places: Sequence[Place], sizes: Sequence[int]) -> FoundSplit | None:
     """The split of least cost; None if none keeps to all limits.
 
     ``sizes`` are the bytes of each layer, the output last.
@@ -80,7 +80,9 @@ def best(places: Sequence[Place], sizes: Sequence[int]) -> Found | None:
     return min(found, key=lambda one: one.cost, default=None)
 
 
-def best_of_each_size(places: Sequence[Place], sizes: Sequence[int]) -> list[Found]:
+def best_of_each_size(
+    places: Sequence[Place], sizes: Sequence[int]
+) -> list[FoundSplit]:
     """The split of least cost for each number of devices that can do it."""
     kinds = _kinds(places, sizes)
     if not kinds:
@@ -206,7 +208,7 @@ class _Search:
         """The least that the layers from here on can cost."""
         self._levels: list[_Level] = []
 
-    def run(self) -> Iterator[Found]:
+    def run(self) -> Iterator[FoundSplit]:
         start = np.full((1, self._n + 1), np.inf)
         start[0, 0] = 0.0
         none = np.zeros((1, len(self._kinds)), dtype=np.uint8)
@@ -255,7 +257,7 @@ class _Search:
         chosen = np.unique(np.concatenate([promise, holds]))
         return _Level(level.counts[chosen], level.costs[chosen])
 
-    def _complete(self) -> Found | None:
+    def _complete(self) -> FoundSplit | None:
         level = self._levels[-1]
         whole = level.costs[:, self._n].copy()
         for number, kind in enumerate(self._kinds):
@@ -266,7 +268,7 @@ class _Search:
             return None
         return self._traced(level.counts[at], float(whole[at]))
 
-    def _traced(self, counts: NDArray[np.uint8], cost: float) -> Found:
+    def _traced(self, counts: NDArray[np.uint8], cost: float) -> FoundSplit:
         """Walk back from a complete split to the devices that made it."""
         left, end = counts.copy(), self._n
         shares: list[tuple[int, int]] = []
@@ -277,7 +279,7 @@ class _Search:
             end = first
         names = [iter(kind.devices) for kind in self._kinds]
         shares.reverse()
-        return Found(
+        return FoundSplit(
             devices=tuple(next(names[kind]) for kind, _ in shares),
             counts=tuple(count for _, count in shares),
             cost=cost,

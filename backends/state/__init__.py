@@ -116,11 +116,15 @@ from backends.state.snapshots import (
 )
 from backends.state.speeds import (
     Alternative,
+    ClusterSpeeds,
     DeviceSpeed,
     Forecast,
     ForecastPart,
+    GivenCluster,
+    GivenDevice,
+    GivenLink,
+    GivenMachine,
     LinkSpeed,
     Objective,
-    Speeds,
     SpeedSource,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from backends.state.base import Value
+from backends.state.machines import DeviceKind
 
 
 class SpeedSource(StrEnum):
@@ -65,7 +66,7 @@ class LinkSpeed(Value, frozen=True, kw_only=True):
     source: SpeedSource = SpeedSource.PRIOR
 
 
-class Speeds(Value, frozen=True, kw_only=True):
+class ClusterSpeeds(Value, frozen=True, kw_only=True):
     """All that a prediction needs beside the model and the plan."""
 
     head: DeviceSpeed
@@ -130,3 +131,44 @@ class Alternative(Value, frozen=True, kw_only=True):
     forecast: Forecast | None = None
     why: str = ""
     """Why it cannot run, or what sets it apart."""
+
+
+class GivenDevice(Value, frozen=True, kw_only=True):
+    """A device of a cluster file."""
+
+    name: str
+    kind: DeviceKind
+    memory_bytes: int
+    gb_s: float
+    """Bandwidth of its memory."""
+    gops_s: float | None = None
+    least: int = 0
+    """Layers it must hold."""
+    most: int | None = None
+
+
+class GivenMachine(Value, frozen=True, kw_only=True):
+    """A machine of a cluster file."""
+
+    name: str
+    devices: tuple[GivenDevice, ...]
+    """The CPU first."""
+
+
+class GivenLink(Value, frozen=True, kw_only=True):
+    """The network between two machines of a cluster file."""
+
+    between: tuple[str, str]
+    """Two machines; ``*`` stands for all others."""
+    rtt_ms: float
+    jitter_ms: float = 0.0
+    mb_s: float | None = None
+
+
+class GivenCluster(Value, frozen=True, kw_only=True):
+    """A cluster that need not be there."""
+
+    machines: tuple[GivenMachine, ...]
+    links: tuple[GivenLink, ...] = ()
+    head: str = ""
+    """Empty: the machine that is best."""

@@ -12,7 +12,7 @@ from backends.split.best import (
     FAST_LINK,
     Best,
     Pins,
-    Site,
+    SplitProblem,
     alternatives,
     best_split,
     pareto_front,
@@ -24,6 +24,7 @@ from backends.split.cost import KINDS, Workload, forecast
 from backends.split.layout import counts, devices, is_head_cpu, make_split
 from backends.split.loads import overcommitted, plan_loads
 from backends.state import (
+    ClusterSpeeds,
     Device,
     DeviceKind,
     DeviceSpeed,
@@ -33,7 +34,6 @@ from backends.state import (
     Objective,
     Plan,
     ServerSettings,
-    Speeds,
     Split,
     WorkerSpec,
 )
@@ -73,8 +73,8 @@ def speed(device: str, kind: DeviceKind, gb_s: float) -> DeviceSpeed:
 
 def site(
     *, rooms_gib: tuple[float, float, float] = (64, 64, 64), rtt_ms: float = 2.0
-) -> Site:
-    return Site(
+) -> SplitProblem:
+    return SplitProblem(
         model=MODEL,
         plan=Plan(
             model="m.gguf",
@@ -94,7 +94,7 @@ def site(
             )
             for name, room in zip(FULL, rooms_gib, strict=True)
         ),
-        speeds=Speeds(
+        speeds=ClusterSpeeds(
             head=DeviceSpeed(device="head", ms=HEAD_PRIOR.ms, covariance=NONE),
             devices=(
                 speed("local/CPU", DeviceKind.CPU, 20),
@@ -109,7 +109,7 @@ def site(
     )
 
 
-def every_split(there: Site) -> list[Site]:
+def every_split(there: SplitProblem) -> list[SplitProblem]:
     """Every order and every count: the head's CPU first, if it has layers."""
     names = [share.device for share in there.plan.split.shares]
     found = []
@@ -123,7 +123,7 @@ def every_split(there: Site) -> list[Site]:
     return found
 
 
-def fits(there: Site) -> bool:
+def fits(there: SplitProblem) -> bool:
     loads = plan_loads(there.model, there.plan)
     return not overcommitted(loads, there.devices)
 
@@ -292,9 +292,9 @@ def test_a_model_larger_than_all_is_one_sentence() -> None:
 def test_why_names_where_the_time_goes() -> None:
     there = site()
     found: Best = best_split(there, Objective.DECODE)
-    text = why(there, found.forecast, there.forecast())
+    text = why(found.forecast, there.forecast())
     assert "ms" in text
-    assert "against layers by memory" in text
+    assert "layers by memory: +" in text
 
 
 def test_devices_that_get_nothing_stay_in_the_split() -> None:

@@ -1,4 +1,4 @@
-"""Speeds learnt from measured passes: priors, least squares, outliers, keys."""
+"""ClusterSpeeds learnt from measured passes: priors, least squares, outliers, keys."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from backends.split.cost import (
 )
 from backends.split.layout import make_split
 from backends.state import (
+    ClusterSpeeds,
     DeviceSpeed,
     Lab,
     Layer,
@@ -28,7 +29,6 @@ from backends.state import (
     ModelInfo,
     Plan,
     ServerSettings,
-    Speeds,
     SpeedSource,
     WorkerSpec,
 )
@@ -67,7 +67,7 @@ def speed(device: str, *ms: float, spread: float = 0.0) -> DeviceSpeed:
     )
 
 
-SPEEDS = Speeds(
+SPEEDS = ClusterSpeeds(
     head=speed("head", 0, 0, 0, 0, 1),
     devices=(
         speed("local/CPU", 100, 0, 0, 0, 0),

@@ -1,0 +1,196 @@
+"""Best plans for an aim, and the predicted speed of any plan; beside the event loop.
+
+Several heads are compared where several machines have the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from backends.errors import PlanError
+from backends.planning.sharing import shared_out
+from backends.split.cost import (
+    DEPTH_TOKENS,
+    PROMPT_TOKENS,
+    Workload,
+    forecast,
+    time_text,
+)
+from backends.split.layout import ranges, ranges_text
+from backends.state import Objective
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from backends.split.best import Best, SplitProblem
+    from backends.state import (
+        Alternative,
+        Ask,
+        ClusterSpeeds,
+        Device,
+        Forecast,
+        ModelInfo,
+        Plan,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """A plan whose split is open, with all that the choice depends on."""
+
+    plan: Plan
+    model: ModelInfo
+    devices: Sequence[Device]
+    speeds: ClusterSpeeds
+    pins: tuple[str, ...] = ()
+
+
+class Told(NamedTuple):
+    """The prediction of a plan, with its reasons."""
+
+    forecast: Forecast
+    why: str
+    alternatives: tuple[Alternative, ...]
+
+
+def require_open(ask: Ask, model: ModelInfo) -> None:
+    """See that a best split may be looked for.
+
+    Raises:
+        PlanError: the split is given, or bound to what a sparse file holds.
+    """
+    if ask.objective is None:
+        if ask.pins:
+            raise PlanError("Pins are conditions for a best split", "Add --best.")
+        return
+    if ask.split is not None or ask.counts is not None:
+        raise PlanError(
+            "The split is given, so there is no best one to look for",
+            "Leave out --split or --best.",
+        )
+    if model.sparse is not None:
+        raise PlanError(
+            "The model's file is sparse: its layers stay where they are",
+            "Leave out --best.",
+        )
+
+
+async def best_plan(options: Sequence[Option], objective: Objective) -> Plan:
+    """The plan that is best for an aim; each option has another head.
+
+    Raises:
+        PlanError: none can be had.
+    """
+    return await asyncio.to_thread(_best_plan, options, objective)
+
+
+def _best_plan(options: Sequence[Option], objective: Objective) -> Plan:
+    # Imported here because numpy, which it needs, is no matter of starting up.
+    from backends.split.best import best_split
+
+    found: list[tuple[float, Plan]] = []
+    refused: list[PlanError] = []
+    for option in options:
+        try:
+            best = best_split(_problem(option, objective), objective)
+        except PlanError as error:
+            refused.append(error)
+            continue
+        plan = replace(option.plan, split=best.split, ctx_size=best.ctx_size)
+        found.append((_rank(best, objective), plan))
+    if not found:
+        raise refused[0]
+    return min(found, key=lambda pair: pair[0])[1]
+
+
+def _rank(best: Best, objective: Objective) -> float:
+    told = best.forecast
+    match objective:
+        case Objective.DECODE | Objective.THROUGHPUT:
+            return -told.tok_per_s
+        case Objective.FIRST_TOKEN:
+            return told.first_token_s
+        case Objective.NETWORK:
+            return told.bytes_per_token
+        case Objective.CONTEXT:
+            return -best.ctx_size
+
+
+def workload(plan: Plan, objective: Objective | None) -> Workload:
+    """One client amid an answer, or for throughput as many as there are slots."""
+    half = max(plan.ctx_size // 2, 1)
+    slots = plan.server.slots if objective is Objective.THROUGHPUT else 1
+    return Workload(
+        depth=min(DEPTH_TOKENS, half),
+        slots=slots,
+        prompt_tokens=min(PROMPT_TOKENS, half),
+    )
+
+
+def _problem(option: Option, objective: Objective | None) -> SplitProblem:
+    from backends.split.best import SplitProblem, parse_pins
+
+    return SplitProblem(
+        model=option.model,
+        plan=option.plan,
+        devices=option.devices,
+        speeds=option.speeds,
+        pins=parse_pins(option.pins),
+        load=workload(option.plan, objective),
+    )
+
+
+async def told_of(
+    option: Option, objective: Objective | None, *, explain: bool = False
+) -> Told:
+    """The predicted speed of a plan as it is; ``explain`` compares it with others."""
+    if explain:
+        return await asyncio.to_thread(_explained, option, objective)
+    return await asyncio.to_thread(_predicted, option, objective)
+
+
+def _predicted(option: Option, objective: Objective | None) -> Told:
+    told = forecast(
+        option.model, option.plan, option.speeds, workload(option.plan, objective)
+    )
+    return Told(told, time_text(told), ())
+
+
+def _explained(option: Option, objective: Objective | None) -> Told:
+    from backends.split.best import alternatives, best_split, pareto_front, why
+
+    problem = _problem(option, objective)
+    told = problem.forecast()
+    aim = objective or Objective.DECODE
+    by_memory = shared_out(
+        option.model,
+        option.devices,
+        option.plan.ctx_size,
+        head=option.plan.head,
+        server=option.plan.server,
+    )
+    text = why(told, problem.with_split(by_memory).forecast())
+    others: list[Alternative] = list(alternatives(problem, aim))
+    try:
+        best = best_split(problem, aim)
+        if not best.exact:
+            text += " Not every set of devices was tried: there are too many."
+        if objective is None and best.split != option.plan.split:
+            gain = best.forecast.tok_per_s / told.tok_per_s
+            text += (
+                f" The best split is {ranges_text(ranges(best.split))}, "
+                f"×{gain:.2f} as fast (--best)."
+            )
+        told_already = {(one.devices, one.counts) for one in others}
+        others += [
+            one
+            for one in pareto_front(problem)
+            if (one.devices, one.counts) not in told_already
+        ]
+    except PlanError as error:
+        text += f" {error.what}."
+    return Told(told, text, tuple(others))
