@@ -6,6 +6,7 @@ Several heads are compared where several machines have the model.
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
         ModelInfo,
         Plan,
     )
+
+
+HEADS_MAX = 2
+"""Heads that are searched in full; of more, those that a quick search finds best."""
+QUICK_BEAM = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +98,8 @@ def _best_plan(options: Sequence[Option], objective: Objective) -> Plan:
     # Imported here because numpy, which it needs, is no matter of starting up.
     from backends.split.best import best_split
 
+    if len(options) > HEADS_MAX:
+        options = _promising(options, objective)
     found: list[tuple[float, Plan]] = []
     refused: list[PlanError] = []
     for option in options:
@@ -105,6 +113,20 @@ def _best_plan(options: Sequence[Option], objective: Objective) -> Plan:
     if not found:
         raise refused[0]
     return min(found, key=lambda pair: pair[0])[1]
+
+
+def _promising(options: Sequence[Option], objective: Objective) -> Sequence[Option]:
+    """The heads that a quick search finds best."""
+    from backends.split.best import best_split
+
+    ranked: list[tuple[float, int]] = []
+    for number, option in enumerate(options):
+        quick = _problem(option, objective)._replace(beam=QUICK_BEAM)
+        try:
+            ranked.append((_rank(best_split(quick, objective), objective), number))
+        except PlanError:
+            ranked.append((math.inf, number))
+    return [options[number] for _, number in sorted(ranked)[:HEADS_MAX]]
 
 
 def _rank(best: Best, objective: Objective) -> float:
@@ -174,7 +196,9 @@ def _explained(option: Option, objective: Objective | None) -> Told:
         server=option.plan.server,
     )
     text = why(told, problem.with_split(by_memory).forecast())
-    others: list[Alternative] = list(alternatives(problem, aim))
+    # Of very many devices the comparisons are looked at less closely than the plan.
+    quick = problem._replace(beam=QUICK_BEAM)
+    others: list[Alternative] = list(alternatives(quick, aim))
     try:
         best = best_split(problem, aim)
         if not best.exact:
@@ -188,7 +212,7 @@ def _explained(option: Option, objective: Objective | None) -> Told:
         told_already = {(one.devices, one.counts) for one in others}
         others += [
             one
-            for one in pareto_front(problem)
+            for one in pareto_front(quick)
             if (one.devices, one.counts) not in told_already
         ]
     except PlanError as error:

@@ -140,6 +140,7 @@ def speeds_of(
         ),
         links=tuple(links),
         noise=noise_of(calibration, priors, ground.model_key),
+        prompt_noise=noise_of(calibration, priors, ground.model_key, prompts=True),
         residual=calibration.residuals[-1].part if calibration.residuals else None,
     )
 

@@ -34,7 +34,7 @@ from backends.split.loads import (
     pool_of,
     room_bytes,
 )
-from backends.split.optimiser import FoundSplit, Place, best, best_of_each_size
+from backends.split.optimiser import BEAM, FoundSplit, Place, best, best_of_each_size
 from backends.state import (
     Alternative,
     ClusterSpeeds,
@@ -89,6 +89,8 @@ class SplitProblem(NamedTuple):
     speeds: ClusterSpeeds
     pins: Pins = Pins()
     load: Workload = USUAL
+    beam: int = BEAM
+    """Sets of devices followed at a time if there are too many for all."""
 
     def with_split(self, split: Split) -> SplitProblem:
         return self._replace(plan=replace(self.plan, split=split))
@@ -364,7 +366,7 @@ def _within_pools(
     If the best one cannot be held, bytes there are made dearer until one can. That is
     then a good split, not surely the best.
     """
-    found = best(places, sizes)
+    found = best(places, sizes, problem.beam)
     pools = _crowded(problem, places, found, sizes)
     if found is None or not pools:
         return found
@@ -379,7 +381,7 @@ def _within_pools(
             )
             for place in places
         ]
-        found = best(dearer, sizes)
+        found = best(dearer, sizes, problem.beam)
         if found is None or not _crowded(problem, places, found, sizes):
             return None if found is None else found._replace(exact=False)
         price *= 2
@@ -474,7 +476,14 @@ def alternative(
 def _solos(problem: SplitProblem) -> Iterator[Alternative]:
     """Each device alone, its machine being the head."""
     machines = {d: w.peer for w in problem.plan.workers for d in w.device_ids}
+    known = {speed.device: speed for speed in problem.speeds.devices}
+    alike: set[tuple[object, ...]] = set()
     for share in problem.plan.split.shares:
+        speed = known.get(share.device)
+        stands_for = (share.device.partition("/")[0], speed.ms if speed else ())
+        if stands_for in alike:
+            continue
+        alike.add(stands_for)
         machine = machines.get(share.device, problem.plan.head)
         if not share.device.startswith(f"{machine}/"):
             # A second worker on the head's machine is no machine of its own.
@@ -621,7 +630,7 @@ def pareto_front(problem: SplitProblem) -> tuple[Alternative, ...]:
     ):
         places = _places(problem, objective, problem.plan.ctx_size)
         sizes = _sizes(problem, problem.plan.ctx_size)
-        for one in best_of_each_size(places, sizes):
+        for one in best_of_each_size(places, sizes, problem.beam):
             if _crowded(problem, places, one, sizes):
                 continue
             name = f"{format_count(len(one.devices), 'device')}, {objective.value}"

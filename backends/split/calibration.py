@@ -36,6 +36,8 @@ SAME_MAX = 3
 NOISE_MIN = 0.03
 NOISE_USUAL = 0.05
 """Part by which runs differ, before any was measured."""
+PROMPT_NOISE = 0.15
+"""The same of prompts: their time is less than linear in their tokens."""
 OTHER_MODEL_NOISE = 0.15
 """Quants and shapes differ in speed by so much at the same bytes."""
 _SOLVED_MAX = 64
@@ -47,6 +49,8 @@ _GIVEN_SPREAD = 0.15
 _LEAST = 0.02
 """Part of the prior below which no figure falls: nothing costs no time."""
 _SAME_WORK = 0.02
+_NOISE_FROM = 4
+"""Equations of fewer say nothing about what they leave over."""
 
 
 class Observation(Value, frozen=True, kw_only=True):
@@ -279,6 +283,17 @@ def _speed(
     )
 
 
+def _doubt(one: Observation, model: str) -> float:
+    """The part by which an equation may be off."""
+    if one.model != model:
+        return OTHER_MODEL_NOISE
+    return PROMPT_NOISE if is_prompt(one) else NOISE_USUAL
+
+
+def is_prompt(one: Observation) -> bool:
+    return any(Work(*work).gops for work in one.work.values())
+
+
 class _Solved(NamedTuple):
     mean: list[float]
     covariance: list[list[float]]
@@ -300,8 +315,7 @@ def _solve(
         _Equation(
             [figure for key in keys for figure in one.work.get(key, NO_WORK)],
             one.ms,
-            max(one.ms, 1e-6)
-            * (NOISE_USUAL if one.model == model else OTHER_MODEL_NOISE),
+            max(one.ms, 1e-6) * _doubt(one, model),
         )
         for one in observations
     ]
@@ -389,12 +403,17 @@ def noise_of(
     calibration: Calibration,
     priors: Mapping[str, Prior],
     model: str,
+    *,
+    prompts: bool = False,
 ) -> float:
     """The part by which runs of this model differ from what they should have taken."""
+    usual = PROMPT_NOISE if prompts else NOISE_USUAL
     speeds = device_speeds(calibration, priors, {key: key for key in priors}, model)
     off = []
     for one in calibration.observations:
         if one.model != model or one.ms <= 0 or not one.work.keys() <= speeds.keys():
+            continue
+        if is_prompt(one) is not prompts:
             continue
         said = sum(
             a * b
@@ -402,8 +421,8 @@ def noise_of(
             for a, b in zip(speeds[key].ms, work, strict=True)
         )
         off.append(said / one.ms - 1)
-    if len(off) < 2:
-        return NOISE_USUAL
+    if len(off) < _NOISE_FROM:
+        return usual
     # The median of absolute differences, as a standard deviation.
     return max(NOISE_MIN, min(1.4826 * median(map(abs, off)), 0.5))
 

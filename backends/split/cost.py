@@ -438,7 +438,7 @@ def forecast(
     spread = sqrt(cost.variance + (speeds.noise * pass_ms) ** 2)
     tokens = load.slots * load.tokens_per_pass
     first, first_variance = prompt_ms(model, plan, speeds, load.prompt_tokens)
-    first_spread = sqrt(first_variance + (speeds.noise * first) ** 2)
+    first_spread = sqrt(first_variance + (speeds.prompt_noise * first) ** 2)
     low_ms, high_ms = band(pass_ms, spread)
     low_first, high_first = band(first, first_spread)
     return Forecast(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 STATES_MAX = 4096
 """Sets of devices that are all followed; of more, BEAM at a time."""
 BEAM = 256
+_PARTS = (0.25, 0.5, 0.75, 0.9, 1.0)
+"""Of the layers that a set can hold, so many are placed where sets are compared."""
 
 
 class Place(NamedTuple):
@@ -71,17 +73,20 @@ def cost_of(places: Sequence[Place], counts: Sequence[int]) -> float:
     return total
 
 
-def best(places: Sequence[Place], sizes: Sequence[int]) -> FoundSplit | None:
+def best(
+    places: Sequence[Place], sizes: Sequence[int], beam: int = BEAM
+) -> FoundSplit | None:
     """The split of least cost; None if none keeps to all limits.
 
-    ``sizes`` are the bytes of each layer, the output last.
+    ``sizes`` are the bytes of each layer, the output last. ``beam`` sets are followed
+    at a time if there are too many for all.
     """
-    found = best_of_each_size(places, sizes)
+    found = best_of_each_size(places, sizes, beam)
     return min(found, key=lambda one: one.cost, default=None)
 
 
 def best_of_each_size(
-    places: Sequence[Place], sizes: Sequence[int]
+    places: Sequence[Place], sizes: Sequence[int], beam: int = BEAM
 ) -> list[FoundSplit]:
     """The split of least cost for each number of devices that can do it."""
     kinds = _kinds(places, sizes)
@@ -90,7 +95,7 @@ def best_of_each_size(
     states = 1
     for kind in kinds:
         states *= len(kind.devices) + 1
-    search = _Search(kinds, len(sizes), exact=states <= STATES_MAX)
+    search = _Search(kinds, len(sizes), 0 if states <= STATES_MAX else beam)
     return list(search.run())
 
 
@@ -113,6 +118,8 @@ class _Kind:
         self.high = ends - least
         """The latest first layer."""
         self.possible = self.low <= self.high
+        spans = np.where(self.possible, ends - self.low, 0)
+        self.most_layers = int(spans.max())
         if not place.takes_output:
             self.possible[n] = False
         self.added = self.sums + place.fixed_cost
@@ -198,14 +205,17 @@ class _Level(NamedTuple):
 
 
 class _Search:
-    def __init__(self, kinds: Sequence[_Kind], n_layers: int, *, exact: bool) -> None:
+    def __init__(self, kinds: Sequence[_Kind], n_layers: int, beam: int) -> None:
         self._kinds = kinds
         self._n = n_layers
-        self._exact = exact
-        each = np.array([kind.place.layer_costs for kind in kinds])
-        ahead = np.cumsum(each.min(axis=0)[::-1])[::-1]
-        self._ahead = np.append(ahead, 0.0)
-        """The least that the layers from here on can cost."""
+        self._beam = beam
+        """Sets followed at a time; 0: all."""
+        self._exact = not beam
+        self._room = np.array([kind.most_layers for kind in kinds], dtype=np.float64)
+        mean = np.array([kind.sums[-1] / n_layers for kind in kinds])
+        fixed = np.array([kind.place.fixed_cost for kind in kinds])
+        self._rates = mean + fixed / np.maximum(self._room, 1.0)
+        """What a layer costs on a full device of each kind."""
         self._levels: list[_Level] = []
 
     def run(self) -> Iterator[FoundSplit]:
@@ -248,14 +258,35 @@ class _Search:
         return self._pruned(_Level(ordered[starts][kept], merged[kept]))
 
     def _pruned(self, level: _Level) -> _Level:
-        """Of too many sets, those that promise most and those that hold most."""
-        if self._exact or len(level.counts) <= BEAM:
+        """Of too many sets, those that promise most."""
+        if self._exact or len(level.counts) <= self._beam:
             return level
-        promise = np.argsort((level.costs + self._ahead).min(axis=1))[: BEAM // 2]
-        furthest = self._n - np.isfinite(level.costs[:, ::-1]).argmax(axis=1)
-        holds = np.argsort(-furthest, kind="stable")[: BEAM // 2]
-        chosen = np.unique(np.concatenate([promise, holds]))
+        chosen = np.argsort(self._promise(level), kind="stable")[: self._beam]
         return _Level(level.counts[chosen], level.costs[chosen])
+
+    def _promise(self, level: _Level) -> Figures:
+        """About what the best split with each set will cost, devices added to it.
+
+        The layers that are left go to the cheapest devices that are left, each full.
+        """
+        finite = np.isfinite(level.costs)
+        furthest = self._n - finite[:, ::-1].argmax(axis=1)
+        order = np.argsort(self._rates, kind="stable")
+        devices = np.array([len(self._kinds[at].devices) for at in order])
+        left = (devices - level.counts[:, order]) * self._room[order]
+        before = np.cumsum(left, axis=1) - left
+        promise = np.full(len(level.costs), np.inf)
+        rows = np.arange(len(level.costs))
+        for part in _PARTS:
+            placed = np.ceil(furthest * part).astype(np.int64)
+            rest = (self._n - placed)[:, None] - before
+            onto = np.clip(rest, 0.0, left)
+            lacking = self._n - placed - onto.sum(axis=1)
+            ahead = onto @ self._rates[order]
+            # What no device has room for cannot be: such sets come last.
+            ahead += lacking * 1e3 * self._rates.max()
+            np.minimum(promise, level.costs[rows, placed] + ahead, out=promise)
+        return promise
 
     def _complete(self) -> FoundSplit | None:
         level = self._levels[-1]

@@ -75,6 +75,8 @@ class ClusterSpeeds(Value, frozen=True, kw_only=True):
     links: tuple[LinkSpeed, ...] = ()
     noise: float = 0.05
     """Part by which two runs of one plan differ (standard deviation)."""
+    prompt_noise: float = 0.15
+    """The same of reading prompts."""
     residual: float | None = None
     """Part by which the last measured run was slower than predicted before it."""
 
