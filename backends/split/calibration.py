@@ -284,7 +284,7 @@ def _speed(
 
 
 def _doubt(one: Observation, model: str) -> float:
-    """The part by which an equation may be off."""
+    # As a part of the time.
     if one.model != model:
         return OTHER_MODEL_NOISE
     return PROMPT_NOISE if is_prompt(one) else NOISE_USUAL

@@ -215,7 +215,7 @@ class _Search:
         mean = np.array([kind.sums[-1] / n_layers for kind in kinds])
         fixed = np.array([kind.place.fixed_cost for kind in kinds])
         self._rates = mean + fixed / np.maximum(self._room, 1.0)
-        """What a layer costs on a full device of each kind."""
+        """Cost of a layer on a full device of each kind."""
         self._levels: list[_Level] = []
 
     def run(self) -> Iterator[FoundSplit]:
@@ -258,7 +258,6 @@ class _Search:
         return self._pruned(_Level(ordered[starts][kept], merged[kept]))
 
     def _pruned(self, level: _Level) -> _Level:
-        """Of too many sets, those that promise most."""
         if self._exact or len(level.counts) <= self._beam:
             return level
         chosen = np.argsort(self._promise(level), kind="stable")[: self._beam]

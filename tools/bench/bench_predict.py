@@ -2,8 +2,8 @@
 
 Run it with ``make bench-predict MODEL=…``. Two runs calibrate. Then other splits run on
 simulated networks, each predicted from the two alone. The workers have one and two
-threads. It prints a Markdown table, the median and 95th percentile of the error, and
-the share of runs within the band. ``QUICK=1`` is a part of it.
+threads. It prints a Markdown table. Below are the median and 95th percentile of the
+error, and the share of runs within the band. ``QUICK=1`` is a part of it.
 """
 
 from __future__ import annotations
