@@ -254,8 +254,15 @@ class Serving:
         """Read the speed until cancelled; ``host`` has the log of that name."""
         self.meter = SpeedMeter()
         self._carried, self._offset = {}, -1
-        if self._runs is not None:
-            self._runs.begin()
+        if self._runs is None:
+            await self._read_on(port, host, log_name)
+        self._runs.begin()
+        try:
+            await self._read_on(port, host, log_name)
+        finally:
+            await self._runs.end()
+
+    async def _read_on(self, port: int, host: AgentSession, log_name: str) -> NoReturn:
         speed = Speed()
         while True:
             try:
@@ -265,7 +272,7 @@ class Serving:
                         self._store.update(speed=speed)
                         self._links.heed(speed)
                         if self._runs is not None:
-                            await self._runs.look(speed)
+                            self._runs.look(speed)
                         if speed.requests_active:
                             await asyncio.sleep(SPEED_S)
                         else:

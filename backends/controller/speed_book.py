@@ -170,33 +170,57 @@ class RunRecorder:
         self._passes = passes
         self._machines = machines
         self._watch = RunWatch()
+        self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Another llama-server serves from here on."""
         self._watch = RunWatch()
 
-    async def look(self, speed: Speed) -> None:
-        """Take a reading of the speed; a run that has ended is kept."""
+    def look(self, speed: Speed) -> None:
+        """Take a reading of the speed; a run that has ended is kept, beside this."""
         snapshot = self._snapshot()
-        plan = snapshot.plan
-        passes = self._passes()
-        ended = self._watch.look(speed, snapshot.links, passes)
-        if ended is None or plan is None:
+        ended = self._watch.look(speed, snapshot.links, self._passes())
+        if ended is None or not self._is_whole(snapshot):
             return
-        if snapshot.model is None or any(map(_is_plain, snapshot.links)):
-            return
-        ground = ground_of(
-            plan, snapshot.model, await self._machines(), snapshot.engine
-        )
-        workers, server = ended
-        names = {worker.name for worker in used_workers(plan)}
-        of_plan = {name: run for name, run in workers.items() if name in names}
-        says = await asyncio.to_thread(run_says, ground, of_plan, server, time.time())
-        await self._book.keep(ground, says)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._keep(snapshot, *ended))
 
+    def _is_whole(self, snapshot: ClusterSnapshot) -> bool:
+        plain = any(link.mode == "plain" for link in snapshot.links)
+        return snapshot.plan is not None and snapshot.model is not None and not plain
 
-def _is_plain(link: Link) -> bool:
-    return link.mode == "plain"
+    async def end(self) -> None:
+        """Give up what is not kept yet."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def settled(self) -> None:
+        """Wait until the run that ended last is kept."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def _keep(
+        self,
+        snapshot: ClusterSnapshot,
+        workers: dict[str, WorkerRun],
+        server: ServerRun,
+    ) -> None:
+        plan, model = snapshot.plan, snapshot.model
+        assert plan is not None
+        assert model is not None
+        try:
+            machines = await self._machines()
+            ground = ground_of(plan, model, machines, snapshot.engine)
+            names = {worker.name for worker in used_workers(plan)}
+            of_plan = {name: run for name, run in workers.items() if name in names}
+            says = await asyncio.to_thread(
+                run_says, ground, of_plan, server, time.time()
+            )
+            await self._book.keep(ground, says)
+        except Exception:
+            # No prediction is worth disturbing what serves.
+            log.exception("what a run says of speeds was not kept")
 
 
 def ground_of(

@@ -232,17 +232,19 @@ async def test_a_plain_link_says_nothing(tmp_path: Path) -> None:
         book.calibration = type(book.calibration)()
         one.begin()
         # What is there at the beginning is an earlier controller's.
-        await one.look(reading(0))
+        one.look(reading(0))
         assert book.calibration.observations == ()
     fresh, links = recorder("metered")
     watch = RunWatch()
     watch.look(reading(0), links, {})
     fresh._watch = watch
-    await fresh.look(reading(20))
+    fresh.look(reading(20))
+    await fresh.settled()
     assert len(book.calibration.observations) == 3
     plain._watch = RunWatch()
     plain._watch.look(reading(0), links, {})
-    await plain.look(reading(20))
+    plain.look(reading(20))
+    await plain.settled()
     assert len(book.calibration.observations) == 3
 
 
