@@ -48,6 +48,7 @@ from backends.state import (
 from backends.units import (
     format_bytes,
     format_count,
+    format_difference,
     format_rate,
     format_seconds,
     format_speed,
@@ -58,6 +59,7 @@ from tui.cli.command import (
     Name,
     cluster_option,
     options,
+    refuse_with,
     refuse_without,
 )
 from tui.cli.down import end_cluster
@@ -322,6 +324,10 @@ def _forecast_lines(preview: Preview) -> Iterator[str]:
     yield from ("", f"Predicted: {forecast_text(preview.forecast)}.")
     if preview.why:
         yield preview.why
+    speeds = preview.speeds
+    if speeds is not None and speeds.residual is not None:
+        off = format_difference(speeds.residual)
+        yield f"The last run's passes took {off} against what was predicted before it."
     if preview.alternatives:
         yield ""
         yield from table_lines(ALTERNATIVE_COLUMNS, preview.alternatives)
@@ -404,6 +410,8 @@ async def plan(
     if example:
         show(EXAMPLE.rstrip())
         return None
+    if cluster_file:
+        refuse_with("--cluster-file", "--workers", "--worker-threads", "--relay")
     given = _given_cluster(cluster_file) if cluster_file else None
     ask = await _ask(**wish)
     try:
