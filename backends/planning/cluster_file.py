@@ -99,6 +99,7 @@ _MACHINE = ("memory", "bandwidth", "compute", "least", "most", "devices", "like"
 _DEVICE = ("kind", "memory", "bandwidth", "compute", "least", "most")
 _LINK = ("between", "rtt", "jitter", "rate")
 _NEAR_RTT_MS = 0.03
+_USUAL_UNITS = ("GiB", "Mbit/s", "GB/s", "ms", "TFLOPS")
 
 
 def read_cluster(text: str, name: str = "The cluster file") -> GivenCluster:
@@ -250,7 +251,8 @@ def _quantity(
     *,
     zero: bool = False,
 ) -> float:
-    example = f'Write it like "16 {next(iter([*units][2:3] or units))}".'
+    usual = next(unit for unit in _USUAL_UNITS if unit in units)
+    example = f'Write it like "16 {usual}".'
     found = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if found is None or found[2] not in units:
         names = ", ".join(units)
