@@ -18,10 +18,12 @@ from backends.places import LOCAL
 from backends.state import (
     DEFAULT_CLUSTER,
     SILENCE_MAX_S,
+    Alternative,
     Ask,
     ChatDelta,
     ChatRequest,
     ClusterSnapshot,
+    ClusterSpeeds,
     Drafts,
     EngineProgress,
     Event,
@@ -31,6 +33,7 @@ from backends.state import (
     LogChunk,
     ModelCatalogue,
     ModelInfo,
+    Objective,
     Pass,
     Peer,
     PeerAnswer,
@@ -289,6 +292,21 @@ class ControllerClient:
         Loads nothing and asks no worker; the plan need not run.
         """
         return await self._call("POST", "/v1/memory", PlanMemory, plan)
+
+    async def speeds(self, plan: Plan) -> ClusterSpeeds:
+        """The speeds for ``split.cost``, of a plan and of any split of its devices."""
+        return await self._call("POST", self._of("/v1/speeds"), ClusterSpeeds, plan)
+
+    async def best(
+        self,
+        plan: Plan,
+        objective: Objective = Objective.DECODE,
+        pins: Sequence[str] = (),
+    ) -> tuple[Alternative, ...]:
+        """The best split of a plan's devices, then what else could be."""
+        asked = {"plan": plan, "objective": objective, "pins": pins}
+        target = self._of("/v1/best")
+        return await self._call("POST", target, tuple[Alternative, ...], asked)
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:
         """Every pass still remembered, by worker, oldest first."""

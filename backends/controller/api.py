@@ -48,6 +48,7 @@ from backends.state import (
     EventKind,
     GivenCluster,
     Lab,
+    Objective,
     Plan,
     Value,
 )
@@ -77,6 +78,14 @@ class PrepareRequest(Value, frozen=True, kw_only=True):
     """True to compare with other plans too."""
     cluster: GivenCluster | None = None
     """Machines that need not be there, in place of the known ones."""
+
+
+class BestRequest(Value, frozen=True, kw_only=True):
+    """Find the best split of a plan's devices."""
+
+    plan: Plan
+    objective: Objective = Objective.DECODE
+    pins: tuple[str, ...] = ()
 
 
 class LaunchRequest(Value, frozen=True, kw_only=True):
@@ -204,6 +213,8 @@ class Api:
                 web.post("/v1/propose", self._propose),
                 web.post("/v1/prepare", self._prepare),
                 web.post("/v1/memory", self._memory),
+                web.post("/v1/speeds", self._speeds),
+                web.post("/v1/best", self._best),
                 web.post("/v1/launch", self._launch),
                 web.post("/v1/stop", self._stop),
                 web.post("/v1/drain", self._drain),
@@ -306,6 +317,18 @@ class Api:
     async def _memory(self, request: web.Request) -> web.Response:
         plan = await body(request, Plan)
         return json_response(await self._clusters.memory.of(plan))
+
+    async def _speeds(self, request: web.Request) -> web.Response:
+        plan = await body(request, Plan)
+        speeds = self._preparations.speeds(self._of(request), plan)
+        return json_response(await speeds)
+
+    async def _best(self, request: web.Request) -> web.Response:
+        asked = await body(request, BestRequest)
+        found = self._preparations.best(
+            self._of(request), asked.plan, asked.objective, asked.pins
+        )
+        return json_response(await found)
 
     async def _launch(self, request: web.Request) -> web.Response:
         """Set the goal to a plan; returns at once, its generation in the snapshot."""

@@ -23,6 +23,7 @@ from backends.split.cost import (
 )
 from backends.split.layout import ranges, ranges_text
 from backends.state import Objective
+from backends.units import format_factor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -183,11 +184,10 @@ def _predicted(option: Option, objective: Objective | None) -> Told:
 
 
 def _explained(option: Option, objective: Objective | None) -> Told:
-    from backends.split.best import alternatives, best_split, pareto_front, why
+    from backends.split.best import best_split, why
 
     problem = _problem(option, objective)
     told = problem.forecast()
-    aim = objective or Objective.DECODE
     by_memory = shared_out(
         option.model,
         option.devices,
@@ -196,25 +196,47 @@ def _explained(option: Option, objective: Objective | None) -> Told:
         server=option.plan.server,
     )
     text = why(told, problem.with_split(by_memory).forecast())
-    # Of very many devices the comparisons are looked at less closely than the plan.
-    quick = problem._replace(beam=QUICK_BEAM)
-    others: list[Alternative] = list(alternatives(quick, aim))
+    aim = objective or Objective.DECODE
     try:
         best = best_split(problem, aim)
-        if not best.exact:
-            text += " Not every set of devices was tried: there are too many."
-        if objective is None and best.split != option.plan.split:
-            gain = best.forecast.tok_per_s / told.tok_per_s
-            text += (
-                f" The best split is {ranges_text(ranges(best.split))}, "
-                f"×{gain:.2f} as fast (--best)."
-            )
-        told_already = {(one.devices, one.counts) for one in others}
-        others += [
-            one
-            for one in pareto_front(quick)
-            if (one.devices, one.counts) not in told_already
-        ]
+        others = _others(problem, aim)
     except PlanError as error:
-        text += f" {error.what}."
-    return Told(told, text, tuple(others))
+        return Told(told, f"{text} {error.what}.", ())
+    if not best.exact:
+        text += " Not every set of devices was tried: there are too many."
+    if objective is None and best.split != option.plan.split:
+        gain = format_factor(best.forecast.tok_per_s / told.tok_per_s)
+        split = ranges_text(ranges(best.split))
+        text += f" The best split is {split}, {gain} as fast (--best)."
+    return Told(told, text, others)
+
+
+def _others(problem: SplitProblem, aim: Objective) -> tuple[Alternative, ...]:
+    """All that could be in place of a plan; each split once."""
+    from backends.split.best import alternatives, pareto_front
+
+    # Of very many devices the comparisons are looked at less closely than the plan.
+    quick = problem._replace(beam=QUICK_BEAM)
+    others = alternatives(quick, aim)
+    known = {(one.devices, one.counts) for one in others}
+    front = pareto_front(quick)
+    return (*others, *(o for o in front if (o.devices, o.counts) not in known))
+
+
+async def best_first(option: Option, objective: Objective) -> tuple[Alternative, ...]:
+    """The best split for an aim, named ``best``, and then what else could be.
+
+    Raises:
+        PlanError: none keeps to the pins and fits.
+    """
+    return await asyncio.to_thread(_best_first, option, objective)
+
+
+def _best_first(option: Option, objective: Objective) -> tuple[Alternative, ...]:
+    from backends.split.best import alternative, best_split
+
+    problem = _problem(option, objective)
+    best = best_split(problem, objective)
+    why = "" if best.exact else "not every set of devices was tried"
+    there = problem.with_split(best.split)
+    return alternative("best", there, best, why), *_others(there, objective)

@@ -19,6 +19,7 @@ import msgspec
 from backends.config import Config
 from backends.controller.best_plans import (
     Option,
+    best_first,
     best_plan,
     require_open,
     told_of,
@@ -59,11 +60,14 @@ if TYPE_CHECKING:
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
     from backends.state import (
+        Alternative,
+        ClusterSpeeds,
         Device,
         Failure,
         GivenCluster,
         ModelFile,
         ModelInfo,
+        Objective,
         Peer,
         Plan,
     )
@@ -142,6 +146,30 @@ class Preparations:
         prepared = await self._prepared(cluster, plan, survey)
         preview = await self._preview(cluster, prepared, explain=explain)
         return msgspec.structs.replace(preview, token=self._keep(cluster, prepared))
+
+    async def speeds(self, cluster: Cluster, plan: Plan) -> ClusterSpeeds:
+        """The speeds to predict a plan with, and any other split of its devices."""
+        survey = await self._survey(cluster)
+        model = await self._readers.model(plan.model)
+        return (await self._option(cluster, plan, model, survey)).speeds
+
+    async def best(
+        self,
+        cluster: Cluster,
+        plan: Plan,
+        objective: Objective,
+        pins: tuple[str, ...] = (),
+    ) -> tuple[Alternative, ...]:
+        """The best split of a plan's devices for an aim, then what else could be.
+
+        Raises:
+            PlanError: none keeps to the pins and fits.
+        """
+        survey = await self._survey(cluster)
+        model = await self._readers.model(plan.model)
+        require_open(Ask(model=plan.model, objective=objective), model)
+        option = await self._option(cluster, plan, model, survey)
+        return await best_first(replace(option, pins=pins), objective)
 
     async def launchable(
         self, cluster: Cluster, asked: Plan | str

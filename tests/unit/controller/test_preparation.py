@@ -499,3 +499,18 @@ async def test_a_best_split_is_prepared_and_predicted(bench: Bench) -> None:
     assert preview.speeds is not None
     with pytest.raises(PlanError, match="no device of the plan"):
         await bench.prepared(objective=Objective.DECODE, pins=("nuc/CPU>=3",))
+
+
+async def test_a_drawn_plan_has_speeds_and_a_best_split(bench: Bench) -> None:
+    cluster, plan = bench.clusters.get(), (await bench.prepared()).plan
+    speeds = await bench.preparations.speeds(cluster, plan)
+    devices = {speed.device for speed in speeds.devices}
+    assert devices == {share.device for share in plan.split.shares}
+    pins = ("worker2/CPU>=4",)
+    best, *others = await bench.preparations.best(cluster, plan, Objective.DECODE, pins)
+    assert best.name == "best"
+    held = dict(zip(best.devices, best.counts, strict=True))
+    assert held["worker2/CPU"] >= 4
+    assert "solo on local/CPU" in {one.name for one in others}
+    with pytest.raises(PlanError, match="no device of the plan"):
+        await bench.preparations.best(cluster, plan, Objective.DECODE, ("x>=1",))
