@@ -234,7 +234,7 @@ bench-draft: engines ## Tokens per second by speculation method, 10 ms away; TAB
 	$(BIN)/python -m tools.bench.bench_draft $(if $(TABLE),--table) $(if $(QUICK),--quick)
 
 bench-predict: engine ## Predicted beside measured speed of MODEL over splits and networks; QUICK=1 for a part
-	$(BIN)/python -m tools.bench.bench_predict $(or $(MODEL),backends/demo/dllm-demo.gguf) $(if $(QUICK),--quick)
+	$(BIN)/python -m tools.bench.bench_predict $(or $(MODEL),backends/demo/dllm-demo.gguf) $(if $(QUICK),--quick) $(if $(THREADS),--threads $(THREADS))
 
 soak: engine ## MINUTES of faults, one every 20 s, before four clients (two hours)
 	$(BIN)/python -m tools.trials.soak --minutes $(MINUTES)

@@ -2,8 +2,9 @@
 
 Run it with ``make bench-predict MODEL=…``. Two runs calibrate. Then other splits run on
 simulated networks, each predicted from the two alone. The workers have one and two
-threads. It prints a Markdown table. Below are the median and 95th percentile of the
-error, and the share of runs within the band. ``QUICK=1`` is a part of it.
+threads, so that four cores are needed for figures that say something. It prints a
+Markdown table. Below are the median and 95th percentile of the error, and the share of
+runs within the band. ``QUICK=1`` is a part of it; ``THREADS=1,1`` suits two cores.
 """
 
 from __future__ import annotations
@@ -46,8 +47,6 @@ ROUNDS = 2
 SETTLE_S = 3.0
 """The speed is read twice a second; then the run is in the book."""
 DEVICES = ("local/CPU", "worker1/CPU", "worker2/CPU")
-THREADS = (1, 2)
-"""Of the workers."""
 CALIBRATION = ((0.2, 0.6, 0.2), (0.3, 0.1, 0.6))
 """Shares of the layers of each device."""
 SHARES = (
@@ -93,12 +92,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--threads", default="1,2", help="of each worker")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dllm-predict-") as folder:
         for name in ("CONFIG", "STATE"):
             os.environ[f"XDG_{name}_HOME"] = f"{folder}/{name.lower()}"
         os.environ["XDG_RUNTIME_DIR"] = folder
-        rows = asyncio.run(_measured(str(options.model.absolute()), options.quick))
+        threads = tuple(map(int, options.threads.split(",")))
+        model = str(options.model.absolute())
+        rows = asyncio.run(_Trial(threads, options.quick).measured(model))
     print("\n".join(verdicts(rows)))
 
 
@@ -114,33 +116,111 @@ def verdicts(rows: Sequence[Row]) -> Iterator[str]:
     )
 
 
-async def _measured(model: str, quick: bool) -> list[Row]:
-    client = ControllerClient()
-    shares = SHARES[: QUICK[0]] if quick else SHARES
-    labs = LABS[: QUICK[1]] if quick else LABS
-    try:
-        info = await client.inspect(model)
-        known: ClusterSpeeds | None = None
+class _Trial:
+    """Two calibrating runs, and then the others."""
+
+    def __init__(self, threads: Sequence[int], quick: bool) -> None:
+        self._threads = threads
+        self._shares = SHARES[: QUICK[0]] if quick else SHARES
+        self._labs = LABS[: QUICK[1]] if quick else LABS
+        self._client = ControllerClient()
+
+    async def measured(self, model: str) -> list[Row]:
+        try:
+            info = await self._client.inspect(model)
+            known = await self._calibrated(info)
+            print("| layers | lab | predicted | band | measured | error |")
+            print("|---|---|--:|---|--:|--:|", flush=True)
+            rows = []
+            for share in self._shares:
+                plan = await self._launched(info, share)
+                for lab in self._labs:
+                    row = await self._compared(info, plan, known, lab)
+                    rows.append(row)
+                    print(_line(row), flush=True)
+            return rows
+        finally:
+            await self._client.stop()
+            await self._client.shutdown()
+
+    async def _calibrated(self, model: ModelInfo) -> ClusterSpeeds:
         for share in CALIBRATION:
-            plan = await _launched(client, info, share)
+            plan = await self._launched(model, share)
             for _ in range(ROUNDS):
-                await _answer(client)
+                await self._answer()
                 await asyncio.sleep(SETTLE_S)
-            known = (await client.prepare(plan)).speeds
-        assert known is not None
-        print("| layers | lab | predicted | band | measured | error |")
-        print("|---|---|--:|---|--:|--:|", flush=True)
-        rows = []
-        for share in shares:
-            plan = await _launched(client, info, share)
-            for lab in labs:
-                row = await _compared(client, info, plan, known, lab)
-                rows.append(row)
-                print(_line(row), flush=True)
-        return rows
-    finally:
-        await client.stop()
-        await client.shutdown()
+        return await self._client.speeds(plan)
+
+    async def _launched(self, model: ModelInfo, shares: Sequence[float]) -> Plan:
+        """Serve the model with these shares of its layers; the plan."""
+        ask = Ask(
+            model=model.path,
+            workers=len(self._threads),
+            ctx_size=1024,
+            server=ServerSettings(threads=1),
+            extra_args=ARGUMENTS,
+        )
+        proposed = await self._client.propose(ask)
+        workers = tuple(
+            replace(worker, threads=threads)
+            for worker, threads in zip(proposed.workers, self._threads, strict=True)
+        )
+        counts = [round(share * (model.n_layer + 1)) for share in shares[:-1]]
+        split = make_split(
+            model.n_layer, DEVICES, [*counts, model.n_layer + 1 - sum(counts)]
+        )
+        plan = replace(proposed, workers=workers, split=split)
+        await self._client.launch(await self._client.prepare(plan))
+        async with aclosing(self._client.snapshots()) as snapshots:
+            async for now in snapshots:
+                if now.state is ClusterState.FAILED and now.failure is not None:
+                    raise DllmError(now.failure.sentence)
+                is_ours = now.plan is not None and now.plan.split == split
+                if is_ours and now.state is ClusterState.SERVING:
+                    return plan
+        raise DllmError("The controller ended")
+
+    async def _compared(
+        self,
+        model: ModelInfo,
+        plan: Plan,
+        known: ClusterSpeeds,
+        lab: Lab | None,
+    ) -> Row:
+        if (await self._client.snapshot()).links:
+            await self._client.set_lab(None, lab)
+        answers = [await self._answer() for _ in range(ROUNDS)]
+        await asyncio.sleep(SETTLE_S)
+        depth = answers[0].prompt_tokens + TOKENS // 2
+        links = tuple(with_lab(link, lab) for link in known.links)
+        told = forecast(model, plan, replace(known, links=links), Workload(depth=depth))
+        return Row(
+            split=[share.layers for share in plan.split.shares],
+            lab=lab,
+            predicted=told.tok_per_s,
+            low=told.low,
+            high=told.high,
+            measured=median(one.tok_per_s for one in answers),
+        )
+
+    async def _answer(self) -> ChatTimings:
+        """The timings of one answer by llama-server itself."""
+        port = next(
+            process.port
+            for process in (await self._client.snapshot()).processes
+            if process.name == "llama-server" and process.port
+        )
+        question = ChatMessage(role="user", content="Tell a story of a lighthouse.")
+        sampling = Sampling(temperature=0.0, max_tokens=TOKENS)
+        request = ChatRequest(messages=(question,), sampling=sampling)
+        last = ChatTimings()
+        async with (
+            ServerClient(port) as server,
+            aclosing(server.chat(request)) as deltas,
+        ):
+            async for delta in deltas:
+                last = delta.timings or last
+        return last
 
 
 def _line(row: Row) -> str:
@@ -151,79 +231,6 @@ def _line(row: Row) -> str:
         f"~{format_rate(row.predicted).strip()} | {low} to {high} | "
         f"{format_rate(row.measured).strip()} | {format_percent(row.error)} |"
     )
-
-
-async def _launched(
-    client: ControllerClient, model: ModelInfo, shares: Sequence[float]
-) -> Plan:
-    """Serve the model with these shares of its layers; the plan."""
-    ask = Ask(
-        model=model.path,
-        workers=len(THREADS),
-        ctx_size=1024,
-        server=ServerSettings(threads=1),
-        extra_args=ARGUMENTS,
-    )
-    proposed = await client.propose(ask)
-    workers = tuple(
-        replace(worker, threads=threads)
-        for worker, threads in zip(proposed.workers, THREADS, strict=True)
-    )
-    counts = [round(share * (model.n_layer + 1)) for share in shares[:-1]]
-    split = make_split(
-        model.n_layer, DEVICES, [*counts, model.n_layer + 1 - sum(counts)]
-    )
-    plan = replace(proposed, workers=workers, split=split)
-    await client.launch(await client.prepare(plan))
-    async with aclosing(client.snapshots()) as snapshots:
-        async for now in snapshots:
-            if now.state is ClusterState.FAILED and now.failure is not None:
-                raise DllmError(now.failure.sentence)
-            is_ours = now.plan is not None and now.plan.split == split
-            if is_ours and now.state is ClusterState.SERVING:
-                return plan
-    raise DllmError("The controller ended")
-
-
-async def _compared(
-    client: ControllerClient,
-    model: ModelInfo,
-    plan: Plan,
-    known: ClusterSpeeds,
-    lab: Lab | None,
-) -> Row:
-    if (await client.snapshot()).links:
-        await client.set_lab(None, lab)
-    answers = [await _answer(client) for _ in range(ROUNDS)]
-    await asyncio.sleep(SETTLE_S)
-    depth = answers[0].prompt_tokens + TOKENS // 2
-    links = tuple(with_lab(link, lab) for link in known.links)
-    told = forecast(model, plan, replace(known, links=links), Workload(depth=depth))
-    return Row(
-        split=[share.layers for share in plan.split.shares],
-        lab=lab,
-        predicted=told.tok_per_s,
-        low=told.low,
-        high=told.high,
-        measured=median(one.tok_per_s for one in answers),
-    )
-
-
-async def _answer(client: ControllerClient) -> ChatTimings:
-    """The timings of one answer by llama-server itself."""
-    port = next(
-        process.port
-        for process in (await client.snapshot()).processes
-        if process.name == "llama-server" and process.port
-    )
-    question = ChatMessage(role="user", content="Tell a story of a lighthouse.")
-    sampling = Sampling(temperature=0.0, max_tokens=TOKENS)
-    request = ChatRequest(messages=(question,), sampling=sampling)
-    last = ChatTimings()
-    async with ServerClient(port) as server, aclosing(server.chat(request)) as deltas:
-        async for delta in deltas:
-            last = delta.timings or last
-    return last
 
 
 if __name__ == "__main__":
