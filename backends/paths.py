@@ -64,6 +64,11 @@ class Paths(Value, frozen=True, kw_only=True):
         return self.state_dir / "trials.json"
 
     @property
+    def speeds_file(self) -> Path:
+        """The measured speed of devices and links."""
+        return self.state_dir / "speeds.json"
+
+    @property
     def events_dir(self) -> Path:
         return self.state_dir / "events"
 

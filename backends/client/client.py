@@ -18,18 +18,22 @@ from backends.places import LOCAL
 from backends.state import (
     DEFAULT_CLUSTER,
     SILENCE_MAX_S,
+    Alternative,
     Ask,
     ChatDelta,
     ChatRequest,
     ClusterSnapshot,
+    ClusterSpeeds,
     Drafts,
     EngineProgress,
     Event,
     EventKind,
+    GivenCluster,
     Lab,
     LogChunk,
     ModelCatalogue,
     ModelInfo,
+    Objective,
     Pass,
     Peer,
     PeerAnswer,
@@ -125,9 +129,19 @@ class ControllerClient:
     async def propose(self, ask: Ask) -> Plan:
         return await self._call("POST", self._of("/v1/propose"), Plan, ask)
 
-    async def prepare(self, what: Ask | Plan) -> Preview:
-        """The effects of a launch, and the token for it; starts nothing."""
-        asked = {"ask" if isinstance(what, Ask) else "plan": what}
+    async def prepare(self, what: Ask | Plan, *, explain: bool = False) -> Preview:
+        """The effects of a launch, and the token for it; starts nothing.
+
+        ``explain`` compares it with other plans too.
+        """
+        asked = {"ask" if isinstance(what, Ask) else "plan": what, "explain": explain}
+        return await self._call("POST", self._of("/v1/prepare"), Preview, asked)
+
+    async def imagine(
+        self, given: GivenCluster, ask: Ask, *, explain: bool = False
+    ) -> Preview:
+        """The plan for machines that need not be there; it has no token."""
+        asked = {"ask": ask, "cluster": given, "explain": explain}
         return await self._call("POST", self._of("/v1/prepare"), Preview, asked)
 
     async def launch(
@@ -296,6 +310,21 @@ class ControllerClient:
         Loads nothing and asks no worker; the plan need not run.
         """
         return await self._call("POST", "/v1/memory", PlanMemory, plan)
+
+    async def speeds(self, plan: Plan) -> ClusterSpeeds:
+        """The speeds for ``split.cost``, of a plan and of any split of its devices."""
+        return await self._call("POST", self._of("/v1/speeds"), ClusterSpeeds, plan)
+
+    async def best(
+        self,
+        plan: Plan,
+        objective: Objective = Objective.DECODE,
+        pins: Sequence[str] = (),
+    ) -> tuple[Alternative, ...]:
+        """The best split of a plan's devices, then what else could be."""
+        asked = {"plan": plan, "objective": objective, "pins": pins}
+        target = self._of("/v1/best")
+        return await self._call("POST", target, tuple[Alternative, ...], asked)
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:
         """Every pass still remembered, by worker, oldest first."""

@@ -48,7 +48,9 @@ from backends.state import (
     Ask,
     ControllerInfo,
     EventKind,
+    GivenCluster,
     Lab,
+    Objective,
     Plan,
     Value,
 )
@@ -74,6 +76,18 @@ class PrepareRequest(Value, frozen=True, kw_only=True):
 
     ask: Ask | None = None
     plan: Plan | None = None
+    explain: bool = False
+    """True to compare with other plans too."""
+    cluster: GivenCluster | None = None
+    """Machines that need not be there, in place of the known ones."""
+
+
+class BestRequest(Value, frozen=True, kw_only=True):
+    """Find the best split of a plan's devices."""
+
+    plan: Plan
+    objective: Objective = Objective.DECODE
+    pins: tuple[str, ...] = ()
 
 
 class LaunchRequest(Value, frozen=True, kw_only=True):
@@ -212,6 +226,8 @@ class Api:
                 web.post("/v1/propose", self._propose),
                 web.post("/v1/prepare", self._prepare),
                 web.post("/v1/memory", self._memory),
+                web.post("/v1/speeds", self._speeds),
+                web.post("/v1/best", self._best),
                 web.post("/v1/launch", self._launch),
                 web.post("/v1/stop", self._stop),
                 web.post("/v1/drain", self._drain),
@@ -301,12 +317,32 @@ class Api:
         what = asked.plan or asked.ask
         if what is None:
             raise UsageError("There is nothing to prepare", "Give an ask or a plan.")
+        if asked.cluster is not None:
+            if asked.ask is None:
+                raise UsageError("A cluster file is planned for by an ask")
+            imagined = self._preparations.imagine(
+                asked.cluster, asked.ask, explain=asked.explain
+            )
+            return json_response(await imagined)
         cluster = self._of(request)
-        return json_response(await self._preparations.prepare(cluster, what))
+        prepared = self._preparations.prepare(cluster, what, explain=asked.explain)
+        return json_response(await prepared)
 
     async def _memory(self, request: web.Request) -> web.Response:
         plan = await body(request, Plan)
         return json_response(await self._clusters.memory.of(plan))
+
+    async def _speeds(self, request: web.Request) -> web.Response:
+        plan = await body(request, Plan)
+        speeds = self._preparations.speeds(self._of(request), plan)
+        return json_response(await speeds)
+
+    async def _best(self, request: web.Request) -> web.Response:
+        asked = await body(request, BestRequest)
+        found = self._preparations.best(
+            self._of(request), asked.plan, asked.objective, asked.pins
+        )
+        return json_response(await found)
 
     async def _launch(self, request: web.Request) -> web.Response:
         """Set the goal to a plan; returns at once, its generation in the snapshot."""

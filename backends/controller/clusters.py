@@ -15,6 +15,7 @@ from backends.controller.journal import Journal
 from backends.controller.memory_usage import PlannedMemory, held_by, memory_of
 from backends.controller.processes import AGENT, ProcessBook
 from backends.controller.snapshot_store import SnapshotStore
+from backends.controller.speed_book import SpeedBook
 from backends.errors import DllmError, UsageError
 from backends.gateway.target import GATEWAY
 from backends.places import LOCAL
@@ -62,6 +63,7 @@ class Clusters:
         self.book: ProcessBook
         self._settings_error = ""
         self.trials = TrialBook(paths.trials_file)
+        self.speeds = SpeedBook(paths.speeds_file)
         self.memory = PlannedMemory(readers, paths)
         self.event_log = EventLog(EventFiles(paths.events_dir), self._happened)
         self._peer_recorder = PeerRecorder(self.event_log)
@@ -113,6 +115,7 @@ class Clusters:
             book=self.book,
             api_ports=self._api_ports,
             trials=self.trials,
+            speeds=self.speeds,
             gateway_socket=self._paths.gateway_socket(name),
         )
         cluster = Cluster(context)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from backends.controller.journal import Journal, Record
     from backends.controller.processes import ProcessBook
     from backends.controller.snapshot_store import SnapshotStore
+    from backends.controller.speed_book import SpeedBook
     from backends.gateway.access import ApiSettings
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
@@ -43,6 +44,7 @@ class ClusterContext:
     book: ProcessBook
     api_ports: ApiPorts
     trials: TrialBook
+    speeds: SpeedBook
     gateway_socket: Path
 
     def __post_init__(self) -> None:

@@ -6,6 +6,8 @@ ports and free memory again.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import secrets
 import time
@@ -14,6 +16,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.config import Config
+from backends.controller.best_plans import (
+    Option,
+    best_first,
+    best_plan,
+    require_open,
+    told_of,
+)
 from backends.controller.drafting import Drafting
 from backends.controller.fitting import longest_fit
 from backends.controller.memory_usage import (
@@ -23,11 +33,17 @@ from backends.controller.memory_usage import (
     with_memory,
 )
 from backends.controller.site import check_whole, site_of
+from backends.controller.speed_book import ground_of
 from backends.controller.steps import Steps
-from backends.errors import ControllerError, DllmError, PlanError
+from backends.errors import ControllerError, DllmError, PlanError, did_you_mean
 from backends.gateway.access import api_settings
-from backends.planning.blueprint import machines_of
+from backends.planning.blueprint import Facts, machines_of
 from backends.planning.checking import check_plan
+from backends.planning.cluster_file import (
+    machines_of_file,
+    pins_of_file,
+    speeds_of_file,
+)
 from backends.planning.commands import commands, gateway_command
 from backends.planning.proposal import plan_devices, propose
 from backends.planning.remarks import remarks
@@ -35,7 +51,7 @@ from backends.planning.room import require_room, room_for, with_prompt_cache
 from backends.speculation.memory import with_draft
 from backends.split.layout import ranges
 from backends.split.loads import plan_loads, pool_rooms
-from backends.state import Ask, Preview
+from backends.state import DEFAULT_CLUSTER, NO_DRAFT, Ask, Preview
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -44,8 +60,19 @@ if TYPE_CHECKING:
     from backends.controller.clusters import Clusters
     from backends.machines.machine import Machines
     from backends.machines.readers import Readers
-    from backends.planning.blueprint import Facts
-    from backends.state import Device, Failure, Fit, ModelFile, ModelInfo, Peer, Plan
+    from backends.state import (
+        Alternative,
+        ClusterSpeeds,
+        Device,
+        Failure,
+        Fit,
+        GivenCluster,
+        ModelFile,
+        ModelInfo,
+        Objective,
+        Peer,
+        Plan,
+    )
 
 LASTS_S = 60.0
 WEIGHT_AGE_S = 2.0
@@ -93,14 +120,19 @@ class Preparations:
         self._machines = machines
         self._readers = readers
         self.drafting = Drafting(readers, machines, clusters.memory, models)
+        self._models = models
         self._kept: dict[tuple[str, str], Prepared] = {}
 
     async def propose(self, cluster: Cluster, ask: Ask) -> Plan:
         """A plan for a model, as an edit: no machine is asked if it can run it."""
-        return await self._proposed(ask, await self._survey(cluster))
+        return await self._proposed(ask, await self._survey(cluster), cluster)
 
-    async def prepare(self, cluster: Cluster, asked: Ask | Plan) -> Preview:
+    async def prepare(
+        self, cluster: Cluster, asked: Ask | Plan, *, explain: bool = False
+    ) -> Preview:
         """The effects of a launch, with the token for it; starts nothing.
+
+        ``explain`` compares it with other plans.
 
         Raises:
             PlanError: the plan cannot be meant, or llama.cpp cannot follow it.
@@ -109,12 +141,12 @@ class Preparations:
         """
         survey = await self._survey(cluster)
         if isinstance(asked, Ask):
-            plan = await self._proposed(asked, survey)
+            plan = await self._proposed(asked, survey, cluster)
         else:
             plan = await self.drafting.require(asked, survey.peers)
         await self._machines.reached(machines_of(plan))
         prepared = await self._prepared(cluster, plan, survey)
-        preview = await self._preview(cluster, prepared)
+        preview = await self._preview(cluster, prepared, explain=explain)
         return msgspec.structs.replace(preview, token=self._keep(cluster, prepared))
 
     async def rooms(self, cluster: Cluster) -> int:
@@ -143,6 +175,30 @@ class Preparations:
         return await longest_fit(
             made, most, model, survey.devices, self._clusters.memory.of
         )
+
+    async def speeds(self, cluster: Cluster, plan: Plan) -> ClusterSpeeds:
+        """The speeds to predict a plan with, and any other split of its devices."""
+        survey = await self._survey(cluster)
+        model = await self._readers.model(plan.model)
+        return (await self._option(cluster, plan, model, survey)).speeds
+
+    async def best(
+        self,
+        cluster: Cluster,
+        plan: Plan,
+        objective: Objective,
+        pins: tuple[str, ...] = (),
+    ) -> tuple[Alternative, ...]:
+        """The best split of a plan's devices for an aim, then what else could be.
+
+        Raises:
+            PlanError: none keeps to the pins and fits.
+        """
+        survey = await self._survey(cluster)
+        model = await self._readers.model(plan.model)
+        require_open(Ask(model=plan.model, objective=objective), model)
+        option = await self._option(cluster, plan, model, survey)
+        return await best_first(replace(option, pins=pins), objective)
 
     async def launchable(
         self, cluster: Cluster, asked: Plan | str
@@ -194,11 +250,55 @@ class Preparations:
             cluster, with_memory(prepared.survey.machines, memory)
         )
 
-    async def _proposed(self, ask: Ask, survey: Survey) -> Plan:
+    async def _proposed(self, ask: Ask, survey: Survey, cluster: Cluster) -> Plan:
         model = await self._readers.model(ask.model)
+        require_open(ask, model)
+        plan = await self._by_memory(ask, model, survey)
+        if ask.objective is None:
+            return plan
+        heads = await self._other_heads(ask, plan, survey)
+        plans = [plan]
+        for head in heads:
+            # A head that cannot be is no choice.
+            with contextlib.suppress(DllmError):
+                elsewhere = msgspec.structs.replace(ask, head=head)
+                plans.append(await self._by_memory(elsewhere, model, survey))
+        options = [await self._option(cluster, one, model, survey) for one in plans]
+        return await best_plan(options, ask.objective)
+
+    async def _by_memory(self, ask: Ask, model: ModelInfo, survey: Survey) -> Plan:
         cores = os.cpu_count() or 1
         plan = propose(ask, model, self._readers.config(), survey.peers, cores)
         return await self.drafting.settled(plan, survey.peers)
+
+    async def _other_heads(self, ask: Ask, plan: Plan, survey: Survey) -> list[str]:
+        """Machines of the plan that have the model too, and may be its head."""
+        if ask.head is not None:
+            return []
+        own = {worker.peer for worker in plan.workers if not worker.endpoint}
+        others = own & {peer.name for peer in survey.peers} - {plan.head}
+        if not others:
+            return []
+        found = await self._models()
+        holders = next((m.held_by for m in found if m.path == ask.model), ())
+        return sorted(others.intersection(holders))
+
+    async def _option(
+        self, cluster: Cluster, plan: Plan, model: ModelInfo, survey: Survey
+    ) -> Option:
+        engine = cluster.store.snapshot.engine
+        if engine is None:
+            with contextlib.suppress(DllmError):
+                engine = (await self._readers.engine()).info
+        ground = ground_of(plan, model, survey.machines, engine)
+        book, links = self._clusters.speeds, cluster.store.snapshot.links
+        return Option(
+            plan=plan,
+            model=model,
+            devices=survey.devices(plan),
+            speeds=await asyncio.to_thread(book.speeds, ground, links),
+            pins=plan.asked.pins if plan.asked else (),
+        )
 
     async def _prepared(self, cluster: Cluster, plan: Plan, survey: Survey) -> Prepared:
         model = await self._readers.model(plan.model)
@@ -246,12 +346,17 @@ class Preparations:
         names = machines_of(plan)
         return {p.name: p.facts.at for p in peers if p.facts and p.name in names}
 
-    async def _preview(self, cluster: Cluster, prepared: Prepared) -> Preview:
+    async def _preview(
+        self, cluster: Cluster, prepared: Prepared, *, explain: bool
+    ) -> Preview:
         plan, model, survey = prepared.plan, prepared.model, prepared.survey
         asked = await self._clusters.memory.of(plan)
         by_device = {one.device: one for one in asked.devices}
         predicted = [load.memory for load in plan_loads(model, plan)]
         devices = survey.devices(plan)
+        option = await self._option(cluster, plan, model, survey)
+        objective = plan.asked.objective if plan.asked else None
+        told = await told_of(option, objective, explain=explain)
         access = api_settings(self._readers.config(), self._readers.paths).access
         return Preview(
             plan=plan,
@@ -267,6 +372,61 @@ class Preparations:
             ),
             notes=remarks(plan, model, devices, {p.name: p for p in survey.peers}),
             refusal=_refusal(plan, model, devices),
+            forecast=told.forecast,
+            speeds=option.speeds,
+            why=told.why,
+            alternatives=told.alternatives,
+        )
+
+    # --- machines that are not there ---------------------------------------------
+
+    async def imagine(
+        self, given: GivenCluster, ask: Ask, *, explain: bool = False
+    ) -> Preview:
+        """The plan for machines that need not be there, and its memory by the engine.
+
+        Raises:
+            PlanError: the model cannot run on them, or a draft is wanted.
+        """
+        model = await self._readers.model(ask.model)
+        require_open(ask, model)
+        if ask.server.draft != NO_DRAFT:
+            raise PlanError(
+                "A cluster file is planned without a draft", "Leave out --draft."
+            )
+        options = imagined_options(given, ask, model)
+        option = options[0]
+        if ask.objective is not None:
+            plan = await best_plan(options, ask.objective)
+            option = next(one for one in options if one.plan.head == plan.head)
+            option = replace(option, plan=plan)
+        plan = option.plan
+        check_plan(plan, model)
+        engine = await self._readers.engine()
+        asked = await self._clusters.memory.of(plan)
+        by_device = {one.device: one for one in asked.devices}
+        told = await told_of(option, ask.objective, explain=explain)
+        facts = Facts(
+            cluster=DEFAULT_CLUSTER,
+            engines={machine.name: engine for machine in given.machines},
+            model=model,
+            model_path=model.path,
+        )
+        return Preview(
+            plan=plan,
+            layers=ranges(plan.split),
+            memory=tuple(
+                by_device.get(load.device, load.memory)
+                for load in plan_loads(model, plan)
+            ),
+            available_bytes={d.id: d.usable_bytes for d in option.devices},
+            commands=commands(plan, facts),
+            notes=(asked.note,) if asked.note else (),
+            refusal=_refusal(plan, model, option.devices),
+            forecast=told.forecast,
+            speeds=option.speeds,
+            why=told.why,
+            alternatives=told.alternatives,
         )
 
 
@@ -274,6 +434,45 @@ async def _checked(plan: Plan, model: ModelInfo, survey: Survey) -> Plan:
     check_plan(plan, model)
     await check_whole(plan)
     return with_prompt_cache(plan, model, survey.devices(plan))
+
+
+def imagined_options(given: GivenCluster, ask: Ask, model: ModelInfo) -> list[Option]:
+    """A plan for each machine of a cluster file that may be the head.
+
+    Raises:
+        PlanError: the head that is wanted is none of them.
+    """
+    return [_imagined(given, ask, model, head) for head in _heads(given, ask)]
+
+
+def _heads(given: GivenCluster, ask: Ask) -> list[str]:
+    wanted = ask.head or given.head
+    names = [machine.name for machine in given.machines]
+    if wanted and wanted not in names:
+        raise PlanError(
+            f"The cluster file has no machine {wanted}",
+            f"{did_you_mean(wanted, names)}It has {', '.join(names)}.",
+        )
+    if wanted:
+        return [wanted]
+    return names if ask.objective is not None else names[:1]
+
+
+def _imagined(given: GivenCluster, ask: Ask, model: ModelInfo, head: str) -> Option:
+    machines = machines_of_file(given, head)
+    names = tuple(machine.name for machine in machines if machine.name != head)
+    wish = msgspec.structs.replace(
+        ask, head=head, peers=ask.peers or names, relay=False
+    )
+    plan = propose(wish, model, Config(), machines, cores=1)
+    devices = plan_devices(head, plan.workers, {m.name: m for m in machines})
+    return Option(
+        plan=plan,
+        model=model,
+        devices=devices,
+        speeds=speeds_of_file(given, plan),
+        pins=(*pins_of_file(given, plan), *ask.pins),
+    )
 
 
 def _refusal(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> Failure | None:

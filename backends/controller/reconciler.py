@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from enum import StrEnum
+from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,11 @@ from backends.controller.deaths import failed_at, unexpected
 from backends.controller.degraded_plan import DegradedPlans
 from backends.controller.discovery import Discovery
 from backends.controller.journal import Record
+from backends.controller.memory_usage import machines_now
 from backends.controller.recovery import Recovery
 from backends.controller.serving import Load, Serving, Watch
 from backends.controller.site import draft_path
+from backends.controller.speed_book import RunRecorder
 from backends.controller.steps import launch_steps
 from backends.controller.stopping import ClusterProcesses
 from backends.errors import (
@@ -214,7 +217,13 @@ class Reconciler:
         self.discovery = Discovery(context)
         self.processes = ClusterProcesses(context)
         self.degraded = DegradedPlans(context)
-        self.serving = Serving(context.store, context.links)
+        runs = RunRecorder(
+            context.speeds,
+            lambda: context.store.snapshot,
+            context.links.passes,
+            partial(machines_now, context.machines, context.readers),
+        )
+        self.serving = Serving(context.store, context.links, runs)
         self.auto = AutoDraft(
             context.store, context.recorder, context.trials, measure=measure
         )

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from backends.controller.links import Links
     from backends.controller.load_progress import WorkerLoad
     from backends.controller.snapshot_store import SnapshotStore
+    from backends.controller.speed_book import RunRecorder
     from backends.machines.agent import AgentSession, ProcessRecord
     from backends.machines.machine import Machine
     from backends.state import MeasuredSplit, Plan
@@ -239,9 +240,12 @@ class Serving:
     only after bytes have moved on the links, or, without links, after its log grew.
     """
 
-    def __init__(self, store: SnapshotStore, links: Links) -> None:
+    def __init__(
+        self, store: SnapshotStore, links: Links, runs: RunRecorder | None = None
+    ) -> None:
         self._store = store
         self._links = links
+        self._runs = runs
         self._carried: Mapping[str, int] = {}
         self._offset = -1
         self.meter = SpeedMeter()
@@ -250,6 +254,15 @@ class Serving:
         """Read the speed until cancelled; ``host`` has the log of that name."""
         self.meter = SpeedMeter()
         self._carried, self._offset = {}, -1
+        if self._runs is None:
+            await self._read_on(port, host, log_name)
+        self._runs.begin()
+        try:
+            await self._read_on(port, host, log_name)
+        finally:
+            await self._runs.end()
+
+    async def _read_on(self, port: int, host: AgentSession, log_name: str) -> NoReturn:
         speed = Speed()
         while True:
             try:
@@ -258,6 +271,8 @@ class Serving:
                         speed = await self._reading(client, speed)
                         self._store.update(speed=speed)
                         self._links.heed(speed)
+                        if self._runs is not None:
+                            self._runs.look(speed)
                         if speed.requests_active:
                             await asyncio.sleep(SPEED_S)
                         else:

@@ -115,3 +115,17 @@ from backends.state.snapshots import (
     Step,
     StepState,
 )
+from backends.state.speeds import (
+    Alternative,
+    ClusterSpeeds,
+    DeviceSpeed,
+    Forecast,
+    ForecastPart,
+    GivenCluster,
+    GivenDevice,
+    GivenLink,
+    GivenMachine,
+    LinkSpeed,
+    Objective,
+    SpeedSource,
+)

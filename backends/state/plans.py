@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from backends.state.base import Value
+from backends.state.speeds import Objective
 
 NO_DRAFT = "none"
 NGRAM_DRAFT = "ngram"
@@ -204,6 +205,10 @@ class Ask(Value, frozen=True, kw_only=True):
     """The same by the name of the device; those not named get none."""
     exclude: tuple[str, ...] = ()
     """Devices that take no part."""
+    objective: Objective | None = None
+    """The aim of a best split; None: layers by memory, or as told."""
+    pins: tuple[str, ...] = ()
+    """Conditions for a best split, as ``--pin`` takes them."""
     worker_threads: int | None = None
     """Threads of each CPU worker on this machine."""
     ctx_size: int | None = None

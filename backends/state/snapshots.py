@@ -17,6 +17,7 @@ from backends.state.plans import (
     MeasuredSplit,
     Plan,
 )
+from backends.state.speeds import Alternative, ClusterSpeeds, Forecast
 
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 """The form of a cluster's name, which becomes part of files and sockets."""
@@ -345,5 +346,13 @@ class Preview(Value, frozen=True, kw_only=True):
     """Remarks before a launch: one sentence each."""
     refusal: Failure | None = None
     """Why it would not be launched: a device is too small for its share."""
+    forecast: Forecast | None = None
+    """Its predicted speed; None without any known device."""
+    speeds: ClusterSpeeds | None = None
+    """The speeds that it was predicted with, for predicting other splits."""
+    why: str = ""
+    """The reasons for its split, in one sentence each."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Other plans, if they were asked for."""
     token: str = ""
     """A launch with it uses what was found out for this; good for a minute."""

@@ -17,6 +17,7 @@ from backends.controller.gateway import ApiPorts
 from backends.controller.journal import Journal, Record
 from backends.controller.processes import ProcessBook
 from backends.controller.snapshot_store import SnapshotStore
+from backends.controller.speed_book import SpeedBook
 from backends.engine.ask import Engine
 from backends.errors import ModelError
 from backends.machines.readers import Readers
@@ -83,6 +84,7 @@ class Stage:
             book=ProcessBook(self.machines, lambda: None),
             api_ports=ApiPorts(),
             trials=TrialBook(paths.trials_file),
+            speeds=SpeedBook(paths.speeds_file),
             gateway_socket=folder / "gateway.sock",
         )
         self.store = self.context.store

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.split.cost import mean_delay_ms
 from backends.state import ClusterSnapshot, Generation, Lab, Link, Pass, Speed
 from tests.tui import scenes
 from tui.screens.lab.forecast import (
     Samples,
     added_ms,
     forecast,
-    mean_delay_ms,
     own_ms,
     rate_at,
     same_lab,

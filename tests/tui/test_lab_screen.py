@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
+from backends.split.cost import mean_delay_ms
 from backends.state import Acceptance, ClusterSnapshot, Lab, Link, Pass, Speed
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.looks import SIZES, Compare, MakeApp, name_of
 from tests.tui.scripted import ScriptedCluster
-from tui.screens.lab.forecast import mean_delay_ms
 from tui.screens.lab.links import LinkBlock
 from tui.screens.lab.screen import LabScreen, command_of
 

@@ -106,7 +106,9 @@ def test_one_option_says_which_relays_there_are(
 ) -> None:
     asked: list[Ask] = []
 
-    async def prepare(self: ControllerClient, ask: Ask) -> None:
+    async def prepare(
+        self: ControllerClient, ask: Ask, *, explain: bool = False
+    ) -> None:
         asked.append(ask)
         raise DllmError("It was asked")
 
@@ -443,7 +445,7 @@ def test_a_cluster_named_before_the_command_is_the_one_meant(
     asked: list[str] = []
 
     class Client(ControllerClient):
-        async def running(self, *_: object) -> bool:
+        async def running(self, *_: object, **__: object) -> bool:
             asked.append(self.cluster)
             raise DllmError("It was asked")
 

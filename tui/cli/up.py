@@ -8,12 +8,20 @@ import os
 import secrets
 import shlex
 from contextlib import aclosing, asynccontextmanager, nullcontext
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from backends.errors import ControllerError, DllmError, PlanError, ProcessFailed
+from backends.errors import (
+    ControllerError,
+    DllmError,
+    PlanError,
+    ProcessFailed,
+    UsageError,
+)
+from backends.planning.cluster_file import EXAMPLE, FILE_BYTES_MAX, read_cluster
 from backends.server_settings import (
     CTX_MIN,
     DRAFT_TOKENS_MAX,
@@ -32,21 +40,31 @@ from backends.state import (
     Ask,
     ClusterState,
     FlashAttention,
+    Objective,
     ProcessRole,
     ServerSettings,
+    SpeedSource,
 )
-from backends.units import format_bytes
+from backends.units import (
+    format_bytes,
+    format_count,
+    format_difference,
+    format_rate,
+    format_seconds,
+    format_speed,
+)
 from tui.cli.command import (
     Command,
     Inherited,
     Name,
     cluster_option,
     options,
+    refuse_with,
     refuse_without,
 )
 from tui.cli.down import end_cluster
 from tui.cli.model_argument import require_model
-from tui.cli.output import Column, emit_json, say, table_lines
+from tui.cli.output import Column, emit_json, say, show, table_lines
 from tui.cli.progress import StepPrinter, ticking
 from tui.cli.status import cluster_json, measured_text, prompts_text
 from tui.model.launch_settings import NO_RELAY, RELAYS, unusual
@@ -56,7 +74,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from backends.client.client import ControllerClient
-    from backends.state import ClusterSnapshot, Plan, Preview
+    from backends.state import (
+        Alternative,
+        ClusterSnapshot,
+        Forecast,
+        GivenCluster,
+        Plan,
+        Preview,
+    )
 
 UP_EXAMPLES = """
 dllm-tui up m.gguf --workers 2 --detach
@@ -69,16 +94,22 @@ dllm-tui up m.gguf --peer mini --draft small.gguf --draft-max 8
 dllm-tui up m.gguf --workers 3 -- --temp 0.2
 dllm-tui up m.gguf --peer mini --peer nuc --detach
 dllm-tui up m.gguf --head studio --peer mini
+dllm-tui up m.gguf --peer mini --best --pin output=local/MTL0
 """
 PLAN_EXAMPLES = """
 dllm-tui plan m.gguf --peer mini
 dllm-tui plan m.gguf --peer mini --split local/MTL0=38,mini/MTL0=10
-dllm-tui plan m.gguf --json | jq '.memory[].device'
+dllm-tui plan m.gguf --peer mini --best --explain
+dllm-tui plan --example > cluster.toml
+dllm-tui plan m.gguf --cluster-file cluster.toml --best throughput --slots 4
+dllm-tui plan m.gguf --best context -o json | jq .tok_per_s
 """
 BUSY = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.SERVING})
 USUAL = ServerSettings()
 PAIRS = {word: mode for mode, word in RELAYS.items()}
 TYPES = click.Choice(list(CACHE_TYPES))
+BEST = ("--best", "--objective")
+OBJECTIVES = click.Choice([one.value for one in Objective])
 THREADS = click.IntRange(1, THREADS_MAX)
 METHODS = (NO_DRAFT, NGRAM_DRAFT, MTP_DRAFT, AUTO_DRAFT)
 SERVER_OPTIONS = (
@@ -100,6 +131,19 @@ PLAN_OPTIONS: tuple[tuple[Any, ...], ...] = (
         "Whole layers per device; the output counts as one more. Name the devices "
         "(mini/MTL0=6,local/CPU=7), or list counts in the order that plan prints, "
         "without the head's CPU (6,7 for 12 layers).",
+    ),
+    (
+        "--best --objective objective",
+        OBJECTIVES,
+        "Find the best split for an aim: most tokens a second for one client "
+        "(decode, if none is named) or for all slots (throughput), the first token "
+        "soonest (first-token), least network (network), longest context (context).",
+    ),
+    (
+        "--pin pins",
+        "PIN",
+        "Condition for --best: output=DEVICE, DEVICE>=LAYERS, DEVICE<=LAYERS, "
+        "DEVICE=LAYERS or DEVICE<=12GiB (repeatable).",
     ),
     ("--exclude", Name("devices", "DEVICE"), "Device not to use (repeatable)."),
     ("--context ctx_size", click.IntRange(CTX_MIN), "Context length in tokens."),
@@ -169,10 +213,17 @@ class PlanCommand(Command):
         """Take them away before click reads the others."""
         end = args.index("--") if "--" in args else len(args)
         ctx.params["server_args"] = tuple(args[end + 1 :])
-        return super().parse_args(ctx, args[:end])
+        return super().parse_args(ctx, list(_with_objective(args[:end])))
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return ["MODEL", "[OPTIONS]", "[-- LLAMA_SERVER_ARGS]"]
+
+
+def _with_objective(args: list[str]) -> Iterator[str]:
+    # An aim need not be named: what follows may as well be the model.
+    for arg, following in zip_longest(args, args[1:]):
+        alone = arg in BEST and following not in OBJECTIVES.choices
+        yield f"{arg}={Objective.DECODE.value}" if alone else arg
 
 
 @click.command(cls=PlanCommand, quiet=True, examples=UP_EXAMPLES)
@@ -198,6 +249,8 @@ async def up(
         raise PlanError(preview.refusal.what, preview.refusal.hint)
     for note in preview.notes:
         say(note)
+    if preview.forecast is not None and wish["objective"]:
+        say(f"Predicted: {forecast_text(preview.forecast)}.")
     async with launched(client, preview, keep=detach, replace=replace) as (
         serving,
         snapshots,
@@ -213,9 +266,36 @@ async def up(
 def preview_json(preview: Preview) -> dict[str, Any]:
     """A preview as ``--json`` shows it: the plan carries its layer ranges."""
     value: dict[str, Any] = msgspec.to_builtins(preview)
-    value["plan"]["layers"] = value.pop("layers")
-    del value["token"]
+    value["plan"]["layers"] = value["layers"]
+    value["flags"] = list(_server_flags(preview))
+    told = value["forecast"] or {}
+    for name in ("tok_per_s", "first_token_s", "bytes_per_token", "trips_per_token"):
+        value[name] = told.get(name)
+    value["band"] = [told["low"], told["high"]] if told else None
+    del value["token"], value["speeds"]
     return value
+
+
+def _server_flags(preview: Preview) -> tuple[str, ...]:
+    servers = [c.argv for c in preview.commands if c.role is ProcessRole.SERVER]
+    return servers[0] if servers else ()
+
+
+def forecast_text(told: Forecast) -> str:
+    """``~20.6 tok/s (18.9 to 22.4), first token 0.88 s …``, for people."""
+    source = {
+        SpeedSource.PRIOR: "usual speeds: not everything has run here yet",
+        SpeedSource.GIVEN: "the speeds of the cluster file",
+        SpeedSource.MEASURED: "measured runs",
+    }[told.source]
+    low, high = (format_rate(one).strip() for one in (told.low, told.high))
+    return (
+        f"~{format_speed(told.tok_per_s)} ({low} to {high}), first token "
+        f"~{format_seconds(told.first_token_s)} after "
+        f"{format_count(told.prompt_tokens, 'token')}, "
+        f"{format_bytes(told.bytes_per_token)} and "
+        f"{format_count(round(told.trips_per_token), 'trip')} a token; from {source}"
+    )
 
 
 def preview_lines(preview: Preview) -> Iterator[str]:
@@ -228,6 +308,7 @@ def preview_lines(preview: Preview) -> Iterator[str]:
     yield from _memory_lines(preview)
     servers = (c.argv for c in preview.commands if c.role is ProcessRole.SERVER)
     yield from filter(None, map(prompts_text, servers))
+    yield from _forecast_lines(preview)
     yield from (("", *preview.notes) if preview.notes else ())
     if preview.refusal is not None:
         yield from ("", f"It would be refused: {preview.refusal.sentence}")
@@ -235,6 +316,46 @@ def preview_lines(preview: Preview) -> Iterator[str]:
         yield from ("", f"{command.name} on {command.machine}:")
         words = (w if "<port>" in w else shlex.quote(w) for w in command.argv)
         yield f"  {' '.join(words)}"
+
+
+def _forecast_lines(preview: Preview) -> Iterator[str]:
+    if preview.forecast is None:
+        return
+    yield from ("", f"Predicted: {forecast_text(preview.forecast)}.")
+    if preview.why:
+        yield preview.why
+    speeds = preview.speeds
+    if speeds is not None and speeds.residual is not None:
+        off = format_difference(speeds.residual)
+        yield f"The last run's passes took {off} against what was predicted before it."
+    if preview.alternatives:
+        yield ""
+        yield from table_lines(ALTERNATIVE_COLUMNS, preview.alternatives)
+
+
+def _told(figure: Callable[[Forecast], str]) -> Callable[[Alternative], str]:
+    return lambda one: figure(one.forecast) if one.forecast else ""
+
+
+ALTERNATIVE_COLUMNS = [
+    Column("PLAN", lambda one: one.name),
+    Column(
+        "TOK/S", _told(lambda f: f"~{format_rate(f.tok_per_s).strip()}"), right=True
+    ),
+    Column("FIRST", _told(lambda f: f"~{format_seconds(f.first_token_s)}"), right=True),
+    Column("PER TOKEN", _told(lambda f: format_bytes(f.bytes_per_token)), right=True),
+    Column(
+        "LAYERS",
+        lambda one: (
+            " | ".join(
+                f"{device} {count}"
+                for device, count in zip(one.devices, one.counts, strict=True)
+                if count
+            )
+            or one.why
+        ),
+    ),
+]
 
 
 def _memory_lines(preview: Preview) -> list[str]:
@@ -270,22 +391,64 @@ def _memory_lines(preview: Preview) -> list[str]:
     examples=PLAN_EXAMPLES,
 )
 @plan_options
-async def plan(client: ControllerClient, **wish: Any) -> Preview:
-    """Show what up would do: layers, memory, commands.
+@options(
+    ("--explain", bool, "Compare with other plans: alone, without a peer, …"),
+    ("--cluster-file", "FILE", "Plan for the machines of a TOML file instead."),
+    ("--example", bool, "Print a cluster file to begin with."),
+)
+async def plan(
+    client: ControllerClient,
+    explain: bool,
+    cluster_file: str | None,
+    example: bool,
+    **wish: Any,
+) -> Preview | None:
+    """Show what up would do: layers, memory, speed, commands.
 
     Starts nothing. Takes the options of dllm-tui up.
     """
+    if example:
+        show(EXAMPLE.rstrip())
+        return None
+    if cluster_file:
+        refuse_with("--cluster-file", "--workers", "--worker-threads", "--relay")
+    given = _given_cluster(cluster_file) if cluster_file else None
+    ask = await _ask(**wish)
     try:
-        return await _prepared(client, await _ask(**wish))
+        if given is not None:
+            return await client.imagine(given, ask, explain=explain)
+        return await _prepared(client, ask, explain=explain)
     finally:
         if client.started_controller:
             await client.shutdown(only_if_idle=True)
 
 
-async def _prepared(client: ControllerClient, ask: Ask) -> Preview:
-    if ask.peers or ask.head:
+def _given_cluster(path: str) -> GivenCluster:
+    """Read a cluster file.
+
+    Raises:
+        UsageError: it is not there, too large, or cannot be meant.
+    """
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+        if len(raw) > FILE_BYTES_MAX:
+            raise UsageError(f"{path} is too large for a cluster file")
+        return read_cluster(raw.decode(), path)
+    except OSError as error:
+        raise UsageError(
+            f"Cannot read {path} ({error.strerror})", "See dllm-tui plan --example."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no text") from error
+
+
+async def _prepared(
+    client: ControllerClient, ask: Ask, *, explain: bool = False
+) -> Preview:
+    if ask.peers or ask.head or ask.objective:
         await client.settled_peers()
-    return await client.prepare(ask)
+    return await client.prepare(ask, explain=explain)
 
 
 async def _ask(
@@ -296,6 +459,7 @@ async def _ask(
     split: str | None,
     draft: str,
     relay: str | None,
+    objective: str | None,
     server_args: tuple[str, ...],
     **wish: Any,
 ) -> Ask:
@@ -313,6 +477,7 @@ async def _ask(
         server=msgspec.convert({**server, "draft": draft}, ServerSettings),
         relay=relay != NO_RELAY,
         pair=PAIRS.get(relay or ""),
+        objective=Objective(objective) if objective else None,
         extra_args=server_args,
         directory=os.getcwd(),
         **shares(split),

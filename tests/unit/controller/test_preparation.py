@@ -52,6 +52,7 @@ from backends.state import (
     EngineSource,
     ModelFile,
     ModelInfo,
+    Objective,
     Peer,
     PeerFacts,
     Plan,
@@ -488,3 +489,28 @@ def test_a_worker_speaks_what_the_head_takes_or_is_left_to_try(
     head: str, worker: str, match: bool
 ) -> None:
     assert protocols_match(head, worker) is match
+
+
+async def test_a_best_split_is_prepared_and_predicted(bench: Bench) -> None:
+    preview = await bench.prepared(objective=Objective.DECODE, pins=("worker1/CPU>=3",))
+    assert {s.device: s.layers for s in preview.plan.split.shares}["worker1/CPU"] >= 3
+    assert preview.forecast is not None
+    assert preview.forecast.low < preview.forecast.tok_per_s < preview.forecast.high
+    assert preview.speeds is not None
+    with pytest.raises(PlanError, match="no device of the plan"):
+        await bench.prepared(objective=Objective.DECODE, pins=("nuc/CPU>=3",))
+
+
+async def test_a_drawn_plan_has_speeds_and_a_best_split(bench: Bench) -> None:
+    cluster, plan = bench.clusters.get(), (await bench.prepared()).plan
+    speeds = await bench.preparations.speeds(cluster, plan)
+    devices = {speed.device for speed in speeds.devices}
+    assert devices == {share.device for share in plan.split.shares}
+    pins = ("worker2/CPU>=4",)
+    best, *others = await bench.preparations.best(cluster, plan, Objective.DECODE, pins)
+    assert best.name == "best"
+    held = dict(zip(best.devices, best.counts, strict=True))
+    assert held["worker2/CPU"] >= 4
+    assert "solo on local/CPU" in {one.name for one in others}
+    with pytest.raises(PlanError, match="no device of the plan"):
+        await bench.preparations.best(cluster, plan, Objective.DECODE, ("x>=1",))

@@ -9,11 +9,12 @@ hold for any lab, whichever one was on while they were measured.
 from __future__ import annotations
 
 from collections import deque
-from math import exp, pi, sqrt
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
+from backends.split.cost import lab_ms
 from backends.state import Lab
+from backends.units import MS_PER_S
 from tui.model.quantities import newest_rate
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 Labs = dict[str, Lab | None]
 """The lab on each link, by worker; None if the link has none."""
 
-MS_PER_S = 1000.0
-BYTES_PER_MS_PER_MB_S = 1000.0
 _SAME = 1e-6
 
 
@@ -36,33 +35,16 @@ def same_lab(one: Lab | None, other: Lab | None) -> bool:
     return all(abs(getattr(one, n) - getattr(other, n)) < _SAME for n in names)
 
 
-def mean_delay_ms(lab: Lab) -> float:
-    """The mean of the added one-way latency.
-
-    The relay draws it from a normal distribution and cuts it at 0. So jitter greater
-    than the latency adds to the mean.
-    """
-    mean, deviation = lab.latency_ms, lab.jitter_ms
-    if deviation <= 0:
-        return mean
-    ratio = mean / deviation
-    density = exp(-ratio * ratio / 2) / sqrt(2 * pi)
-    return mean * NormalDist().cdf(ratio) + deviation * density
-
-
 def added_ms(link: Link, lab: Lab | None) -> float | None:
     """The time a lab adds to a token on one link: each trip goes there and back.
 
-    ``trips · 2 · latency + (bytes up + bytes down) / rate``; None before a token.
+    The arithmetic is that of every prediction (``split.cost``); None before a token.
     """
     trips = link.round_trips_per_token
     if trips is None:
         return None
-    if lab is None:
-        return 0.0
     n_bytes = (link.bytes_up_per_token or 0.0) + (link.bytes_down_per_token or 0.0)
-    rate = lab.rate_mb_s * BYTES_PER_MS_PER_MB_S
-    return trips * 2 * mean_delay_ms(lab) + (n_bytes / rate if rate else 0.0)
+    return lab_ms(lab, trips, n_bytes)
 
 
 def total_added_ms(links: Sequence[Link], labs: Mapping[str, Lab | None]) -> float:

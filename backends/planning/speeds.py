@@ -1,0 +1,367 @@
+"""The speeds of a plan's devices and links, from what earlier runs measured.
+
+And the other way: what a run that just ended says of them.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from backends.places import LOCAL
+from backends.split.calibration import (
+    HEAD_PRIOR,
+    Calibration,
+    LinkObservation,
+    Observation,
+    Prior,
+    device_key,
+    device_speeds,
+    head_key,
+    link_key,
+    link_speed,
+    noise_of,
+    prior_of,
+    work_row,
+)
+from backends.split.cost import (
+    MB,
+    Work,
+    device_work,
+    lab_ms,
+    layer_work,
+)
+from backends.split.flags import used_workers
+from backends.state import ClusterSpeeds, Device, DeviceKind
+from backends.units import MS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from backends.state import (
+        EngineInfo,
+        Lab,
+        ModelInfo,
+        Pass,
+        Peer,
+        Plan,
+        WorkerSpec,
+    )
+
+PASSES_MIN = 12
+"""A run with fewer passes says too little."""
+PROMPT_TOKENS_MIN = 16
+PAUSE_FACTOR = 10.0
+
+
+class Ground(NamedTuple):
+    """A plan on its machines, as far as speeds depend on them."""
+
+    plan: Plan
+    model: ModelInfo
+    model_key: str
+    """Tells models apart whose weights differ in size or type."""
+    devices: Sequence[Device]
+    """Of the plan."""
+    machines: Mapping[str, Peer]
+    engine: EngineInfo | None
+    """Of this machine."""
+
+    def build(self, machine: str) -> str:
+        if machine == LOCAL:
+            return self.engine.version if self.engine else ""
+        peer = self.machines.get(machine)
+        engines = peer.facts.engines if peer and peer.facts else ()
+        return engines[0].version if engines else ""
+
+    def keys(self) -> dict[str, str]:
+        """The key of each device's speed, by its name in the plan."""
+        workers = {d: w for w in self.plan.workers for d in w.device_ids}
+        return {device.id: self._key(device, workers) for device in self.devices}
+
+    def _key(self, device: Device, workers: Mapping[str, WorkerSpec]) -> str:
+        worker = workers.get(device.id)
+        if worker is None:
+            threads, role, machine = (
+                self.plan.server.threads,
+                "head",
+                self.plan.head,
+            )
+        else:
+            threads, role, machine = worker.threads, "worker", worker.peer
+        return device_key(
+            device,
+            role=role,
+            threads=threads if device.kind is DeviceKind.CPU else None,
+            build=self.build(machine),
+        )
+
+    @property
+    def head_key(self) -> str:
+        return head_key(self.plan.head, self.build(self.plan.head))
+
+    def link_key(self, worker: WorkerSpec) -> str:
+        return link_key(self.plan.head, worker.peer, f"relay={self.plan.relay}")
+
+
+def speeds_of(
+    calibration: Calibration,
+    ground: Ground,
+    rtts_ms: Mapping[str, float | None] | None = None,
+) -> ClusterSpeeds:
+    """The speeds for a plan; ``rtts_ms`` are live round trips by worker."""
+    keys, plan = ground.keys(), ground.plan
+    threads = {d: w.threads for w in plan.workers for d in w.device_ids}
+    priors: dict[str, Prior] = {
+        keys[d.id]: prior_of(d.kind, threads.get(d.id, plan.server.threads))
+        for d in ground.devices
+    }
+    priors[ground.head_key] = HEAD_PRIOR
+    names = {key: key for key in priors}
+    found = device_speeds(calibration, priors, names, ground.model_key)
+    links = (
+        link_speed(
+            calibration,
+            ground.link_key(worker),
+            worker.name,
+            rtt_ms=(rtts_ms or {}).get(worker.name),
+            far_rtt_ms=_peer_rtt_ms(ground, worker),
+            mb_s=_mb_s(ground, worker),
+            near=worker.peer == plan.head,
+        )
+        for worker in plan.workers
+    )
+    return ClusterSpeeds(
+        head=replace(found[ground.head_key], device="head"),
+        devices=tuple(
+            replace(found[key], device=device_id) for device_id, key in keys.items()
+        ),
+        links=tuple(links),
+        noise=noise_of(calibration, priors, ground.model_key),
+        prompt_noise=noise_of(calibration, priors, ground.model_key, prompts=True),
+        residual=calibration.residuals[-1].part if calibration.residuals else None,
+    )
+
+
+def _peer_rtt_ms(ground: Ground, worker: WorkerSpec) -> float | None:
+    # Of two peers the controller knows only its own way to each: they are taken to be
+    # one switch apart.
+    ends = [name for name in (ground.plan.head, worker.peer) if name != LOCAL]
+    peers = [ground.machines[name] for name in ends if name in ground.machines]
+    known = [peer.rtt_ms for peer in peers if peer.rtt_ms is not None]
+    return max(known, default=None)
+
+
+def _mb_s(ground: Ground, worker: WorkerSpec) -> float | None:
+    ends = (ground.plan.head, worker.peer)
+    rates = [
+        peer.facts.bandwidth_mb_s
+        for name in ends
+        if (peer := ground.machines.get(name)) and peer.facts
+    ]
+    return min((rate for rate in rates if rate), default=None)
+
+
+# --- what a run says -----------------------------------------------------------------
+
+
+class WorkerRun(NamedTuple):
+    """The passes of one run at a worker, and its link meanwhile."""
+
+    passes: Sequence[Pass]
+    rtt_ms: float | None
+    lab: Lab | None
+
+
+class ServerRun(NamedTuple):
+    """The run by llama-server's own figures."""
+
+    depth: int
+    """Tokens of the context at the end."""
+    tokens: int
+    """Generated in the run."""
+    tok_per_s: float | None
+    prompt_tok_per_s: float | None
+    """None where no new prompt was read."""
+
+
+class RunSays(NamedTuple):
+    observations: tuple[Observation, ...]
+    links: tuple[LinkObservation, ...]
+    pass_ms: float | None
+    """Measured time of a pass, without what labs added; None if it is not known."""
+    depth: int
+
+
+NOTHING = RunSays((), (), None, 0)
+
+
+def run_says(
+    ground: Ground, workers: Mapping[str, WorkerRun], server: ServerRun, at: float
+) -> RunSays:
+    """The equations of a run; none where it was too short, or passes are drafts'.
+
+    ``workers`` are all of the plan that hold layers.
+    """
+    if ground.plan.speculation is not None:
+        return NOTHING
+    depth = max(server.depth - server.tokens // 2, 1)
+    if not used_workers(ground.plan):
+        return _alone(ground, server, depth, at)
+    generated = {
+        name: [one for one in run.passes if one.generated and one.batch == 1]
+        for name, run in workers.items()
+    }
+    names = {worker.name for worker in used_workers(ground.plan)}
+    if generated.keys() < names or min(map(len, generated.values())) < PASSES_MIN:
+        return NOTHING
+    middles = {name: _middle(passes) for name, passes in generated.items()}
+    says = _Says(ground, at)
+    says.devices_of(middles, depth, batch=1, rows=1)
+    for name, one in middles.items():
+        says.link_of(name, workers[name], one)
+    own_ms = sum(one.own_ms for one in middles.values())
+    seen_ms = max(one.own_ms + one.head_ms for one in middles.values())
+    head_ms = max(seen_ms - own_ms, 0.0)
+    says.head(head_ms, depth, batch=1, rows=1)
+    _prompts(says, workers, server)
+    added = sum(
+        lab_ms(workers[name].lab, one.trips, one.n_bytes)
+        for name, one in middles.items()
+    )
+    return RunSays(
+        tuple(says.observations), tuple(says.links), head_ms + own_ms - added, depth
+    )
+
+
+def _alone(ground: Ground, server: ServerRun, depth: int, at: float) -> RunSays:
+    """A head without workers: llama-server's own rates are all there is."""
+    if not server.tok_per_s or server.tokens < PASSES_MIN:
+        return NOTHING
+    says = _Says(ground, at)
+    pass_ms = MS_PER_S / server.tok_per_s
+    says.head(pass_ms, depth, batch=1, rows=1)
+    batch = min(server.depth - server.tokens, 512)
+    if server.prompt_tok_per_s and batch >= PROMPT_TOKENS_MIN:
+        ms = batch * MS_PER_S / server.prompt_tok_per_s
+        says.head(ms, batch // 2, batch=batch, rows=1)
+    return RunSays(tuple(says.observations), (), pass_ms, depth)
+
+
+class _Middle(NamedTuple):
+    """Medians over the passes of a run at a worker."""
+
+    head_ms: float
+    compute_ms: float
+    way_ms: float
+    trips: float
+    n_bytes: float
+
+    @property
+    def own_ms(self) -> float:
+        return self.compute_ms + self.way_ms
+
+
+def _middle(passes: Iterable[Pass]) -> _Middle:
+    # While a prompt is read, a worker's wait is for the workers before it.
+    steady = [
+        (
+            p.head_ms,
+            p.compute_ms,
+            p.up_ms + p.down_ms + (p.wait_ms if p.generated else 0.0),
+            p.round_trips,
+            p,
+        )
+        for p in passes
+    ]
+    usual_ms = median(one[0] for one in steady)
+    rest = [one for one in steady if one[0] <= PAUSE_FACTOR * usual_ms] or steady
+    return _Middle(
+        head_ms=median(one[0] for one in rest),
+        compute_ms=median(one[1] for one in rest),
+        way_ms=median(one[2] for one in rest),
+        trips=median(one[3] for one in rest),
+        n_bytes=median(one[4].bytes_up + one[4].bytes_down for one in rest),
+    )
+
+
+class _Says:
+    def __init__(self, ground: Ground, at: float) -> None:
+        self._ground, self._at = ground, at
+        self._keys = ground.keys()
+        self._workers = {one.name: one for one in used_workers(ground.plan)}
+        self.observations: list[Observation] = []
+        self.links: list[LinkObservation] = []
+
+    def _work(self, depth: int, batch: int, rows: int) -> dict[str, Work]:
+        plan = self._ground.plan
+        works = layer_work(self._ground.model, plan, depth, batch, rows=rows)
+        return device_work(plan, works)
+
+    def devices_of(
+        self, middles: Mapping[str, _Middle], depth: int, *, batch: int, rows: int
+    ) -> None:
+        work = self._work(depth, batch, rows)
+        for name, one in middles.items():
+            ids = [d for d in self._workers[name].device_ids if d in work]
+            if all(device in self._keys for device in ids):
+                self._add({self._keys[d]: work[d] for d in ids}, one.compute_ms)
+
+    def head(self, ms: float, depth: int, *, batch: int, rows: int) -> None:
+        """The head's devices and the server take that time."""
+        remote = {d for w in self._ground.plan.workers for d in w.device_ids}
+        work = {
+            device: one
+            for device, one in self._work(depth, batch, rows).items()
+            if device not in remote
+        }
+        if ms > 0 and all(device in self._keys for device in work):
+            own = {self._keys[device]: one for device, one in work.items()}
+            self._add({self._ground.head_key: Work(passes=1), **own}, ms)
+
+    def _add(self, work: Mapping[str, Work], ms: float) -> None:
+        self.observations.append(
+            Observation(
+                work={key: work_row(one) for key, one in work.items()},
+                ms=ms,
+                model=self._ground.model_key,
+                at=self._at,
+            )
+        )
+
+    def link_of(self, name: str, run: WorkerRun, one: _Middle) -> None:
+        worker = self._workers[name]
+        held = {s.device for s in self._ground.plan.split.shares if s.layers}
+        added = lab_ms(run.lab, one.trips, one.n_bytes)
+        self.links.append(
+            LinkObservation(
+                link=self._ground.link_key(worker),
+                stages=max(len(held.intersection(worker.device_ids)), 1),
+                trips=one.trips,
+                megabytes=one.n_bytes / MB,
+                ms=max(one.way_ms - added, 0.0),
+                rtt_ms=run.rtt_ms or 0.0,
+                at=self._at,
+            )
+        )
+
+
+def _prompts(says: _Says, workers: Mapping[str, WorkerRun], server: ServerRun) -> None:
+    """The prompt of a run, if it was one pass: all workers read it, then the head."""
+    read = {
+        name: [one for one in run.passes if not one.generated]
+        for name, run in workers.items()
+    }
+    if any(len(passes) != 1 for passes in read.values()):
+        return
+    middles = {name: _middle(passes) for name, passes in read.items()}
+    batch = next(iter(read.values()))[0].batch
+    if batch < PROMPT_TOKENS_MIN:
+        return
+    says.devices_of(middles, batch // 2, batch=batch, rows=1)
+    if server.prompt_tok_per_s:
+        total_ms = batch * MS_PER_S / server.prompt_tok_per_s
+        rest_ms = total_ms - sum(one.own_ms for one in middles.values())
+        says.head(rest_ms, batch // 2, batch=batch, rows=1)

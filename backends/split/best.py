@@ -1,0 +1,664 @@
+"""Best splits of a plan for an aim, and what else would be possible.
+
+The devices of the plan take part, as far as pins and memory allow. Every answer is a
+prediction of ``split.cost``; the search is that of ``split.optimiser``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from backends.errors import PlanError, did_you_mean
+from backends.split import buffers
+from backends.split.cost import (
+    GRAPH_LAYER_BYTES,
+    MB,
+    USUAL,
+    Work,
+    Workload,
+    forecast,
+    layer_work,
+    prompt_batches,
+    stage_bytes,
+    time_text,
+)
+from backends.split.layout import counts as counts_of
+from backends.split.layout import is_head_cpu, make_split
+from backends.split.loads import (
+    layer_bytes,
+    overcommitted,
+    plan_loads,
+    pool_of,
+    room_bytes,
+)
+from backends.split.optimiser import BEAM, FoundSplit, Place, best, best_of_each_size
+from backends.state import (
+    Alternative,
+    ClusterSpeeds,
+    Device,
+    DeviceSpeed,
+    Forecast,
+    LinkSpeed,
+    ModelInfo,
+    Objective,
+    Plan,
+    Share,
+    Split,
+    Value,
+    WorkerSpec,
+)
+from backends.units import MS_PER_S, format_bytes, format_count, format_difference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+MARGIN = 0.01
+"""Part of a device's room that a best split leaves free."""
+FAST_LINK_MB_S = 312.5
+FAST_LINK_RTT_MS = 0.3
+FAST_LINK = "with 2.5 GbE links"
+# Bytes decide first; among splits of as many bytes, milliseconds do.
+_TIE_BREAK = 1e-3
+_PENALTIES = 12
+_TWINS_MAX = 3
+_CTX_STEP = buffers.CELL_PAD
+
+
+class Pins(Value, frozen=True, kw_only=True):
+    """A person's conditions for a best split, by the name of a device."""
+
+    output: str = ""
+    """The device that holds the output."""
+    least: dict[str, int] = {}
+    most: dict[str, int] = {}
+    budget: dict[str, int] = {}
+    """Bytes it may take."""
+
+
+class SplitProblem(NamedTuple):
+    """Everything that a best split depends on."""
+
+    model: ModelInfo
+    plan: Plan
+    """Its split names the order to begin with; its layers are not asked for."""
+    devices: Sequence[Device]
+    """Of the plan, with the memory that is free there for it."""
+    speeds: ClusterSpeeds
+    pins: Pins = Pins()
+    load: Workload = USUAL
+    beam: int = BEAM
+    """Sets of devices followed at a time if there are too many for all."""
+
+    def with_split(self, split: Split) -> SplitProblem:
+        return self._replace(plan=replace(self.plan, split=split))
+
+    def forecast(self) -> Forecast:
+        return forecast(self.model, self.plan, self.speeds, self.load)
+
+
+class Best(NamedTuple):
+    """A best split, with the context that it is for."""
+
+    split: Split
+    ctx_size: int
+    forecast: Forecast
+    exact: bool
+
+
+# --- pins ----------------------------------------------------------------------------
+
+_PIN = re.compile(r"\s*([^<>=\s]+)\s*(>=|<=|=)\s*(\S.*?)\s*")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B", re.IGNORECASE)
+_PIN_HINT = (
+    "Write output=DEVICE, DEVICE>=LAYERS, DEVICE<=LAYERS, DEVICE=LAYERS or "
+    "DEVICE<=12GiB."
+)
+
+
+def parse_pins(texts: Iterable[str]) -> Pins:
+    """The conditions of all ``--pin`` together.
+
+    Raises:
+        PlanError: one cannot be meant.
+    """
+    output = ""
+    least: dict[str, int] = {}
+    most: dict[str, int] = {}
+    budget: dict[str, int] = {}
+    for text in texts:
+        found = _PIN.fullmatch(text)
+        if found is None:
+            raise PlanError(f"The pin {text!r} cannot be read", _PIN_HINT)
+        name, sign, value = found.groups()
+        size = _SIZE.fullmatch(value)
+        if name == "output" and sign == "=":
+            output = value
+        elif size is not None and sign == "<=":
+            unit = "KMGT".index(size[2].upper()) + 1
+            budget[name] = round(float(size[1]) * 1024**unit)
+        elif value.isascii() and value.isdigit() and len(value) < 6:
+            if sign != "<=":
+                least[name] = int(value)
+            if sign != ">=":
+                most[name] = int(value)
+        else:
+            raise PlanError(f"The pin {text!r} cannot be read", _PIN_HINT)
+    return Pins(output=output, least=least, most=most, budget=budget)
+
+
+def check_pins(pins: Pins, problem: SplitProblem) -> None:
+    """See that pins name devices of the plan, and numbers that can be had.
+
+    Raises:
+        PlanError: they do not.
+    """
+    known = [share.device for share in problem.plan.split.shares]
+    n_layers = problem.model.n_layer + 1
+    for name in (pins.output, *pins.least, *pins.most, *pins.budget):
+        if name and name not in known:
+            raise PlanError(
+                f"A pin names {name}, which is no device of the plan",
+                f"{did_you_mean(name, known)}It has {', '.join(known)}.",
+            )
+    for name, least in pins.least.items():
+        if least > min(pins.most.get(name, n_layers), n_layers):
+            raise PlanError(
+                f"The pins want at least {format_count(least, 'layer')} on {name}, "
+                "which is more than it may or can have",
+                f"The model has {n_layers} with the output.",
+            )
+    if sum(pins.least.values()) > n_layers:
+        raise PlanError(
+            "The pins want more layers than the model has",
+            f"It has {n_layers} with the output.",
+        )
+
+
+# --- costs ---------------------------------------------------------------------------
+
+
+class _Stage(NamedTuple):
+    """A pass that counts towards the aim."""
+
+    depth: int
+    batch: int
+    rows: int
+
+
+def _stages(problem: SplitProblem, objective: Objective) -> list[_Stage]:
+    load = problem.load
+    if objective is Objective.FIRST_TOKEN:
+        stages, depth = [], 0
+        for batch in prompt_batches(load.prompt_tokens):
+            stages.append(_Stage(depth + batch // 2, batch, 1))
+            depth += batch
+        return stages
+    batch = load.batch
+    if objective is Objective.THROUGHPUT:
+        batch = max(problem.plan.server.slots, load.slots) * (1 + load.drafted)
+    return [_Stage(load.depth, batch, batch)]
+
+
+def _dot(speed: DeviceSpeed, work: Work) -> float:
+    return sum(a * b for a, b in zip(speed.ms, work, strict=True))
+
+
+def _places(problem: SplitProblem, objective: Objective, ctx_size: int) -> list[Place]:
+    plan, model = problem.plan, problem.model
+    stages = _stages(problem, objective)
+    works = [
+        layer_work(model, plan, one.depth, one.batch, rows=one.rows) for one in stages
+    ]
+    known = {speed.device: speed for speed in problem.speeds.devices}
+    links = {link.worker: link for link in problem.speeds.links}
+    of_worker = {d: w.name for w in plan.workers for d in w.device_ids}
+    by_id = {device.id: device for device in problem.devices}
+    costs: dict[DeviceSpeed, tuple[float, ...]] = {}
+    places = []
+    for share in plan.split.shares:
+        device, speed = share.device, known.get(share.device)
+        ms, fixed = (0.0,) * (model.n_layer + 1), 0.0
+        if speed is not None:
+            alike = replace(speed, device="")
+            if alike not in costs:
+                costs[alike] = tuple(
+                    sum(_dot(speed, work) for work in of_layer)
+                    for of_layer in zip(*works, strict=True)
+                )
+            ms = costs[alike]
+            fixed = len(stages) * _dot(speed, Work(passes=1))
+        output, n_bytes, output_bytes = 0.0, 0.0, 0.0
+        if device in of_worker:
+            worker = of_worker[device]
+            link = links.get(worker, LinkSpeed(worker=worker))
+            for stage in stages:
+                hidden, last = _crossing(model, stage)
+                n_bytes += hidden
+                output_bytes += last - hidden
+                fixed += link.trips_per_pass * link.rtt_ms + link.pass_ms
+            fixed += n_bytes / MB * link.ms_per_mb
+            output = output_bytes / MB * link.ms_per_mb
+            graphs = sum(one.rows != one.batch for one in stages) * GRAPH_LAYER_BYTES
+            ms = tuple(one + graphs / MB * link.ms_per_mb for one in ms)
+        if objective is Objective.NETWORK:
+            ms = tuple(_TIE_BREAK * one for one in ms)
+            fixed = n_bytes + _TIE_BREAK * fixed
+            output = output_bytes + _TIE_BREAK * output
+        places.append(
+            Place(
+                device=device,
+                layer_costs=ms,
+                fixed_cost=fixed,
+                output_cost=output,
+                room=_room(problem, by_id.get(device), ctx_size),
+                least=problem.pins.least.get(device, 0),
+                most=problem.pins.most.get(device),
+                first_only=is_head_cpu(device, plan.head),
+                takes_output=problem.pins.output in ("", device),
+            )
+        )
+    return places
+
+
+def _crossing(model: ModelInfo, stage: _Stage) -> tuple[float, float]:
+    """Bytes both ways of a stage without the output, and with it."""
+    both = [
+        sum(
+            stage_bytes(
+                model, stage.depth, stage.batch, rows=stage.rows, has_output=has
+            )
+        )
+        for has in (False, True)
+    ]
+    return both[0], both[1]
+
+
+def _room(problem: SplitProblem, device: Device | None, ctx_size: int) -> float:
+    """Bytes of a device for weights and KV cache."""
+    if device is None:
+        return float("inf")
+    plan, model = problem.plan, problem.model
+    n_copies = buffers.copies(
+        len(plan.split.shares), all_offloaded=len(plan.split.shares) > 1
+    )
+    compute = buffers.device_compute_bytes(model, ctx_size, n_copies, plan.server)
+    room = room_bytes(device, {}) * (1 - MARGIN)
+    if device.id in problem.pins.budget:
+        room = min(room, problem.pins.budget[device.id])
+    if is_head_cpu(device.id, plan.head):
+        host = buffers.host_compute_bytes(model, ctx_size, n_copies, plan.server)
+        compute = max(compute, host)
+        room -= 0 if model.tied_output else model.embedding_bytes
+    drafts = plan.speculation.memory if plan.speculation else ()
+    taken = sum(one.total_bytes for one in drafts if one.device == device.id)
+    return room - compute - taken
+
+
+def _sizes(problem: SplitProblem, ctx_size: int) -> list[int]:
+    kv = buffers.kv_bytes(problem.model, ctx_size, problem.plan.server)
+    return [a + b for a, b in zip(layer_bytes(problem.model), kv, strict=True)]
+
+
+# --- the best one --------------------------------------------------------------------
+
+
+def best_split(problem: SplitProblem, objective: Objective) -> Best:
+    """The best split of a plan for an aim.
+
+    Raises:
+        PlanError: none keeps to the pins and fits.
+    """
+    check_pins(problem.pins, problem)
+    if objective is Objective.CONTEXT:
+        return _longest(problem)
+    return _required(problem, objective, problem.plan.ctx_size)
+
+
+def _required(problem: SplitProblem, objective: Objective, ctx_size: int) -> Best:
+    found = _at_context(problem, objective, ctx_size)
+    if found is not None:
+        return found
+    needed = sum(_sizes(problem, ctx_size))
+    raise PlanError(
+        f"No split of these devices fits: the model needs {format_bytes(needed)} at a "
+        f"context of {ctx_size}, beside compute buffers",
+        "Add a peer, take a smaller context (--context) or quant, or drop a pin.",
+    )
+
+
+def _at_context(
+    problem: SplitProblem, objective: Objective, ctx_size: int
+) -> Best | None:
+    places = _places(problem, objective, ctx_size)
+    sizes = _sizes(problem, ctx_size)
+    found = _within_pools(problem, places, sizes)
+    return None if found is None else _as_best(problem, found, ctx_size)
+
+
+def _as_best(problem: SplitProblem, found: FoundSplit, ctx_size: int) -> Best:
+    split = split_of(problem.plan, found)
+    there = problem._replace(plan=replace(problem.plan, split=split, ctx_size=ctx_size))
+    return Best(split, ctx_size, there.forecast(), found.exact)
+
+
+def split_of(plan: Plan, found: FoundSplit) -> Split:
+    """The split with these shares first, then the devices that get no layers.
+
+    The head's CPU stays first, with or without layers.
+    """
+    held = dict(zip(found.devices, found.counts, strict=True))
+    lead = [s.device for s in plan.split.shares if is_head_cpu(s.device, plan.head)]
+    rest = [s.device for s in plan.split.shares]
+    names = dict.fromkeys([*lead, *found.devices, *rest])
+    return make_split(
+        plan.split.n_layer, list(names), [held.get(name, 0) for name in names]
+    )
+
+
+def _within_pools(
+    problem: SplitProblem, places: list[Place], sizes: Sequence[int]
+) -> FoundSplit | None:
+    """The best one that devices of one memory can hold together.
+
+    If the best one cannot be held, bytes there are made dearer until one can. That is
+    then a good split, not surely the best.
+    """
+    found = best(places, sizes, problem.beam)
+    pools = _crowded(problem, places, found, sizes)
+    if found is None or not pools:
+        return found
+    price = found.cost / max(sum(sizes), 1)
+    for _ in range(_PENALTIES):
+        dearer = [
+            place._replace(
+                layer_costs=tuple(
+                    cost + (price * size if place.device in pools else 0.0)
+                    for cost, size in zip(place.layer_costs, sizes, strict=True)
+                )
+            )
+            for place in places
+        ]
+        found = best(dearer, sizes, problem.beam)
+        if found is None or not _crowded(problem, places, found, sizes):
+            return None if found is None else found._replace(exact=False)
+        price *= 2
+    return None
+
+
+def _crowded(
+    problem: SplitProblem,
+    places: Sequence[Place],
+    found: FoundSplit | None,
+    sizes: Sequence[int],
+) -> frozenset[str]:
+    """Devices that share a memory which their shares together exceed."""
+    if found is None:
+        return frozenset()
+    by_id = {device.id: device for device in problem.devices}
+    rooms = {place.device: place.room for place in places}
+    taken: dict[str, float] = {}
+    members: dict[str, list[str]] = {}
+    first = 0
+    for name, count in zip(found.devices, found.counts, strict=True):
+        if name in by_id:
+            pool = pool_of(by_id[name])
+            taken[pool] = taken.get(pool, 0) + sum(sizes[first : first + count])
+            members.setdefault(pool, []).append(name)
+        first += count
+    return frozenset(
+        name
+        for pool, names in members.items()
+        if len(names) > 1 and taken[pool] > _shared_room(problem, by_id, rooms, names)
+        for name in names
+    )
+
+
+def _shared_room(
+    problem: SplitProblem,
+    by_id: Mapping[str, Device],
+    rooms: Mapping[str, float],
+    names: Sequence[str],
+) -> float:
+    compute = [room_bytes(by_id[name], {}) - rooms[name] for name in names]
+    return max(room_bytes(by_id[name], {}) for name in names) - sum(compute)
+
+
+def _longest(problem: SplitProblem) -> Best:
+    """The longest context that any split can hold, and the fastest split for it."""
+    most = problem.model.n_ctx_train or problem.plan.ctx_size
+    low, high = _CTX_STEP, max(most // _CTX_STEP * _CTX_STEP, _CTX_STEP)
+    found = _at_context(problem, Objective.DECODE, high)
+    if found is not None:
+        return found
+    found = _required(problem, Objective.DECODE, low)
+    while high - low > _CTX_STEP:
+        middle = (low + high) // 2 // _CTX_STEP * _CTX_STEP
+        further = _at_context(problem, Objective.DECODE, middle)
+        if further is None:
+            high = middle
+        else:
+            low, found = middle, further
+    return found
+
+
+# --- alternatives --------------------------------------------------------------------
+
+
+def alternatives(
+    problem: SplitProblem, objective: Objective
+) -> tuple[Alternative, ...]:
+    """Answers to what else would be possible, each with its predicted speed."""
+    return (
+        *_solos(problem),
+        *_without(problem, objective),
+        *_with_fast_links(problem, objective),
+        *_one_more(problem, objective),
+    )
+
+
+def alternative(
+    name: str, problem: SplitProblem, found: Best, why: str = ""
+) -> Alternative:
+    return Alternative(
+        name=name,
+        devices=tuple(share.device for share in found.split.shares),
+        counts=counts_of(found.split),
+        head=problem.plan.head,
+        ctx_size=found.ctx_size,
+        forecast=found.forecast,
+        why=why,
+    )
+
+
+def _solos(problem: SplitProblem) -> Iterator[Alternative]:
+    """Each device alone, its machine being the head."""
+    machines = {d: w.peer for w in problem.plan.workers for d in w.device_ids}
+    known = {speed.device: speed for speed in problem.speeds.devices}
+    alike: set[tuple[object, ...]] = set()
+    for share in problem.plan.split.shares:
+        speed = known.get(share.device)
+        stands_for = (share.device.partition("/")[0], speed.ms if speed else ())
+        if stands_for in alike:
+            continue
+        alike.add(stands_for)
+        machine = machines.get(share.device, problem.plan.head)
+        if not share.device.startswith(f"{machine}/"):
+            # A second worker on the head's machine is no machine of its own.
+            continue
+        yield solo(problem, share.device, machine)
+
+
+def solo(problem: SplitProblem, device: str, machine: str) -> Alternative:
+    """A device alone, without a network."""
+    n_layer = problem.model.n_layer
+    split = Split(n_layer=n_layer, shares=(Share(device=device, layers=n_layer + 1),))
+    plan = replace(problem.plan, split=split, head=machine, workers=())
+    name = f"solo on {device}"
+    loads = plan_loads(problem.model, plan)
+    if short := overcommitted(loads, [d for d in problem.devices if d.id == device]):
+        need = sum(load.total_bytes for load in loads if load.device in short)
+        return Alternative(
+            name=name,
+            head=machine,
+            why=f"does not fit: it needs {format_bytes(need)}",
+        )
+    there = problem._replace(plan=plan)
+    found = Best(split, plan.ctx_size, there.forecast(), exact=True)
+    return alternative(name, there, found)
+
+
+def _excluding(problem: SplitProblem, devices: Iterable[str]) -> SplitProblem:
+    gone = set(devices)
+    shares = tuple(s for s in problem.plan.split.shares if s.device not in gone)
+    split = Split(n_layer=problem.plan.split.n_layer, shares=shares)
+    pins = problem.pins
+    return problem._replace(
+        plan=replace(problem.plan, split=split),
+        pins=Pins(
+            output="" if pins.output in gone else pins.output,
+            least={k: v for k, v in pins.least.items() if k not in gone},
+            most={k: v for k, v in pins.most.items() if k not in gone},
+            budget={k: v for k, v in pins.budget.items() if k not in gone},
+        ),
+    )
+
+
+def _without(problem: SplitProblem, objective: Objective) -> Iterator[Alternative]:
+    used = {share.device for share in problem.plan.split.shares if share.layers}
+    machines: dict[str, list[str]] = {}
+    for worker in problem.plan.workers:
+        machines.setdefault(worker.place or worker.name, []).extend(worker.device_ids)
+    for machine, ids in machines.items():
+        others = [s for s in problem.plan.split.shares if s.device not in ids]
+        if used.isdisjoint(ids) or not others:
+            continue
+        name, less = f"without {machine}", _excluding(problem, ids)
+        try:
+            yield alternative(name, less, best_split(less, objective))
+        except PlanError as error:
+            yield Alternative(name=name, head=problem.plan.head, why=error.what)
+
+
+def _with_fast_links(
+    problem: SplitProblem, objective: Objective
+) -> Iterator[Alternative]:
+    near = {w.name for w in problem.plan.workers if w.peer == problem.plan.head}
+    fast_ms = MS_PER_S / FAST_LINK_MB_S
+
+    def faster(link: LinkSpeed) -> LinkSpeed:
+        if link.worker in near:
+            return link
+        return replace(
+            link,
+            rtt_ms=min(link.rtt_ms, FAST_LINK_RTT_MS),
+            rtt_sd_ms=min(link.rtt_sd_ms, FAST_LINK_RTT_MS),
+            ms_per_mb=min(link.ms_per_mb, fast_ms),
+        )
+
+    links = tuple(map(faster, problem.speeds.links))
+    if links != problem.speeds.links:
+        there = problem._replace(speeds=replace(problem.speeds, links=links))
+        yield alternative(FAST_LINK, there, best_split(there, objective))
+
+
+def _one_more(problem: SplitProblem, objective: Objective) -> Iterator[Alternative]:
+    """One more machine like one of the workers' own."""
+    by_id = {device.id: device for device in problem.devices}
+    known = [
+        worker
+        for worker in problem.plan.workers
+        if worker.peer != problem.plan.head and worker.device_ids[0] in by_id
+    ]
+    for like in known[:_TWINS_MAX]:
+        there = with_twin(problem, like)
+        name = f"with one more like {like.place or like.name}"
+        yield alternative(name, there, best_split(there, objective))
+
+
+def with_twin(problem: SplitProblem, like: WorkerSpec) -> SplitProblem:
+    """The problem with a second worker of the same devices, on a machine of its own."""
+    name = f"{like.place or like.name}-twin"
+    twin = replace(like, name=name, place="", peer=name)
+    ids = dict(zip(like.device_ids, twin.device_ids, strict=True))
+    pools = dict(ids)
+    devices = [
+        replace(d, id=ids[d.id], memory_pool=pools.get(d.memory_pool, ids[d.id]))
+        for d in problem.devices
+        if d.id in ids
+    ]
+    speeds = [
+        replace(s, device=ids[s.device])
+        for s in problem.speeds.devices
+        if s.device in ids
+    ]
+    links = [
+        replace(link, worker=name)
+        for link in problem.speeds.links
+        if link.worker == like.name
+    ]
+    split = problem.plan.split
+    shares = (*split.shares, *(Share(device=new, layers=0) for new in ids.values()))
+    return problem._replace(
+        plan=replace(
+            problem.plan,
+            workers=(*problem.plan.workers, twin),
+            split=Split(n_layer=split.n_layer, shares=shares),
+        ),
+        devices=(*problem.devices, *devices),
+        speeds=replace(
+            problem.speeds,
+            devices=(*problem.speeds.devices, *speeds),
+            links=(*problem.speeds.links, *links),
+        ),
+    )
+
+
+def pareto_front(problem: SplitProblem) -> tuple[Alternative, ...]:
+    """Splits of which none is better in every aim, the fastest first.
+
+    They are the best ones of each aim and of each number of devices.
+    """
+    found: dict[Split, tuple[str, Best]] = {}
+    for objective in (
+        Objective.DECODE,
+        Objective.FIRST_TOKEN,
+        Objective.THROUGHPUT,
+        Objective.NETWORK,
+    ):
+        places = _places(problem, objective, problem.plan.ctx_size)
+        sizes = _sizes(problem, problem.plan.ctx_size)
+        for one in best_of_each_size(places, sizes, problem.beam):
+            if _crowded(problem, places, one, sizes):
+                continue
+            name = f"{format_count(len(one.devices), 'device')}, {objective.value}"
+            best_one = _as_best(problem, one, problem.plan.ctx_size)
+            found.setdefault(best_one.split, (name, best_one))
+    front = [
+        (name, one)
+        for name, one in found.values()
+        if not any(_beats(other, one) for _, other in found.values())
+    ]
+    front.sort(key=lambda pair: -pair[1].forecast.tok_per_s)
+    return tuple(alternative(name, problem, one) for name, one in front)
+
+
+def _aims(one: Best) -> tuple[float, float, float]:
+    told = one.forecast
+    return -told.tok_per_s, told.first_token_s, told.bytes_per_token
+
+
+def _beats(other: Best, one: Best) -> bool:
+    pairs = list(zip(_aims(other), _aims(one), strict=True))
+    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+
+
+def why(chosen: Forecast, baseline: Forecast) -> str:
+    """Sentences: where the time of a token goes, and the gain over another split."""
+    text = time_text(chosen)
+    if baseline.tok_per_s <= 0 or baseline.parts == chosen.parts:
+        return text
+    gain = format_difference(chosen.tok_per_s / baseline.tok_per_s - 1)
+    return f"{text} Speed against layers by memory: {gain}."

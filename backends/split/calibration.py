@@ -1,0 +1,492 @@
+"""The speed of devices and links, learnt from measured passes.
+
+Each measured run is an equation: the work of some devices times their speed is the
+time it took. They are solved by robust least squares with a prior. A device that never
+ran keeps the prior of its kind, with a wide band. Keys name the hardware and the
+engine's build, so that other hardware or another build begins anew.
+"""
+
+from __future__ import annotations
+
+from math import hypot, sqrt
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from backends.split.cost import KINDS, NO_WORK, Work
+from backends.state import (
+    Device,
+    DeviceKind,
+    DeviceSpeed,
+    LinkSpeed,
+    SpeedSource,
+    Value,
+)
+from backends.units import MS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+FORMAT = 1
+KEPT_MAX = 400
+"""Observations kept; the oldest goes first."""
+SAME_MAX = 3
+"""Of one machine with the same work: more of them say nothing new."""
+NOISE_MIN = 0.03
+NOISE_USUAL = 0.05
+"""Part by which runs differ, before any was measured."""
+PROMPT_NOISE = 0.15
+"""The same of prompts: their time is less than linear in their tokens."""
+OTHER_MODEL_NOISE = 0.15
+"""Quants and shapes differ in speed by so much at the same bytes."""
+_SOLVED_MAX = 64
+"""Observations of one machine that are solved; the latest count."""
+_HUBER = 1.5
+_ROUNDS = 5
+_PRIOR_SPREAD = 0.5
+_GIVEN_SPREAD = 0.15
+_LEAST = 0.02
+"""Part of the prior below which no figure falls: nothing costs no time."""
+_SAME_WORK = 0.02
+_NOISE_FROM = 4
+"""Equations of fewer say nothing about what they leave over."""
+
+
+class Observation(Value, frozen=True, kw_only=True):
+    """The time that the devices of one machine took for a pass of one run."""
+
+    work: dict[str, tuple[float, ...]]
+    """By the key of each device, in the order of ``cost.Work``."""
+    ms: float
+    """The median over the passes."""
+    model: str
+    at: float
+    """Unix seconds."""
+
+
+class LinkObservation(Value, frozen=True, kw_only=True):
+    """The time on the way of a pass of one run, without what a lab added."""
+
+    link: str
+    """Key of the link."""
+    stages: int = 1
+    """Devices of the worker that hold layers."""
+    trips: float
+    megabytes: float
+    ms: float
+    rtt_ms: float
+    """The link's own, as measured meanwhile."""
+    at: float
+
+
+class Residual(Value, frozen=True, kw_only=True):
+    """A run's measured time of a pass beside the one predicted before it."""
+
+    predicted_ms: float
+    measured_ms: float
+    at: float
+
+    @property
+    def part(self) -> float:
+        """The difference as a part of the prediction."""
+        return self.measured_ms / self.predicted_ms - 1
+
+
+class Calibration(Value, frozen=True, kw_only=True):
+    """All that was measured, newest last; what a file of it holds."""
+
+    observations: tuple[Observation, ...] = ()
+    links: tuple[LinkObservation, ...] = ()
+    residuals: tuple[Residual, ...] = ()
+    format: int = FORMAT
+
+    def with_run(
+        self,
+        observations: Iterable[Observation],
+        links: Iterable[LinkObservation] = (),
+        residual: Residual | None = None,
+    ) -> Calibration:
+        """The same with one more run, and without the oldest beyond the limits."""
+        kept = list(self.observations)
+        for new in observations:
+            alike = [old for old in kept if _is_alike(old, new)]
+            for old in alike[: len(alike) - SAME_MAX + 1]:
+                kept.remove(old)
+            kept.append(new)
+        further = (residual,) if residual else ()
+        return Calibration(
+            observations=tuple(kept[-KEPT_MAX:]),
+            links=(*self.links, *links)[-KEPT_MAX:],
+            residuals=(*self.residuals, *further)[-KEPT_MAX:],
+        )
+
+
+def _is_alike(old: Observation, new: Observation) -> bool:
+    if old.model != new.model or old.work.keys() != new.work.keys():
+        return False
+    return all(
+        abs(a - b) <= _SAME_WORK * max(abs(a), abs(b))
+        for key, work in new.work.items()
+        for a, b in zip(old.work[key], work, strict=True)
+    )
+
+
+# --- keys and priors -----------------------------------------------------------------
+
+
+def device_key(device: Device, *, role: str, threads: int | None, build: str) -> str:
+    """The name under which a device's speed is kept.
+
+    It tells apart hardware, engine builds, threads, and head from worker.
+    """
+    machine = device.memory_pool.partition("/")[0] or device.id.partition("/")[0]
+    hardware = device.description or device.kind.value
+    parts = (machine, device.name, hardware, device.total_bytes, role, threads, build)
+    return "|".join("" if part is None else str(part) for part in parts)
+
+
+def head_key(machine: str, build: str) -> str:
+    """The name for what a head does beside its devices."""
+    return f"{machine}|head|{build}"
+
+
+def link_key(head: str, worker: str, way: str) -> str:
+    return f"{head}|{worker}|{way}"
+
+
+class _Usual(NamedTuple):
+    """Usual figures of a kind of device."""
+
+    gb_s: float
+    gops_s: float
+    layer_ms: float
+    pass_ms: float
+
+
+_KINDS = {
+    DeviceKind.CUDA: _Usual(500, 30_000, 0.02, 0.2),
+    DeviceKind.HIP: _Usual(400, 20_000, 0.03, 0.3),
+    DeviceKind.METAL: _Usual(200, 10_000, 0.03, 0.3),
+    DeviceKind.VULKAN: _Usual(200, 8_000, 0.04, 0.4),
+    DeviceKind.CPU: _Usual(24, 120, 0.02, 0.15),
+    DeviceKind.OTHER: _Usual(50, 1_000, 0.03, 0.3),
+}
+_THREADS = 4
+"""Of the CPU that the figures above are for."""
+_CPU_GB_S_MAX = 60.0
+# KV cache is read less evenly than weights.
+_KV_FACTOR = 1.5
+_HEAD_MS = 0.4
+"""Sampling and the server, a pass."""
+
+
+class Prior(NamedTuple):
+    """Mean and standard deviation of each kind of work's time."""
+
+    ms: tuple[float, ...]
+    sd: tuple[float, ...]
+    source: SpeedSource = SpeedSource.PRIOR
+
+
+def prior_of(kind: DeviceKind, threads: int | None = None) -> Prior:
+    """The prior of a device that never ran."""
+    usual = _KINDS[kind]
+    gb_s, gops_s = usual.gb_s, usual.gops_s
+    if kind is DeviceKind.CPU and threads:
+        gb_s = min(gb_s * threads / _THREADS, _CPU_GB_S_MAX)
+        gops_s *= threads / _THREADS
+    return _prior(gb_s, gops_s, usual.layer_ms, usual.pass_ms, _PRIOR_SPREAD)
+
+
+def given_speed(kind: DeviceKind, gb_s: float, gops_s: float | None = None) -> Prior:
+    """The speed of a device from a cluster file: its memory's bandwidth is known."""
+    usual = _KINDS[kind]
+    factor = usual.gops_s / usual.gb_s
+    prior = _prior(
+        gb_s, gops_s or gb_s * factor, usual.layer_ms, usual.pass_ms, _GIVEN_SPREAD
+    )
+    return prior._replace(source=SpeedSource.GIVEN)
+
+
+def _prior(
+    gb_s: float, gops_s: float, layer_ms: float, pass_ms: float, spread: float
+) -> Prior:
+    ms = (
+        MS_PER_S / gb_s,
+        _KV_FACTOR * MS_PER_S / gb_s,
+        MS_PER_S / gops_s,
+        layer_ms,
+        pass_ms,
+    )
+    loose = (spread, 2 * spread, 2 * spread, 2 * spread, 2 * spread)
+    return Prior(ms, tuple(a * b for a, b in zip(ms, loose, strict=True)))
+
+
+HEAD_PRIOR = Prior((*NO_WORK[:-1], _HEAD_MS), (*NO_WORK[:-1], _HEAD_MS))
+
+
+# --- solving -------------------------------------------------------------------------
+
+
+def device_speeds(
+    calibration: Calibration,
+    priors: Mapping[str, Prior],
+    names: Mapping[str, str],
+    model: str,
+) -> dict[str, DeviceSpeed]:
+    """The speed of each key's device, under the name it has in a plan.
+
+    Keys measured together, as those of one machine, are solved together.
+    """
+    found: dict[str, DeviceSpeed] = {}
+    for group in _groups(calibration.observations, priors):
+        of_group = [
+            one
+            for one in calibration.observations
+            if one.work.keys() <= set(group) and one.work
+        ][-_SOLVED_MAX:]
+        known = {key: priors.get(key, prior_of(DeviceKind.OTHER)) for key in group}
+        solved = _solve(known, of_group, model)
+        for number, key in enumerate(group):
+            if key not in names:
+                continue
+            runs = sum(key in one.work for one in of_group)
+            found[key] = _speed(solved, number, names[key], known[key], runs)
+    return found
+
+
+def _groups(
+    observations: Iterable[Observation], wanted: Iterable[str]
+) -> list[list[str]]:
+    """The wanted keys with all that they were ever measured together with."""
+    groups = [{key} for key in wanted]
+    for one in observations:
+        touched = [group for group in groups if group & one.work.keys()]
+        if touched:
+            merged = set(one.work).union(*touched)
+            groups = [group for group in groups if group not in touched] + [merged]
+    return [sorted(group) for group in groups]
+
+
+def _speed(
+    solved: _Solved, number: int, name: str, prior: Prior, runs: int
+) -> DeviceSpeed:
+    start = number * KINDS
+    span = range(start, start + KINDS)
+    return DeviceSpeed(
+        device=name,
+        ms=tuple(solved.mean[start : start + KINDS]),
+        covariance=tuple(solved.covariance[row][col] for row in span for col in span),
+        source=SpeedSource.MEASURED if runs else prior.source,
+        runs=runs,
+    )
+
+
+def _doubt(one: Observation, model: str) -> float:
+    # As a part of the time.
+    if one.model != model:
+        return OTHER_MODEL_NOISE
+    return PROMPT_NOISE if is_prompt(one) else NOISE_USUAL
+
+
+def is_prompt(one: Observation) -> bool:
+    return any(Work(*work).gops for work in one.work.values())
+
+
+class _Solved(NamedTuple):
+    mean: list[float]
+    covariance: list[list[float]]
+
+
+class _Equation(NamedTuple):
+    row: list[float]
+    ms: float
+    sd: float
+
+
+def _solve(
+    priors: Mapping[str, Prior], observations: Sequence[Observation], model: str
+) -> _Solved:
+    keys = list(priors)
+    mean = [figure for key in keys for figure in priors[key].ms]
+    spread = [figure for key in keys for figure in priors[key].sd]
+    equations = [
+        _Equation(
+            [figure for key in keys for figure in one.work.get(key, NO_WORK)],
+            one.ms,
+            max(one.ms, 1e-6) * _doubt(one, model),
+        )
+        for one in observations
+    ]
+    solved = _robust(mean, spread, equations)
+    # What came out below nothing is held at the least, and the rest solved anew.
+    for _ in mean:
+        below = [
+            at
+            for at, figure in enumerate(solved.mean)
+            if figure < _LEAST * mean[at] and mean[at] > 0
+        ]
+        if not below:
+            break
+        for at in below:
+            mean[at], spread[at] = _LEAST * mean[at], _LEAST * mean[at] / 10
+        solved = _robust(mean, spread, equations)
+    return solved
+
+
+def _robust(
+    prior: Sequence[float], spread: Sequence[float], equations: Sequence[_Equation]
+) -> _Solved:
+    """Least squares in which a far-off equation counts less (Huber's weights)."""
+    weights = [1.0 for _ in equations]
+    solved = _weighted(prior, spread, equations, weights)
+    for _ in range(_ROUNDS if len(equations) > 2 else 0):
+        for at, (row, ms, sd) in enumerate(equations):
+            off = abs(ms - sum(a * b for a, b in zip(row, solved.mean, strict=True)))
+            weights[at] = min(1.0, _HUBER * sd / off) if off else 1.0
+        solved = _weighted(prior, spread, equations, weights)
+    return solved
+
+
+def _weighted(
+    prior: Sequence[float],
+    spread: Sequence[float],
+    equations: Sequence[_Equation],
+    weights: Sequence[float],
+) -> _Solved:
+    """Solve in units of the prior's spread, so that the figures are of one size."""
+    size = len(prior)
+    matrix = [[float(row == col) for col in range(size)] for row in range(size)]
+    right = [0.0] * size
+    for (row, ms, sd), weight in zip(equations, weights, strict=True):
+        scaled = [a * b for a, b in zip(row, spread, strict=True)]
+        rest = ms - sum(a * b for a, b in zip(row, prior, strict=True))
+        counts = weight / (sd * sd)
+        used = [at for at, figure in enumerate(scaled) if figure]
+        for at in used:
+            right[at] += counts * scaled[at] * rest
+            for other in used:
+                matrix[at][other] += counts * scaled[at] * scaled[other]
+    inverse = _inverse(matrix)
+    shift = [sum(a * b for a, b in zip(row, right, strict=True)) for row in inverse]
+    return _Solved(
+        [p + s * by for p, s, by in zip(prior, spread, shift, strict=True)],
+        [
+            [inverse[row][col] * spread[row] * spread[col] for col in range(size)]
+            for row in range(size)
+        ],
+    )
+
+
+def _inverse(matrix: list[list[float]]) -> list[list[float]]:
+    """By elimination; the prior makes it well-conditioned and positive."""
+    size = len(matrix)
+    rows = [
+        [*row, *(float(at == col) for col in range(size))]
+        for at, row in enumerate(matrix)
+    ]
+    for at in range(size):
+        pivot = max(range(at, size), key=lambda other: abs(rows[other][at]))
+        rows[at], rows[pivot] = rows[pivot], rows[at]
+        factor = rows[at][at]
+        rows[at] = [figure / factor for figure in rows[at]]
+        for other in range(size):
+            if other != at and (by := rows[other][at]):
+                rows[other] = [
+                    a - by * b for a, b in zip(rows[other], rows[at], strict=True)
+                ]
+    return [row[size:] for row in rows]
+
+
+def noise_of(
+    calibration: Calibration,
+    priors: Mapping[str, Prior],
+    model: str,
+    *,
+    prompts: bool = False,
+) -> float:
+    """The part by which runs of this model differ from what they should have taken."""
+    usual = PROMPT_NOISE if prompts else NOISE_USUAL
+    speeds = device_speeds(calibration, priors, {key: key for key in priors}, model)
+    off = []
+    for one in calibration.observations:
+        if one.model != model or one.ms <= 0 or not one.work.keys() <= speeds.keys():
+            continue
+        if is_prompt(one) is not prompts:
+            continue
+        said = sum(
+            a * b
+            for key, work in one.work.items()
+            for a, b in zip(speeds[key].ms, work, strict=True)
+        )
+        off.append(said / one.ms - 1)
+    if len(off) < _NOISE_FROM:
+        return usual
+    # The median of absolute differences, as a standard deviation.
+    return max(NOISE_MIN, min(1.4826 * median(map(abs, off)), 0.5))
+
+
+# --- links ---------------------------------------------------------------------------
+
+_LINK_PASS_MS = 0.1
+_LINK_PASS_SD_MS = 0.1
+_RTT_SPREAD = 0.1
+_UNKNOWN_RTT_MS = 1.0
+_UNKNOWN_MB_S = 100.0
+_RECENT = 12
+
+
+def link_speed(
+    calibration: Calibration,
+    key: str,
+    worker: str,
+    *,
+    rtt_ms: float | None = None,
+    far_rtt_ms: float | None = None,
+    mb_s: float | None = None,
+    near: bool = False,
+) -> LinkSpeed:
+    """The speed of a link: its round trip, and what runs showed beside that.
+
+    ``rtt_ms`` is the link's own now, ``far_rtt_ms`` that of another connection between
+    the machines. ``near`` is a worker on the head's own machine.
+    """
+    seen = [one for one in calibration.links if one.link == key][-_RECENT:]
+    usual = 0.03 if near else _UNKNOWN_RTT_MS
+    measured = median(one.rtt_ms for one in seen) if seen else None
+    known = [one for one in (rtt_ms, measured, far_rtt_ms) if one is not None]
+    rtt = known[0] if known else usual
+    rate = mb_s or (0.0 if near else _UNKNOWN_MB_S)
+    ms_per_mb = MS_PER_S / rate if rate else 0.0
+    rest = [one.ms - one.trips * one.rtt_ms - one.megabytes * ms_per_mb for one in seen]
+    pass_ms = max(median(rest), 0.0) if rest else _LINK_PASS_MS
+    off = median(abs(one - pass_ms) for one in rest) if rest else _LINK_PASS_SD_MS
+    return LinkSpeed(
+        worker=worker,
+        rtt_ms=rtt,
+        rtt_sd_ms=rtt * (_RTT_SPREAD if known else _PRIOR_SPREAD),
+        ms_per_mb=ms_per_mb,
+        ms_per_mb_sd=ms_per_mb * (_RTT_SPREAD if mb_s else _PRIOR_SPREAD),
+        pass_ms=pass_ms,
+        pass_sd_ms=hypot(1.4826 * off, _LINK_PASS_SD_MS / sqrt(len(rest) + 1)),
+        trips_per_pass=median(o.trips / o.stages for o in seen) if seen else 1.0,
+        source=SpeedSource.MEASURED if seen else SpeedSource.PRIOR,
+    )
+
+
+def work_row(work: Work) -> tuple[float, ...]:
+    """A work with the digits that say something, for a file."""
+    return tuple(float(f"{figure:.6g}") for figure in work)
+
+
+def decoded(raw: bytes) -> Calibration:
+    """The content of a file.
+
+    Raises:
+        ValueError: it is none, or of another release.
+    """
+    found = msgspec.json.decode(raw, type=Calibration)
+    if found.format != FORMAT:
+        raise ValueError(f"format {found.format}")
+    return found

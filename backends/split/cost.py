@@ -1,0 +1,479 @@
+"""The speed of a plan, predicted: what one pass costs on each device and each link.
+
+Stock RPC is a star. A pass visits the devices one after another, and the head stands
+between any two of them::
+
+    T = head + Σ devices (work · speed) + Σ workers (trips · RTT + bytes / rate)
+
+The work of a device is counted in five kinds, so that its time is a sum of products:
+calibration is linear least squares, and a prefix sum over layers gives any split.
+"""
+
+from __future__ import annotations
+
+import re
+from math import exp, pi, sqrt
+from statistics import NormalDist
+from typing import TYPE_CHECKING, NamedTuple
+
+from backends.split import buffers
+from backends.split.flags import used_workers
+from backends.split.layout import is_head_cpu
+from backends.state import (
+    DeviceSpeed,
+    Forecast,
+    ForecastPart,
+    LinkSpeed,
+    SpeedSource,
+)
+from backends.units import MS_PER_S, format_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from backends.state import ClusterSpeeds, Lab, Layer, ModelInfo, Plan
+
+GB = 1e9
+MB = 1e6
+BYTES_PER_MS_PER_MB_S = 1000.0
+BAND_SD = 1.645
+"""Standard deviations on each side that hold nine of ten."""
+PROMPT_TOKENS = 512
+"""Of the prompt that a first token is predicted for."""
+DEPTH_TOKENS = 512
+"""Of the context that decoding is predicted at."""
+
+# Bytes of commands around the tensors of one pass, per device of a worker (counted on
+# the wire, RPC 7.0.0; llama.cpp sends the mask as f16, as many cells as are in use).
+_PASS_UP_BYTES = 1924
+_OUTPUT_UP_BYTES = 318
+_PASS_DOWN_BYTES = 8
+_MASK_CELL_BYTES = 2
+GRAPH_LAYER_BYTES = 13_300
+"""The graph of a layer, which is sent anew whenever a pass has another size."""
+_KIND_BITS = re.compile(r"(?:I?Q|TQ|F|BF|MXFP)(\d+)")
+# Scales and minima beside the quantised values, in bits a value.
+_SCALE_BITS = 0.5
+_WHOLE_BITS = 16
+
+
+class Work(NamedTuple):
+    """The work of a device in one pass, in the order of ``DeviceSpeed.ms``."""
+
+    weight_gb: float = 0.0
+    """Weights read, once a pass."""
+    kv_gb: float = 0.0
+    """KV cache read by all tokens of the pass."""
+    gops: float = 0.0
+    """10⁹ operations for the tokens of a pass beyond the first one."""
+    layers: float = 0.0
+    passes: float = 0.0
+    """1 if it takes part."""
+
+    def __add__(self, other: object) -> Work:
+        assert isinstance(other, Work)
+        return Work(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+KINDS = len(Work._fields)
+NO_WORK = Work()
+
+
+class Workload(NamedTuple):
+    """The use that is predicted; by default one client amid an answer."""
+
+    depth: int = DEPTH_TOKENS
+    """Tokens of each slot's context."""
+    slots: int = 1
+    """Slots that decode together in one pass."""
+    prompt_tokens: int = PROMPT_TOKENS
+    tokens_per_pass: float = 1.0
+    """Tokens that a slot gets from a pass; with a draft more than 1."""
+    drafted: int = 0
+    """Tokens that each slot's pass checks beside its own."""
+    draft_ms: float = 0.0
+    """Time to draft them, on the head."""
+
+    @property
+    def batch(self) -> int:
+        return self.slots * (1 + self.drafted)
+
+
+USUAL = Workload()
+
+
+# --- work ----------------------------------------------------------------------------
+
+
+def active_bytes(layer: Layer, model: ModelInfo, batch: int) -> float:
+    """Bytes of weights that a pass of so many tokens reads of a layer.
+
+    Each token uses some of the experts; tokens together use more of them.
+    """
+    if not model.n_expert or not layer.groups.experts:
+        return layer.bytes
+    unused = 1 - model.n_expert_used / model.n_expert
+    return layer.bytes - layer.groups.experts * min(max(unused, 0.0) ** batch, 1.0)
+
+
+def token_ops(layer: Layer, model: ModelInfo) -> float:
+    """Operations of one token in a layer, without attention."""
+    return 2 * _values(active_bytes(layer, model, 1), layer.quants)
+
+
+def _values(n_bytes: float, quants: dict[str, int]) -> float:
+    total = sum(quants.values())
+    if not total:
+        return n_bytes * 8 / _WHOLE_BITS
+    per_byte = sum(
+        _values_in_byte(kind) * size for kind, size in _shares(quants, total)
+    )
+    return n_bytes * per_byte
+
+
+def _shares(quants: dict[str, int], total: int) -> Iterable[tuple[str, float]]:
+    return ((kind, size / total) for kind, size in quants.items())
+
+
+def _values_in_byte(kind: str) -> float:
+    found = _KIND_BITS.match(kind.upper())
+    bits = float(found[1]) if found else _WHOLE_BITS
+    return 8 / (bits + (_SCALE_BITS if bits < _WHOLE_BITS else 0))
+
+
+def kv_read_bytes(layer: Layer, depth: int, plan: Plan) -> float:
+    """Bytes of KV cache that one token reads in a layer."""
+    cells = min(depth, layer.kv_window) if layer.kv_window else depth
+    k_values = layer.k_bytes_per_token // buffers.F16_BYTES
+    v_values = layer.kv_bytes_per_token // buffers.F16_BYTES - k_values
+    server = plan.server
+    stored = buffers.stored_bytes(k_values, server.cache_type_k)
+    return cells * (stored + buffers.stored_bytes(v_values, server.cache_type_v))
+
+
+def layer_work(
+    model: ModelInfo, plan: Plan, depth: int, batch: int, *, rows: int
+) -> tuple[Work, ...]:
+    """The work of each layer, the output last, for a pass of ``batch`` tokens.
+
+    ``rows`` are the tokens whose next one is wanted: a prompt needs its last alone.
+    """
+    shared_heads = model.n_head / model.n_head_kv if model.n_head_kv else 1.0
+
+    def of(layer: Layer) -> Work:
+        kv = kv_read_bytes(layer, depth, plan)
+        values = kv / buffers.F16_BYTES
+        ops = token_ops(layer, model) + 2 * values * shared_heads
+        # Tokens of one prompt read the cache together, slots each their own.
+        read = kv * (rows if rows == batch else 1)
+        return Work(
+            weight_gb=active_bytes(layer, model, batch) / GB,
+            kv_gb=read / GB,
+            gops=(batch - 1) * ops / GB,
+            layers=1,
+        )
+
+    quants = model.layers[-1].quants if model.layers else {}
+    output = Work(
+        weight_gb=model.output_bytes / GB,
+        gops=(rows - 1) * 2 * _values(model.output_bytes, quants) / GB,
+        layers=1,
+    )
+    return (*map(of, model.layers), output)
+
+
+def device_work(plan: Plan, works: Sequence[Work]) -> dict[str, Work]:
+    """The work of each device that holds layers, in the order of the split."""
+    found: dict[str, Work] = {}
+    first = 0
+    for share in plan.split.shares:
+        end = first + share.layers
+        if share.layers:
+            own = Work(passes=1)
+            for work in works[first:end]:
+                own += work
+            found[share.device] = own
+        first = end
+    return found
+
+
+# --- links ---------------------------------------------------------------------------
+
+
+def stage_bytes(
+    model: ModelInfo, depth: int, batch: int, *, rows: int, has_output: bool
+) -> tuple[float, float]:
+    """Bytes up and down of one pass at a worker's device."""
+    cells = -(-max(depth, 1) // buffers.CELL_PAD) * buffers.CELL_PAD
+    hidden = buffers.F32_BYTES * model.n_embd * batch
+    up = _PASS_UP_BYTES + hidden + _MASK_CELL_BYTES * cells * batch
+    if not has_output:
+        return up, _PASS_DOWN_BYTES + hidden
+    words = buffers.F32_BYTES * model.n_vocab * rows
+    return up + _OUTPUT_UP_BYTES, _PASS_DOWN_BYTES + words
+
+
+def mean_delay_ms(lab: Lab) -> float:
+    """The mean of the added one-way latency.
+
+    The relay draws it from a normal distribution and cuts it at 0. So jitter greater
+    than the latency adds to the mean.
+    """
+    mean, deviation = lab.latency_ms, lab.jitter_ms
+    if deviation <= 0:
+        return mean
+    ratio = mean / deviation
+    density = exp(-ratio * ratio / 2) / sqrt(2 * pi)
+    return mean * NormalDist().cdf(ratio) + deviation * density
+
+
+def lab_ms(lab: Lab | None, trips: float, n_bytes: float) -> float:
+    """The time that a lab adds: each trip goes there and back.
+
+    ``trips · 2 · latency + bytes / rate``
+    """
+    if lab is None:
+        return 0.0
+    rate = lab.rate_mb_s * BYTES_PER_MS_PER_MB_S
+    return trips * 2 * mean_delay_ms(lab) + (n_bytes / rate if rate else 0.0)
+
+
+def with_lab(link: LinkSpeed, lab: Lab | None) -> LinkSpeed:
+    """The link as a lab makes it."""
+    if lab is None:
+        return link
+    trips = link.trips_per_pass or 1.0
+    jitter = lab.jitter_ms * sqrt(2)
+    return LinkSpeed(
+        worker=link.worker,
+        rtt_ms=link.rtt_ms + lab_ms(lab, 1, 0),
+        rtt_sd_ms=sqrt(link.rtt_sd_ms**2 + jitter**2 / trips),
+        ms_per_mb=link.ms_per_mb + lab_ms(lab, 0, MB),
+        ms_per_mb_sd=link.ms_per_mb_sd,
+        pass_ms=link.pass_ms,
+        pass_sd_ms=link.pass_sd_ms,
+        trips_per_pass=link.trips_per_pass,
+        source=link.source,
+    )
+
+
+def link_ms(link: LinkSpeed, stages: int, n_bytes: float) -> tuple[float, float]:
+    """The time on a link for a pass through so many devices, and its variance."""
+    megabytes, trips = n_bytes / MB, stages * link.trips_per_pass
+    mean = trips * link.rtt_ms + megabytes * link.ms_per_mb + stages * link.pass_ms
+    deviations = (
+        trips * link.rtt_sd_ms,
+        megabytes * link.ms_per_mb_sd,
+        stages * link.pass_sd_ms,
+    )
+    return mean, sum(one * one for one in deviations)
+
+
+# --- prediction ----------------------------------------------------------------------
+
+
+def work_ms(speed: DeviceSpeed, work: Work) -> tuple[float, float]:
+    """The time of some work on a device, and its variance."""
+    mean = sum(a * b for a, b in zip(speed.ms, work, strict=True))
+    variance = 0.0
+    for row, one in enumerate(work):
+        start = row * KINDS
+        for other, value in zip(
+            speed.covariance[start : start + KINDS], work, strict=True
+        ):
+            variance += one * other * value
+    return mean, max(variance, 0.0)
+
+
+class PassCost(NamedTuple):
+    """One pass: its time, and every machine's part of it."""
+
+    ms: float
+    variance: float
+    parts: tuple[ForecastPart, ...]
+
+    @property
+    def bottleneck_ms(self) -> float:
+        return max(part.compute_ms + part.network_ms for part in self.parts)
+
+
+def pass_cost(
+    model: ModelInfo,
+    plan: Plan,
+    speeds: ClusterSpeeds,
+    *,
+    depth: int,
+    batch: int,
+    rows: int,
+) -> PassCost:
+    """The cost of one pass; devices without a known speed cost nothing.
+
+    ``rows`` as in ``layer_work``.
+    """
+    work = device_work(plan, layer_work(model, plan, depth, batch, rows=rows))
+    known = {speed.device: speed for speed in speeds.devices}
+    links = {link.worker: link for link in speeds.links}
+    last = next((s.device for s in reversed(plan.split.shares) if s.layers), "")
+    stages = {
+        worker.name: [device for device in worker.device_ids if device in work]
+        for worker in used_workers(plan)
+    }
+    remote = {device for ids in stages.values() for device in ids}
+    mean, variance = work_ms(speeds.head, Work(passes=1))
+    own = [device for device in work if device not in remote]
+    sources = [speeds.head.source]
+    for device in own:
+        if device in known:
+            ms, spread = work_ms(known[device], work[device])
+            mean, variance = mean + ms, variance + spread
+            sources.append(known[device].source)
+    parts = [
+        ForecastPart(
+            name=plan.head,
+            compute_ms=mean,
+            sd_ms=sqrt(variance),
+            source=_least_certain(sources),
+        )
+    ]
+    for worker, ids in stages.items():
+        parts.append(
+            _worker_part(
+                worker,
+                [(known.get(device), work[device]) for device in ids],
+                links.get(worker, LinkSpeed(worker=worker)),
+                [
+                    _with_graph(
+                        stage_bytes(
+                            model, depth, batch, rows=rows, has_output=device == last
+                        ),
+                        work[device] if rows != batch else NO_WORK,
+                    )
+                    for device in ids
+                ],
+            )
+        )
+    total = sum(part.compute_ms + part.network_ms for part in parts)
+    return PassCost(total, sum(part.sd_ms**2 for part in parts), tuple(parts))
+
+
+def _with_graph(crossing: tuple[float, float], work: Work) -> tuple[float, float]:
+    up, down = crossing
+    return up + GRAPH_LAYER_BYTES * work.layers, down
+
+
+def _worker_part(
+    worker: str,
+    devices: Sequence[tuple[DeviceSpeed | None, Work]],
+    link: LinkSpeed,
+    crossing: Sequence[tuple[float, float]],
+) -> ForecastPart:
+    trips = link.trips_per_pass * len(crossing)
+    up, down = (sum(one) for one in zip(*crossing, strict=True))
+    network, variance = link_ms(link, len(crossing), up + down)
+    compute, sources = 0.0, [link.source]
+    for speed, work in devices:
+        if speed is not None:
+            ms, spread = work_ms(speed, work)
+            compute, variance = compute + ms, variance + spread
+            sources.append(speed.source)
+    return ForecastPart(
+        name=worker,
+        compute_ms=compute,
+        network_ms=network,
+        trips=trips,
+        bytes_up=up,
+        bytes_down=down,
+        sd_ms=sqrt(variance),
+        source=_least_certain(sources),
+    )
+
+
+def _least_certain(sources: Iterable[SpeedSource]) -> SpeedSource:
+    return min(sources, key=list(SpeedSource).index, default=SpeedSource.PRIOR)
+
+
+def prompt_batches(tokens: int) -> list[int]:
+    """The passes in which llama-server reads a prompt."""
+    whole, rest = divmod(tokens, buffers.UBATCH_TOKENS)
+    return [*(buffers.UBATCH_TOKENS for _ in range(whole)), *([rest] if rest else [])]
+
+
+def is_pipelined(plan: Plan) -> bool:
+    """True if several devices read a long prompt at once: all layers are on devices."""
+    used = [share.device for share in plan.split.shares if share.layers]
+    return len(used) > 1 and not any(is_head_cpu(device, plan.head) for device in used)
+
+
+def prompt_ms(
+    model: ModelInfo, plan: Plan, speeds: ClusterSpeeds, tokens: int
+) -> tuple[float, float]:
+    """The time to read a prompt and bring out one token, and its variance.
+
+    Passes follow one another. If the plan is pipelined, all but the first cost as much
+    as the slowest machine's part.
+    """
+    mean = variance = 0.0
+    depth = 0
+    pipelined = is_pipelined(plan)
+    for number, batch in enumerate(prompt_batches(tokens)):
+        # Half of the batch is before a token, on the average.
+        cost = pass_cost(
+            model, plan, speeds, depth=depth + batch // 2, batch=batch, rows=1
+        )
+        share = cost.bottleneck_ms / cost.ms if number and pipelined else 1.0
+        mean += cost.ms * share
+        variance += cost.variance * share * share
+        depth += batch
+    return mean, variance
+
+
+def forecast(
+    model: ModelInfo, plan: Plan, speeds: ClusterSpeeds, load: Workload = USUAL
+) -> Forecast:
+    """The predicted speed of a plan, with its error band."""
+    cost = pass_cost(
+        model, plan, speeds, depth=load.depth, batch=load.batch, rows=load.batch
+    )
+    pass_ms = cost.ms + load.draft_ms
+    spread = sqrt(cost.variance + (speeds.noise * pass_ms) ** 2)
+    tokens = load.slots * load.tokens_per_pass
+    first, first_variance = prompt_ms(model, plan, speeds, load.prompt_tokens)
+    first_spread = sqrt(first_variance + (speeds.prompt_noise * first) ** 2)
+    low_ms, high_ms = band(pass_ms, spread)
+    low_first, high_first = band(first, first_spread)
+    return Forecast(
+        tok_per_s=tokens * MS_PER_S / pass_ms,
+        low=tokens * MS_PER_S / high_ms,
+        high=tokens * MS_PER_S / low_ms,
+        first_token_s=first / MS_PER_S,
+        first_token_low_s=low_first / MS_PER_S,
+        first_token_high_s=high_first / MS_PER_S,
+        bytes_per_token=sum(p.bytes_up + p.bytes_down for p in cost.parts) / tokens,
+        trips_per_token=sum(part.trips for part in cost.parts) / tokens,
+        pass_ms=pass_ms,
+        parts=cost.parts,
+        source=_least_certain(part.source for part in cost.parts),
+        depth=load.depth,
+        prompt_tokens=load.prompt_tokens,
+    )
+
+
+def band(mean: float, deviation: float) -> tuple[float, float]:
+    """The ends of a band around a positive figure; log-normal, so that none is < 0."""
+    if mean <= 0:
+        return 0.0, 0.0
+    factor = exp(BAND_SD * deviation / mean) if deviation < mean * 3 else exp(3)
+    return mean / factor, mean * factor
+
+
+def time_text(told: Forecast) -> str:
+    """A sentence: where the time of a token goes."""
+    if not told.parts:
+        return ""
+    most = max(told.parts, key=lambda part: part.compute_ms + part.network_ms)
+    at = format_ms(most.compute_ms + most.network_ms)
+    network = format_ms(sum(part.network_ms for part in told.parts))
+    return (
+        f"A pass takes {format_ms(told.pass_ms)}: {at} at {most.name}, and {network} "
+        "of it all is network."
+    )

@@ -1,0 +1,334 @@
+"""The best split: which devices, in which order, with how many layers each.
+
+The cost of a split is a sum: what a device costs depends on its own layers alone, for
+stock RPC is a star. So dynamic programming over the set of used devices and the layers
+placed so far is exact. Devices that are alike in everything are counted, not told
+apart. If there are too many sets for that, only the most promising are followed, and
+the answer says so.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from backends.split.flags import DEVICES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    Figures = NDArray[np.float64]
+    Codes = NDArray[np.int64]
+
+STATES_MAX = 4096
+"""Sets of devices that are all followed; of more, BEAM at a time."""
+BEAM = 256
+_PARTS = (0.25, 0.5, 0.75, 0.9, 1.0)
+"""Of the layers that a set can hold, so many are placed where sets are compared."""
+
+
+class Place(NamedTuple):
+    """A device that may hold layers, and what that costs."""
+
+    device: str
+    layer_costs: tuple[float, ...]
+    """Of each layer, the output last."""
+    fixed_cost: float = 0.0
+    """Of taking part at all."""
+    output_cost: float = 0.0
+    """Further, if it holds the output."""
+    room: float = float("inf")
+    """Bytes for layers."""
+    least: int = 0
+    """Layers it must hold; 0: it may be left out."""
+    most: int | None = None
+    first_only: bool = False
+    """llama.cpp fills the head's CPU with the first layers, or not at all."""
+    takes_output: bool = True
+
+
+class FoundSplit(NamedTuple):
+    """A split, device by device in the order of their layers."""
+
+    devices: tuple[str, ...]
+    counts: tuple[int, ...]
+    cost: float
+    exact: bool = True
+    """False if not all sets of devices were followed."""
+
+
+def cost_of(places: Sequence[Place], counts: Sequence[int]) -> float:
+    """The cost of layers given to places in this order."""
+    total, first = 0.0, 0
+    for place, count in zip(places, counts, strict=True):
+        end = first + count
+        total += place.fixed_cost + sum(place.layer_costs[first:end])
+        if end == len(place.layer_costs):
+            total += place.output_cost
+        first = end
+    return total
+
+
+def best(
+    places: Sequence[Place], sizes: Sequence[int], beam: int = BEAM
+) -> FoundSplit | None:
+    """The split of least cost; None if none keeps to all limits.
+
+    ``sizes`` are the bytes of each layer, the output last. ``beam`` sets are followed
+    at a time if there are too many for all.
+    """
+    found = best_of_each_size(places, sizes, beam)
+    return min(found, key=lambda one: one.cost, default=None)
+
+
+def best_of_each_size(
+    places: Sequence[Place], sizes: Sequence[int], beam: int = BEAM
+) -> list[FoundSplit]:
+    """The split of least cost for each number of devices that can do it."""
+    kinds = _kinds(places, sizes)
+    if not kinds:
+        return []
+    states = 1
+    for kind in kinds:
+        states *= len(kind.devices) + 1
+    search = _Search(kinds, len(sizes), 0 if states <= STATES_MAX else beam)
+    return list(search.run())
+
+
+class _Kind:
+    """Devices that are alike in everything."""
+
+    def __init__(self, place: Place, sizes: Sequence[int]) -> None:
+        self.place = place
+        self.devices: list[str] = []
+        self.must = place.least > 0
+        n = len(sizes)
+        self.sums = np.array([0.0, *accumulate(place.layer_costs)])
+        held = np.array([0, *accumulate(sizes)], dtype=np.float64)
+        least = max(place.least, 1)
+        most = n if place.most is None else min(place.most, n)
+        ends = np.arange(n + 1)
+        by_room = np.searchsorted(held, held - place.room - 1e-6, side="left")
+        self.low = np.maximum(by_room, ends - most)
+        """The earliest first layer, by the layer after the last."""
+        self.high = ends - least
+        """The latest first layer."""
+        self.possible = self.low <= self.high
+        spans = np.where(self.possible, ends - self.low, 0)
+        self.most_layers = int(spans.max())
+        if not place.takes_output:
+            self.possible[n] = False
+        self.added = self.sums + place.fixed_cost
+        self.added[n] += place.output_cost
+
+    def extended(self, before: Figures) -> Figures:
+        """Costs after one more such device; a row for each set, a column for each end.
+
+        ``before`` are the costs with its first layers placed.
+        """
+        rest = before - self.sums
+        after = np.full_like(before, np.inf)
+        ends = np.flatnonzero(self.possible)
+        if not ends.size:
+            return after
+        if self.place.first_only:
+            ends = ends[self.low[ends] <= 0]
+            after[:, ends] = rest[:, :1] + self.added[ends]
+            return after
+        low, high = self.low[ends], self.high[ends]
+        if not low.any():
+            least = np.minimum.accumulate(rest, axis=1)[:, high]
+        else:
+            least = _window_minima(rest, low, high)
+        after[:, ends] = least + self.added[ends]
+        return after
+
+    def first_layer(self, before: Figures, end: int) -> tuple[int, float]:
+        """The first layer of the best share that ends there, and the cost then."""
+        if not self.possible[end] or (self.place.first_only and self.low[end] > 0):
+            return 0, float("inf")
+        low = int(self.low[end])
+        high = 0 if self.place.first_only else int(self.high[end])
+        rest = before[low : high + 1] - self.sums[low : high + 1]
+        at = int(np.argmin(rest))
+        return low + at, float(rest[at] + self.added[end])
+
+
+def _window_minima(rows: Figures, low: Codes, high: Codes) -> Figures:
+    """The least figure of each row within each window, both ends included."""
+    width = int((high - low).max()) + 1
+    tables = [rows]
+    span = 1
+    while span * 2 <= width:
+        last = tables[-1]
+        further = np.full_like(last, np.inf)
+        further[:, : last.shape[1] - span] = np.minimum(
+            last[:, : last.shape[1] - span], last[:, span:]
+        )
+        tables.append(further)
+        span *= 2
+    depth = np.floor(np.log2(high - low + 1)).astype(np.int64)
+    found = np.empty((rows.shape[0], len(low)))
+    for level, table in enumerate(tables):
+        at = np.flatnonzero(depth == level)
+        if at.size:
+            found[:, at] = np.minimum(
+                table[:, low[at]], table[:, high[at] - (1 << level) + 1]
+            )
+    return found
+
+
+def _kinds(places: Sequence[Place], sizes: Sequence[int]) -> list[_Kind]:
+    found: dict[Place, _Kind] = {}
+    for place in places:
+        alike = place._replace(device="")
+        if place.first_only or place.least:
+            # Each of its own: who must take part is known by the count alone.
+            alike = place
+        if alike not in found:
+            found[alike] = _Kind(place, sizes)
+        found[alike].devices.append(place.device)
+    return list(found.values())
+
+
+class _Level(NamedTuple):
+    """All sets of so many devices that are followed."""
+
+    counts: NDArray[np.uint8]
+    """Devices of each kind; a row for each set."""
+    costs: Figures
+    """By the layers placed so far."""
+
+
+class _Search:
+    def __init__(self, kinds: Sequence[_Kind], n_layers: int, beam: int) -> None:
+        self._kinds = kinds
+        self._n = n_layers
+        self._beam = beam
+        """Sets followed at a time; 0: all."""
+        self._exact = not beam
+        self._room = np.array([kind.most_layers for kind in kinds], dtype=np.float64)
+        mean = np.array([kind.sums[-1] / n_layers for kind in kinds])
+        fixed = np.array([kind.place.fixed_cost for kind in kinds])
+        self._rates = mean + fixed / np.maximum(self._room, 1.0)
+        """Cost of a layer on a full device of each kind."""
+        self._levels: list[_Level] = []
+
+    def run(self) -> Iterator[FoundSplit]:
+        start = np.full((1, self._n + 1), np.inf)
+        start[0, 0] = 0.0
+        none = np.zeros((1, len(self._kinds)), dtype=np.uint8)
+        self._levels = [_Level(none, start)]
+        deepest = min(sum(len(kind.devices) for kind in self._kinds), DEVICES_MAX)
+        for _ in range(deepest):
+            level = self._next(self._levels[-1])
+            if level is None:
+                return
+            self._levels.append(level)
+            if (found := self._complete()) is not None:
+                yield found
+
+    def _next(self, level: _Level) -> _Level | None:
+        counts, costs = [], []
+        for number, kind in enumerate(self._kinds):
+            free = level.counts[:, number] < len(kind.devices)
+            if kind.place.first_only and len(self._levels) > 1:
+                continue
+            if not free.any():
+                continue
+            further = level.counts[free].copy()
+            further[:, number] += 1
+            counts.append(further)
+            costs.append(kind.extended(level.costs[free]))
+        if not counts:
+            return None
+        all_counts, all_costs = np.concatenate(counts), np.concatenate(costs)
+        order = np.lexsort(all_counts.T)
+        ordered = all_counts[order]
+        is_new = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))
+        starts = np.flatnonzero(is_new)
+        merged = np.minimum.reduceat(all_costs[order], starts, axis=0)
+        kept = np.isfinite(merged).any(axis=1)
+        if not kept.any():
+            return None
+        return self._pruned(_Level(ordered[starts][kept], merged[kept]))
+
+    def _pruned(self, level: _Level) -> _Level:
+        if self._exact or len(level.counts) <= self._beam:
+            return level
+        chosen = np.argsort(self._promise(level), kind="stable")[: self._beam]
+        return _Level(level.counts[chosen], level.costs[chosen])
+
+    def _promise(self, level: _Level) -> Figures:
+        """About what the best split with each set will cost, devices added to it.
+
+        The layers that are left go to the cheapest devices that are left, each full.
+        """
+        finite = np.isfinite(level.costs)
+        furthest = self._n - finite[:, ::-1].argmax(axis=1)
+        order = np.argsort(self._rates, kind="stable")
+        devices = np.array([len(self._kinds[at].devices) for at in order])
+        left = (devices - level.counts[:, order]) * self._room[order]
+        before = np.cumsum(left, axis=1) - left
+        promise = np.full(len(level.costs), np.inf)
+        rows = np.arange(len(level.costs))
+        for part in _PARTS:
+            placed = np.ceil(furthest * part).astype(np.int64)
+            rest = (self._n - placed)[:, None] - before
+            onto = np.clip(rest, 0.0, left)
+            lacking = self._n - placed - onto.sum(axis=1)
+            ahead = onto @ self._rates[order]
+            # What no device has room for cannot be: such sets come last.
+            ahead += lacking * 1e3 * self._rates.max()
+            np.minimum(promise, level.costs[rows, placed] + ahead, out=promise)
+        return promise
+
+    def _complete(self) -> FoundSplit | None:
+        level = self._levels[-1]
+        whole = level.costs[:, self._n].copy()
+        for number, kind in enumerate(self._kinds):
+            if kind.must:
+                whole[level.counts[:, number] < len(kind.devices)] = np.inf
+        at = int(np.argmin(whole))
+        if not np.isfinite(whole[at]):
+            return None
+        return self._traced(level.counts[at], float(whole[at]))
+
+    def _traced(self, counts: NDArray[np.uint8], cost: float) -> FoundSplit:
+        """Walk back from a complete split to the devices that made it."""
+        left, end = counts.copy(), self._n
+        shares: list[tuple[int, int]] = []
+        for level in reversed(self._levels[:-1]):
+            kind, first = self._step_back(level, left, end)
+            shares.append((kind, end - first))
+            left[kind] -= 1
+            end = first
+        names = [iter(kind.devices) for kind in self._kinds]
+        shares.reverse()
+        return FoundSplit(
+            devices=tuple(next(names[kind]) for kind, _ in shares),
+            counts=tuple(count for _, count in shares),
+            cost=cost,
+            exact=self._exact,
+        )
+
+    def _step_back(
+        self, level: _Level, left: NDArray[np.uint8], end: int
+    ) -> tuple[int, int]:
+        found = (float("inf"), 0, 0)
+        for number, kind in enumerate(self._kinds):
+            if not left[number]:
+                continue
+            if kind.place.first_only and level is not self._levels[0]:
+                continue
+            before = left.copy()
+            before[number] -= 1
+            row = np.flatnonzero((level.counts == before).all(axis=1))
+            if row.size:
+                first, cost = kind.first_layer(level.costs[row[0]], end)
+                found = min(found, (cost, number, first))
+        return found[1], found[2]

@@ -1,0 +1,176 @@
+"""The speeds of devices and links, and the speed predicted from them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from backends.state.base import Value
+from backends.state.machines import DeviceKind
+
+
+class SpeedSource(StrEnum):
+    """The sources of a speed, the least certain first."""
+
+    PRIOR = "prior"
+    """Usual for a device of its kind; it never ran here."""
+    GIVEN = "given"
+    """From a cluster file."""
+    MEASURED = "measured"
+    """Learnt from passes of earlier runs."""
+
+
+class Objective(StrEnum):
+    """The aims of a best split."""
+
+    DECODE = "decode"
+    """Most tokens per second for one client."""
+    FIRST_TOKEN = "first-token"
+    """Shortest wait for the first token of an answer."""
+    THROUGHPUT = "throughput"
+    """Most tokens per second for all slots together."""
+    NETWORK = "network"
+    """Fewest bytes over the network."""
+    CONTEXT = "context"
+    """Longest context that fits."""
+
+
+class DeviceSpeed(Value, frozen=True, kw_only=True):
+    """The time that a device takes for its part of a pass.
+
+    ``ms`` has one figure for each kind of work of ``split.cost.Work``. ``covariance``
+    is that of these figures, row by row; it makes the error band.
+    """
+
+    device: str
+    ms: tuple[float, ...]
+    covariance: tuple[float, ...]
+    source: SpeedSource = SpeedSource.PRIOR
+    runs: int = 0
+    """Measured runs behind it."""
+
+
+class LinkSpeed(Value, frozen=True, kw_only=True):
+    """The time that data take between head and worker, there and back."""
+
+    worker: str
+    rtt_ms: float = 0.0
+    rtt_sd_ms: float = 0.0
+    ms_per_mb: float = 0.0
+    """Inverse of the rate; 0 on one machine."""
+    ms_per_mb_sd: float = 0.0
+    pass_ms: float = 0.0
+    """Besides these, for each device of a pass: copies and the relay."""
+    pass_sd_ms: float = 0.0
+    trips_per_pass: float = 1.0
+    """Waited round trips per device of the worker that holds layers."""
+    source: SpeedSource = SpeedSource.PRIOR
+
+
+class ClusterSpeeds(Value, frozen=True, kw_only=True):
+    """All that a prediction needs beside the model and the plan."""
+
+    head: DeviceSpeed
+    """Sampling and the server itself, whatever devices compute."""
+    devices: tuple[DeviceSpeed, ...] = ()
+    links: tuple[LinkSpeed, ...] = ()
+    noise: float = 0.05
+    """Part by which two runs of one plan differ (standard deviation)."""
+    prompt_noise: float = 0.15
+    """The same of reading prompts."""
+    residual: float | None = None
+    """Part by which the last measured run was slower than predicted before it."""
+
+
+class ForecastPart(Value, frozen=True, kw_only=True):
+    """A machine's part of a pass, as the waterfall shows it."""
+
+    name: str
+    """A worker's name, or the head's."""
+    compute_ms: float
+    """Its devices; for the head, sampling and server too."""
+    network_ms: float = 0.0
+    """Round trips and bytes between head and worker."""
+    trips: float = 0.0
+    bytes_up: float = 0.0
+    bytes_down: float = 0.0
+    sd_ms: float = 0.0
+    source: SpeedSource = SpeedSource.PRIOR
+
+
+class Forecast(Value, frozen=True, kw_only=True):
+    """The predicted speed of a plan; ``low`` and ``high`` hold 9 of 10 runs."""
+
+    tok_per_s: float
+    """Of all active slots together."""
+    low: float
+    high: float
+    first_token_s: float
+    first_token_low_s: float
+    first_token_high_s: float
+    bytes_per_token: float
+    trips_per_token: float
+    pass_ms: float
+    """Of one forward pass while generating."""
+    parts: tuple[ForecastPart, ...] = ()
+    source: SpeedSource = SpeedSource.PRIOR
+    """The least certain one among the parts."""
+    depth: int = 0
+    """Tokens in the context, assumed."""
+    prompt_tokens: int = 0
+    """Tokens of the prompt before the first token, assumed."""
+
+
+class Alternative(Value, frozen=True, kw_only=True):
+    """Another plan, or another cluster, with its predicted speed."""
+
+    name: str
+    """``solo on studio``, ``without nuc``, ``fastest first token``."""
+    counts: tuple[int, ...] = ()
+    """Layers of the devices in ``devices``; empty if it cannot run."""
+    devices: tuple[str, ...] = ()
+    head: str = ""
+    ctx_size: int = 0
+    forecast: Forecast | None = None
+    why: str = ""
+    """Why it cannot run, or what sets it apart."""
+
+
+class GivenDevice(Value, frozen=True, kw_only=True):
+    """A device of a cluster file."""
+
+    name: str
+    kind: DeviceKind
+    memory_bytes: int
+    gb_s: float
+    """Bandwidth of its memory."""
+    gops_s: float | None = None
+    least: int = 0
+    """Layers it must hold."""
+    most: int | None = None
+
+
+class GivenMachine(Value, frozen=True, kw_only=True):
+    """A machine of a cluster file."""
+
+    name: str
+    devices: tuple[GivenDevice, ...]
+    """The CPU first."""
+
+
+class GivenLink(Value, frozen=True, kw_only=True):
+    """The network between two machines of a cluster file."""
+
+    between: tuple[str, str]
+    """Two machines; ``*`` stands for all others."""
+    rtt_ms: float
+    jitter_ms: float = 0.0
+    mb_s: float | None = None
+
+
+class GivenCluster(Value, frozen=True, kw_only=True):
+    """A cluster that need not be there."""
+
+    machines: tuple[GivenMachine, ...]
+    links: tuple[GivenLink, ...] = ()
+    head: str = ""
+    """Empty: the machine that is best."""

@@ -1,0 +1,159 @@
+"""Best plans asked for, and plans for machines that are not there."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from backends.controller.best_plans import (
+    Option,
+    best_plan,
+    require_open,
+    told_of,
+    workload,
+)
+from backends.controller.preparation import imagined_options
+from backends.errors import PlanError
+from backends.planning.cluster_file import EXAMPLE, read_cluster
+from backends.split.flags import compile_split
+from backends.split.layout import counts
+from backends.state import (
+    Ask,
+    Layer,
+    ModelInfo,
+    Objective,
+    ServerSettings,
+    SparseModel,
+    SpeedSource,
+)
+
+GIVEN = read_cluster(EXAMPLE)
+MODEL = ModelInfo(
+    path="/m.gguf",
+    arch="llama",
+    n_layer=48,
+    n_embd=4096,
+    n_vocab=100_000,
+    n_ctx_train=8192,
+    layers=tuple(Layer(index=i, bytes=1_100_000_000) for i in range(48)),
+    output_bytes=600_000_000,
+    embedding_bytes=600_000_000,
+)
+ASK = Ask(model="/m.gguf", objective=Objective.DECODE)
+
+
+def options(ask: Ask = ASK, model: ModelInfo = MODEL) -> list[Option]:
+    return imagined_options(GIVEN, ask, model)
+
+
+async def test_a_model_for_two_machines_uses_two() -> None:
+    """67 GB are more than the studio's GPU has; what is left goes over the link."""
+    large = replace(MODEL, layers=MODEL.layers[:1] * 60, n_layer=60)
+    plan = await best_plan(options(model=large), Objective.DECODE)
+    held = {s.device: s.layers for s in plan.split.shares if s.layers}
+    assert sum(held.values()) == 61
+    assert held["studio/MTL0"] > 45
+    assert held["mini/MTL0"] > 5
+    assert plan.head == "studio"
+    compile_split(plan, {})
+
+
+async def test_heads_are_compared_where_none_is_named() -> None:
+    """The one with the model's layers beside it needs no network."""
+    anyone = replace(GIVEN, head="")
+    small = replace(MODEL, layers=MODEL.layers[:8], n_layer=8)
+    found = imagined_options(anyone, ASK, small)
+    assert {one.plan.head for one in found} == {"studio", "mini", "mini2"}
+    plan = await best_plan(found, Objective.DECODE)
+    assert plan.head == "studio"
+
+
+async def test_a_plan_is_told_with_its_alternatives() -> None:
+    option = options()[0]
+    plan = await best_plan([option], Objective.DECODE)
+    told = await told_of(replace_plan(option, plan), Objective.DECODE, explain=True)
+    names = [one.name for one in told.alternatives]
+    assert "solo on studio/MTL0" in names
+    assert "with one more like mini" in names
+    assert "A pass takes" in told.why
+    assert told.forecast.source is SpeedSource.GIVEN
+    alone = await told_of(replace_plan(option, plan), Objective.DECODE)
+    assert alone.forecast == told.forecast
+    assert alone.alternatives == ()
+
+
+def replace_plan(option: Option, plan: object) -> Option:
+    return Option(
+        plan=plan,  # type: ignore[arg-type]
+        model=option.model,
+        devices=option.devices,
+        speeds=option.speeds,
+        pins=option.pins,
+    )
+
+
+async def test_a_worse_split_is_told_a_better_one() -> None:
+    option = options(replace(ASK, objective=None))[0]
+    told = await told_of(option, None, explain=True)
+    assert "The best split is" in told.why
+    assert "(--best)" in told.why
+
+
+async def test_a_file_s_limits_are_pins() -> None:
+    plan = await best_plan(options(), Objective.NETWORK)
+    held = {s.device: s.layers for s in plan.split.shares}
+    assert held["mini/MTL0"] <= 12
+
+
+async def test_the_longest_context_is_the_plan_s() -> None:
+    plan = await best_plan(options(), Objective.CONTEXT)
+    assert plan.ctx_size == MODEL.n_ctx_train
+    assert sum(counts(plan.split)) == 49
+
+
+async def test_too_large_for_all_is_one_sentence() -> None:
+    layers = tuple(replace(layer, bytes=9_000_000_000) for layer in MODEL.layers)
+    with pytest.raises(PlanError, match="No split of these devices fits"):
+        await best_plan(options(model=replace(MODEL, layers=layers)), Objective.DECODE)
+
+
+@pytest.mark.parametrize(
+    ("ask", "model", "says"),
+    [
+        (Ask(model="m", pins=("output=a",)), MODEL, "Add --best"),
+        (replace(ASK, counts=(1, 2)), MODEL, "The split is given"),
+        (replace(ASK, split={"a": 1}), MODEL, "The split is given"),
+        (
+            ASK,
+            replace(
+                MODEL,
+                sparse=SparseModel(
+                    source="",
+                    identity="",
+                    layers=(),
+                    output=True,
+                    embedding=True,
+                    kept_bytes=0,
+                ),
+            ),
+            "sparse",
+        ),
+    ],
+)
+def test_where_nothing_is_open_no_best_is_sought(
+    ask: Ask, model: ModelInfo, says: str
+) -> None:
+    with pytest.raises(PlanError, match=says):
+        require_open(ask, model)
+
+
+def test_an_unknown_head_is_told() -> None:
+    with pytest.raises(PlanError, match="Did you mean studio"):
+        options(replace(ASK, head="stuido"))
+
+
+def test_slots_count_for_throughput_alone() -> None:
+    plan = replace(options()[0].plan, server=ServerSettings(slots=4), ctx_size=600)
+    assert workload(plan, Objective.THROUGHPUT).slots == 4
+    assert workload(plan, Objective.DECODE).slots == 1
+    assert workload(plan, None).depth == 300

@@ -1,0 +1,254 @@
+"""Runs that are measured, and the file that keeps what they say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from backends.controller.speed_book import (
+    RunRecorder,
+    RunWatch,
+    SpeedBook,
+    ground_of,
+    model_key,
+)
+from backends.planning.speeds import PASSES_MIN, ServerRun, WorkerRun, run_says
+from backends.split.cost import forecast, lab_ms
+from backends.state import (
+    ClusterSnapshot,
+    ClusterState,
+    DeviceKind,
+    EngineInfo,
+    EngineSource,
+    Generation,
+    Lab,
+    Layer,
+    Link,
+    ModelInfo,
+    Pass,
+    Peer,
+    Speed,
+    SpeedSource,
+)
+from tests.unit.planning.machines import device, here, plan_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from backends.state import Plan
+
+MODEL = ModelInfo(
+    path="/m.gguf",
+    arch="llama",
+    n_layer=12,
+    n_embd=64,
+    n_vocab=1000,
+    n_ctx_train=4096,
+    layers=tuple(Layer(index=i, bytes=10_000_000) for i in range(12)),
+    output_bytes=10_000_000,
+)
+MACHINES = [here(replace(device("local", "CPU", 1 << 36), kind=DeviceKind.CPU))]
+HEAD_MS, LAYER_MS, RTT_MS = 2.0, 3.0, 0.5
+LAB = Lab(latency_ms=10)
+
+
+def engine(version: str = "b1") -> EngineInfo:
+    return EngineInfo(
+        directory="/e",
+        source=EngineSource.CACHE,
+        server_path="/e/s",
+        worker_path="/e/w",
+        version=version,
+    )
+
+
+def plan_of(*counts: int) -> Plan:
+    return plan_for(*MACHINES, model=MODEL, workers=2, counts=counts, worker_threads=1)
+
+
+def passes(layers: int, others_ms: float, lab: Lab | None = None) -> list[Pass]:
+    """Twenty passes of a worker whose layers take 3 ms each."""
+    way_ms = RTT_MS + lab_ms(lab, 1, 0)
+    own_ms = layers * LAYER_MS
+    return [
+        Pass(
+            at_ms=100.0 * number,
+            round_trips=1,
+            bytes_up=3000,
+            bytes_down=1000,
+            head_ms=HEAD_MS + others_ms,
+            up_ms=way_ms / 2,
+            compute_ms=own_ms,
+            down_ms=way_ms / 2,
+        )
+        for number in range(1, 21)
+    ]
+
+
+def two(first: int, second: int, lab: Lab | None = None) -> dict[str, list[Pass]]:
+    way_ms = RTT_MS + lab_ms(lab, 1, 0)
+    return {
+        "worker1": passes(first, second * LAYER_MS + way_ms, lab),
+        "worker2": passes(second, first * LAYER_MS + way_ms, lab),
+    }
+
+
+def link(worker: str, lab: Lab | None = None) -> Link:
+    return Link(worker=worker, rtt_ms=RTT_MS, lab=lab, generation=Generation())
+
+
+def run(plan: Plan, first: int, second: int, lab: Lab | None = None) -> object:
+    return run_says(
+        ground_of(plan, MODEL, MACHINES, engine()),
+        {
+            name: WorkerRun(of, RTT_MS, lab)
+            for name, of in two(first, second, lab).items()
+        },
+        ServerRun(depth=100, tokens=20, tok_per_s=None, prompt_tok_per_s=None),
+        at=1.0,
+    )
+
+
+async def test_runs_of_two_splits_predict_a_third(tmp_path: Path) -> None:
+    book = SpeedBook(tmp_path / "speeds.json")
+    for first, second in ((4, 9), (8, 5)):
+        plan = plan_of(first, second)
+        says = run(plan, first, second, LAB)
+        await book.keep(ground_of(plan, MODEL, MACHINES, engine()), says)  # type: ignore[arg-type]
+    plan = plan_of(1, 12)
+    ground = ground_of(plan, MODEL, MACHINES, engine())
+    told = forecast(MODEL, plan, book.speeds(ground))
+    assert told.pass_ms == pytest.approx(HEAD_MS + 13 * LAYER_MS + 2 * RTT_MS, rel=0.05)
+    assert told.source is SpeedSource.MEASURED
+    assert SpeedBook(tmp_path / "speeds.json").calibration == book.calibration
+    other = ground_of(plan, MODEL, MACHINES, engine("b2"))
+    assert forecast(MODEL, plan, book.speeds(other)).source is SpeedSource.PRIOR
+
+
+async def test_the_residual_of_a_run_is_kept(tmp_path: Path) -> None:
+    book = SpeedBook(tmp_path / "speeds.json")
+    plan = plan_of(6, 7)
+    ground = ground_of(plan, MODEL, MACHINES, engine())
+    assert book.speeds(ground).residual is None
+    for _ in range(3):
+        await book.keep(ground, run(plan, 6, 7))  # type: ignore[arg-type]
+    residual = book.speeds(ground).residual
+    assert residual is not None
+    assert abs(residual) < 0.05
+
+
+def test_an_unreadable_book_begins_anew(tmp_path: Path) -> None:
+    file = tmp_path / "speeds.json"
+    for content in (b"", b"[]", b'{"format": 99}', b"\xff"):
+        file.write_bytes(content)
+        assert SpeedBook(file).calibration.observations == ()
+
+
+def test_short_runs_say_nothing() -> None:
+    plan = plan_of(6, 7)
+    short = {
+        name: WorkerRun(of[: PASSES_MIN - 1], RTT_MS, None)
+        for name, of in two(6, 7).items()
+    }
+    server = ServerRun(depth=9, tokens=9, tok_per_s=None, prompt_tok_per_s=None)
+    ground = ground_of(plan, MODEL, MACHINES, engine())
+    assert run_says(ground, short, server, at=0).observations == ()
+    only_one = {"worker1": WorkerRun(two(6, 7)["worker1"], RTT_MS, None)}
+    assert run_says(ground, only_one, server, at=0).observations == ()
+
+
+def test_a_head_alone_is_measured_by_the_servers_rates() -> None:
+    plan = plan_for(*MACHINES, model=MODEL, workers=0)
+    ground = ground_of(plan, MODEL, MACHINES, engine())
+    server = ServerRun(depth=132, tokens=32, tok_per_s=20, prompt_tok_per_s=200)
+    decode, prompt = run_says(ground, {}, server, at=0).observations
+    assert decode.ms == pytest.approx(50)
+    assert prompt.ms == pytest.approx(500)
+
+
+def test_a_prompt_of_one_pass_is_an_equation_of_its_own() -> None:
+    plan = plan_of(6, 7)
+    prompt = Pass(
+        at_ms=50, batch=100, generated=False, compute_ms=200, wait_ms=900, up_ms=1
+    )
+    runs = {
+        name: WorkerRun([prompt, *of], RTT_MS, None) for name, of in two(6, 7).items()
+    }
+    server = ServerRun(depth=120, tokens=20, tok_per_s=None, prompt_tok_per_s=200)
+    ground = ground_of(plan, MODEL, MACHINES, engine())
+    says = run_says(ground, runs, server, at=0)
+    of_prompt = [one for one in says.observations if one.ms > 90]
+    # Both workers, and the head with what is left of 500 ms.
+    assert sorted(one.ms for one in of_prompt) == pytest.approx([98, 200, 200])
+    assert all(row[2] > 0 for one in of_prompt[:2] for row in one.work.values())
+
+
+def reading(tokens: int, *, active: int = 0) -> Speed:
+    return Speed(tokens=tokens, requests_active=active, ctx_used=100, slots=1)
+
+
+def test_a_run_is_taken_once_when_it_ends() -> None:
+    watch, links = RunWatch(), (link("worker1"), link("worker2"))
+    assert watch.look(reading(0), links, {"worker1": []}) is None
+    assert watch.look(reading(20, active=1), links, two(6, 7)) is None
+    ended = watch.look(reading(20), links, two(6, 7))
+    assert ended is not None
+    workers, server = ended
+    assert (len(workers["worker1"].passes), server.tokens) == (20, 20)
+    assert watch.look(reading(20), links, two(6, 7)) is None
+
+
+def test_a_changed_lab_begins_anew() -> None:
+    """Passes from before a change are of another network."""
+    watch = RunWatch()
+    watch.look(reading(0), (link("worker1"),), {})
+    slowed = (link("worker1", LAB),)
+    assert watch.look(reading(20), slowed, two(6, 7)) is None
+    assert watch.look(reading(20), slowed, two(6, 7)) is None
+
+
+async def test_a_plain_link_says_nothing(tmp_path: Path) -> None:
+    book = SpeedBook(tmp_path / "speeds.json")
+
+    async def machines() -> list[Peer]:
+        return MACHINES
+
+    def recorder(mode: str) -> tuple[RunRecorder, tuple[Link, ...]]:
+        links = tuple(replace(link(w), mode=mode) for w in ("worker1", "worker2"))
+        snapshot = ClusterSnapshot(
+            state=ClusterState.SERVING,
+            plan=plan_of(6, 7),
+            model=MODEL,
+            engine=engine(),
+            links=links,
+        )
+        return RunRecorder(book, lambda: snapshot, lambda: two(6, 7), machines), links
+
+    plain, _ = recorder("plain")
+    metered, _ = recorder("metered")
+    for one in (plain, metered):
+        book.calibration = type(book.calibration)()
+        one.begin()
+        # What is there at the beginning is an earlier controller's.
+        one.look(reading(0))
+        assert book.calibration.observations == ()
+    fresh, links = recorder("metered")
+    watch = RunWatch()
+    watch.look(reading(0), links, {})
+    fresh._watch = watch
+    fresh.look(reading(20))
+    await fresh.settled()
+    assert len(book.calibration.observations) == 3
+    plain._watch = RunWatch()
+    plain._watch.look(reading(0), links, {})
+    plain.look(reading(20))
+    await plain.settled()
+    assert len(book.calibration.observations) == 3
+
+
+def test_models_are_told_apart_by_their_layers() -> None:
+    other = replace(MODEL, output_bytes=1)
+    renamed = replace(MODEL, path="/x.gguf", name="x")
+    assert model_key(MODEL) == model_key(renamed) != model_key(other)

@@ -1,0 +1,192 @@
+"""The optimiser finds what trying everything finds, and finds it fast."""
+
+from __future__ import annotations
+
+import os
+from itertools import combinations, permutations
+from random import Random
+
+import pytest
+
+from backends.split import optimiser
+from backends.split.optimiser import (
+    Place,
+    best,
+    best_of_each_size,
+    cost_of,
+)
+
+UNLIMITED = float("inf")
+INSTANCES = int(os.environ.get("DLLM_SPLITS", "1000"))
+
+
+def exhaustive(places: list[Place], sizes: list[int]) -> float | None:
+    """The least cost of all orders, subsets and counts that keep to the limits."""
+    costs = [
+        cost_of(chosen, counts)
+        for used in range(1, len(places) + 1)
+        for chosen in permutations(places, used)
+        if all(place in chosen for place in places if place.least)
+        and not any(place.first_only for place in chosen[1:])
+        and chosen[-1].takes_output
+        for counts in compositions(len(sizes), used)
+        if keeps_to_limits(chosen, counts, sizes)
+    ]
+    return min(costs, default=None)
+
+
+def compositions(total: int, parts: int) -> list[tuple[int, ...]]:
+    return [
+        tuple(b - a for a, b in zip((0, *cuts), (*cuts, total), strict=True))
+        for cuts in combinations(range(1, total), parts - 1)
+    ]
+
+
+def keeps_to_limits(
+    chosen: tuple[Place, ...], counts: tuple[int, ...], sizes: list[int]
+) -> bool:
+    first = 0
+    for place, count in zip(chosen, counts, strict=True):
+        most = len(sizes) if place.most is None else place.most
+        if not max(place.least, 1) <= count <= most:
+            return False
+        if sum(sizes[first : first + count]) > place.room:
+            return False
+        first += count
+    return True
+
+
+def random_instance(random: Random) -> tuple[list[Place], list[int]]:
+    n_layers = random.randint(1, 6)
+    sizes = [random.randint(1, 9) for _ in range(n_layers)]
+    places: list[Place] = []
+    for number in range(random.randint(1, 4 if n_layers < 6 else 3)):
+        if places and random.random() < 0.25:
+            twin = places[-1]._replace(device=f"d{number}", first_only=False)
+            places.append(twin)
+            continue
+        even = random.random() < 0.5
+        places.append(
+            Place(
+                device=f"d{number}",
+                layer_costs=(random.random(),) * n_layers
+                if even
+                else tuple(random.random() for _ in range(n_layers)),
+                fixed_cost=random.random() / 2,
+                output_cost=random.random() / 2,
+                room=random.choice([UNLIMITED, random.randint(3, 30)]),
+                least=random.choice([0, 0, 0, 1, 2]),
+                most=random.choice([None, None, random.randint(1, 5)]),
+                first_only=number == 0 and random.random() < 0.4,
+                takes_output=random.random() < 0.85,
+            )
+        )
+    return places, sizes
+
+
+def test_equal_to_trying_everything() -> None:
+    """``DLLM_SPLITS=10000`` tries so many; a seed makes them the same each time."""
+    random = Random(26)
+    infeasible = 0
+    for number in range(INSTANCES):
+        places, sizes = random_instance(random)
+        least, found = exhaustive(places, sizes), best(places, sizes)
+        if least is None:
+            infeasible += 1
+            assert found is None, number
+            continue
+        assert found is not None, number
+        assert found.cost == pytest.approx(least), number
+        by_name = {place.device: place for place in places}
+        chosen = tuple(by_name[device] for device in found.devices)
+        assert keeps_to_limits(chosen, found.counts, sizes), number
+        assert cost_of(chosen, found.counts) == pytest.approx(least), number
+        assert found.exact
+    assert 0 < infeasible < INSTANCES
+
+
+def test_uneven_devices_of_200_layers_are_all_followed() -> None:
+    random = Random(1)
+    places = [
+        Place(
+            device=f"d{number}",
+            layer_costs=tuple(random.random() for _ in range(201)),
+            fixed_cost=random.random() * 5,
+            output_cost=1.0,
+            room=60 * (1 + random.random()),
+        )
+        for number in range(10)
+    ]
+    found = best_of_each_size(places, [1] * 201)
+    assert all(one.exact for one in found)
+    assert {sum(one.counts) for one in found} == {201}
+    assert [len(one.devices) for one in found] == list(range(2, 11))
+
+
+def test_many_devices_are_searched_in_part_and_told_so() -> None:
+    random = Random(3)
+    machines = [(random.random() * 3, random.random() * 5) for _ in range(16)]
+    places = [
+        Place(
+            device=f"m{number}/g{gpu}",
+            layer_costs=(per_layer,) * 129,
+            fixed_cost=fixed,
+            room=20,
+        )
+        for number, (per_layer, fixed) in enumerate(machines)
+        for gpu in range(8)
+    ]
+    found = best(places, [1] * 129)
+    assert found is not None
+    assert not found.exact
+    assert sum(found.counts) == 129
+    assert max(found.counts) <= 20
+    # No machine that is used could be replaced by a free one that is cheaper.
+    used = {device.partition("/")[0] for device in found.devices}
+    assert min(machines)[0] in {machines[int(name[1:])][0] for name in used}
+
+
+def test_a_search_in_part_comes_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve uneven devices of a full cluster, a sixteenth of the sets followed."""
+    random = Random(9)
+    far = []
+    for _ in range(20):
+        places = [
+            Place(
+                device=f"d{number}",
+                layer_costs=(random.uniform(0.2, 3),) * 60,
+                fixed_cost=random.uniform(0, 6),
+                output_cost=random.random(),
+                room=random.randint(4, 14),
+            )
+            for number in range(11)
+        ]
+        sizes = [1] * 60
+        exact = best(places, sizes)
+        monkeypatch.setattr(optimiser, "STATES_MAX", 0)
+        partly = best(places, sizes, beam=64)
+        monkeypatch.undo()
+        assert exact is not None
+        assert partly is not None
+        assert (exact.exact, partly.exact) == (True, False)
+        far.append(partly.cost / exact.cost - 1)
+    assert max(far) < 0.03
+    assert sorted(far)[10] < 0.002
+
+
+def test_devices_that_are_alike_are_all_found() -> None:
+    """Ten alike are eleven states, so that 128 of one kind are still exact."""
+    places = [
+        Place(device=f"g{n}", layer_costs=(1.0,) * 100, fixed_cost=1.0, room=25)
+        for n in range(128)
+    ]
+    found = best(places, [1] * 100)
+    assert found is not None
+    assert found.exact
+    assert found.counts == (25, 25, 25, 25)
+    assert len(set(found.devices)) == 4
+
+
+def test_no_places_and_no_room_give_nothing() -> None:
+    assert best([], [1]) is None
+    assert best([Place("a", (1.0,), room=0)], [1]) is None

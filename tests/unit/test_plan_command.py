@@ -1,0 +1,130 @@
+"""The speed that ``plan`` tells, its aims, and cluster files on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from backends.errors import UsageError
+from backends.planning.cluster_file import read_cluster
+from backends.state import (
+    Alternative,
+    ClusterSpeeds,
+    Command,
+    DeviceSpeed,
+    Forecast,
+    ProcessRole,
+    SpeedSource,
+)
+from tests.unit.test_status import PREVIEW
+from tui.cli.main import cli
+from tui.cli.up import plan, preview_json, preview_lines
+
+FORECAST = Forecast(
+    tok_per_s=20.6,
+    low=19.4,
+    high=21.8,
+    first_token_s=0.9,
+    first_token_low_s=0.8,
+    first_token_high_s=1.0,
+    bytes_per_token=10_400,
+    trips_per_token=1.0,
+    pass_ms=48.5,
+    source=SpeedSource.MEASURED,
+    prompt_tokens=512,
+)
+
+
+def test_the_speed_is_told_with_its_band_and_its_source() -> None:
+    solo = Alternative(
+        name="solo on studio/MTL0",
+        devices=("studio/MTL0", "mini/MTL0"),
+        counts=(48, 0),
+        forecast=FORECAST,
+    )
+    small = Alternative(name="solo on mini/MTL0", why="does not fit: it needs 17 GiB")
+    preview = msgspec.structs.replace(
+        PREVIEW,
+        forecast=FORECAST,
+        why="Because.",
+        alternatives=(solo, small),
+        speeds=ClusterSpeeds(
+            head=DeviceSpeed(device="head", ms=(), covariance=()), residual=-0.04
+        ),
+    )
+    text = "\n".join(preview_lines(preview))
+    assert "Predicted: ~20.6 tok/s (19.4 to 21.8), first token ~0.90 s" in text
+    assert "1 trip a token; from measured runs." in text
+    assert "Because." in text
+    assert "The last run's passes took −4 % against" in text
+    assert "studio/MTL0 48" in text
+    assert "does not fit: it needs 17 GiB" in text
+
+
+def test_the_json_has_the_speed_and_the_flags_at_hand() -> None:
+    server = Command(
+        machine="local",
+        name="llama-server",
+        role=ProcessRole.SERVER,
+        argv=("llama-server", "-ngl", "13"),
+    )
+    value = preview_json(
+        msgspec.structs.replace(PREVIEW, forecast=FORECAST, commands=(server,))
+    )
+    assert value["flags"] == ["llama-server", "-ngl", "13"]
+    assert value["band"] == [19.4, 21.8]
+    assert value["tok_per_s"] == 20.6
+    assert value["first_token_s"] == 0.9
+    assert value["bytes_per_token"] == 10_400
+    assert value["trips_per_token"] == 1.0
+    assert value["layers"] == value["plan"]["layers"]
+    unknown = preview_json(PREVIEW)
+    assert unknown["band"] is unknown["tok_per_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("args", "aim"),
+    [
+        (("m.gguf", "--best"), "decode"),
+        (("--best", "m.gguf"), "decode"),
+        (("--best", "context", "m.gguf"), "context"),
+        (("m.gguf", "--best", "--peer", "mini"), "decode"),
+        (("m.gguf", "--objective", "first-token"), "first-token"),
+        (("m.gguf", "--best=throughput"), "throughput"),
+        (("m.gguf",), None),
+    ],
+)
+def test_an_aim_need_not_be_named(args: tuple[str, ...], aim: str | None) -> None:
+    context = click.Context(plan)
+    with context.scope():
+        plan.parse_args(context, list(args))
+    assert context.params["objective"] == aim
+    assert context.params["path"] == "m.gguf"
+
+
+def test_a_cluster_file_takes_no_workers_of_this_machine() -> None:
+    words = ["plan", "m.gguf", "--cluster-file", "c.toml", "--workers", "2"]
+    result = CliRunner().invoke(cli, words)
+    assert "--workers has no effect" in result.output
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"#" * (1 << 21), b"a = 1"])
+def test_a_cluster_file_that_cannot_be_read_is_one_sentence(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.toml"
+    if content is not None:
+        file.write_bytes(content)
+    result = CliRunner().invoke(cli, ["plan", "m.gguf", "--cluster-file", str(file)])
+    assert isinstance(result.exception, UsageError)
+    assert str(file) in str(result.exception)
+
+
+def test_the_example_can_be_had_without_a_model() -> None:
+    result = CliRunner().invoke(cli, ["plan", "--example"])
+    assert result.exit_code == 0
+    assert read_cluster(result.output).head == "studio"

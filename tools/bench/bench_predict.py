@@ -1,0 +1,237 @@
+"""Predicted beside measured speed, of splits that never ran before.
+
+Run it with ``make bench-predict MODEL=…``. Two runs calibrate. Then other splits run on
+simulated networks, each predicted from the two alone. The workers have one and two
+threads, so that four cores are needed for figures that say something. It prints a
+Markdown table. Below are the median and 95th percentile of the error, and the share of
+runs within the band. ``QUICK=1`` is a part of it; ``THREADS=1,1`` suits two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import tempfile
+from contextlib import aclosing
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from backends.client.client import ControllerClient
+from backends.engine.server import ServerClient
+from backends.errors import DllmError
+from backends.split.cost import Workload, forecast, with_lab
+from backends.split.layout import make_split
+from backends.state import (
+    Ask,
+    ChatMessage,
+    ChatRequest,
+    ChatTimings,
+    ClusterState,
+    Lab,
+    Sampling,
+    ServerSettings,
+)
+from backends.units import format_lab, format_percent, format_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from backends.state import ClusterSpeeds, ModelInfo, Plan
+
+TOKENS = 64
+ROUNDS = 2
+SETTLE_S = 3.0
+"""The speed is read twice a second; then the run is in the book."""
+DEVICES = ("local/CPU", "worker1/CPU", "worker2/CPU")
+CALIBRATION = ((0.2, 0.6, 0.2), (0.3, 0.1, 0.6))
+"""Shares of the layers of each device."""
+SHARES = (
+    (0.0, 0.5, 0.5),
+    (0.5, 0.25, 0.25),
+    (0.1, 0.8, 0.1),
+    (0.0, 0.15, 0.85),
+    (0.6, 0.4, 0.0),
+    (0.0, 0.0, 1.0),
+)
+LABS = (
+    None,
+    Lab(latency_ms=5),
+    Lab(latency_ms=10, rate_mb_s=100),
+    Lab(latency_ms=30),
+    Lab(latency_ms=1, rate_mb_s=10),
+)
+QUICK = 3, 2
+"""Splits and labs of a part."""
+# Answers of one length, and no prompt kept from an earlier request.
+ARGUMENTS = ("--ignore-eos", "--cache-ram", "0")
+
+
+class Row(NamedTuple):
+    split: Sequence[int]
+    lab: Lab | None
+    predicted: float
+    low: float
+    high: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        return abs(self.predicted / self.measured - 1)
+
+    @property
+    def is_inside(self) -> bool:
+        return self.low <= self.measured <= self.high
+
+
+def main() -> None:
+    """Measure all, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--threads", default="1,2", help="of each worker")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="dllm-predict-") as folder:
+        for name in ("CONFIG", "STATE"):
+            os.environ[f"XDG_{name}_HOME"] = f"{folder}/{name.lower()}"
+        os.environ["XDG_RUNTIME_DIR"] = folder
+        threads = tuple(map(int, options.threads.split(",")))
+        model = str(options.model.absolute())
+        rows = asyncio.run(_Trial(threads, options.quick).measured(model))
+    print("\n".join(verdicts(rows)))
+
+
+def verdicts(rows: Sequence[Row]) -> Iterator[str]:
+    """The figures that predictions are judged by."""
+    errors = sorted(row.error for row in rows)
+    p95 = errors[min(int(len(errors) * 0.95), len(errors) - 1)]
+    inside = sum(row.is_inside for row in rows) / len(rows)
+    yield (
+        f"\n{len(rows)} runs: median error {format_percent(median(errors))}, "
+        f"95th percentile {format_percent(p95)}, {format_percent(inside)} within the "
+        "band (90 % are meant to be)"
+    )
+
+
+class _Trial:
+    """Two calibrating runs, and then the others."""
+
+    def __init__(self, threads: Sequence[int], quick: bool) -> None:
+        self._threads = threads
+        self._shares = SHARES[: QUICK[0]] if quick else SHARES
+        self._labs = LABS[: QUICK[1]] if quick else LABS
+        self._client = ControllerClient()
+
+    async def measured(self, model: str) -> list[Row]:
+        try:
+            info = await self._client.inspect(model)
+            known = await self._calibrated(info)
+            print("| layers | lab | predicted | band | measured | error |")
+            print("|---|---|--:|---|--:|--:|", flush=True)
+            rows = []
+            for share in self._shares:
+                plan = await self._launched(info, share)
+                for lab in self._labs:
+                    row = await self._compared(info, plan, known, lab)
+                    rows.append(row)
+                    print(_line(row), flush=True)
+            return rows
+        finally:
+            await self._client.stop()
+            await self._client.shutdown()
+
+    async def _calibrated(self, model: ModelInfo) -> ClusterSpeeds:
+        for share in CALIBRATION:
+            plan = await self._launched(model, share)
+            for _ in range(ROUNDS):
+                await self._answer()
+                await asyncio.sleep(SETTLE_S)
+        return await self._client.speeds(plan)
+
+    async def _launched(self, model: ModelInfo, shares: Sequence[float]) -> Plan:
+        """Serve the model with these shares of its layers; the plan."""
+        ask = Ask(
+            model=model.path,
+            workers=len(self._threads),
+            ctx_size=1024,
+            server=ServerSettings(threads=1),
+            extra_args=ARGUMENTS,
+        )
+        proposed = await self._client.propose(ask)
+        workers = tuple(
+            replace(worker, threads=threads)
+            for worker, threads in zip(proposed.workers, self._threads, strict=True)
+        )
+        counts = [round(share * (model.n_layer + 1)) for share in shares[:-1]]
+        split = make_split(
+            model.n_layer, DEVICES, [*counts, model.n_layer + 1 - sum(counts)]
+        )
+        plan = replace(proposed, workers=workers, split=split)
+        await self._client.launch(await self._client.prepare(plan))
+        async with aclosing(self._client.snapshots()) as snapshots:
+            async for now in snapshots:
+                if now.state is ClusterState.FAILED and now.failure is not None:
+                    raise DllmError(now.failure.sentence)
+                is_ours = now.plan is not None and now.plan.split == split
+                if is_ours and now.state is ClusterState.SERVING:
+                    return plan
+        raise DllmError("The controller ended")
+
+    async def _compared(
+        self,
+        model: ModelInfo,
+        plan: Plan,
+        known: ClusterSpeeds,
+        lab: Lab | None,
+    ) -> Row:
+        if (await self._client.snapshot()).links:
+            await self._client.set_lab(None, lab)
+        answers = [await self._answer() for _ in range(ROUNDS)]
+        await asyncio.sleep(SETTLE_S)
+        depth = answers[0].prompt_tokens + TOKENS // 2
+        links = tuple(with_lab(link, lab) for link in known.links)
+        told = forecast(model, plan, replace(known, links=links), Workload(depth=depth))
+        return Row(
+            split=[share.layers for share in plan.split.shares],
+            lab=lab,
+            predicted=told.tok_per_s,
+            low=told.low,
+            high=told.high,
+            measured=median(one.tok_per_s for one in answers),
+        )
+
+    async def _answer(self) -> ChatTimings:
+        """The timings of one answer by llama-server itself."""
+        port = next(
+            process.port
+            for process in (await self._client.snapshot()).processes
+            if process.name == "llama-server" and process.port
+        )
+        question = ChatMessage(role="user", content="Tell a story of a lighthouse.")
+        sampling = Sampling(temperature=0.0, max_tokens=TOKENS)
+        request = ChatRequest(messages=(question,), sampling=sampling)
+        last = ChatTimings()
+        async with (
+            ServerClient(port) as server,
+            aclosing(server.chat(request)) as deltas,
+        ):
+            async for delta in deltas:
+                last = delta.timings or last
+        return last
+
+
+def _line(row: Row) -> str:
+    low, high = (format_rate(one).strip() for one in (row.low, row.high))
+    lab = format_lab(row.lab or Lab()) or "-"
+    return (
+        f"| {' + '.join(map(str, row.split))} | {lab} | "
+        f"~{format_rate(row.predicted).strip()} | {low} to {high} | "
+        f"{format_rate(row.measured).strip()} | {format_percent(row.error)} |"
+    )
+
+
+if __name__ == "__main__":
+    main()
