@@ -86,6 +86,7 @@ from backends.state.plans import (
     LayerRange,
     MeasuredSplit,
     MemorySource,
+    Objective,
     PairMode,
     Plan,
     PlanMemory,
@@ -126,6 +127,5 @@ from backends.state.speeds import (
     GivenLink,
     GivenMachine,
     LinkSpeed,
-    Objective,
     SpeedSource,
 )

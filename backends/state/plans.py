@@ -7,7 +7,6 @@ from enum import StrEnum
 import msgspec
 
 from backends.state.base import Value
-from backends.state.speeds import Objective
 
 NO_DRAFT = "none"
 NGRAM_DRAFT = "ngram"
@@ -18,6 +17,21 @@ AUTO_DRAFT = "auto"
 """The fastest of these and the best draft model, as measured."""
 DRAFT_MAX = 8
 """Tokens drafted at a time by default."""
+
+
+class Objective(StrEnum):
+    """The aims of a best split."""
+
+    DECODE = "decode"
+    """Most tokens per second for one client."""
+    FIRST_TOKEN = "first-token"
+    """Shortest wait for the first token of an answer."""
+    THROUGHPUT = "throughput"
+    """Most tokens per second for all slots together."""
+    NETWORK = "network"
+    """Fewest bytes over the network."""
+    CONTEXT = "context"
+    """Longest context that fits."""
 
 
 class MemorySource(StrEnum):

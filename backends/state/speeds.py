@@ -19,21 +19,6 @@ class SpeedSource(StrEnum):
     """Learnt from passes of earlier runs."""
 
 
-class Objective(StrEnum):
-    """The aims of a best split."""
-
-    DECODE = "decode"
-    """Most tokens per second for one client."""
-    FIRST_TOKEN = "first-token"
-    """Shortest wait for the first token of an answer."""
-    THROUGHPUT = "throughput"
-    """Most tokens per second for all slots together."""
-    NETWORK = "network"
-    """Fewest bytes over the network."""
-    CONTEXT = "context"
-    """Longest context that fits."""
-
-
 class DeviceSpeed(Value, frozen=True, kw_only=True):
     """The time that a device takes for its part of a pass.
 
