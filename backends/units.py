@@ -112,6 +112,11 @@ def format_percent(fraction: float) -> str:
     return f"{fraction * 100:.0f} %"
 
 
+def format_celsius(degrees: float) -> str:
+    """``71 °C``."""
+    return f"{degrees:.0f} °C"
+
+
 def format_difference(fraction: float) -> str:
     """``+12 %``, ``−3 %``: how far one figure is from another."""
     return f"{round(fraction * 100):+d} %".replace("-", "−")

@@ -49,7 +49,7 @@ class DoctorApi:
         except DllmError as error:
             return MachineHealth(machine=machine.name, unread=error.what)
         except TimeoutError:
-            why = f"it did not answer within {2 * READ_S:.0f} s"
+            why = f"it did not answer within {2 * READ_S:g} s"
             return MachineHealth(machine=machine.name, unread=why)
 
     async def _ways(self, request: web.Request) -> web.Response:

@@ -73,12 +73,15 @@ async def examine(
     """
     client = ControllerClient(paths)
     ran = await client.running()
-    orphans = False
+    first = ""
     for name, check in CHECKS.items():
         for found in await _tried(name, check(paths)):
-            orphans = orphans or (name == "orphans" and bool(found.repairs))
+            if name == "engine" and found.verdict is Verdict.FAIL:
+                first = "get an engine first"
+            elif name == "orphans" and found.repairs:
+                first = first or "end the orphans first"
             yield found
-    doctor = _Doctor(paths, wish, told, orphans=orphans)
+    doctor = _Doctor(paths, wish, told, first=first)
     try:
         for name, part in doctor.parts.items():
             for found in await _tried(name, part()):
@@ -110,10 +113,11 @@ class _Doctor:
         wish: Wish,
         told: Callable[[str, int, int], None],
         *,
-        orphans: bool,
+        first: str,
     ) -> None:
         self._paths = paths
-        self._orphans = orphans
+        self._first = first
+        """To be done before anything can be launched; empty: nothing."""
         self._wish = wish
         self._told = told
         self._client = ControllerClient(paths)
@@ -133,11 +137,18 @@ class _Doctor:
         configured = load_config(self._paths).peers
         if not configured and not await self._client.running():
             return []
+        known = await self._client.settled_peers()
+        # A peer may have gone since it was heard last.
+        await asyncio.gather(*(self._probed(peer.name) for peer in known))
         self._peers = await self._client.settled_peers()
         now = await self._client.snapshot()
         names = [brief.name for brief in now.clusters] or [now.cluster]
         self._snapshots = tuple([await self._of(name) for name in names])
         return [reached(peer) for peer in self._peers]
+
+    async def _probed(self, name: str) -> None:
+        with contextlib.suppress(DllmError):
+            await self._client.probe_peer(name)
 
     async def _of(self, cluster: str) -> ClusterSnapshot:
         return await ControllerClient(self._paths, cluster=cluster).snapshot()
@@ -201,6 +212,8 @@ class _Doctor:
         if self._is_away:
             detail = "not tried: name a copy of the model on this machine"
             return [Check(name="operators", verdict=Verdict.WARN, detail=detail)]
+        if self._first:
+            return [Check(name="operators", detail=f"left out: {self._first}")]
         model = Path(self._wish.model)
         folder = self._paths.state_dir / "doctor"
         canary = folder / f"{model.stem}-canary.gguf"
@@ -224,8 +237,8 @@ class _Doctor:
             return []
         if ASKING.get().readonly:
             return [Check(name="golden", detail="left out: read-only starts nothing")]
-        if self._orphans:
-            return [Check(name="golden", detail="left out: end the orphans first")]
+        if self._first:
+            return [Check(name="golden", detail=f"left out: {self._first}")]
         runs = await golden_runs(self._paths, self._peers, self._order)
         return golden_checks(runs, beside=self._serving)
 

@@ -39,6 +39,7 @@ from backends.state import (
     Split,
     Value,
 )
+from backends.units import three_figures
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -149,7 +150,7 @@ async def golden_run(
             wrong = difference(answer) if model == str(MODEL_PATH) else ""
             return replace(run, wrong=wrong)
     except TimeoutError:
-        return replace(run, wrong=f"it did not serve within {LAUNCH_S:.0f} s")
+        return replace(run, wrong=f"it did not serve within {LAUNCH_S:g} s")
     except DllmError as error:
         return replace(run, skipped=error.what)
 
@@ -246,7 +247,7 @@ def difference(answer: Sequence[GreedyToken]) -> str:
     if all(o <= LOGPROB_OFF for o in first) and all(o <= SECOND_OFF for o in second):
         return ""
     off = max((o for o in (*first, *second) if math.isfinite(o)), default=math.inf)
-    return f"its probabilities are off by up to {off:.2f} (logarithms)"
+    return f"its probabilities are off by up to {three_figures(off)} (logarithms)"
 
 
 async def _failed(

@@ -8,7 +8,14 @@ from backends.doctor.check import Check, Finding, Repair, RepairKind, Verdict, c
 from backends.engine.versions import protocols_match
 from backends.places import LOCAL
 from backends.state import PeerState, Transport
-from backends.units import format_bytes, format_ms, format_offset, format_percent
+from backends.units import (
+    format_bytes,
+    format_celsius,
+    format_ms,
+    format_offset,
+    format_percent,
+    format_seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -206,7 +213,7 @@ def _clocks(found: Sequence[MachineHealth]) -> Check:
     widest = max(map(abs, offsets.values()), default=0.0)
     return check_of(
         "clocks",
-        f"within {widest:.1f} s of this machine's"
+        f"within {format_seconds(widest)} of this machine's"
         if offsets
         else "only this machine's",
         findings,
@@ -245,7 +252,8 @@ def _memory(found: Sequence[MachineHealth], serving: Sequence[str]) -> Check:
             share = one.pressure_percent.get(name, 0.0)
             # Of a machine that serves the work is ours.
             if share > limit and not (name == "cpu" and one.machine in serving):
-                what = f"work waits {share:.0f} % of the time for {_RESOURCES[name]}"
+                time = format_percent(share / 100)
+                what = f"work waits {time} of the time for {_RESOURCES[name]}"
                 findings.append(Finding(machine=one.machine, what=what))
         total, available = one.memory_total_bytes, one.memory_available_bytes
         if total and available < total * LITTLE_MEMORY and one.machine not in serving:
@@ -269,7 +277,7 @@ def _cores(found: Sequence[MachineHealth]) -> Check:
         for what in one.throttled
     ]
     hottest = max((o.hottest_c for o in found if o.hottest_c is not None), default=None)
-    heat = "" if hottest is None else f", {hottest:.0f} °C at most"
+    heat = "" if hottest is None else f", {format_celsius(hottest)} at most"
     return check_of(
         "cores",
         f"none is throttled, for all that can be read{heat}",

@@ -14,6 +14,7 @@ from backends.errors import HostError
 from backends.machines.facts import device_of
 from backends.machines.keep_awake import holds_awake
 from backends.state.health import MachineHealth
+from backends.units import format_celsius, format_percent, three_figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -113,7 +114,7 @@ async def read_health(host: AgentSession, *, quiet: bool = False) -> MachineHeal
     spin = "0" if quiet else f"{SPIN_MS}"
     done = await host.run(["sh", "-c", script, "sh", spin], timeout_s=READ_S)
     if done.timed_out:
-        raise HostError(f"{host.name} did not tell its state within {READ_S:.0f} s")
+        raise HostError(f"{host.name} did not tell its state within {READ_S:g} s")
     found = parsed(done.stdout)
     cpu = device_of(told.memory, host.name)
     total_kib, free_kib = _numbers(found, "disk", 2)
@@ -198,7 +199,8 @@ def _throttled(found: Readings, usable: int) -> Iterable[str]:
     heat, trips = _by_name(found, "heat"), _by_name(found, "trip")
     for zone, limit in trips.items():
         if 0 < limit <= heat.get(zone, 0) + HOT_MARGIN_C:
-            yield f"a sensor is at {heat[zone]:.0f} °C, slowed down from {limit:.0f} °C"
+            now, most = format_celsius(heat[zone]), format_celsius(limit)
+            yield f"a sensor is at {now}, slowed down from {most}"
             break
     quotas = [_quota(words) for words in found.get("quota", ())]
     quota = min((one for one in quotas if one), default=0.0)
@@ -206,7 +208,8 @@ def _throttled(found: Readings, usable: int) -> Iterable[str]:
         yield f"a control group allows its processes {quota:g} of {usable} cores"
     limit = _numbers(found, "limit", 1)[0]
     if 0 < limit < 100:
-        yield f"macOS limits its processor to {limit:.0f} % of its speed"
+        share = format_percent(limit / 100)
+        yield f"macOS limits its processor to {share} of its speed"
 
 
 def _quota(words: Sequence[str]) -> float:
@@ -220,13 +223,13 @@ def _cores(count: int) -> str:
 
 
 def _ghz(khz: float) -> str:
-    return f"{khz / 1e6:.2f} GHz"
+    return f"{three_figures(khz / 1e6)} GHz"
 
 
 def _sleeps(found: Readings) -> Iterable[str]:
     minutes = _numbers(found, "sleep", 1)[0]
     if minutes:
-        yield f"macOS lets it sleep after {minutes:.0f} minutes (pmset)"
+        yield f"macOS lets it sleep after {minutes:g} minutes (pmset)"
     states = [word for words in found.get("states", ()) for word in words]
     if "mem" not in states and "disk" not in states:
         return

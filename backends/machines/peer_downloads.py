@@ -340,7 +340,7 @@ def _config(url: str, token: str, at: int, length: int, limit_s: float) -> str:
     if token:
         lines.append(f"header = {_quoted(f'Authorization: Bearer {token}')}")
     if limit_s:
-        lines.append(f"max-time = {max(limit_s, 0.5):.1f}")
+        lines.append(f"max-time = {max(limit_s, 0.5):g}")
     return "\n".join(lines)
 
 

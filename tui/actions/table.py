@@ -70,10 +70,10 @@ split.none              | home                 | move_to_end(-1) | far left     
 split.all               | end                  | move_to_end(1)  | far right         |     | Move the boundary as far right as it goes
 split.next_boundary     | right_square_bracket | pick(1)         | pick              | +[] | Pick the next boundary
 split.previous_boundary | left_square_bracket  | pick(-1)        | previous boundary |     | Pick the previous boundary
-split.later             | greater_than_sign    | reorder(1)      | swap              | +<> | Swap the device left of the boundary with the next one
-split.earlier           | less_than_sign       | reorder(-1)     | earlier           |     | Swap the device left of the boundary with the previous one
 split.undo              | u                    | undo            | undo              | +   | Undo the last change
 split.redo              | U,ctrl+y             | redo            | redo              |     | Redo the undone change
+split.later             | greater_than_sign    | reorder(1)      | swap              | +<> | Swap the device left of the boundary with the next one
+split.earlier           | less_than_sign       | reorder(-1)     | earlier           |     | Swap the device left of the boundary with the previous one
 split.set               | equals_sign,enter    | number          | set               | +=  | Type how many layers the device left of the boundary gets; again applies it
 split.erase             | backspace            | erase_typed     | erase             |     | Erase the last digit typed
 split.cancel            | escape               | cancel          | cancel            |     | Cancel the drag or the number being typed

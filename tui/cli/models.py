@@ -205,6 +205,11 @@ async def get_model(
     from backends.paths import user_paths
 
     found = parse_source(source)
+    if to and found.kind == HUB:
+        raise UsageError(
+            "--to has no effect with a repository",
+            "HF_HOME names the folder of Hugging Face's cache.",
+        )
     if as_list or (found.kind == HUB and not found.file):
         remote = await remote_models(client, source, peers)
         if as_list:
@@ -222,11 +227,6 @@ async def get_model(
         return await _delivered_to(client, source, peers, layers, only_its_share)
     if layers or only_its_share:
         raise UsageError("Only a peer can get some layers alone", "Name it: --peer.")
-    if to and found.kind == HUB:
-        raise UsageError(
-            "--to has no effect with a repository",
-            "HF_HOME names the folder of Hugging Face's cache.",
-        )
     folders = [to] if to else load_config(user_paths()).model_dirs
     return await got(source, models_folder(folders))
 

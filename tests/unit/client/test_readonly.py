@@ -45,7 +45,7 @@ def public(seam: type) -> list[str]:
 
 WATCHING = {
     *("snapshots", "propose", "inspect", "catalogue", "read_log", "events", "memory"),
-    *("passes", "peers_to_pick", "probe_peer", "chat", "names_after"),
+    *("removal", "passes", "peers_to_pick", "probe_peer", "chat", "names_after"),
     # Talking changes nothing of the cluster; a chat that is deleted is lost.
     *(f"chats.{name}" for name in public(ChatService) if name != "delete"),
 }
