@@ -7,6 +7,7 @@ prediction of ``split.cost``; the search is that of ``split.optimiser``.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -28,13 +29,20 @@ from backends.split.cost import (
 from backends.split.layout import counts as counts_of
 from backends.split.layout import is_head_cpu, make_split
 from backends.split.loads import (
+    device_loads,
     layer_bytes,
     overcommitted,
     plan_loads,
-    pool_of,
     room_bytes,
 )
-from backends.split.optimiser import BEAM, FoundSplit, Place, best, best_of_each_size
+from backends.split.optimiser import (
+    BEAM,
+    FoundSplit,
+    Place,
+    best,
+    best_of_each_size,
+    cost_of,
+)
 from backends.state import (
     Alternative,
     ClusterSpeeds,
@@ -53,7 +61,7 @@ from backends.state import (
 from backends.units import MS_PER_S, format_bytes, format_count, format_difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 MARGIN = 0.01
 """Part of a device's room that a best split leaves free."""
@@ -63,6 +71,8 @@ FAST_LINK = "with 2.5 GbE links"
 # Bytes decide first; among splits of as many bytes, milliseconds do.
 _TIE_BREAK = 1e-3
 _PENALTIES = 12
+_FIRST_PENALTY = 1e-3
+_DEARER = 3.0
 _TWINS_MAX = 3
 _CTX_STEP = buffers.CELL_PAD
 
@@ -206,7 +216,8 @@ def _dot(speed: DeviceSpeed, work: Work) -> float:
     return sum(a * b for a, b in zip(speed.ms, work, strict=True))
 
 
-def _places(problem: SplitProblem, objective: Objective, ctx_size: int) -> list[Place]:
+def _places(problem: SplitProblem, objective: Objective) -> list[Place]:
+    """The devices with their costs and pins; their rooms are those of a case."""
     plan, model = problem.plan, problem.model
     stages = _stages(problem, objective)
     works = [
@@ -215,7 +226,6 @@ def _places(problem: SplitProblem, objective: Objective, ctx_size: int) -> list[
     known = {speed.device: speed for speed in problem.speeds.devices}
     links = {link.worker: link for link in problem.speeds.links}
     of_worker = {d: w.name for w in plan.workers for d in w.device_ids}
-    by_id = {device.id: device for device in problem.devices}
     costs: dict[DeviceSpeed, tuple[float, ...]] = {}
     places = []
     for share in plan.split.shares:
@@ -253,7 +263,6 @@ def _places(problem: SplitProblem, objective: Objective, ctx_size: int) -> list[
                 layer_costs=ms,
                 fixed_cost=fixed,
                 output_cost=output,
-                room=_room(problem, by_id.get(device), ctx_size),
                 least=problem.pins.least.get(device, 0),
                 most=problem.pins.most.get(device),
                 first_only=is_head_cpu(device, plan.head),
@@ -276,25 +285,65 @@ def _crossing(model: ModelInfo, stage: _Stage) -> tuple[float, float]:
     return both[0], both[1]
 
 
-def _room(problem: SplitProblem, device: Device | None, ctx_size: int) -> float:
-    """Bytes of a device for weights and KV cache."""
-    if device is None:
-        return float("inf")
+def _cases(
+    problem: SplitProblem, objective: Objective, ctx_size: int
+) -> Iterator[list[Place]]:
+    """Places to search on their own: buffers depend on which devices take part.
+
+    They are each device alone, the head's CPU with others, and others without it.
+    """
+    places = _places(problem, objective)
+    rooms = _rooms(problem, ctx_size)
+    needed = {place.device for place in places if place.least}
+    alike: set[Place] = set()
+    for place in places:
+        alone = place._replace(device="", room=rooms(place.device, 1, alone=True))
+        if needed <= {place.device} and alone not in alike:
+            alike.add(alone)
+            yield [alone._replace(device=place.device)]
+    lead = [place for place in places if place.first_only]
+    others = [place for place in places if not place.first_only]
+    for cpu in lead:
+        pinned = cpu._replace(least=max(cpu.least, 1))
+        yield [p._replace(room=rooms(p.device, 1)) for p in (pinned, *others)]
+    if needed.isdisjoint(cpu.device for cpu in lead):
+        n_copies = buffers.copies(len(others), all_offloaded=True)
+        yield [p._replace(room=rooms(p.device, n_copies)) for p in others]
+
+
+def _rooms(problem: SplitProblem, ctx_size: int) -> Callable[..., float]:
+    """Bytes of a device for weights and KV cache, by its name and copies of inputs."""
     plan, model = problem.plan, problem.model
-    n_copies = buffers.copies(
-        len(plan.split.shares), all_offloaded=len(plan.split.shares) > 1
-    )
-    compute = buffers.device_compute_bytes(model, ctx_size, n_copies, plan.server)
+    by_id = {device.id: device for device in problem.devices}
+    taken = _drafts(plan)
+
+    def room(name: str, n_copies: int, *, alone: bool = False) -> float:
+        if name not in by_id:
+            return float("inf")
+        compute = buffers.device_compute_bytes(model, ctx_size, n_copies, plan.server)
+        if is_head_cpu(name, plan.head):
+            host = buffers.host_compute_bytes(model, ctx_size, n_copies, plan.server)
+            compute = max(compute, host)
+            if not (alone and model.tied_output):
+                compute += model.embedding_bytes
+        return _allowed(problem, by_id[name]) - compute - taken[name]
+
+    return room
+
+
+def _allowed(problem: SplitProblem, device: Device) -> float:
+    """Bytes that a device with layers may take in all."""
     room = room_bytes(device, {}) * (1 - MARGIN)
-    if device.id in problem.pins.budget:
-        room = min(room, problem.pins.budget[device.id])
-    if is_head_cpu(device.id, plan.head):
-        host = buffers.host_compute_bytes(model, ctx_size, n_copies, plan.server)
-        compute = max(compute, host)
-        room -= 0 if model.tied_output else model.embedding_bytes
-    drafts = plan.speculation.memory if plan.speculation else ()
-    taken = sum(one.total_bytes for one in drafts if one.device == device.id)
-    return room - compute - taken
+    return min(room, problem.pins.budget.get(device.id, room))
+
+
+def _drafts(plan: Plan) -> Counter[str]:
+    """Bytes of the draft, with ``auto`` of every method, by device."""
+    taken = Counter[str]()
+    for method in plan.speculation.methods if plan.speculation else ():
+        for one in method.memory:
+            taken[one.device] += one.total_bytes
+    return taken
 
 
 def _sizes(problem: SplitProblem, ctx_size: int) -> list[int]:
@@ -332,10 +381,20 @@ def _required(problem: SplitProblem, objective: Objective, ctx_size: int) -> Bes
 def _at_context(
     problem: SplitProblem, objective: Objective, ctx_size: int
 ) -> Best | None:
-    places = _places(problem, objective, ctx_size)
     sizes = _sizes(problem, ctx_size)
-    found = _within_pools(problem, places, sizes)
-    return None if found is None else _as_best(problem, found, ctx_size)
+    found, exact = [], True
+    for places in _cases(problem, objective, ctx_size):
+        one = best(places, sizes, problem.beam)
+        if one is not None and (crowded := _crowded(problem, one, ctx_size)):
+            exact = False
+            one = _less_crowded(problem, places, crowded, ctx_size)
+        if one is not None:
+            found.append(one)
+            exact &= one.exact
+    if not found:
+        return None
+    best_one = min(found, key=lambda one: one.cost)
+    return _as_best(problem, best_one._replace(exact=exact), ctx_size)
 
 
 def _as_best(problem: SplitProblem, found: FoundSplit, ctx_size: int) -> Best:
@@ -358,72 +417,69 @@ def split_of(plan: Plan, found: FoundSplit) -> Split:
     )
 
 
-def _within_pools(
-    problem: SplitProblem, places: list[Place], sizes: Sequence[int]
+def _less_crowded(
+    problem: SplitProblem,
+    places: list[Place],
+    crowded: frozenset[str],
+    ctx_size: int,
 ) -> FoundSplit | None:
-    """The best one that devices of one memory can hold together.
+    """A good split, not surely the best, that devices of one memory can hold together.
 
-    If the best one cannot be held, bytes there are made dearer until one can. That is
-    then a good split, not surely the best.
+    Bytes on those that the best split crowds are made dearer until one can be held.
+    If none can, each of them is tried without the others.
     """
-    found = best(places, sizes, problem.beam)
-    pools = _crowded(problem, places, found, sizes)
-    if found is None or not pools:
-        return found
-    price = found.cost / max(sum(sizes), 1)
+    sizes = _sizes(problem, ctx_size)
+    dearest = sum(place.fixed_cost + sum(place.layer_costs) for place in places)
+    price = dearest / max(sum(sizes), 1) * _FIRST_PENALTY
     for _ in range(_PENALTIES):
         dearer = [
             place._replace(
                 layer_costs=tuple(
-                    cost + (price * size if place.device in pools else 0.0)
+                    cost + (price * size if place.device in crowded else 0.0)
                     for cost, size in zip(place.layer_costs, sizes, strict=True)
                 )
             )
             for place in places
         ]
         found = best(dearer, sizes, problem.beam)
-        if found is None or not _crowded(problem, places, found, sizes):
-            return None if found is None else found._replace(exact=False)
-        price *= 2
-    return None
-
-
-def _crowded(
-    problem: SplitProblem,
-    places: Sequence[Place],
-    found: FoundSplit | None,
-    sizes: Sequence[int],
-) -> frozenset[str]:
-    """Devices that share a memory which their shares together exceed."""
-    if found is None:
-        return frozenset()
-    by_id = {device.id: device for device in problem.devices}
-    rooms = {place.device: place.room for place in places}
-    taken: dict[str, float] = {}
-    members: dict[str, list[str]] = {}
-    first = 0
-    for name, count in zip(found.devices, found.counts, strict=True):
-        if name in by_id:
-            pool = pool_of(by_id[name])
-            taken[pool] = taken.get(pool, 0) + sum(sizes[first : first + count])
-            members.setdefault(pool, []).append(name)
-        first += count
-    return frozenset(
-        name
-        for pool, names in members.items()
-        if len(names) > 1 and taken[pool] > _shared_room(problem, by_id, rooms, names)
-        for name in names
+        if found is None:
+            return None
+        if not _crowded(problem, found, ctx_size):
+            by_name = {place.device: place for place in places}
+            used = [by_name[name] for name in found.devices]
+            return found._replace(cost=cost_of(used, found.counts))
+        price *= _DEARER
+    fewer = (
+        best(
+            [p for p in places if p.device not in crowded - {one}], sizes, problem.beam
+        )
+        for one in sorted(crowded)
+        if not any(p.least for p in places if p.device in crowded - {one})
     )
+    fit = [f for f in fewer if f and not _crowded(problem, f, ctx_size)]
+    return min(fit, key=lambda found: found.cost, default=None)
 
 
-def _shared_room(
-    problem: SplitProblem,
-    by_id: Mapping[str, Device],
-    rooms: Mapping[str, float],
-    names: Sequence[str],
-) -> float:
-    compute = [room_bytes(by_id[name], {}) - rooms[name] for name in names]
-    return max(room_bytes(by_id[name], {}) for name in names) - sum(compute)
+def _crowded(problem: SplitProblem, found: FoundSplit, ctx_size: int) -> frozenset[str]:
+    """Devices of a memory that a split exceeds, be it by what the head keeps there."""
+    plan, drafts = problem.plan, _drafts(problem.plan)
+    loads = device_loads(
+        problem.model,
+        split_of(plan, found),
+        ctx_size,
+        head=plan.head,
+        server=plan.server,
+    )
+    return overcommitted(
+        [
+            replace(load, compute_bytes=load.compute_bytes + drafts[load.device])
+            for load in loads
+        ],
+        [
+            replace(device, budget_bytes=int(room_bytes(device, {}) * (1 - MARGIN)))
+            for device in problem.devices
+        ],
+    )
 
 
 def _longest(problem: SplitProblem) -> Best:
@@ -628,14 +684,14 @@ def pareto_front(problem: SplitProblem) -> tuple[Alternative, ...]:
         Objective.THROUGHPUT,
         Objective.NETWORK,
     ):
-        places = _places(problem, objective, problem.plan.ctx_size)
-        sizes = _sizes(problem, problem.plan.ctx_size)
-        for one in best_of_each_size(places, sizes, problem.beam):
-            if _crowded(problem, places, one, sizes):
-                continue
-            name = f"{format_count(len(one.devices), 'device')}, {objective.value}"
-            best_one = _as_best(problem, one, problem.plan.ctx_size)
-            found.setdefault(best_one.split, (name, best_one))
+        sizes, ctx_size = _sizes(problem, problem.plan.ctx_size), problem.plan.ctx_size
+        for places in _cases(problem, objective, ctx_size):
+            for one in best_of_each_size(places, sizes, problem.beam):
+                if _crowded(problem, one, ctx_size):
+                    continue
+                name = f"{format_count(len(one.devices), 'device')}, {objective.value}"
+                best_one = _as_best(problem, one, ctx_size)
+                found.setdefault(best_one.split, (name, best_one))
     front = [
         (name, one)
         for name, one in found.values()
