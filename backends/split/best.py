@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
 
 from backends.errors import PlanError, did_you_mean
@@ -25,6 +27,7 @@ from backends.split.cost import (
     prompt_batches,
     stage_bytes,
     time_text,
+    work_ms,
 )
 from backends.split.layout import counts as counts_of
 from backends.split.layout import is_head_cpu, make_split
@@ -47,7 +50,6 @@ from backends.state import (
     Alternative,
     ClusterSpeeds,
     Device,
-    DeviceSpeed,
     Forecast,
     LinkSpeed,
     ModelInfo,
@@ -212,34 +214,27 @@ def _stages(problem: SplitProblem, objective: Objective) -> list[_Stage]:
     return [_Stage(load.depth, batch, batch)]
 
 
-def _dot(speed: DeviceSpeed, work: Work) -> float:
-    return sum(a * b for a, b in zip(speed.ms, work, strict=True))
-
-
 def _places(problem: SplitProblem, objective: Objective) -> list[Place]:
     """The devices with their costs and pins; their rooms are those of a case."""
     plan, model = problem.plan, problem.model
     stages = _stages(problem, objective)
-    works = [
-        layer_work(model, plan, one.depth, one.batch, rows=one.rows) for one in stages
-    ]
+    works = np.sum(
+        [
+            layer_work(model, plan, one.depth, one.batch, rows=one.rows)
+            for one in stages
+        ],
+        axis=0,
+    )
     known = {speed.device: speed for speed in problem.speeds.devices}
     links = {link.worker: link for link in problem.speeds.links}
     of_worker = {d: w.name for w in plan.workers for d in w.device_ids}
-    costs: dict[DeviceSpeed, tuple[float, ...]] = {}
     places = []
     for share in plan.split.shares:
         device, speed = share.device, known.get(share.device)
         ms, fixed = (0.0,) * (model.n_layer + 1), 0.0
         if speed is not None:
-            alike = replace(speed, device="")
-            if alike not in costs:
-                costs[alike] = tuple(
-                    sum(_dot(speed, work) for work in of_layer)
-                    for of_layer in zip(*works, strict=True)
-                )
-            ms = costs[alike]
-            fixed = len(stages) * _dot(speed, Work(passes=1))
+            ms = tuple((works @ speed.ms).tolist())
+            fixed = len(stages) * work_ms(speed, Work(passes=1))[0]
         output, n_bytes, output_bytes = 0.0, 0.0, 0.0
         if device in of_worker:
             worker = of_worker[device]
@@ -295,10 +290,11 @@ def _cases(
     places = _places(problem, objective)
     rooms = _rooms(problem, ctx_size)
     needed = {place.device for place in places if place.least}
+    total = sum(_sizes(problem, ctx_size))
     alike: set[Place] = set()
     for place in places:
         alone = place._replace(device="", room=rooms(place.device, 1, alone=True))
-        if needed <= {place.device} and alone not in alike:
+        if needed <= {place.device} and alone.room >= total and alone not in alike:
             alike.add(alone)
             yield [alone._replace(device=place.device)]
     lead = [place for place in places if place.first_only]
@@ -317,16 +313,20 @@ def _rooms(problem: SplitProblem, ctx_size: int) -> Callable[..., float]:
     by_id = {device.id: device for device in problem.devices}
     taken = _drafts(plan)
 
+    @cache
+    def compute(n_copies: int) -> tuple[int, int]:
+        sizes = (model, ctx_size, n_copies, plan.server)
+        own = buffers.device_compute_bytes(*sizes)
+        return own, max(own, buffers.host_compute_bytes(*sizes))
+
     def room(name: str, n_copies: int, *, alone: bool = False) -> float:
         if name not in by_id:
             return float("inf")
-        compute = buffers.device_compute_bytes(model, ctx_size, n_copies, plan.server)
-        if is_head_cpu(name, plan.head):
-            host = buffers.host_compute_bytes(model, ctx_size, n_copies, plan.server)
-            compute = max(compute, host)
-            if not (alone and model.tied_output):
-                compute += model.embedding_bytes
-        return _allowed(problem, by_id[name]) - compute - taken[name]
+        is_lead = is_head_cpu(name, plan.head)
+        needs = compute(n_copies)[is_lead] + taken[name]
+        if is_lead and not (alone and model.tied_output):
+            needs += model.embedding_bytes
+        return _allowed(problem, by_id[name]) - needs
 
     return room
 

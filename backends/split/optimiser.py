@@ -10,6 +10,7 @@ the answer says so.
 from __future__ import annotations
 
 from itertools import accumulate
+from math import inf, prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 STATES_MAX = 4096
 """Sets of devices that are all followed; of more, BEAM at a time."""
 BEAM = 256
+ROWS_MAX = 4096
+"""Of more kinds of devices fewer sets are followed: so many with one device more."""
 _PARTS = (0.25, 0.5, 0.75, 0.9, 1.0)
 """Of the layers that a set can hold, so many are placed where sets are compared."""
 
@@ -79,9 +82,10 @@ def best(
     """The split of least cost; None if none keeps to all limits.
 
     ``sizes`` are the bytes of each layer, the output last. ``beam`` sets are followed
-    at a time if there are too many for all.
+    at a time if there are too many for all, of as many kinds of devices.
     """
-    found = best_of_each_size(places, sizes, beam)
+    search = _search(places, sizes, beam)
+    found = search.run(only_best=True) if search else ()
     return min(found, key=lambda one: one.cost, default=None)
 
 
@@ -89,14 +93,56 @@ def best_of_each_size(
     places: Sequence[Place], sizes: Sequence[int], beam: int = BEAM
 ) -> list[FoundSplit]:
     """The split of least cost for each number of devices that can do it."""
-    kinds = _kinds(places, sizes)
+    search = _search(places, sizes, beam)
+    return list(search.run()) if search else []
+
+
+def _search(places: Sequence[Place], sizes: Sequence[int], beam: int) -> _Search | None:
+    kinds = _kinds(_worth_trying(places), sizes)
     if not kinds:
-        return []
-    states = 1
-    for kind in kinds:
-        states *= len(kind.devices) + 1
-    search = _Search(kinds, len(sizes), 0 if states <= STATES_MAX else beam)
-    return list(search.run())
+        return None
+    if prod(len(kind.devices) + 1 for kind in kinds) <= STATES_MAX:
+        return _Search(kinds, len(sizes), 0)
+    kinds = _most_promising(kinds, beam)
+    return _Search(kinds, len(sizes), min(beam, max(ROWS_MAX // len(kinds), 1)))
+
+
+def _most_promising(kinds: Sequence[_Kind], n_kinds: int) -> list[_Kind]:
+    """So many: those that must be, half of the rest the cheapest, half the largest."""
+    needed = [kind for kind in kinds if kind.must]
+    others = sorted((kind for kind in kinds if not kind.must), key=lambda one: one.rate)
+    free = max(n_kinds - len(needed), 0)
+    cheapest, rest = others[: free - free // 2], others[free - free // 2 :]
+    rest.sort(key=lambda one: -one.most_layers)
+    return [*needed, *cheapest, *rest[: free // 2]]
+
+
+def _worth_trying(places: Sequence[Place]) -> list[Place]:
+    """Without devices to which so many are preferable that one of them is always free.
+
+    So no best split is lost.
+    """
+    if len(places) <= DEVICES_MAX:
+        return list(places)
+    costs = np.array([(*p.layer_costs, p.fixed_cost, p.output_cost) for p in places])
+    limits = np.array(
+        [
+            (p.room, inf if p.most is None else p.most, p.takes_output, not p.least)
+            for p in places
+        ]
+    )
+
+    def preferable(at: int) -> int:
+        as_good = (costs <= costs[at]).all(axis=1) & (limits >= limits[at]).all(axis=1)
+        same = (costs == costs[at]).all(axis=1) & (limits == limits[at]).all(axis=1)
+        return int((as_good & ~same & free).sum() + (same & free)[:at].sum())
+
+    free = np.array([not p.first_only and not p.least for p in places])
+    return [
+        place
+        for at, place in enumerate(places)
+        if not free[at] or preferable(at) < DEVICES_MAX
+    ]
 
 
 class _Kind:
@@ -122,6 +168,9 @@ class _Kind:
         self.most_layers = int(spans.max())
         if not place.takes_output:
             self.possible[n] = False
+        mean = float(self.sums[-1]) / n
+        self.rate = mean + place.fixed_cost / max(self.most_layers, 1)
+        """Cost of a layer on such a device when it is full."""
         self.added = self.sums + place.fixed_cost
         self.added[n] += place.output_cost
 
@@ -212,27 +261,31 @@ class _Search:
         """Sets followed at a time; 0: all."""
         self._exact = not beam
         self._room = np.array([kind.most_layers for kind in kinds], dtype=np.float64)
-        mean = np.array([kind.sums[-1] / n_layers for kind in kinds])
-        fixed = np.array([kind.place.fixed_cost for kind in kinds])
-        self._rates = mean + fixed / np.maximum(self._room, 1.0)
-        """Cost of a layer on a full device of each kind."""
+        self._rates = np.array([kind.rate for kind in kinds])
         self._levels: list[_Level] = []
+        layers = np.min([np.diff(kind.sums) for kind in kinds], axis=0)
+        self._ahead = np.append(layers[::-1].cumsum()[::-1], 0.0)
+        """The least that the layers from each one on can cost."""
 
-    def run(self) -> Iterator[FoundSplit]:
+    def run(self, *, only_best: bool = False) -> Iterator[FoundSplit]:
+        """The best split of each number of devices; with ``only_best`` not of all."""
+        least = np.inf
         start = np.full((1, self._n + 1), np.inf)
         start[0, 0] = 0.0
         none = np.zeros((1, len(self._kinds)), dtype=np.uint8)
         self._levels = [_Level(none, start)]
         deepest = min(sum(len(kind.devices) for kind in self._kinds), DEVICES_MAX)
         for _ in range(deepest):
-            level = self._next(self._levels[-1])
+            level = self._next(self._levels[-1], least)
             if level is None:
                 return
             self._levels.append(level)
             if (found := self._complete()) is not None:
+                if only_best:
+                    least = min(least, found.cost)
                 yield found
 
-    def _next(self, level: _Level) -> _Level | None:
+    def _next(self, level: _Level, below: float) -> _Level | None:
         counts, costs = [], []
         for number, kind in enumerate(self._kinds):
             free = level.counts[:, number] < len(kind.devices)
@@ -252,7 +305,7 @@ class _Search:
         is_new = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))
         starts = np.flatnonzero(is_new)
         merged = np.minimum.reduceat(all_costs[order], starts, axis=0)
-        kept = np.isfinite(merged).any(axis=1)
+        kept = (merged + self._ahead).min(axis=1) < below
         if not kept.any():
             return None
         return self._pruned(_Level(ordered[starts][kept], merged[kept]))

@@ -47,13 +47,13 @@ def options(ask: Ask = ASK, model: ModelInfo = MODEL) -> list[Option]:
 
 
 async def test_a_model_for_two_machines_uses_two() -> None:
-    """67 GB are more than the studio's GPU has; what is left goes over the link."""
-    large = replace(MODEL, layers=MODEL.layers[:1] * 60, n_layer=60)
+    """73 GB are more than the studio has; what is left goes over the link."""
+    large = replace(MODEL, layers=MODEL.layers[:1] * 66, n_layer=66)
     plan = await best_plan(options(model=large), Objective.DECODE)
     held = {s.device: s.layers for s in plan.split.shares if s.layers}
-    assert sum(held.values()) == 61
+    assert sum(held.values()) == 67
     assert held["studio/MTL0"] > 45
-    assert held["mini/MTL0"] > 5
+    assert held["mini/MTL0"] > 3
     assert plan.head == "studio"
     compile_split(plan, {})
 
