@@ -386,6 +386,9 @@ def _at_context(
     for places in _cases(problem, objective, ctx_size):
         one = best(places, sizes, problem.beam)
         if one is not None and (crowded := _crowded(problem, one, ctx_size)):
+            if crowded.isdisjoint(one.devices):
+                # What the head keeps without layers is too much already.
+                continue
             exact = False
             one = _less_crowded(problem, places, crowded, ctx_size)
         if one is not None:
