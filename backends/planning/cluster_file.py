@@ -99,6 +99,9 @@ _MACHINE = ("memory", "bandwidth", "compute", "least", "most", "devices", "like"
 _DEVICE = ("kind", "memory", "bandwidth", "compute", "least", "most")
 _LINK = ("between", "rtt", "jitter", "rate")
 _NEAR_RTT_MS = 0.03
+_LEAST_PART = 1e-12
+"""Of the most that a machine may have; what is less would not be a figure of one."""
+_SHOWN_MAX = 60
 _USUAL_UNITS = ("GiB", "Mbit/s", "GB/s", "ms", "TFLOPS")
 
 
@@ -110,36 +113,39 @@ def read_cluster(text: str, name: str = "The cluster file") -> GivenCluster:
     """
     try:
         content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{name} is no TOML ({error})") from error
+    except (ValueError, RecursionError) as error:
+        why = "a number has too many digits, or tables are too deep in one another"
+        raise UsageError(f"{name} cannot be read as TOML: {why}") from error
     _known(content, _TOP, name)
     tables = _table(content.get("machines", {}), f"machines in {name}")
     if not tables:
         raise UsageError(f"{name} has no machines", "See dllm-tui plan --example.")
     if len(tables) > MACHINES_MAX:
         raise UsageError(f"{name} has {len(tables)} machines; {MACHINES_MAX} at most")
+    for one in tables:
+        _named(one, "a machine")
     machines = tuple(_machine(one, tables) for one in tables)
     head = content.get("head", "")
-    if head and head not in tables:
+    if head != "" and head not in list(tables):
         raise UsageError(
-            f"head = {head!r} is none of the machines in {name}",
+            f"head = {_shown(head)} is none of the machines in {name}",
             f"They are {', '.join(tables)}.",
         )
     links = content.get("links", [])
     if not isinstance(links, list):
         raise UsageError(f"links in {name} is no list", "Write [[links]] for each.")
     found = [_link(one, tables) for one in links]
+    ends = [frozenset(link.between) for link in found]
+    if twice := next((one for one in ends if ends.count(one) > 1), None):
+        raise UsageError(f"{name} has two links between {' and '.join(sorted(twice))}")
     if network := _table(content.get("network", {}), "network"):
         found.append(_link({"between": ["*", "*"], **network}, tables))
     return GivenCluster(machines=machines, links=tuple(found), head=head)
 
 
 def _machine(name: str, tables: Mapping[str, Any]) -> GivenMachine:
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{name!r} cannot be the name of a machine",
-            "Use letters, digits, dots, dashes and underscores.",
-        )
     table = _merged(name, tables, ())
     where = f"machines.{name}"
     own = {key: value for key, value in table.items() if key in _DEVICE}
@@ -147,6 +153,13 @@ def _machine(name: str, tables: Mapping[str, Any]) -> GivenMachine:
     devices = _table(table.get("devices", {}), f"{where}.devices")
     if len(devices) + 1 > DEVICES_MAX + 1:
         raise UsageError(f"{where} has {len(devices)} devices; {DEVICES_MAX} at most")
+    for one in devices:
+        _named(one, f"a device of {where}")
+    if CPU in devices:
+        raise UsageError(
+            f"{where}.devices.{CPU} is there twice",
+            f"Give memory and bandwidth of the CPU in {where} itself.",
+        )
     return GivenMachine(
         name=name,
         devices=(
@@ -165,7 +178,7 @@ def _merged(
         raise UsageError(f"Machines are like one another in a circle: {circle}")
     if name not in tables:
         raise UsageError(
-            f"machines.{before[-1]} is like {name}, which is no machine",
+            f"machines.{before[-1]} is like {_shown(name)}, which is no machine",
             f"{did_you_mean(name, tables)}They are {', '.join(tables)}.",
         )
     table = _table(tables[name], f"machines.{name}")
@@ -179,8 +192,6 @@ def _merged(
 def _device(name: str, value: object, where: str) -> GivenDevice:
     table = _table(value, where)
     _known(table, _DEVICE, where)
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"{where}: {name!r} cannot be the name of a device")
     kind = _kind(name, table.get("kind"), where)
     for key in ("memory", "bandwidth"):
         if key not in table:
@@ -209,7 +220,9 @@ def _kind(name: str, given: object, where: str) -> DeviceKind:
     if given is not None:
         if given not in list(DeviceKind):
             kinds = ", ".join(DeviceKind)
-            raise UsageError(f"{where}.kind = {given!r} is no kind of device: {kinds}")
+            raise UsageError(
+                f"{where}.kind = {_shown(given)} is no kind of device: {kinds}"
+            )
         return DeviceKind(str(given))
     stem = name.upper().rstrip("0123456789")
     return _KINDS.get(stem, DeviceKind.OTHER)
@@ -222,9 +235,9 @@ def _link(value: object, tables: Mapping[str, Any]) -> GivenLink:
     if not isinstance(ends, list) or len(ends) != 2:
         raise UsageError('A link has no two ends: between = ["a", "b"]')
     for end in ends:
-        if end not in tables and end != "*":
+        if end not in [*tables, "*"]:
             raise UsageError(
-                f"A link names {end!r}, which is no machine",
+                f"A link names {_shown(end)}, which is no machine",
                 f"They are {', '.join(tables)}.",
             )
     where = f"The link between {ends[0]} and {ends[1]}"
@@ -257,13 +270,17 @@ def _quantity(
     if found is None or found[2] not in units:
         names = ", ".join(units)
         raise UsageError(
-            f"{where} = {value!r} is no figure with a unit ({names})", example
+            f"{where} = {_shown(value)} is no figure with a unit ({names})", example
         )
     figure = float(found[1]) * units[found[2]]
     if figure < 0 or (figure == 0 and not zero) or not math.isfinite(figure):
-        raise UsageError(f"{where} = {value!r} must be more than nothing", example)
+        raise UsageError(
+            f"{where} = {_shown(value)} must be more than nothing", example
+        )
     if figure > most:
-        raise UsageError(f"{where} = {value!r} is more than any machine has")
+        raise UsageError(f"{where} = {_shown(value)} is more than any machine has")
+    if 0 < figure < most * _LEAST_PART:
+        raise UsageError(f"{where} = {_shown(value)} is less than any machine has")
     return figure
 
 
@@ -271,12 +288,30 @@ def _layers(value: object, where: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"{where} = {value!r} is no number of layers")
+        raise UsageError(f"{where} = {_shown(value)} is no number of layers")
     if not 0 <= value <= LAYERS_MAX:
         raise UsageError(
-            f"{where} = {value} is no number of layers", f"Give 0 to {LAYERS_MAX}."
+            f"{where} = {_shown(value)} is no number of layers",
+            f"Give 0 to {LAYERS_MAX}.",
         )
     return value
+
+
+def _named(name: str, what: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{_shown(name)} cannot be the name of {what}",
+            "Use letters, digits, dots, dashes and underscores.",
+        )
+
+
+def _shown(value: object) -> str:
+    """A value of the file, on one line and not too long."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of very many digits"
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
 
 
 def _table(value: object, where: str) -> dict[str, Any]:
@@ -289,7 +324,7 @@ def _known(table: Mapping[str, Any], names: tuple[str, ...], where: str) -> None
     for name in table:
         if name not in names:
             raise UsageError(
-                f"{where} has an unknown key {name!r}",
+                f"{where} has an unknown key {_shown(name)}",
                 f"{did_you_mean(name, names)}Known: {', '.join(names)}.",
             )
 

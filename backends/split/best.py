@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 
 MARGIN = 0.01
 """Part of a device's room that a best split leaves free."""
+BUDGET_MAX = 1 << 50
 FAST_LINK_MB_S = 312.5
 FAST_LINK_RTT_MS = 0.3
 FAST_LINK = "with 2.5 GbE links"
@@ -147,15 +148,17 @@ def parse_pins(texts: Iterable[str]) -> Pins:
         name, sign, value = found.groups()
         size = _SIZE.fullmatch(value)
         if name == "output" and sign == "=":
+            if output not in ("", value):
+                raise PlanError(f"The pins put the output on {output} and on {value}")
             output = value
         elif size is not None and sign == "<=":
-            unit = "KMGT".index(size[2].upper()) + 1
-            budget[name] = round(float(size[1]) * 1024**unit)
+            n_bytes = float(size[1]) * 1024 ** ("KMGT".index(size[2].upper()) + 1)
+            budget[name] = round(min(n_bytes, budget.get(name, BUDGET_MAX)))
         elif value.isascii() and value.isdigit() and len(value) < 6:
             if sign != "<=":
-                least[name] = int(value)
+                least[name] = max(int(value), least.get(name, 0))
             if sign != ">=":
-                most[name] = int(value)
+                most[name] = min(int(value), most.get(name, int(value)))
         else:
             raise PlanError(f"The pin {text!r} cannot be read", _PIN_HINT)
     return Pins(output=output, least=least, most=most, budget=budget)

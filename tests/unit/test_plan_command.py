@@ -124,6 +124,19 @@ def test_a_cluster_file_that_cannot_be_read_is_one_sentence(
     assert str(file) in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("", "Cannot read a file without a name"),
+        ("/", "Cannot read / (Is a directory)"),
+    ],
+)
+def test_what_is_no_cluster_file_is_one_sentence(path: str, says: str) -> None:
+    result = CliRunner().invoke(cli, ["plan", "m.gguf", "--cluster-file", path])
+    assert isinstance(result.exception, UsageError)
+    assert says in str(result.exception)
+
+
 def test_the_example_can_be_had_without_a_model() -> None:
     result = CliRunner().invoke(cli, ["plan", "--example"])
     assert result.exit_code == 0

@@ -410,9 +410,9 @@ async def plan(
     if example:
         show(EXAMPLE.rstrip())
         return None
-    if cluster_file:
+    if cluster_file is not None:
         refuse_with("--cluster-file", "--workers", "--worker-threads", "--relay")
-    given = _given_cluster(cluster_file) if cluster_file else None
+    given = None if cluster_file is None else _given_cluster(cluster_file)
     ask = await _ask(**wish)
     try:
         if given is not None:
@@ -437,7 +437,8 @@ def _given_cluster(path: str) -> GivenCluster:
         return read_cluster(raw.decode(), path)
     except OSError as error:
         raise UsageError(
-            f"Cannot read {path} ({error.strerror})", "See dllm-tui plan --example."
+            f"Cannot read {path or 'a file without a name'} ({error.strerror})",
+            "See dllm-tui plan --example.",
         ) from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is no text") from error

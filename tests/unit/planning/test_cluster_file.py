@@ -79,6 +79,38 @@ MACHINE = '[machines.a]\nmemory = "8 GiB"\nbandwidth = "20 GB/s"\n'
         ("machines = 3", "no table"),
         ("[machines", "no TOML"),
         ("[" * 5000, "no TOML"),
+        ("a = " + "[" * 5000, "too deep in one another"),
+        ("\0", "no TOML"),
+        (MACHINE + MACHINE, "no TOML (Cannot declare"),
+        (MACHINE + "most = " + "9" * 5000, "too many digits"),
+        (MACHINE + "most = 0x" + "f" * 6000, "very many digits is no number of layers"),
+        (MACHINE.replace('"8 GiB"', "0x" + "f" * 6000), "no figure with a unit"),
+        (MACHINE.replace('"8 GiB"', "nan"), "nan is no figure with a unit"),
+        (MACHINE.replace("8 GiB", "inf GiB"), "no figure with a unit"),
+        (MACHINE.replace("8 GiB", "0.0001 KiB"), "less than any machine has"),
+        (MACHINE.replace("20 GB/s", f"0.{'0' * 305}1 GB/s"), "less than any machine"),
+        (
+            MACHINE + f'[network]\nrtt = "1 ms"\nrate = "0.{"0" * 300}1 MB/s"',
+            "less than",
+        ),
+        (MACHINE + "most = nan", "nan is no number of layers"),
+        (MACHINE + "x" * 5000 + " = 1", "xxx…. Known"),
+        (MACHINE + '"a\\nb" = 1', "unknown key 'a\\nb'"),
+        (MACHINE + '[machines.b]\nlike = "c\\nd"', "like 'c\\nd', which is no machine"),
+        ('[machines.a]\nlike = "q"\n[machines."x\\ny"]', "'x\\ny' cannot be the name"),
+        (MACHINE + '[machines.a.devices]\n"x\\ny" = 3', "'x\\ny' cannot be the name"),
+        (MACHINE + '[machines.a.devices.CPU]\nmemory = "1 GiB"', "is there twice"),
+        ("head = [1]\n" + MACHINE, "none of the machines"),
+        ("head = false\n" + MACHINE, "none of the machines"),
+        ("head = { a = 1 }\n" + MACHINE, "none of the machines"),
+        (MACHINE + '[[links]]\nbetween = [["a"], "a"]\nrtt = "1 ms"', "no machine"),
+        (
+            MACHINE
+            + '[machines.b]\nlike = "a"\n'
+            + '[[links]]\nbetween = ["a", "b"]\nrtt = "1 ms"\n'
+            + '[[links]]\nbetween = ["b", "a"]\nrtt = "2 ms"',
+            "two links between a and b",
+        ),
         (MACHINE.replace("8 GiB", "8"), "no figure with a unit (KiB, MiB, GiB"),
         (MACHINE.replace("8 GiB", "8"), 'Write it like "16 GiB".'),
         (MACHINE.replace("20 GB/s", "20"), 'Write it like "16 GB/s".'),
@@ -137,6 +169,7 @@ def test_nonsense_is_one_sentence(text: str, says: str) -> None:
         read_cluster(text)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 300
 
 
 def test_the_example_is_toml() -> None:
