@@ -101,7 +101,7 @@ def _best_plan(options: Sequence[Option], objective: Objective) -> Plan:
 
     if len(options) > HEADS_MAX:
         options = _promising(options, objective)
-    found: list[tuple[float, Plan]] = []
+    found: list[tuple[tuple[float, float], Plan]] = []
     refused: list[PlanError] = []
     for option in options:
         try:
@@ -120,27 +120,25 @@ def _promising(options: Sequence[Option], objective: Objective) -> Sequence[Opti
     """The heads that a quick search finds best."""
     from backends.split.best import best_split
 
-    ranked: list[tuple[float, int]] = []
+    ranked: list[tuple[tuple[float, float], int]] = []
     for number, option in enumerate(options):
         quick = _problem(option, objective)._replace(beam=QUICK_BEAM)
         try:
             ranked.append((_rank(best_split(quick, objective), objective), number))
         except PlanError:
-            ranked.append((math.inf, number))
+            ranked.append(((math.inf, 0.0), number))
     return [options[number] for _, number in sorted(ranked)[:HEADS_MAX]]
 
 
-def _rank(best: Best, objective: Objective) -> float:
+def _rank(best: Best, objective: Objective) -> tuple[float, float]:
+    """The aim's own figure, and the speed where heads are alike in that."""
     told = best.forecast
-    match objective:
-        case Objective.DECODE | Objective.THROUGHPUT:
-            return -told.tok_per_s
-        case Objective.FIRST_TOKEN:
-            return told.first_token_s
-        case Objective.NETWORK:
-            return told.bytes_per_token
-        case Objective.CONTEXT:
-            return -best.ctx_size
+    own = {
+        Objective.FIRST_TOKEN: told.first_token_s,
+        Objective.NETWORK: told.bytes_per_token,
+        Objective.CONTEXT: -best.ctx_size,
+    }
+    return own.get(objective, 0.0), -told.tok_per_s
 
 
 def workload(plan: Plan, objective: Objective | None) -> Workload:

@@ -68,6 +68,17 @@ async def test_heads_are_compared_where_none_is_named() -> None:
     assert plan.head == "studio"
 
 
+@pytest.mark.parametrize("objective", [Objective.NETWORK, Objective.CONTEXT])
+async def test_of_heads_that_reach_the_aim_alike_the_fastest_is_taken(
+    objective: Objective,
+) -> None:
+    """A small model needs no network anywhere, and has its whole context."""
+    slow_first = replace(GIVEN, head="", machines=GIVEN.machines[::-1])
+    small = replace(MODEL, layers=MODEL.layers[:8], n_layer=8)
+    plan = await best_plan(imagined_options(slow_first, ASK, small), objective)
+    assert plan.head == "studio"
+
+
 async def test_a_plan_is_told_with_its_alternatives() -> None:
     option = options()[0]
     plan = await best_plan([option], Objective.DECODE)

@@ -221,26 +221,6 @@ def test_all_pins_hold_together() -> None:
         parse_pins(["output=a", "output=b"])
 
 
-def test_a_budget_leaves_the_rest_of_a_shared_memory_to_others() -> None:
-    there = site(rooms_gib=(8, 8, 8), rtt_ms=0.1)
-    shared = tuple(
-        replace(d, memory_pool="one") if "CUDA" in d.id else d for d in there.devices
-    )
-    pins = parse_pins(["a/CUDA0<=1GiB", "local/CPU=0"])
-    crowded = there._replace(devices=shared, pins=pins)
-    found = best_split(crowded, Objective.DECODE)
-    assert found.exact
-    assert fits(crowded.with_split(found.split))
-
-
-def test_heads_and_the_output_of_a_tied_model_are_reckoned_with() -> None:
-    """The head's CPU holds the embedding once more if another device has the output."""
-    model = replace(MODEL, tied_output=True, embedding_bytes=MODEL.output_bytes)
-    there = site(rooms_gib=(1.0, 1.7, 0.4), rtt_ms=0.1)._replace(model=model)
-    found = best_split(there, Objective.DECODE)
-    assert fits(there.with_split(found.split))
-
-
 def test_memory_that_two_devices_share_holds_both() -> None:
     there = site(rooms_gib=(0.5, 1.6, 1.6), rtt_ms=0.1)
     shared = tuple(
