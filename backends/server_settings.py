@@ -243,6 +243,17 @@ def moving(arguments: Sequence[str]) -> list[str]:
     return [name for name in names if name in _MOVING]
 
 
+BY_TENSOR = ("-sm", "tensor")
+"""A part of each tensor on every device, in the place of whole layers."""
+
+
+def is_by_tensor(arguments: Sequence[str]) -> bool:
+    """True if that is asked for; the last word counts."""
+    words = [_spelled(argument) for argument in arguments]
+    modes = [v for o, v in pairwise(words) if o in ("-sm", "--split-mode")]
+    return modes[-1:] == ["tensor"]
+
+
 def weight_files(arguments: Sequence[str]) -> list[str]:
     words = [_spelled(argument) for argument in arguments]
     given = [value for option, value in pairwise(words) if option in _WEIGHTS]

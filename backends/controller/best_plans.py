@@ -28,7 +28,8 @@ from backends.units import format_factor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from backends.split.best import Best, SplitProblem
+    from backends.split.best import Best
+    from backends.split.problem import SplitProblem
     from backends.state import (
         Alternative,
         Ask,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 HEADS_MAX = 2
 """Heads that are searched in full; of more, those that a quick search finds best."""
 QUICK_BEAM = 16
+_FASTEST = (Objective.DECODE, Objective.THROUGHPUT)
+"""Aims for which parts of tensors on every device may be better than whole layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,18 +101,23 @@ async def best_plan(options: Sequence[Option], objective: Objective) -> Plan:
 def _best_plan(options: Sequence[Option], objective: Objective) -> Plan:
     # Imported here because numpy, which it needs, is no matter of starting up.
     from backends.split.best import best_split
+    from backends.split.by_tensor import by_tensor
 
     if len(options) > HEADS_MAX:
         options = _promising(options, objective)
     found: list[tuple[tuple[float, float], Plan]] = []
     refused: list[PlanError] = []
     for option in options:
+        problem = _problem(option, objective)
         try:
-            best = best_split(_problem(option, objective), objective)
+            best = best_split(problem, objective)
         except PlanError as error:
             refused.append(error)
             continue
         plan = replace(option.plan, split=best.split, ctx_size=best.ctx_size)
+        if objective in _FASTEST and (faster := by_tensor(problem, best.forecast).plan):
+            plan = faster
+            best = best._replace(forecast=problem._replace(plan=plan).forecast())
         found.append((_rank(best, objective), plan))
     if not found:
         raise refused[0]
@@ -153,7 +161,7 @@ def workload(plan: Plan, objective: Objective | None) -> Workload:
 
 
 def _problem(option: Option, objective: Objective | None) -> SplitProblem:
-    from backends.split.best import SplitProblem, parse_pins
+    from backends.split.problem import SplitProblem, parse_pins
 
     return SplitProblem(
         model=option.model,

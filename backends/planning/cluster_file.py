@@ -306,7 +306,6 @@ def _named(name: str, what: str) -> None:
 
 
 def _shown(value: object) -> str:
-    """A value of the file, on one line and not too long."""
     try:
         text = repr(value)
     except ValueError:

@@ -6,7 +6,6 @@ prediction of ``split.cost``; the search is that of ``split.optimiser``.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,15 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from backends.errors import PlanError, did_you_mean
+from backends.errors import PlanError
 from backends.split import buffers
+from backends.split.by_tensor import NAME as TENSOR_NAME
+from backends.split.by_tensor import by_tensor
 from backends.split.cost import (
     GRAPH_LAYER_BYTES,
     MB,
-    USUAL,
     Work,
-    Workload,
-    forecast,
     layer_work,
     prompt_batches,
     stage_bytes,
@@ -39,16 +37,15 @@ from backends.split.loads import (
     room_bytes,
 )
 from backends.split.optimiser import (
-    BEAM,
     FoundSplit,
     Place,
     best,
     best_of_each_size,
     cost_of,
 )
+from backends.split.problem import Pins, SplitProblem, check_pins
 from backends.state import (
     Alternative,
-    ClusterSpeeds,
     Device,
     Forecast,
     LinkSpeed,
@@ -57,17 +54,15 @@ from backends.state import (
     Plan,
     Share,
     Split,
-    Value,
     WorkerSpec,
 )
 from backends.units import MS_PER_S, format_bytes, format_count, format_difference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
 MARGIN = 0.01
 """Part of a device's room that a best split leaves free."""
-BUDGET_MAX = 1 << 50
 FAST_LINK_MB_S = 312.5
 FAST_LINK_RTT_MS = 0.3
 FAST_LINK = "with 2.5 GbE links"
@@ -80,38 +75,6 @@ _TWINS_MAX = 3
 _CTX_STEP = buffers.CELL_PAD
 
 
-class Pins(Value, frozen=True, kw_only=True):
-    """A person's conditions for a best split, by the name of a device."""
-
-    output: str = ""
-    """The device that holds the output."""
-    least: dict[str, int] = {}
-    most: dict[str, int] = {}
-    budget: dict[str, int] = {}
-    """Bytes it may take."""
-
-
-class SplitProblem(NamedTuple):
-    """Everything that a best split depends on."""
-
-    model: ModelInfo
-    plan: Plan
-    """Its split names the order to begin with; its layers are not asked for."""
-    devices: Sequence[Device]
-    """Of the plan, with the memory that is free there for it."""
-    speeds: ClusterSpeeds
-    pins: Pins = Pins()
-    load: Workload = USUAL
-    beam: int = BEAM
-    """Sets of devices followed at a time if there are too many for all."""
-
-    def with_split(self, split: Split) -> SplitProblem:
-        return self._replace(plan=replace(self.plan, split=split))
-
-    def forecast(self) -> Forecast:
-        return forecast(self.model, self.plan, self.speeds, self.load)
-
-
 class Best(NamedTuple):
     """A best split, with the context that it is for."""
 
@@ -119,77 +82,6 @@ class Best(NamedTuple):
     ctx_size: int
     forecast: Forecast
     exact: bool
-
-
-# --- pins ----------------------------------------------------------------------------
-
-_PIN = re.compile(r"\s*([^<>=\s]+)\s*(>=|<=|=)\s*(\S.*?)\s*")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B", re.IGNORECASE)
-_PIN_HINT = (
-    "Write output=DEVICE, DEVICE>=LAYERS, DEVICE<=LAYERS, DEVICE=LAYERS or "
-    "DEVICE<=12GiB."
-)
-
-
-def parse_pins(texts: Iterable[str]) -> Pins:
-    """The conditions of all ``--pin`` together.
-
-    Raises:
-        PlanError: one cannot be meant.
-    """
-    output = ""
-    least: dict[str, int] = {}
-    most: dict[str, int] = {}
-    budget: dict[str, int] = {}
-    for text in texts:
-        found = _PIN.fullmatch(text)
-        if found is None:
-            raise PlanError(f"The pin {text!r} cannot be read", _PIN_HINT)
-        name, sign, value = found.groups()
-        size = _SIZE.fullmatch(value)
-        if name == "output" and sign == "=":
-            if output not in ("", value):
-                raise PlanError(f"The pins put the output on {output} and on {value}")
-            output = value
-        elif size is not None and sign == "<=":
-            n_bytes = float(size[1]) * 1024 ** ("KMGT".index(size[2].upper()) + 1)
-            budget[name] = round(min(n_bytes, budget.get(name, BUDGET_MAX)))
-        elif value.isascii() and value.isdigit() and len(value) < 6:
-            if sign != "<=":
-                least[name] = max(int(value), least.get(name, 0))
-            if sign != ">=":
-                most[name] = min(int(value), most.get(name, int(value)))
-        else:
-            raise PlanError(f"The pin {text!r} cannot be read", _PIN_HINT)
-    return Pins(output=output, least=least, most=most, budget=budget)
-
-
-def check_pins(pins: Pins, problem: SplitProblem) -> None:
-    """See that pins name devices of the plan, and numbers that can be had.
-
-    Raises:
-        PlanError: they do not.
-    """
-    known = [share.device for share in problem.plan.split.shares]
-    n_layers = problem.model.n_layer + 1
-    for name in (pins.output, *pins.least, *pins.most, *pins.budget):
-        if name and name not in known:
-            raise PlanError(
-                f"A pin names {name}, which is no device of the plan",
-                f"{did_you_mean(name, known)}It has {', '.join(known)}.",
-            )
-    for name, least in pins.least.items():
-        if least > min(pins.most.get(name, n_layers), n_layers):
-            raise PlanError(
-                f"The pins want at least {format_count(least, 'layer')} on {name}, "
-                "which is more than it may or can have",
-                f"The model has {n_layers} with the output.",
-            )
-    if sum(pins.least.values()) > n_layers:
-        raise PlanError(
-            "The pins want more layers than the model has",
-            f"It has {n_layers} with the output.",
-        )
 
 
 # --- costs ---------------------------------------------------------------------------
@@ -335,13 +227,11 @@ def _rooms(problem: SplitProblem, ctx_size: int) -> Callable[..., float]:
 
 
 def _allowed(problem: SplitProblem, device: Device) -> float:
-    """Bytes that a device with layers may take in all."""
     room = room_bytes(device, {}) * (1 - MARGIN)
     return min(room, problem.pins.budget.get(device.id, room))
 
 
 def _drafts(plan: Plan) -> Counter[str]:
-    """Bytes of the draft, with ``auto`` of every method, by device."""
     taken = Counter[str]()
     for method in plan.speculation.methods if plan.speculation else ():
         for one in method.memory:
@@ -518,7 +408,18 @@ def alternatives(
         *_without(problem, objective),
         *_with_fast_links(problem, objective),
         *_one_more(problem, objective),
+        _by_tensor(problem, objective),
     )
+
+
+def _by_tensor(problem: SplitProblem, objective: Objective) -> Alternative:
+    by_layers = best_split(problem, objective).forecast
+    found = by_tensor(problem, by_layers)
+    if found.plan is None:
+        return Alternative(name=TENSOR_NAME, head=problem.plan.head, why=found.why)
+    told = problem._replace(plan=found.plan).forecast()
+    one = Best(found.plan.split, found.plan.ctx_size, told, exact=False)
+    return alternative(TENSOR_NAME, problem, one, found.why)
 
 
 def alternative(

@@ -16,6 +16,9 @@ from math import exp, pi, sqrt
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
+from backends.server_settings import is_by_tensor
 from backends.split import buffers
 from backends.split.flags import used_workers
 from backends.split.layout import is_head_cpu
@@ -51,6 +54,14 @@ _PASS_DOWN_BYTES = 8
 _MASK_CELL_BYTES = 2
 GRAPH_LAYER_BYTES = 13_300
 """The graph of a layer, which is sent anew whenever a pass has another size."""
+# Bytes of commands with parts of each tensor (counted for two devices, RPC 7.0.0). Each
+# part's graph is sent anew, with all that it follows from.
+_PART_BYTES = (7_322, 30_034, 18_352)
+_ROUND_MORE = 0.6
+"""Part by which these grow for each doubling of the devices beyond two."""
+_REPLY_BYTES = 8
+_HANDLING_MS_PER_MB = 2.0
+"""To send and read a graph at either end, on two cores of a busy machine."""
 _KIND_BITS = re.compile(r"(?:I?Q|TQ|F|BF|MXFP)(\d+)")
 # Scales and minima beside the quantised values, in bits a value.
 _SCALE_BITS = 0.5
@@ -310,7 +321,10 @@ def pass_cost(
 
     ``rows`` as in ``layer_work``.
     """
-    work = device_work(plan, layer_work(model, plan, depth, batch, rows=rows))
+    works = layer_work(model, plan, depth, batch, rows=rows)
+    if is_by_tensor(plan.extra_args):
+        return _tensor_pass(model, plan, speeds, works, (depth, batch, rows))
+    work = device_work(plan, works)
     known = {speed.device: speed for speed in speeds.devices}
     links = {link.worker: link for link in speeds.links}
     last = next((s.device for s in reversed(plan.split.shares) if s.layers), "")
@@ -354,6 +368,99 @@ def pass_cost(
         )
     total = sum(part.compute_ms + part.network_ms for part in parts)
     return PassCost(total, sum(part.sd_ms**2 for part in parts), tuple(parts))
+
+
+def _tensor_pass(
+    model: ModelInfo,
+    plan: Plan,
+    speeds: ClusterSpeeds,
+    works: Sequence[Work],
+    stage: tuple[int, int, int],
+) -> PassCost:
+    """The cost of a pass with a part of each tensor on every device of the split.
+
+    All compute at once, and the slowest counts. Then the head fetches and adds what
+    each of them has, one after another.
+    """
+    used = [share for share in plan.split.shares if share.layers]
+    whole = sum(works, start=NO_WORK)
+    known = {speed.device: speed for speed in speeds.devices}
+    links = {link.worker: link for link in speeds.links}
+    of_worker = {d: w.name for w in used_workers(plan) for d in w.device_ids}
+    total = sum(share.layers for share in used)
+    costs = [
+        work_ms(known[share.device], _part(whole, share.layers / total))
+        if share.device in known
+        else (0.0, 0.0)
+        for share in used
+    ]
+    slowest = max(costs, default=(0.0, 0.0))
+    as_one = slowest[0] / (sum(ms for ms, _ in costs) or 1.0)
+    head_ms, variance = work_ms(speeds.head, Work(passes=1))
+    parts = {plan.head: ForecastPart(name=plan.head, compute_ms=head_ms)}
+    trips = tensor_trips(model, len(used))
+    up, down = tensor_bytes(model, len(used), *stage)
+    for share, (ms, _) in zip(used, costs, strict=True):
+        name = of_worker.get(share.device, plan.head)
+        part = parts.get(name, ForecastPart(name=name, compute_ms=0.0))
+        part = replace(part, compute_ms=part.compute_ms + ms * as_one)
+        if name in links:
+            link = links[name]
+            handling = max(link.ms_per_mb, _HANDLING_MS_PER_MB)
+            slower = replace(link, ms_per_mb=handling, trips_per_pass=1.0)
+            network, spread = link_ms(slower, trips, up + down)
+            variance += spread
+            part = replace(
+                part,
+                network_ms=part.network_ms + network,
+                trips=part.trips + trips,
+                bytes_up=part.bytes_up + up,
+                bytes_down=part.bytes_down + down,
+            )
+        parts[name] = part
+    sources = [known[s.device].source for s in used if s.device in known]
+    source = _least_certain([speeds.head.source, *sources])
+    return PassCost(
+        sum(part.compute_ms + part.network_ms for part in parts.values()),
+        variance + slowest[1],
+        tuple(replace(part, source=source) for part in parts.values()),
+    )
+
+
+def _part(whole: Work, part: float) -> Work:
+    """The work of a device with a part of each tensor; it has a part in every layer."""
+    return Work(
+        weight_gb=whole.weight_gb * part,
+        kv_gb=whole.kv_gb * part,
+        gops=whole.gops * part,
+        layers=whole.layers,
+        passes=1,
+    )
+
+
+def tensor_trips(model: ModelInfo, n_devices: int) -> int:
+    """Waited round trips of each device: attention and feed-forward part of each layer.
+
+    Devices add up in pairs, then pairs of pairs.
+    """
+    return 2 * model.n_layer * (n_devices - 1).bit_length() + 1
+
+
+def tensor_bytes(
+    model: ModelInfo, n_devices: int, depth: int, batch: int, rows: int
+) -> tuple[float, float]:
+    """Bytes up and down of one pass at each device with a part of every tensor."""
+    hidden = buffers.F32_BYTES * model.n_embd * batch
+    cells = -(-max(depth, 1) // buffers.CELL_PAD) * buffers.CELL_PAD
+    trips, layers = tensor_trips(model, n_devices), model.n_layer
+    fixed, linear, square = _PART_BYTES
+    more = 1 + _ROUND_MORE * ((n_devices - 1).bit_length() - 1)
+    graphs = more * (fixed + linear * layers + square * layers**2)
+    words = buffers.F32_BYTES * model.n_vocab * rows / n_devices
+    return (
+        graphs + trips * hidden + _MASK_CELL_BYTES * cells * batch,
+        (trips - 1) * hidden + trips * _REPLY_BYTES + words,
+    )
 
 
 def _with_graph(crossing: tuple[float, float], work: Work) -> tuple[float, float]:
@@ -401,6 +508,8 @@ def prompt_batches(tokens: int) -> list[int]:
 def is_pipelined(plan: Plan) -> bool:
     """True if several devices read a long prompt at once: all layers are on devices."""
     used = [share.device for share in plan.split.shares if share.layers]
+    if is_by_tensor(plan.extra_args):
+        return False
     return len(used) > 1 and not any(is_head_cpu(device, plan.head) for device in used)
 
 

@@ -11,18 +11,16 @@ from backends.errors import PlanError
 from backends.split.best import (
     FAST_LINK,
     Best,
-    Pins,
-    SplitProblem,
     alternatives,
     best_split,
     pareto_front,
-    parse_pins,
     why,
 )
 from backends.split.calibration import HEAD_PRIOR, given_speed
 from backends.split.cost import KINDS, Workload, forecast
 from backends.split.layout import counts, devices, is_head_cpu, make_split
 from backends.split.loads import overcommitted, plan_loads
+from backends.split.problem import Pins, SplitProblem, parse_pins
 from backends.state import (
     ClusterSpeeds,
     Device,

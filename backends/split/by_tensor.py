@@ -1,0 +1,115 @@
+"""Plans with a part of each tensor on every device (``-sm tensor``), where they win.
+
+All devices compute at once, so that the largest part counts and not the sum. But the
+head fetches and adds what they have twice a layer. Only a very fast link bears that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from backends.server_settings import BY_TENSOR
+from backends.split.buffers import is_unfused
+from backends.split.cost import Work, forecast, layer_work, tensor_bytes, work_ms
+from backends.split.flags import DEVICES_MAX
+from backends.split.layout import is_head_cpu, make_split
+from backends.split.loads import overcommitted, plan_loads, proportional
+from backends.units import format_bytes, format_count, format_speed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from backends.split.cost import Workload
+    from backends.split.problem import SplitProblem
+    from backends.state import Forecast, Plan
+
+NAME = "a part of each tensor (-sm tensor)"
+GAIN_MIN = 1.1
+"""Times as fast as by layers, for it to be proposed: less is within the error."""
+
+
+class TensorPlan(NamedTuple):
+    """The fastest plan of its kind, or why there is none."""
+
+    plan: Plan | None
+    why: str
+
+
+def by_tensor(problem: SplitProblem, by_layers: Forecast) -> TensorPlan:
+    """The fastest such plan if it beats a split by layers, else why it does not."""
+    if why := _refused(problem):
+        return TensorPlan(None, why)
+    told = [
+        (forecast(problem.model, plan, problem.speeds, problem.load), plan)
+        for plan in _plans(problem)
+    ]
+    if not told:
+        return TensorPlan(None, "the devices that could do it have no room")
+    best, plan = max(told, key=lambda pair: pair[0].tok_per_s)
+    used = [share for share in plan.split.shares if share.layers]
+    n_bytes = sum(tensor_bytes(problem.model, len(used), *_stage(problem.load)))
+    costs = (
+        f"{format_count(round(best.trips_per_token), 'trip')} a token, and "
+        f"{format_bytes(n_bytes)} a token for each of {len(used)} devices"
+    )
+    if best.tok_per_s < GAIN_MIN * by_layers.tok_per_s:
+        speeds = f"{format_speed(best.tok_per_s)}, by layers "
+        speeds += format_speed(by_layers.tok_per_s)
+        return TensorPlan(None, f"not worth it: {costs}: {speeds}")
+    return TensorPlan(plan, costs)
+
+
+def _stage(load: Workload) -> tuple[int, int, int]:
+    return load.depth, load.batch, load.batch
+
+
+def _refused(problem: SplitProblem) -> str:
+    plan = problem.plan
+    if is_unfused(plan.server):
+        return "it needs flash attention"
+    if plan.speculation is not None:
+        return "with a draft it is not planned"
+    if problem.pins != type(problem.pins)():
+        return "pins are about whole layers"
+    if len(_candidates(problem)) < 2:
+        return "it needs two devices beside the head's CPU"
+    return ""
+
+
+def _candidates(problem: SplitProblem) -> list[str]:
+    """The devices that can take part, the fastest first."""
+    speeds = {speed.device: speed for speed in problem.speeds.devices}
+    works = layer_work(problem.model, problem.plan, *_stage(problem.load)[:2], rows=1)
+    whole = sum(works, start=Work(passes=1))
+    names = [
+        share.device
+        for share in problem.plan.split.shares
+        if not is_head_cpu(share.device, problem.plan.head) and share.device in speeds
+    ]
+    return sorted(names, key=lambda name: work_ms(speeds[name], whole)[0])
+
+
+def _plans(problem: SplitProblem) -> Iterator[Plan]:
+    """The fastest two, four, … devices, with parts alike or by their speed."""
+    plan, names = problem.plan, _candidates(problem)
+    speeds = {speed.device: speed for speed in problem.speeds.devices}
+    n_layers = plan.split.n_layer + 1
+    others = [share.device for share in plan.split.shares]
+    for count in range(2, min(len(names), DEVICES_MAX) + 1):
+        chosen = names[:count]
+        rates = [
+            1 / max(work_ms(speeds[n], Work(weight_gb=1))[0], 1e-9) for n in chosen
+        ]
+        for parts in ([1] * count, [round(1e6 * rate) for rate in rates]):
+            held = dict(zip(chosen, proportional([1] * n_layers, parts), strict=True))
+            lead = [name for name in others if is_head_cpu(name, plan.head)]
+            order = list(dict.fromkeys([*lead, *chosen, *others]))
+            split = make_split(
+                plan.split.n_layer, order, [held.get(name, 0) for name in order]
+            )
+            extra = (*plan.extra_args, *BY_TENSOR)
+            found = replace(plan, split=split, extra_args=extra)
+            if not overcommitted(plan_loads(problem.model, found), problem.devices):
+                yield found
