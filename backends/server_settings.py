@@ -247,6 +247,12 @@ BY_TENSOR = ("-sm", "tensor")
 """A part of each tensor on every device, in the place of whole layers."""
 
 
+def without_tensor(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The same, in whole layers again if the end asks for parts of tensors."""
+    words = tuple(arguments)
+    return words[:-2] if words[-2:] == BY_TENSOR else words
+
+
 def is_by_tensor(arguments: Sequence[str]) -> bool:
     """True if that is asked for; the last word counts."""
     words = [_spelled(argument) for argument in arguments]

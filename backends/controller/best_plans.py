@@ -6,6 +6,7 @@ Several heads are compared where several machines have the model.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.planning.sharing import shared_out
+from backends.server_settings import moving, without_tensor
 from backends.split.cost import (
     DEPTH_TOKENS,
     PROMPT_TOKENS,
@@ -81,6 +83,11 @@ def require_open(ask: Ask, model: ModelInfo) -> None:
         raise PlanError(
             "The split is given, so there is no best one to look for",
             "Leave out --split or --best.",
+        )
+    if moved := moving(ask.extra_args):
+        raise PlanError(
+            f"{moved[0]} says where tensors go, so there is no best split to look for",
+            f"Leave out {moved[0]} or --best.",
         )
     if model.sparse is not None:
         raise PlanError(
@@ -192,14 +199,17 @@ def _predicted(option: Option, objective: Objective | None) -> Told:
 def _explained(option: Option, objective: Objective | None) -> Told:
     from backends.split.best import best_split, why
 
-    problem = _problem(option, objective)
-    told = problem.forecast()
+    plan = option.plan
+    told = _problem(option, objective).forecast()
+    # What else could be is told of whole layers.
+    layers = replace(plan, extra_args=without_tensor(plan.extra_args))
+    problem = _problem(dataclasses.replace(option, plan=layers), objective)
     by_memory = shared_out(
         option.model,
         option.devices,
-        option.plan.ctx_size,
-        head=option.plan.head,
-        server=option.plan.server,
+        plan.ctx_size,
+        head=plan.head,
+        server=plan.server,
     )
     text = why(told, problem.with_split(by_memory).forecast())
     aim = objective or Objective.DECODE

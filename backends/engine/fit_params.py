@@ -22,6 +22,7 @@ from backends.engine import children
 from backends.engine.argv import LOOPBACK, fit_argv
 from backends.engine.ask import NO_GPU
 from backends.errors import EngineError
+from backends.server_settings import is_by_tensor
 from backends.split.flags import DEVICES_MAX
 from backends.state import NOT_JSON, DeviceMemory, MemorySource, ServerSettings, Value
 from backends.writing import write_private
@@ -199,6 +200,11 @@ async def ask_memory(
             f"The engine in {engine.directory} has no llama-fit-params, "
             "which tells what memory a plan takes",
             "Complete it with: dllm-tui engine build.",
+        )
+    if is_by_tensor(question.extra_args):
+        raise EngineError(
+            "llama.cpp does not tell the memory of parts of tensors (-sm tensor)",
+            "The prediction stays.",
         )
     answer = await _asked(engine, relay, rpc_protocol, question)
     apart = output_apart(question)

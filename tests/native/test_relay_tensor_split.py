@@ -9,9 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.kit.models import write_llama
+from backends.split.cost import tensor_bytes, tensor_trips
+from backends.state import ModelInfo
+from tests.kit.models import N_VOCAB, write_llama
 from tests.kit.processes import with_word
-from tests.native.relaying import in_thread
+from tests.native.relaying import Relay, in_thread
 from tests.native.stock import SHORT_PROMPT, Cluster, cluster
 
 pytestmark = pytest.mark.engine
@@ -59,3 +61,44 @@ def stock_worker_of(port: str) -> psutil.Process:
     found = with_word(psutil.Process().children(), port, "ggml-rpc-server")
     assert found, "no worker at that port"
     return found[0]
+
+
+def test_trips_and_bytes_are_those_that_plans_are_told(
+    relay: Path, tmp_path: Path
+) -> None:
+    """A token is what a longer answer has more of; so the prompt does not count."""
+    file = tmp_path / "other.gguf"
+    write_llama(file, n_layer=5, n_embd=256, n_ff=512)
+    model = ModelInfo(
+        path=str(file), arch="llama", n_layer=5, n_embd=256, n_vocab=N_VOCAB
+    )
+    with cluster("7.0.0", file, 2, tmp_path, relay, "-sm", "tensor") as started:
+
+        def counted(tokens: int) -> list[tuple[int, int, int]]:
+            before = [totals(one) for one in started.relays]
+            started.complete(SHORT_PROMPT, tokens)
+            after = [totals(one) for one in started.relays]
+            return [
+                (z[0] - a[0], z[1] - a[1], z[2] - a[2])
+                for a, z in zip(before, after, strict=True)
+            ]
+
+        counted(2)
+        few, many = counted(2), counted(10)
+    up, down = tensor_bytes(model, 2, 64, 1, 1)
+    for less, more in zip(few, many, strict=True):
+        per_token = [(z - a) / 8 for a, z in zip(less, more, strict=True)]
+        assert per_token[0] == tensor_trips(model, 2)
+        assert per_token[1] == pytest.approx(up, rel=0.02)
+        assert per_token[2] == pytest.approx(down, rel=0.02)
+
+
+def totals(relay: Relay) -> tuple[int, int, int]:
+    """Trips, and bytes up and down, once all of an answer is counted."""
+    with relay.stats() as stats:
+        seen = stats.snapshot()
+        while (later := stats.snapshot())["bytes_up"] != seen["bytes_up"]:
+            seen = later
+    commands = later["commands"]
+    trips = commands["GET_TENSOR"]["count"] if "GET_TENSOR" in commands else 0
+    return trips, later["bytes_up"], later["bytes_down"]

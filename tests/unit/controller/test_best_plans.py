@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
@@ -15,6 +17,7 @@ from backends.controller.best_plans import (
 from backends.controller.preparation import imagined_options
 from backends.errors import PlanError
 from backends.planning.cluster_file import EXAMPLE, read_cluster
+from backends.split.by_tensor import NAME
 from backends.split.flags import compile_split
 from backends.split.layout import counts
 from backends.state import (
@@ -93,6 +96,29 @@ async def test_a_plan_is_told_with_its_alternatives() -> None:
     assert alone.alternatives == ()
 
 
+async def test_parts_of_tensors_are_proposed_where_they_win_alone() -> None:
+    """Two slow devices, and between them more than any network there is."""
+    text = EXAMPLE.replace('"400 GB/s"', '"2 GB/s"').replace('"100 GB/s"', '"2 GB/s"')
+    text = text.replace('"0.4 ms"', '"1 us"').replace('"118 MB/s"', '"90 GB/s"')
+    given = read_cluster(text.replace("most = 12", ""))
+    small = replace(MODEL, layers=MODEL.layers[:8], n_layer=8)
+    option = imagined_options(given, replace(ASK, peers=("mini",)), small)[0]
+    quick = replace(option.speeds.devices[0], ms=(1000.0, 0.0, 0.0, 0.0, 0.0))
+    speeds = replace(option.speeds, devices=(quick, *option.speeds.devices[1:]))
+    option = dataclasses.replace(option, speeds=speeds)
+    plan = await best_plan([option], Objective.DECODE)
+    assert plan.extra_args == ("-sm", "tensor")
+    told = await told_of(replace_plan(option, plan), Objective.DECODE, explain=True)
+    named = {one.name: one for one in told.alternatives}
+    alone = named["solo on mini/MTL0"].forecast
+    assert alone is not None
+    assert told.forecast.tok_per_s > 1.1 * alone.tok_per_s
+    assert alone.trips_per_token == 0
+    assert named[NAME].forecast == told.forecast
+    for aim in (Objective.NETWORK, Objective.CONTEXT):
+        assert (await best_plan([option], aim)).extra_args == ()
+
+
 def replace_plan(option: Option, plan: object) -> Option:
     return Option(
         plan=plan,  # type: ignore[arg-type]
@@ -133,6 +159,7 @@ async def test_too_large_for_all_is_one_sentence() -> None:
     [
         (Ask(model="m", pins=("output=a",)), MODEL, "Add --best"),
         (replace(ASK, counts=(1, 2)), MODEL, "The split is given"),
+        (replace(ASK, extra_args=("-sm", "tensor")), MODEL, "-sm says where tensors"),
         (replace(ASK, split={"a": 1}), MODEL, "The split is given"),
         (
             ASK,

@@ -13,6 +13,7 @@ from backends.engine.fit_params import (
     MemoryAsker,
     MemoryQuestion,
     answer_of,
+    ask_memory,
     output_apart,
     parse_rows,
 )
@@ -181,6 +182,12 @@ async def test_what_goes_wrong_is_a_sentence(
     with pytest.raises(EngineError, match=said):
         await asker.ask(location(path), "7.0.0", asked)
     assert not (tmp_path / "kept").exists()
+
+
+async def test_parts_of_tensors_are_not_asked_about() -> None:
+    asked = question(1, 1, extra_args=("-sm", "tensor"))
+    with pytest.raises(EngineError, match="does not tell the memory of parts"):
+        await ask_memory(location(), "", "7.0.0", asked)
 
 
 async def test_an_older_helper_program_is_told_of(tmp_path: Path) -> None:
