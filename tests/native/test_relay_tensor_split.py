@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.kit.processes import with_word
 from tests.native.relaying import Relay, in_thread
 from tests.native.stock import SHORT_PROMPT, Cluster, cluster
 
+TICK_S = 1.2
 pytestmark = pytest.mark.engine
 
 
@@ -95,10 +97,15 @@ def test_trips_and_bytes_are_those_that_plans_are_told(
 
 def totals(relay: Relay) -> tuple[int, int, int]:
     """Trips, and bytes up and down, once all of an answer is counted."""
+    before, now = None, told(relay)
+    while now != before:
+        time.sleep(TICK_S)
+        before, now = now, told(relay)
+    return now
+
+
+def told(relay: Relay) -> tuple[int, int, int]:
     with relay.stats() as stats:
         seen = stats.snapshot()
-        while (later := stats.snapshot())["bytes_up"] != seen["bytes_up"]:
-            seen = later
-    commands = later["commands"]
-    trips = commands["GET_TENSOR"]["count"] if "GET_TENSOR" in commands else 0
-    return trips, later["bytes_up"], later["bytes_down"]
+    trips = seen["commands"].get("GET_TENSOR", {"count": 0})["count"]
+    return trips, seen["bytes_up"], seen["bytes_down"]

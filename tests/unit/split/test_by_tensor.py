@@ -21,8 +21,8 @@ def near(**rooms: tuple[float, float, float]) -> SplitProblem:
     """Two devices alike, as slow as they are large, and next to no network."""
     there = site(rtt_ms=0.001, **rooms)
     slow = there.speeds.devices[1]
-    speeds = (there.speeds.devices[0], slow, replace(slow, device="b/CUDA0"))
-    speeds = tuple(replace(s, ms=tuple(20 * ms for ms in s.ms)) for s in speeds)
+    alike = (there.speeds.devices[0], slow, replace(slow, device="b/CUDA0"))
+    speeds = tuple(replace(s, ms=tuple(20 * ms for ms in s.ms)) for s in alike)
     return there._replace(speeds=replace(there.speeds, devices=speeds))
 
 
