@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ from textual.pilot import Pilot
 from textual.screen import ModalScreen
 from textual.widgets import OptionList
 
+import tui
 from backends.config import Setting
 from backends.state import EventTone, Sampling
 from tests.kit.console import Started
@@ -39,6 +42,7 @@ from tui.model.events import Happening
 from tui.model.launch_form import LaunchForm
 from tui.screens.cluster.launch_dialog import LaunchDialog
 from tui.screens.models.picker import ModelPicker
+from tui.screens.models.quants import QuantsDialog
 
 SIZE = (120, 40)
 HAPPENING = Happening(scenes.NOW, EventTone.INFORMATION, "It happened")
@@ -61,6 +65,7 @@ DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
     "line": lambda app: LineDialog("Name", "", "a name", ""),
     "model": lambda app: ModelPicker(app.cluster),
     "peer": lambda app: PeerDialog(people.MINI, app.clock),
+    "quants": lambda app: QuantsDialog(app.cluster, "owner/name"),
     "sampling": lambda app: SamplingDialog(ChatSettings("", Sampling())),
     "secret": lambda app: SecretDialog(people.MINI, people.PASSWORD),
     "settings": lambda app: SettingsDialog("config.toml", [], no_change),
@@ -86,6 +91,8 @@ def all_dialogs(kind: type[ModalScreen[Any]]) -> set[type[object]]:
 
 def test_no_dialog_is_forgotten() -> None:
     """One that is new must stand in ``DIALOGS``, and be a ``Dialog``."""
+    for module in pkgutil.walk_packages(tui.__path__, "tui."):
+        importlib.import_module(module.name)
     ours = {
         kind
         for kind in all_dialogs(ModalScreen)
@@ -94,7 +101,8 @@ def test_no_dialog_is_forgotten() -> None:
     tried = {
         *(AddPeerDialog, EventsDialog, EvidenceDialog, FinderDialog, HelpDialog),
         *(HostKeyDialog, ModelPicker, PeerDialog, SamplingDialog, SecretDialog),
-        *(ChatsDialog, LaunchDialog, LineDialog, SettingsDialog, ThemeDialog),
+        *(ChatsDialog, LaunchDialog, LineDialog, QuantsDialog, SettingsDialog),
+        ThemeDialog,
         type(confirm("", "", "", "")),
     }
     assert ours == tried
