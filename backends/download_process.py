@@ -129,9 +129,10 @@ class DownloadProgress:
         self.size_bytes = 0
         self._printed_at = 0.0
 
-    def begin(self, file: str, size_bytes: int = 0) -> None:
+    def begin(self, file: str, size_bytes: int = 0, done_bytes: int = 0) -> None:
         self.file = file
         self.size_bytes = size_bytes or self.size_bytes
+        self.done_bytes = done_bytes or self.done_bytes
         self._print()
 
     def at(self, done_bytes: int) -> None:

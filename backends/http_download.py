@@ -9,6 +9,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import sys
 import time
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from backends.download_process import RESUME, DownloadProgress, run_download
 from backends.errors import DllmError, HostError
@@ -45,14 +47,15 @@ class Partial(Value, frozen=True, kw_only=True):
     """The origin of a file whose first bytes are here."""
 
     url: str
-    """Or the hash of the whole file, which is checked in the end."""
+    """Or ``sha256:`` and the hash of the whole file, where that is announced."""
     validator: str = ""
     """Its ETag, or the date of its last change."""
     size_bytes: int = 0
 
     @property
-    def resumable(self) -> bool:
-        return bool(self.validator) or self.url.startswith("sha256:")
+    def sha256(self) -> str:
+        kind, _, value = self.url.partition(":")
+        return value if kind == "sha256" else ""
 
 
 class Address(NamedTuple):
@@ -62,46 +65,105 @@ class Address(NamedTuple):
     token: str = ""
 
 
-def transfer(
+class PassingError(DllmError):
+    """The network or a server failed, and may work a moment later."""
+
+
+def get_file(
     place: Callable[[], Address],
-    part: Path,
-    descriptor: int,
-    progress: DownloadProgress,
+    file: Path,
     origin: Partial,
-) -> None:
-    """Get what is missing of a file; try again after a break.
+    progress: DownloadProgress,
+    check: Callable[[Path], object] = lambda _: None,
+) -> bool:
+    """Get a file and check it; false if it is there already.
+
+    It resumes at the byte, after a break and after an earlier call.
 
     Raises:
-        DllmError: it cannot be got.
+        DllmError: it cannot be got, or is not what was announced.
     """
-    retried(
-        place,
-        lambda at: _resume(at.url, at.token, part, descriptor, progress, origin),
-    )
+    part = half_of(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with held(part, progress.file) as descriptor:
+        if file.exists():
+            part.unlink()
+            return False
+        work = _Transfer(part, descriptor, origin, progress)
+        retried(place, work.resume, work.come_bytes)
+        finish(part, file, origin.sha256, progress, check)
+    return True
 
 
-def retried(place: Callable[[], Address], work: Callable[[Address], None]) -> None:
+def finish(
+    part: Path,
+    file: Path,
+    sha256: str,
+    progress: DownloadProgress,
+    check: Callable[[Path], object] = lambda _: None,
+) -> None:
+    """Check what has arrived, and give it its name; remove it if it is wrong.
+
+    Raises:
+        DllmError: it has other bytes, or the check refuses it.
+    """
+    name = progress.file
+    try:
+        if sha256:
+            progress.begin(f"checking {name}")
+            with part.open("rb") as stream:
+                if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
+                    what = "its SHA-256 is not the one that was announced"
+                    raise DllmError(
+                        f"{name} arrived damaged: {what}",
+                        "It was removed; get it again.",
+                    )
+        check(part)
+    except DllmError as error:
+        part.unlink()
+        _note_of(part).unlink(missing_ok=True)
+        raise DllmError(error.what.replace(part.name, name), error.hint) from error
+    with part.open("rb") as stream:
+        os.fsync(stream.fileno())
+    part.rename(file)
+    _note_of(part).unlink(missing_ok=True)
+
+
+def retried(
+    place: Callable[[], Address],
+    work: Callable[[Address], None],
+    come: Callable[[], int] = lambda: 0,
+) -> None:
     """Work with the answer of an address, which is asked for anew after a break.
 
+    It gives up after some breaks between which no more bytes have ``come``.
+
     Raises:
         DllmError: it cannot be got.
     """
-    for left in reversed(range(TRIES)):
-        url = ""
+    left, most_bytes = TRIES, come()
+    while True:
+        url, failure = "", DllmError("")
         try:
             address = place()
             url = address.url
             return work(address)
+        except PassingError as error:
+            failure = error
         except urllib.error.HTTPError as error:
-            if not left or error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise refused(url, error.code, error.headers) from error
+            failure = refused(url, error.code, error.headers)
+            if not isinstance(failure, PassingError):
+                raise failure from error
         except (HTTPException, OSError) as error:
             if _is_local(error):
                 raise
-            if not left:
-                raise broken(url, str(getattr(error, "reason", error))) from error
+            failure = broken(url, str(getattr(error, "reason", error)))
+        left -= 1
+        if come() >= most_bytes + CHUNK_BYTES:
+            left, most_bytes = TRIES, come()
+        if not left:
+            raise failure
         time.sleep(RETRY_S)
-    return None
 
 
 @contextmanager
@@ -123,43 +185,117 @@ def held(part: Path, name: str) -> Iterator[int]:
             raise DllmError(
                 f"Another dllm-tui is getting {name} already", "Wait until it is done."
             ) from None
-        yield descriptor
+        try:
+            yield descriptor
+        finally:
+            if not os.fstat(descriptor).st_size:
+                part.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
 
 
-def note_of(part: Path) -> Path:
+def half_of(file: Path) -> Path:
+    """The place of what has come of a file so far."""
+    return file.with_name(f".{file.name}.part")
+
+
+def _note_of(part: Path) -> Path:
     return part.with_suffix(".resume")
 
 
-def _resume(
-    url: str,
-    token: str,
-    part: Path,
-    descriptor: int,
-    progress: DownloadProgress,
-    origin: Partial,
-) -> None:
-    """Get what is missing of a file, or all of it if it has changed."""
-    have = os.fstat(descriptor).st_size
-    known = _known(part)
-    headers = {}
-    if have and known and known.url == origin.url and known.resumable:
-        headers["Range"] = f"bytes={have}-"
-        if known.validator:
-            headers["If-Range"] = known.validator
-    else:
-        have = 0
-    try:
-        with opened(Address(url, token), headers) as answer:
-            validator = known.validator if known else ""
-            _take(answer, have, validator, part, descriptor, progress, origin)
-    except urllib.error.HTTPError as error:
-        if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise
-        if known is None or have != known.size_bytes:
-            os.ftruncate(descriptor, 0)
-            raise ConnectionError("the file has changed") from error
+class _Transfer(NamedTuple):
+    """The bytes of one file on their way into its part."""
+
+    part: Path
+    descriptor: int
+    origin: Partial
+    progress: DownloadProgress
+
+    def come_bytes(self) -> int:
+        return os.fstat(self.descriptor).st_size
+
+    def resume(self, address: Address) -> None:
+        """Get what is missing of a file, or all of it if it has changed."""
+        known = self._known()
+        have = self.come_bytes() if known else 0
+        size_bytes = self.origin.size_bytes
+        if size_bytes and have == size_bytes:
+            return
+        headers = {}
+        if known and 0 < have < (size_bytes or have + 1):
+            headers["Range"] = f"bytes={have}-"
+            if known.validator:
+                headers["If-Range"] = known.validator
+        try:
+            with opened(address, headers) as answer:
+                self._take(answer, have, known.validator if known else "")
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                raise
+            total = _range(error.headers)[1] or (known.size_bytes if known else 0)
+            if size_bytes:
+                what = f"it has {total} of {size_bytes} bytes"
+                raise ConnectionError(what) from error
+            if total != have:
+                raise self._changed() from error
+
+    def _known(self) -> Partial | None:
+        """The note of an earlier try, if its bytes may be of this file."""
+        try:
+            note = _note_of(self.part).read_bytes()
+            known = msgspec.json.decode(note, type=Partial)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        may_resume = known.validator or known.sha256
+        return known if known.url == self.origin.url and may_resume else None
+
+    def _changed(self, how: str = "the file has changed") -> ConnectionError:
+        os.ftruncate(self.descriptor, 0)
+        return ConnectionError(how)
+
+    def _take(self, answer: Any, have: int, validator: str) -> None:
+        told, origin = answer.headers, self.origin
+        if told.get_content_type() == "text/html":
+            raise sent_page(answer.url)
+        length = _number(told["Content-Length"] or "")
+        if answer.status == HTTPStatus.PARTIAL_CONTENT:
+            begin, total = _range(told)
+            if begin != have:
+                raise self._changed("another part than the one asked for came")
+            if validator and _validator(told) not in ("", validator):
+                raise self._changed()
+        else:
+            have, total = 0, length
+        if origin.size_bytes and total not in (0, origin.size_bytes):
+            raise ConnectionError(f"it has {total} of {origin.size_bytes} bytes")
+        size_bytes = origin.size_bytes or total or (have + length if length else 0)
+        require_room(self.part.parent, max(size_bytes - have, 0))
+        if not origin.size_bytes:
+            origin = replace(origin, size_bytes=size_bytes, validator=_validator(told))
+            self.progress.begin(self.progress.file, size_bytes, have)
+        write_private(_note_of(self.part), msgspec.json.encode(origin))
+        ends = filter(None, (size_bytes, length and have + length))
+        self._append(answer, have, min(ends, default=0))
+        if (come := self.come_bytes()) != (size_bytes or come):
+            raise ConnectionError(f"it ended after {come} of {size_bytes} bytes")
+
+    def _append(self, answer: Any, have: int, end: int) -> None:
+        """Write from there on what comes; ``end`` 0: all of it."""
+        os.ftruncate(self.descriptor, have)
+        os.lseek(self.descriptor, have, os.SEEK_SET)
+        checked = have
+        while (want := min(CHUNK_BYTES, end - have if end else CHUNK_BYTES)) and (
+            # Not read(): a break would lose what has come of its chunk.
+            chunk := answer.read1(want)
+        ):
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(self.descriptor, view) :]
+            have += len(chunk)
+            self.progress.at(have)
+            if have - checked > SPARE_BYTES // 2:
+                checked = have
+                require_room(self.part.parent, 0)
 
 
 def opened(address: Address, headers: dict[str, str]) -> Any:
@@ -171,50 +307,15 @@ def opened(address: Address, headers: dict[str, str]) -> Any:
     return urllib.request.urlopen(request, timeout=TIMEOUT_S)
 
 
-def _take(
-    answer: Any,
-    have: int,
-    validator: str,
-    part: Path,
-    descriptor: int,
-    progress: DownloadProgress,
-    origin: Partial,
-) -> None:
-    if answer.status != HTTPStatus.PARTIAL_CONTENT:
-        have = 0
-    elif not str(answer.headers["Content-Range"]).startswith(f"bytes {have}-"):
-        os.ftruncate(descriptor, 0)
-        raise ConnectionError("another part than the one asked for came")
-    elif validator and _validator(answer.headers) not in ("", validator):
-        os.ftruncate(descriptor, 0)
-        raise ConnectionError("the file has changed")
-    length = answer.headers["Content-Length"]
-    size_bytes = have + int(length) if length and length.isdigit() else 0
-    require_room(part.parent, max(size_bytes - have, 0))
-    if not origin.size_bytes:
-        origin = Partial(
-            url=origin.url,
-            validator=_validator(answer.headers),
-            size_bytes=size_bytes,
-        )
-        progress.begin(progress.file, size_bytes)
-    write_private(note_of(part), msgspec.json.encode(origin))
-    os.ftruncate(descriptor, have)
-    os.lseek(descriptor, have, os.SEEK_SET)
-    checked = have
-    while chunk := answer.read(CHUNK_BYTES):
-        view = memoryview(chunk)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        have += len(chunk)
-        progress.at(have)
-        if have > (origin.size_bytes or have):
-            break
-        if have - checked > SPARE_BYTES // 2:
-            checked = have
-            require_room(part.parent, 0)
-    if have != (origin.size_bytes or have):
-        raise ConnectionError(f"it ended after {have} of {origin.size_bytes} bytes")
+def _range(headers: Any) -> tuple[int, int]:
+    # First byte of a part, and bytes of the whole; 0 where that is not told.
+    unit_and_range, _, total = (headers["Content-Range"] or "").partition("/")
+    first, _, _ = unit_and_range.removeprefix("bytes ").partition("-")
+    return _number(first), _number(total)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
 
 
 def _validator(headers: Any) -> str:
@@ -225,37 +326,10 @@ def _validator(headers: Any) -> str:
     return str(headers.get("Last-Modified", ""))
 
 
-def _known(part: Path) -> Partial | None:
-    try:
-        return msgspec.json.decode(note_of(part).read_bytes(), type=Partial)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
 def _is_local(error: Exception) -> bool:
     local = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
     return isinstance(error, OSError) and (
         error.errno in local or error.filename is not None
-    )
-
-
-def require_sha256(path: Path, expected: str, progress: DownloadProgress) -> None:
-    """Hash a file that has arrived; remove it if it has other bytes.
-
-    Raises:
-        DllmError: it has.
-    """
-    if not expected:
-        return
-    progress.begin(f"checking {path.name.removeprefix('.').removesuffix('.part')}")
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() == expected:
-            return
-    path.unlink(missing_ok=True)
-    note_of(path).unlink(missing_ok=True)
-    raise DllmError(
-        f"{path.name} arrived damaged: its SHA-256 is not the one that was announced",
-        "It was removed; get it again.",
     )
 
 
@@ -275,11 +349,18 @@ def require_room(folder: Path, need_bytes: int) -> None:
         )
 
 
-def broken(place: str, why: str) -> DllmError:
-    first = printable(why.strip().split("\n")[0])
-    return DllmError(
+def broken(place: str, why: str) -> PassingError:
+    first = printable(re.sub(r"^\[Errno -?\d+\] ", "", why.strip().split("\n")[0]))
+    return PassingError(
         f"The connection to {urlsplit(place).netloc} failed ({first})",
         f"Check the network. {RESUME}",
+    )
+
+
+def sent_page(place: str) -> DllmError:
+    return DllmError(
+        f"{urlsplit(place).netloc} sent a web page in place of what was asked for",
+        f"Check the address, and whether the network wants a login. {RESUME}",
     )
 
 
@@ -297,37 +378,22 @@ def refused(place: str, status: int, headers: Any) -> DllmError:
         )
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
         return DllmError(f"{host} does not have it (HTTP {status})", "Check the name.")
-    return DllmError(
-        f"{host} answered with HTTP {status}", f"Try again{when}. {RESUME}"
-    )
-
-
-def get_known(url: str, file: Path, expected: str, progress: DownloadProgress) -> None:
-    """Get a file that has this SHA-256.
-
-    Raises:
-        DllmError: it cannot be got, or has other bytes.
-    """
-    part = file.with_name(f".{file.name}.part")
-    progress.begin(file.name)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with held(part, file.name) as descriptor:
-        origin = Partial(url=f"sha256:{expected}")
-        transfer(lambda: Address(url), part, descriptor, progress, origin)
-        require_sha256(part, expected, progress)
-        os.fsync(descriptor)
-        part.rename(file)
-        note_of(part).unlink(missing_ok=True)
-    progress.whole(file, "pinned SHA-256")
+    kind = DllmError if status < HTTPStatus.INTERNAL_SERVER_ERROR else PassingError
+    return kind(f"{host} answered with HTTP {status}", f"Try again{when}. {RESUME}")
 
 
 def main(url: str, file: str, expected: str) -> int:
     """Get a file; print progress, and why it failed."""
-    return run_download(
-        lambda progress: get_known(url, Path(file), expected, progress),
-        url,
-        str(Path(file).parent),
-    )
+    path = Path(file)
+
+    def get(progress: DownloadProgress) -> None:
+        progress.begin(path.name)
+        get_file(
+            lambda: Address(url), path, Partial(url=f"sha256:{expected}"), progress
+        )
+        progress.whole(path, "pinned SHA-256")
+
+    return run_download(get, url, str(path.parent))
 
 
 if __name__ == "__main__":

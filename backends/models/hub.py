@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from backends.errors import DllmError, ModelError, UsageError
-from backends.http_download import Address, broken, refused
+from backends.http_download import TIMEOUT_S, Address, broken, refused, sent_page
 from backends.models.parts import part_of, part_paths
 from backends.printable import printable
 from backends.units import format_bytes
@@ -32,7 +33,8 @@ def hub_files(repository: str) -> tuple[str, list[HubFile]]:
     from huggingface_hub import HfApi, constants
 
     with _hub_errors(repository, constants.ENDPOINT):
-        info = HfApi().model_info(repository, files_metadata=True)
+        # Its own default is to wait for ever.
+        info = HfApi().model_info(repository, files_metadata=True, timeout=TIMEOUT_S)
     return _hex(str(info.sha), 40), _gguf_files(info.siblings or ())
 
 
@@ -46,7 +48,7 @@ def hub_address(repository: str, commit: str, file: HubFile) -> Address:
     url = hf_hub_url(repository, file.name, revision=commit)
     with _hub_errors(repository, constants.ENDPOINT):
         found = get_hf_file_metadata(url).location
-    own = urlsplit(found).netloc == urlsplit(url).netloc
+    own = urlsplit(found)[:2] == urlsplit(url)[:2]
     return Address(found, (get_token() or "") if own else "")
 
 
@@ -186,6 +188,8 @@ def _hub_errors(repository: str, endpoint: str) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise broken(endpoint, str(error)) from error
+    except json.JSONDecodeError as error:
+        raise sent_page(endpoint) from error
     except Exception as error:
         if isinstance(error, ValueError) and not _is_network(error):
             raise ModelError(f"{repository}: {printable(str(error))}") from error

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -16,22 +13,10 @@ from tests.unit.models.hub import Hub
 
 @pytest.fixture
 def hub(big_model: str) -> Iterator[Hub]:
-    """A hub with one model, which another thread serves."""
+    """A hub with one model."""
     one = Hub({"big-F32.gguf": Path(big_model).read_bytes()})
-    ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-
-    async def serve() -> None:
-        ended = asyncio.Event()
-        async with one.served():
-            ready.set_result((asyncio.get_running_loop(), ended))
-            await ended.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    loop, ended = ready.result(10)
-    yield one
-    loop.call_soon_threadsafe(ended.set)
-    thread.join()
+    with one.served_aside():
+        yield one
 
 
 def test_a_header_suffices_for_the_engines_answer(

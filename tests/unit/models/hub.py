@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import web
 
@@ -23,6 +26,8 @@ class Hub:
     url: str = ""
     cdn: str = ""
     """Another host that files are redirected to."""
+    signs: bool = False
+    """Of the addresses there only the newest works, once."""
     status: int = 0
     """Every answer has it, if it is set."""
     refusals: int = 0
@@ -30,12 +35,24 @@ class Hub:
     error_code: str = ""
     cut_after: int | None = None
     """Bytes of a file's body before the connection breaks, once."""
+    when_cut: Callable[[], None] = lambda: None
+    """Called at that break."""
     announced: dict[str, str] = field(default_factory=dict)
     """SHA-256 by file, where it is not the true one."""
     deaf: bool = False
     """It ignores ``If-Range``."""
     rangeless: bool = False
     """It sends whole files, whatever part is asked for."""
+    length: int = 0
+    """What it says of the length of a body, if that is not the true one."""
+    page: bool = False
+    """It sends a web page whatever is asked, as the gate of a network does."""
+    silent: str = ""
+    """The path that it never answers."""
+    pace_s: float = 0.0
+    """Seconds for each chunk of a body."""
+    elsewhere: str = ""
+    """Another host that answers what this one is asked."""
     endless: bool = False
     """A body has no length, and goes on after the file."""
     hold_after: int | None = None
@@ -43,7 +60,11 @@ class Hub:
     go: asyncio.Event = field(default_factory=asyncio.Event)
     ranges: list[str] = field(default_factory=list)
     tokens: list[tuple[str, str]] = field(default_factory=list)
-    """Host and Authorization of each request for a file."""
+    """Host and Authorization of each request."""
+    paths: list[str] = field(default_factory=list)
+    """Of each request."""
+    signed: int = 0
+    """Addresses given so far."""
     served_bytes: int = 0
 
     def sha256(self, name: str) -> str:
@@ -51,6 +72,9 @@ class Hub:
         return told or hashlib.sha256(self.files[name]).hexdigest()
 
     def fault(self) -> web.Response | None:
+        if self.page:
+            page = "<html>Sign in to the network</html>"
+            return web.Response(text=page, content_type="text/html")
         if not self.status:
             return None
         status = self.status
@@ -98,7 +122,9 @@ class Hub:
             "X-Linked-Size": size,
         }
         if self.cdn and request.host == self.url.removeprefix("http://"):
-            headers["Location"] = f"{self.cdn}/cdn/{name}"
+            self.signed += 1
+            query = f"?signed={self.signed}" if self.signs else ""
+            headers["Location"] = f"{self.cdn}/cdn/{name}{query}"
             return web.Response(status=302, headers=headers)
         return await self.send(request, headers)
 
@@ -108,10 +134,13 @@ class Hub:
         """A file, or the rest of it; over a connection that may break."""
         if fault := self.fault():
             return fault
+        signed = request.query.get("signed")
+        if signed is not None and int(signed) != self.signed:
+            return web.Response(status=403)
+        self.signed += 1
         name = request.match_info["file"]
         content = self.files[name]
         etag = f'"{self.sha256(name)}"'
-        self.tokens.append((request.host, request.headers.get("Authorization", "")))
         begin, end, status = 0, len(content), 200
         asked = request.headers.get("Range", "")
         fits = self.deaf or request.headers.get("If-Range", etag) == etag
@@ -121,7 +150,8 @@ class Hub:
             begin, end = int(first), int(last or end - 1) + 1
             status = 206
             if begin >= len(content):
-                return web.Response(status=416)
+                told = {"Content-Range": f"bytes */{len(content)}"}
+                return web.Response(status=416, headers=told)
         body = content[begin:end]
         told = {**(headers or {}), "ETag": etag, "Accept-Ranges": "bytes"}
         if status == 206:
@@ -131,12 +161,13 @@ class Hub:
         if self.endless:
             answer.enable_chunked_encoding()
         else:
-            answer.content_length = len(body)
+            answer.content_length = self.length or len(body)
         await answer.prepare(request)
         if request.method == "HEAD":
             return answer
         cut, self.cut_after = self.cut_after, None
         for at in range(0, len(body) if cut is None else cut, CHUNK_BYTES):
+            await asyncio.sleep(self.pace_s)
             to = at + CHUNK_BYTES if cut is None else min(at + CHUNK_BYTES, cut)
             await answer.write(body[at:to])
             self.served_bytes += len(body[at:to])
@@ -144,9 +175,43 @@ class Hub:
                 await self.go.wait()
         while self.endless and request.transport is not None:
             await answer.write(bytes(1 << 16))
+        if cut is not None:
+            self.when_cut()
         if cut is not None and request.transport is not None:
             request.transport.abort()
         return answer
+
+    @web.middleware
+    async def _asked(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        self.tokens.append((request.host, request.headers.get("Authorization", "")))
+        self.paths.append(request.path)
+        if self.elsewhere and request.host != self.elsewhere:
+            raise web.HTTPFound(f"http://{self.elsewhere}{request.path_qs}")
+        if self.silent == request.path:
+            await self.go.wait()
+        answer: web.StreamResponse = await handler(request)
+        return answer
+
+    @contextmanager
+    def served_aside(self) -> Iterator[Hub]:
+        """Serve it by another thread."""
+        ready: Future[asyncio.Event] = Future()
+
+        async def serve() -> None:
+            ended = asyncio.Event()
+            async with self.served():
+                ready.set_result(ended)
+                await ended.wait()
+
+        thread = threading.Thread(target=lambda: asyncio.run(serve()))
+        thread.start()
+        ended = ready.result(10)
+        try:
+            yield self
+        finally:
+            self.release()
+            self._loop.call_soon_threadsafe(ended.set)
+            thread.join()
 
     def release(self) -> None:
         """Let what waits go on, from any thread."""
@@ -156,7 +221,7 @@ class Hub:
     @asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
         """Serve it; the URL."""
-        app = web.Application()
+        app = web.Application(middlewares=[self._asked])
         app.router.add_get("/api/models/owner/{name}", self.info)
         app.router.add_get("/api/models/owner/{name}/revision/{revision}", self.info)
         app.router.add_get("/owner/name/resolve/{revision}/{file:.+}", self.resolve)
@@ -170,4 +235,5 @@ class Hub:
         try:
             yield self.url
         finally:
+            self.go.set()
             await runner.cleanup()

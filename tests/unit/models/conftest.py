@@ -1,0 +1,45 @@
+"""A hub with one small model, and a user who gets it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from gguf import GGUFReader
+
+from tests.unit.models.getting import NAME, Getting
+from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
+from tests.unit.models.hub import Hub
+
+
+def random_model(file: Path, n_layer: int) -> bytes:
+    """A model no two bytes of which are the same by plan."""
+    write_gguf(file, LLAMA | {"block_count": n_layer}, llama_tensors(n_layer))
+    header = GGUFReader(file).tensors[0].data_offset
+    body = random.Random(n_layer).randbytes(file.stat().st_size - header)
+    return file.read_bytes()[:header] + body
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return random_model(tmp_path_factory.mktemp("m") / NAME, n_layer=12)
+
+
+@pytest.fixture(scope="module")
+def other_content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What another version of the same model would be."""
+    return random_model(tmp_path_factory.mktemp("m") / NAME, n_layer=13)
+
+
+@pytest.fixture
+async def hub(content: bytes) -> AsyncIterator[Hub]:
+    one = Hub({NAME: content})
+    async with one.served():
+        yield one
+
+
+@pytest.fixture
+def getting(hub: Hub, tmp_path: Path) -> Getting:
+    return Getting(hub, tmp_path)
