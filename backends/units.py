@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from backends.state import Lab
 
@@ -139,14 +140,22 @@ RATE_AFTER_S = 0.5
 """A rate over less time says little."""
 
 
-def format_transfer(
-    done_bytes: int, size_bytes: int, came_bytes: int, elapsed_s: float
-) -> str:
-    """``43 % of 94 MiB · 12.1 MB/s · 5.2 s left``; what came tells the rate."""
-    share = format_percent(done_bytes / size_bytes)
-    parts = [f"{share} of {format_bytes(size_bytes)}"]
-    if came_bytes > 0 and elapsed_s >= RATE_AFTER_S:
-        rate = came_bytes / elapsed_s
-        left_s = (size_bytes - done_bytes) / rate
-        parts += [format_mb_s(rate / 1e6), f"{format_seconds(left_s)} left"]
-    return " · ".join(parts)
+class Transfer:
+    """Puts a transfer in words; what came since the first ones tells the rate."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._first: tuple[float, int] | None = None
+
+    def text(self, done_bytes: int, size_bytes: int) -> str:
+        """``43 % of 94 MiB · 12.1 MB/s · 5.2 s left``."""
+        now_s = self._clock()
+        since_s, before_bytes = self._first = self._first or (now_s, done_bytes)
+        elapsed_s, came_bytes = now_s - since_s, done_bytes - before_bytes
+        share = format_percent(done_bytes / size_bytes)
+        parts = [f"{share} of {format_bytes(size_bytes)}"]
+        if came_bytes > 0 and elapsed_s >= RATE_AFTER_S:
+            rate = came_bytes / elapsed_s
+            left_s = (size_bytes - done_bytes) / rate
+            parts += [format_mb_s(rate / 1e6), f"{format_seconds(left_s)} left"]
+        return " · ".join(parts)

@@ -307,6 +307,15 @@ def test_a_line_tells_part_elapsed_and_left() -> None:
     assert "left" not in progress_text("worker1 listens", None, 20.0)
 
 
+def test_rate_and_rest_have_room_in_a_narrow_terminal() -> None:
+    told = "43 % of 94.0 MiB · 12.1 MB/s · 5.20 s left"
+    text = progress_text("m-Q4_0.gguf", 0.43, 4.0, told, columns=79)
+    assert text.endswith(told)
+    assert len(text) <= 79
+    wide = progress_text("m-Q4_0.gguf", 0.43, 4.0, told, columns=100)
+    assert 0 < wide.count("█") + wide.count("░") < 24
+
+
 def test_the_clock_goes_on_without_news(
     drawn: list[str], clock: tuple[Callable[[], float], list[float]]
 ) -> None:

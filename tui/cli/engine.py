@@ -24,12 +24,7 @@ from backends.errors import DllmError, EngineError
 from backends.machines.local import describe_here, local_host_for_now
 from backends.paths import ENGINE_DIR_VARIABLE, user_paths
 from backends.state import EngineSource, EngineStage
-from backends.units import (
-    format_bytes,
-    format_percent,
-    format_seconds,
-    format_transfer,
-)
+from backends.units import Transfer, format_bytes, format_percent, format_seconds
 from tui.cli.command import Group, options
 from tui.cli.output import on_terminal, say, warn
 from tui.cli.progress import ProgressLine, ticking
@@ -224,7 +219,7 @@ async def _made(
         async with ticking(printer.line):
             location = await work(printer.show)
     except asyncio.CancelledError:
-        say("Interrupted; the same command resumes.")
+        say("What has come stays; the same command resumes.")
         raise
     info = await describe_here(location, paths)
     what = f"llama.cpp {info.version}, RPC {info.rpc_protocol}"
@@ -320,7 +315,7 @@ class EnginePrinter:
         """``got`` or ``built``; empty where the engine was there."""
         self._note = ""
         self._tenth = 0
-        self._first: tuple[float, int] | None = None
+        self._transfer = Transfer()
 
     def show(self, progress: EngineProgress) -> None:
         """Print what is new; without a terminal, long stages at each tenth."""
@@ -336,16 +331,11 @@ class EnginePrinter:
             self.line.clear()
             say(progress.text)
         elif stage is EngineStage.DOWNLOAD:
-            self.line.show(title, progress.fraction, self._transfer(progress))
+            text = self._transfer.text(progress.done_bytes, progress.size_bytes)
+            self.line.show(title, progress.fraction, text)
         elif stage is not EngineStage.WAIT:
             self.line.show(title, progress.fraction)
         self._show_tenth(stage, progress.fraction or 0.0)
-
-    def _transfer(self, progress: EngineProgress) -> str:
-        now, done_bytes = time.monotonic(), progress.done_bytes
-        since, before_bytes = self._first = self._first or (now, done_bytes)
-        came_bytes = done_bytes - before_bytes
-        return format_transfer(done_bytes, progress.size_bytes, came_bytes, now - since)
 
     def _show_tenth(self, stage: EngineStage, fraction: float) -> None:
         if stage not in (EngineStage.COMPILE, EngineStage.DOWNLOAD):

@@ -17,12 +17,18 @@ from backends.errors import ModelError, UsageError
 from backends.places import LOCAL, at_peer
 from backends.state import Ask
 from backends.state.models import Delivered
-from backends.units import format_bytes, format_count, format_percent, format_ranges
+from backends.units import (
+    Transfer,
+    format_bytes,
+    format_count,
+    format_percent,
+    format_ranges,
+)
 from tui.cli.command import Group, Name, options
 from tui.cli.drafts import drafts
 from tui.cli.model_argument import model_argument, require_model, resolve, searched
 from tui.cli.output import Column, Table, aligned, say, show, table_lines, warn
-from tui.cli.peers import copied, delivered, settled_peer
+from tui.cli.peers import delivered, settled_peer
 from tui.cli.progress import ProgressLine, ticking
 from tui.model.fit_words import context_text, fits_text, notes, split_text
 from tui.widgets.safe_text import safe_line
@@ -239,18 +245,20 @@ async def got(source: str, folder: Path) -> Download:
     """
     from backends.models.download import download
 
-    line, last = ProgressLine(), None
+    line, transfer, last = ProgressLine(), Transfer(), None
     try:
         async with ticking(line), aclosing(download(source, folder)) as progress:
             async for last in progress:
                 if last.path:
                     break
                 if last.size_bytes:
-                    line.show_bytes(last.file, last.done_bytes, last.size_bytes)
+                    fraction = last.done_bytes / last.size_bytes
+                    text = transfer.text(last.done_bytes, last.size_bytes)
+                    line.show(last.file, fraction, text)
                 else:
                     line.show(last.file)
     except asyncio.CancelledError:
-        say("Interrupted; the same command resumes.")
+        say("What has come stays; the same command resumes.")
         raise
     assert last is not None
     return last
@@ -675,12 +683,10 @@ async def copy_model(
     A worker needs only its own layers. Ctrl-C stops it; the next run resumes.
     """
     path = await require_model(model)
-    if layers or at_peer(path):
-        (one,) = await delivered(client, path, {peer: layers or ""})
-        if one.problem:
-            raise ModelError(one.problem)
-        return {"name": peer, "path": one.path}
-    return {"name": peer, "path": await copied(client, peer, path)}
+    (one,) = await delivered(client, path, {peer: layers or ""})
+    if one.problem:
+        raise ModelError(one.problem)
+    return {"name": peer, "path": one.path}
 
 
 def _copied_text(told: dict[str, str]) -> str:

@@ -25,17 +25,24 @@ LEFT_AFTER_FRACTION = 0.01
 
 
 def progress_text(
-    title: str, fraction: float | None, elapsed_s: float, detail: str = ""
+    title: str,
+    fraction: float | None,
+    elapsed_s: float,
+    detail: str = "",
+    columns: int = 1000,
 ) -> str:
     """``… title ████░░░░ 43 %  12.3 s, ~16.0 s left  detail``.
 
-    What is left is told where the rate so far tells it, and the detail does not.
+    What is left is told where the rate so far tells it, and the detail does not. Where
+    there is no room the bar is shorter.
     """
     times = format_seconds(max(elapsed_s, 0.0))
     if not detail.endswith(" left") and (left_s := remaining_s(fraction, elapsed_s)):
         times += f", ~{format_seconds(left_s)} left"
     part = "" if fraction is None else f"{format_percent(fraction):>5}"
-    return f"… {title:24} {_bar(fraction)} {part:5}  {times}  {detail}".rstrip()
+    begin, end = f"… {title:24} ", f" {part:5}  {times}  {detail}".rstrip()
+    cells = min(BAR_CELLS, max(columns - len(begin) - len(end), 0))
+    return f"{begin if cells else begin.rstrip()}{_bar(fraction, cells)}{end}"
 
 
 def remaining_s(fraction: float | None, elapsed_s: float) -> float | None:
@@ -47,9 +54,9 @@ def remaining_s(fraction: float | None, elapsed_s: float) -> float | None:
     return elapsed_s * (1 - fraction) / fraction
 
 
-def _bar(fraction: float | None) -> str:
-    full = round(min(max(fraction or 0.0, 0.0), 1.0) * BAR_CELLS)
-    return "█" * full + "░" * (BAR_CELLS - full)
+def _bar(fraction: float | None, cells: int) -> str:
+    full = round(min(max(fraction or 0.0, 0.0), 1.0) * cells)
+    return "█" * full + "░" * (cells - full)
 
 
 class ProgressLine:
@@ -90,9 +97,11 @@ class ProgressLine:
         if not (self._terminal and self._title):
             return
         elapsed_s = self._clock() - self._since
-        text = progress_text(self._title, self._fraction, elapsed_s, self._detail)
         # A line that wraps cannot be drawn over.
-        redraw(safe_line(text)[: shutil.get_terminal_size().columns - 1])
+        columns = shutil.get_terminal_size().columns - 1
+        title, detail = safe_line(self._title), safe_line(self._detail)
+        text = progress_text(title, self._fraction, elapsed_s, detail, columns)
+        redraw(text[:columns])
 
     def clear(self) -> None:
         if self._terminal and self._title:

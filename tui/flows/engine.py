@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from backends.errors import DllmError
 from backends.state import EngineStage
-from backends.units import format_percent, format_transfer
+from backends.units import Transfer, format_percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,18 +90,12 @@ class Reached:
     """Puts progress in words; a download has a rate."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._first: tuple[float, int] | None = None
+        self._transfer = Transfer(clock)
 
     def text(self, now: EngineProgress) -> str:
         words = WORDS.get(now.stage, "")
         if now.size_bytes:
-            done_bytes, at = now.done_bytes, self._clock()
-            since, before_bytes = self._first = self._first or (at, done_bytes)
-            came_bytes = done_bytes - before_bytes
-            size_bytes = now.size_bytes
-            how = format_transfer(done_bytes, size_bytes, came_bytes, at - since)
-            return f"{words}: {how}"
+            return f"{words}: {self._transfer.text(now.done_bytes, now.size_bytes)}"
         if now.fraction is None:
             return f"{words}…"
         return f"{words}: {format_percent(now.fraction)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,7 +12,7 @@ from textual.widgets import Static
 
 from backends.errors import DllmError
 from backends.places import LOCAL, at_peer
-from backends.units import format_bytes
+from backends.units import Transfer, format_bytes
 from tui.actions.keymap import bindings
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
@@ -25,7 +24,6 @@ from tui.screens.models.search import (
     POLL_S,
     PathBar,
     check_path,
-    download_text,
     watch_catalogue,
 )
 from tui.screens.models.table import (
@@ -299,15 +297,15 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
             self._getting = None
 
     async def _got(self, source: str) -> Download:
-        first, began = None, 0.0
+        now, transfer = None, Transfer()
         keys = with_keys(self.app, "{models.cancel:short} cancels")
         async with aclosing(self._cluster.get_model(source)) as progress:
             async for now in progress:
-                if first is None or not first.size_bytes:
-                    first, began = now, time.monotonic()
-                text = download_text(now, first, time.monotonic() - began)
+                text = f"{now.file}…"
+                if now.size_bytes:
+                    text = transfer.text(now.done_bytes, now.size_bytes)
                 self._get_bar.note = f"{keys} · {text}"
-        if first is None or not now.path:
+        if now is None or not now.path:
             raise DllmError(f"The download of {source} ended early", "Get it again.")
         return now
 

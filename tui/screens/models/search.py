@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 
 from backends.errors import DllmError
-from backends.units import format_transfer
 from tui.actions.keymap import bindings
 from tui.widgets.inputs import FilterBar
 from tui.widgets.worker_reports import report_worker
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from backends.state import ModelCatalogue
-    from backends.state.models import Download
     from tui.api.services import ClusterService
 
 
@@ -76,14 +74,6 @@ def names_text(names: Sequence[str]) -> str:
         return "nothing there begins like that"
     more = "  …" if len(names) > NAMES_SHOWN else ""
     return "  ".join(names[:NAMES_SHOWN]) + more
-
-
-def download_text(now: Download, since: Download, elapsed_s: float) -> str:
-    """``43 % of 94 MiB · 12.1 MB/s · 5.2 s left``; the work before it has a size."""
-    if not now.size_bytes:
-        return f"{now.file}…"
-    came_bytes = now.done_bytes - since.done_bytes
-    return format_transfer(now.done_bytes, now.size_bytes, came_bytes, elapsed_s)
 
 
 class PathBar(FilterBar):
