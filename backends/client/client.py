@@ -212,7 +212,9 @@ class ControllerClient:
 
     def get_model(self, source: str) -> AsyncGenerator[Download, None]:
         """Get a model; closing the stream ends it, and the next call resumes."""
-        asked = {"source": source}
+        from backends.models.download import hub_settings
+
+        asked = {"source": source, "settings": hub_settings()}
         return self._connection.stream("POST", "/v1/models/get", Download, asked)
 
     async def removal(
@@ -376,13 +378,6 @@ class ControllerClient:
         """Remove what was installed there; the bytes freed."""
         answer = await self._call("POST", _peer(name, "clean"), dict[str, int])
         return answer["freed_bytes"]
-
-    async def copy_model(self, name: str, path: str) -> str:
-        """Copy a model file there; its path there, when done."""
-        answer = await self._call(
-            "POST", _peer(name, "copy"), dict[str, str], {"path": path}
-        )
-        return answer["path"]
 
     async def deliver(self, name: str, source: str, layers: str = "") -> Delivered:
         """Have a peer get a model, or layers of it, by the fastest way."""

@@ -19,10 +19,11 @@ from backends.machines.peer_downloads import (
     FromHub,
     FromPeer,
     Wanted,
+    whole_files,
 )
 from backends.models.download import hub_environment, parse_source, remote_addresses
 from backends.models.header import read_header
-from backends.models.identity import files_of, full_sha256
+from backends.models.identity import files_of
 from backends.models.layer_file import Run, layer_files
 from backends.models.parts import part_paths
 from backends.places import at_peer
@@ -183,15 +184,15 @@ def _same_header(file: Path, copy: Path) -> bool:
 
 def _wanted(found: Found, layers: str) -> list[Wanted]:
     here = next((way for way in found.ways if isinstance(way, FromHere)), None)
+    if here and not layers and not all(found.sha256s):
+        return whole_files(here.files)
     if not layers:
         sizes = [copy.stat().st_size for copy in found.headers]
-        shas = [
-            sha256 or (full_sha256(here.files[index]) if here else "")
-            for index, sha256 in enumerate(found.sha256s)
-        ]
         return [
             Wanted(name, b"", (Run(0, size, 0),), sha256)
-            for name, size, sha256 in zip(found.names, sizes, shas, strict=True)
+            for name, size, sha256 in zip(
+                found.names, sizes, found.sha256s, strict=True
+            )
         ]
     return [
         Wanted(

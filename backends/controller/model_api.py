@@ -72,6 +72,8 @@ class GetRequest(Value, frozen=True, kw_only=True):
     """A model to get, as ``models get`` takes it."""
 
     source: str
+    settings: dict[str, str] = {}
+    """Of Hugging Face, from the environment of the asker."""
 
 
 class RemovalRequest(Value, frozen=True, kw_only=True):
@@ -158,7 +160,7 @@ class ModelApi:
         asked = await body(request, GetRequest)
         parse_source(asked.source)
         folder = models_folder(self._readers.settings().model_dirs)
-        work = download(asked.source, folder)
+        work = download(asked.source, folder, hub_environment(asked.settings))
         event_log = WorkRecorder(self._event_log, asker(request), LOCAL)
         with event_log.tries(f"got the model {printable(asked.source)}"):
             return await self._told(request, work)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import os
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -33,12 +34,6 @@ class ProvisionRequest(Value, frozen=True, kw_only=True):
     """The way to install: copy our binaries, build there, or either."""
 
     mode: ProvisionMode = ProvisionMode.AUTO
-
-
-class CopyRequest(Value, frozen=True, kw_only=True):
-    """A model file of ours to copy to a peer."""
-
-    path: str
 
 
 class DeliverRequest(Value, frozen=True, kw_only=True):
@@ -80,7 +75,6 @@ class PeerApi:
             web.post(f"{one}/answer", self._answer),
             web.post(f"{one}/provision", self._provision),
             web.post(f"{one}/clean", self._clean),
-            web.post(f"{one}/copy", self._copy),
             web.post(f"{one}/deliver", self._deliver),
             web.post(f"{one}/cancel", self._cancel),
         ]
@@ -136,18 +130,12 @@ class PeerApi:
             freed = await asyncio.shield(known.clean())
         return json_response({"freed_bytes": freed})
 
-    async def _copy(self, request: web.Request) -> web.Response:
-        asked = await body(request, CopyRequest)
-        known = self._ssh(request)
-        what = f"copied {Path(asked.path).name} to {_name(request)}"
-        with self._told(request).tries(what):
-            path = await asyncio.shield(known.copy_model(Path(asked.path)))
-        return json_response({"path": path})
-
     async def _deliver(self, request: web.Request) -> web.Response:
         asked = await body(request, DeliverRequest)
         known = self._ssh(request)
         what = f"got {printable(asked.source)} on {_name(request)}"
+        if os.path.isabs(asked.source):
+            what = f"copied {PurePath(asked.source).name} to {_name(request)}"
         with self._told(request).tries(what):
             work = self._deliveries.deliver(
                 known, asked.source, asked.layers, asked.settings

@@ -25,7 +25,7 @@ from backends.errors import (
 )
 from backends.machines.agent import LEASE_S, AgentSession
 from backends.machines.machine import called_alike, stand_ins
-from backends.machines.model_files import copy_model, read_there
+from backends.machines.model_files import read_there
 from backends.machines.peer_downloads import deliver_model
 from backends.machines.probing import Prober, judged
 from backends.machines.provisioning import clean, provision
@@ -374,14 +374,6 @@ class SshPeer:
         self._become(PeerState.PROBING, note="")
         await self._look_anew()
         return done.note
-
-    async def copy_model(self, source: Path) -> str:
-        await self._reach()
-        there = await self._at_work(
-            copy_model(self.connection, source, report=self._report)
-        )
-        await self._look_anew()
-        return there[0]
 
     async def deliver(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import asyncssh
 
-from backends.errors import HostError, ModelError
+from backends.errors import HostError, ModelError, UsageError
 from backends.machines.provisioning import SPARE_BYTES
 from backends.machines.shell import (
     WrongFile,
@@ -28,7 +29,21 @@ from backends.machines.shell import (
     transfer_error,
     why_ended,
 )
-from backends.machines.ssh.files import Meter
+from backends.machines.ssh.files import (
+    CHUNK_BYTES_MAX,
+    CHUNK_BYTES_MIN,
+    CHUNK_S,
+    Meter,
+    read_here,
+)
+from backends.models.identity import (
+    full_sha256,
+    identity_from,
+    identity_of,
+    sampled,
+    size_in,
+)
+from backends.models.layer_file import Run
 from backends.models.search import DEFAULT_FOLDER
 from backends.state import PeerWork
 from backends.state.models import Delivered
@@ -39,7 +54,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.machines.shell import Shell, ShellResult
-    from backends.models.layer_file import Run
     from backends.state.models import RemoteModel
 
 TRIAL_S = 2.0
@@ -50,7 +64,7 @@ POLL_S = 0.5
 HASH_S = 3600.0
 SILENT_S = 30
 _DIFFERS = 65
-_WHOLE, _RANGE = 200, 206
+_WHOLE, _RANGE = "200", "206"
 
 
 class Wanted(NamedTuple):
@@ -62,7 +76,11 @@ class Wanted(NamedTuple):
     runs: tuple[Run, ...]
     """Of the model's file, in order and without gaps in this one."""
     sha256: str = ""
-    """Of all of this; empty where nobody can tell it."""
+    """Of all of this; empty where nobody can tell it yet."""
+    source: Path | None = None
+    """The same file here, whole, which is hashed while it is sent."""
+    identity: str = ""
+    """Of that file."""
 
     @property
     def size_bytes(self) -> int:
@@ -71,7 +89,8 @@ class Wanted(NamedTuple):
     @property
     def key(self) -> str:
         """Tells a half copy of it from others."""
-        told = f"{self.name} {self.runs} {self.sha256 or self.header.hex()}"
+        known = self.sha256 or self.identity or self.header.hex()
+        told = f"{self.name} {self.runs} {known}"
         return hashlib.sha256(told.encode()).hexdigest()
 
     def left(self, have: int) -> list[tuple[int, int]]:
@@ -82,6 +101,15 @@ class Wanted(NamedTuple):
             if done < run.length:
                 runs.append((run.source_at + done, run.length - done))
         return runs
+
+
+def whole_files(files: Sequence[Path]) -> list[Wanted]:
+    """Files that are here, for a peer to have."""
+    found = ((file, identity_of(file)) for file in files)
+    return [
+        Wanted(file.name, b"", (Run(0, size_in(known), 0),), "", file, known)
+        for file, known in found
+    ]
 
 
 class WayEnded(ModelError):
@@ -183,14 +211,17 @@ class FromHere(_Stream):
     async def read(
         self, index: int, at: int, length: int
     ) -> AsyncGenerator[bytes, None]:
+        chunk_bytes = CHUNK_BYTES_MIN
         with await asyncio.to_thread(self.files[index].open, "rb") as file:
             await asyncio.to_thread(file.seek, at)
-            while length:
-                chunk = await asyncio.to_thread(file.read, min(CHUNK_BYTES, length))
-                if not chunk:
-                    return
+            while chunk := await asyncio.to_thread(
+                read_here, file, min(chunk_bytes, length)
+            ):
                 length -= len(chunk)
+                started_s = time.monotonic()
                 yield chunk
+                if time.monotonic() - started_s < CHUNK_S / 2:
+                    chunk_bytes = min(chunk_bytes * 2, CHUNK_BYTES_MAX)
 
 
 class FromPeer(_Stream):
@@ -260,8 +291,8 @@ class FromHub(_Stream):
                 aiohttp.ClientSession(timeout=silent, trust_env=True) as session,
                 session.get(url, headers=headers, allow_redirects=False) as answer,
             ):
-                if answer.status != _RANGE and (at or answer.status != _WHOLE):
-                    raise WayEnded(f"{self.label}: HTTP {answer.status}")
+                if wrong := _wrong(str(answer.status), answer.content_type, at):
+                    raise WayEnded(f"{self.label}: {wrong}")
                 async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
                     yield chunk[:length]
                     length -= len(chunk)
@@ -307,17 +338,23 @@ class ByItself:
             timeout_s=None,
             check=False,
         )
-        codes = [row[1] for row in rows(result.stderr) if row[0] == "code"]
-        status = codes[-1] if codes else ""
-        if status != str(_RANGE) and (at or status != str(_WHOLE)):
+        told = [row[1:] for row in rows(result.stderr) if row[0] == "code"]
+        status, kind = told[-1] if told else ("000", "")
+        if wrong := _wrong(status, kind, at):
             # What came, if anything, is an error's page or another part.
             await part.truncate(before)
-            told = f"HTTP {status}" if status not in ("", "000") else _why(result)
-            raise WayEnded(f"{self.label}: {told}")
+            wrong = _why(result) if status == "000" else wrong
+            raise WayEnded(f"{self.label}: {wrong}")
         came = await part.size() - before
         if came < length and not limit_s:
             raise WayEnded(f"{self.label}: {_why(result)}")
         return came == length
+
+
+def _wrong(status: str, kind: str, at: int) -> str:
+    if status != _RANGE and (at or status != _WHOLE):
+        return f"HTTP {status}"
+    return "a web page came in place of the file" if "text/html" in kind else ""
 
 
 def _why(result: ShellResult) -> str:
@@ -381,6 +418,8 @@ async def deliver_model(
     Raises:
         DllmError: no way leads there, or the disk there is full.
     """
+    if any(bad in file.name for file in wanted for bad in "\t\n"):
+        raise UsageError("A file with a tab or line end in its name is not copied")
     word = hashlib.sha256(f"{folder}/{wanted[0].name}".encode()).hexdigest()[:12]
     job = _Delivery(shell, wanted, ways, report, renew, folder)
     async with lock(shell, f"copy-{word}", f"Getting {wanted[0].name}"):
@@ -437,7 +476,7 @@ class _Delivery:
             how=self.how() if missing else "there already",
             verified_by=(
                 "SHA-256"
-                if all(file.sha256 for file in self.wanted)
+                if all(file.sha256 or file.source for file in self.wanted)
                 else "length; tensor by tensor when it is loaded"
             ),
         )
@@ -455,52 +494,68 @@ class _Delivery:
         return f"{best} ({', '.join(others)})" if others else best
 
     async def _require_same(self, file: Wanted, folder: str) -> None:
-        self._doing = "checking what is there"
+        self._doing, path = "checking what is there", f"{folder}/{file.name}"
         self.say("")
         async with self._files() as sftp:
-            size_bytes = (await sftp.stat(f"{folder}/{file.name}")).size
-        same = size_bytes == file.size_bytes
+            same = (await sftp.stat(path)).size == file.size_bytes
+            if same and file.identity:
+                same = await _identity(sftp, path, file.size_bytes) == file.identity
         if same and file.sha256:
             found = await self._script("sum", file.name)
             same = found.strip() == file.sha256
         if not same:
             raise WrongFile(
-                f"Another file is called {folder}/{file.name} on {self.shell.name}",
+                f"Another file is called {path} on {self.shell.name}",
                 "Move it away.",
             )
 
     async def _get(
         self, index: int, file: Wanted, path: str, note: str, meter: Meter
     ) -> None:
-        if note and note != file.key:
-            await self._script("drop", file.name)
         resumed = note == file.key
-        for attempt in (1, 2):
-            async with self._files() as sftp:
-                if attempt == 2 or not resumed:
-                    async with sftp.open(f"{path}.part.identity", "wb") as kept:
-                        await kept.write(file.key.encode())
-                part = Part(self.shell, sftp, f"{path}.part", meter)
-                try:
-                    await self._bring(index, file, part)
-                except asyncssh.SFTPFailure as error:
-                    await self._require_room(file)
-                    raise transfer_error(self.shell.name, error) from error
-            self._doing = f"verifying {file.name}"
-            self.say("", 1.0)
-            args = ("finish", self._folder, file.name, file.sha256 or "-")
-            result = await self.shell.run(
-                script("model"), *args, timeout_s=HASH_S, check=False
-            )
-            if result.code == 0:
-                return
+        if note and not resumed:
             await self._script("drop", file.name)
-            if result.code != _DIFFERS or not resumed or attempt == 2:
-                raise (
-                    WrongFile(f"{file.name} arrived changed on {self.shell.name}")
-                    if result.code == _DIFFERS
-                    else refusal(self.shell.name, result)
+        hashing = asyncio.create_task(_sha256(file))
+        try:
+            for attempt in (1, 2):
+                new = attempt > 1 or not resumed
+                await self._fill(index, file, path, meter, new=new)
+                self._doing = f"verifying {file.name}"
+                self.say("", 1.0)
+                sha256 = await asyncio.shield(hashing)
+                args = ("finish", self._folder, file.name, sha256 or "-")
+                result = await self.shell.run(
+                    script("model"), *args, timeout_s=HASH_S, check=False
                 )
+                if result.code == 0:
+                    return
+                await self._script("drop", file.name)
+                if result.code != _DIFFERS:
+                    raise refusal(self.shell.name, result)
+                if not resumed:
+                    break
+                meter = Meter(file.size_bytes, self.say)
+        finally:
+            hashing.cancel()
+        raise WrongFile(
+            f"{file.name} arrived changed on {self.shell.name}",
+            "Did the original change meanwhile? Else look at its disk.",
+        )
+
+    async def _fill(
+        self, index: int, file: Wanted, path: str, meter: Meter, *, new: bool
+    ) -> None:
+        """Bring all that is missing of a half file."""
+        async with self._files() as sftp:
+            if new:
+                async with sftp.open(f"{path}.part.identity", "wb") as kept:
+                    await kept.write(file.key.encode())
+            try:
+                part = Part(self.shell, sftp, f"{path}.part", meter)
+                await self._bring(index, file, part)
+            except asyncssh.SFTPFailure as error:
+                await self._require_room(file)
+                raise transfer_error(self.shell.name, error) from error
 
     async def _require_room(self, file: Wanted) -> None:
         # SFTP has no word for a full disk.
@@ -549,7 +604,7 @@ class _Delivery:
         """Bytes that can stay; the header is there then."""
         have = await part.size()
         # The last chunk of a broken transfer may have been written in any order.
-        kept = max(have - CHUNK_BYTES, 0)
+        kept = max(have - CHUNK_BYTES_MAX, 0)
         if have > file.size_bytes or kept < len(file.header):
             await part.write(file.header, 0)
             kept = len(file.header)
@@ -597,3 +652,30 @@ class _Delivery:
         if result.code != 0:
             raise refusal(self.shell.name, result)
         return result.stdout
+
+
+async def _sha256(file: Wanted) -> str:
+    if file.sha256 or file.source is None:
+        return file.sha256
+    stop = threading.Event()
+    try:
+        return await asyncio.to_thread(full_sha256, file.source, stopped=stop.is_set)
+    finally:
+        stop.set()
+
+
+async def _identity(sftp: asyncssh.SFTPClient, path: str, size_bytes: int) -> str:
+    # Without the helper, which need not be installed there yet.
+    async with sftp.open(path, "rb") as file:
+        pieces = [await _piece(file, *place) for place in sampled(size_bytes)]
+    return identity_from(size_bytes, pieces)
+
+
+async def _piece(file: Any, offset: int, length: int) -> bytes:
+    """Some bytes of a file there; a server may give fewer at a time."""
+    data = b""
+    while len(data) < length and (
+        more := await file.read(length - len(data), offset + len(data))
+    ):
+        data += more
+    return data

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from backends.errors import PeerUnreachable
-from backends.machines.model_files import copy_model
+from backends.machines.peer_downloads import FromHere, deliver_model, whole_files
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import Connection
 from backends.models.identity import full_sha256
@@ -50,17 +50,16 @@ class Copier:
         self.connection = connection
         self.works: list[PeerWork] = []
 
-    async def __call__(self, model: Path, **more: str) -> tuple[str, ...]:
+    async def __call__(self, model: Path) -> str:
         if not self.connection.connected:
             await self.connection.connect()
-        return await copy_model(
-            self.connection,
-            model,
-            report=self.works.append,
-            **more,
+        ways, wanted = [FromHere([model])], whole_files([model])
+        got = await deliver_model(
+            self.connection, wanted, ways, report=self.works.append
         )
+        return got.path
 
-    async def half(self, model: Path) -> asyncio.Task[tuple[str, ...]]:
+    async def half(self, model: Path) -> asyncio.Task[str]:
         """Begin, and return once some of it was sent."""
         self.works.clear()
         running = asyncio.create_task(self(model))
@@ -84,12 +83,12 @@ def same(there: Path, here: Path) -> bool:
 async def test_a_copy_is_whole_and_known_again(
     peer: Machine, copy: Copier, model: Path
 ) -> None:
-    (found,) = await copy(model)
+    found = await copy(model)
     assert found == f"{peer.remote_home}/.models/{NAME}"
     assert same(peer.home / ".models" / NAME, model)
     copy.works.clear()
-    assert await copy(model) == (found,)
-    assert len(copy.works) == 1
+    assert await copy(model) == found
+    assert not any(work.progress for work in copy.works)
 
 
 async def test_a_cancelled_copy_goes_on(

@@ -42,6 +42,7 @@ from backends.state import (
     Transport,
 )
 from backends.state.models import (
+    Delivered,
     Download,
     RemoteFile,
     RemoteModel,
@@ -230,9 +231,9 @@ class ScriptedCluster:
         self._call("clean_peer", name)
         return 17 << 20
 
-    async def copy_model(self, name: str, path: str) -> str:
-        self._call("copy_model", (name, path))
-        return f"/home/ada/.models/{path.rpartition('/')[2]}"
+    async def deliver(self, name: str, source: str) -> Delivered:
+        self._call("deliver", (name, source))
+        return Delivered(peer=name, path=f"/home/ada/.models/{Path(source).name}")
 
     async def cancel_work(self, name: str) -> Peer:
         self._call("cancel_work", name)

@@ -74,7 +74,7 @@ async def test_the_desks_model_is_copied(started: Started) -> None:
     async with at_peer(started, "bob") as (pilot, app, cluster):
         await pilot.press("c")
         await until(pilot, lambda: toasts(app))
-        assert cluster.called("copy_model") == [("bob", scenes.GLM.path)]
+        assert cluster.called("deliver") == [("bob", scenes.GLM.path)]
         assert toasts(app) == ["bob has GLM-4.7-Flash-Q4_K_M now"]
 
 
@@ -90,7 +90,7 @@ async def test_a_model_of_a_peer_is_used_where_it_is(started: Started) -> None:
         await pilot.press("c")
         await until(pilot, lambda: toasts(app))
         assert "Only ada holds the model" in toasts(app)[0]
-        assert cluster.called("copy_model") == []
+        assert cluster.called("deliver") == []
 
 
 async def test_probing_says_what_was_found(started: Started) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         Plan,
         PlanMemory,
     )
-    from backends.state.models import Download, RemoteModel, Removal
+    from backends.state.models import Delivered, Download, RemoteModel, Removal
 
 
 class ChatService(Protocol):
@@ -246,8 +246,8 @@ class ClusterService(Protocol):
     async def clean_peer(self, name: str) -> int:
         """Remove what was installed there; the bytes freed."""
 
-    async def copy_model(self, name: str, path: str) -> str:
-        """Copy a model file there; its path there, when done."""
+    async def deliver(self, name: str, source: str) -> Delivered:
+        """Have a peer get a model, which may be a file here; returns when done."""
 
     async def cancel_work(self, name: str) -> Peer:
         """End what goes on at a machine; the next time it resumes."""

@@ -260,15 +260,6 @@ async def remove_peer(client: ControllerClient, name: str) -> dict[str, str]:
     return {"removed": name}
 
 
-async def copied(client: ControllerClient, name: str, path: str) -> str:
-    """Copy a model to a peer, showing how far it is.
-
-    Raises:
-        DllmError: it cannot be done.
-    """
-    return await _watched(client, name, lambda: client.copy_model(name, path))
-
-
 async def delivered(
     client: ControllerClient, source: str, parts: dict[str, str]
 ) -> list[Delivered]:
@@ -292,7 +283,7 @@ async def delivered(
         for name in parts:
             with contextlib.suppress(DllmError):
                 await client.cancel_work(name)
-        say("Interrupted; the same command resumes.")
+        say("What has come stays; the same command resumes.")
         raise
     finally:
         showing.cancel()

@@ -136,7 +136,7 @@ class PeerFlows(Flow):
             self._app.tell(text, "warning")
         elif self._can_be_worked_at(peer, "This machine has the model already"):
             what = f"{peer.name} has {model_name(plan.model)} now"
-            copying = self._cluster.copy_model(peer.name, plan.model)
+            copying = self._cluster.deliver(peer.name, plan.model)
             await self._long(peer, copying, what)
 
     async def cancel(self, peer: Peer) -> None:

@@ -8,7 +8,7 @@
 #   sum FOLDER NAME             print the SHA-256 of a whole one
 #   fetch FOLDER NAME BYTES CONFIG
 #                               append to the half one what curl gets, so configured;
-#                               its last line of errors is "code", tab, HTTP status
+#                               its last line of errors is "code", HTTP status and type
 #
 # Ends with 65 when the copy differs, 73 when another file took the name meanwhile.
 
@@ -42,7 +42,7 @@ finish() { # NAME SHA256
 # shell's own, and curl reads it from its standard input.
 fetch() { # NAME BYTES CONFIG
   has curl || fail 69 'curl is not installed'
-  printf '%s\n' "$3" | curl -K - -w '%{stderr}\ncode\t%{http_code}\n' |
+  printf '%s\n' "$3" | curl -K - -w '%{stderr}\ncode\t%{http_code}\t%{content_type}\n' |
     head -c "$2" >>"$folder/$1.part"
 }
 

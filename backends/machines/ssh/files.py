@@ -91,7 +91,7 @@ async def _behind_mark(
 
 CHUNK_BYTES_MIN = 256 << 10
 CHUNK_BYTES_MAX = 8 << 20
-_CHUNK_S = 0.25
+CHUNK_S = 0.25
 """About how long one chunk takes: the step of the progress, and of a cancellation."""
 
 
@@ -157,16 +157,17 @@ async def _send(
 ) -> None:
     chunk_bytes = CHUNK_BYTES_MIN
     await asyncio.to_thread(local.seek, offset)
-    while data := await asyncio.to_thread(_read, local, chunk_bytes):
+    while data := await asyncio.to_thread(read_here, local, chunk_bytes):
         started = time.monotonic()
         await file.write(data, offset)
         offset += len(data)
         meter.sent(len(data))
-        if time.monotonic() - started < _CHUNK_S / 2:
+        if time.monotonic() - started < CHUNK_S / 2:
             chunk_bytes = min(chunk_bytes * 2, CHUNK_BYTES_MAX)
 
 
-def _read(local: BinaryIO, n_bytes: int) -> bytes:
+def read_here(local: BinaryIO, n_bytes: int) -> bytes:
+    """Read some bytes; an error names the file."""
     try:
         return local.read(n_bytes)
     except OSError as error:

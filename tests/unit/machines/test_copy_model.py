@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backends.errors import HostError, ModelError, PeerUnreachable
-from backends.machines.model_files import copy_model
+from backends.errors import HostError, ModelError, PeerUnreachable, UsageError
+from backends.machines.peer_downloads import (
+    FromHere,
+    Wanted,
+    deliver_model,
+    whole_files,
+)
 from backends.machines.shell import PeerBusy, PeerFull, WrongFile, transfer_error
-from backends.machines.ssh.files import Meter, upload
-from backends.models.identity import identity_of
+from backends.models.identity import files_of
+from backends.models.layer_file import Run
+from backends.models.search import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
     from backends.state import PeerWork
     from tests.kit.local_peer import LocalShell
 
-    Copy = Callable[..., Coroutine[Any, Any, tuple[str, ...]]]
+    Copy = Callable[..., Coroutine[Any, Any, str]]
 
 SIZE = 24 << 20
 NAME = 'it\'s a "model" $x.gguf'
@@ -38,8 +44,14 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def copy(shell: LocalShell, works: list[PeerWork]) -> Copy:
-    async def call(source: Path, **more: str) -> tuple[str, ...]:
-        return await copy_model(shell, source, report=works.append, **more)
+    async def call(source: Path, folder: str = DEFAULT_FOLDER) -> str:
+        files = files_of(source)
+        ways, wanted = [FromHere(files)], whole_files(files)
+        got = await deliver_model(
+            shell, wanted, ways, report=works.append, folder=folder
+        )
+        assert got.verified_by == "SHA-256"
+        return got.path
 
     return call
 
@@ -83,8 +95,7 @@ def is_copy(there: Path, here: Path) -> bool:
 async def test_the_same_bytes_under_the_same_name(
     copy: Copy, model: Path, there: Path, works: list[PeerWork]
 ) -> None:
-    (found,) = await copy(model)
-    assert found == str(there)
+    assert await copy(model) == str(there)
     assert is_copy(there, model)
     assert not part_of(there).exists()
     assert names_in(there.parent) == [NAME]
@@ -97,7 +108,7 @@ async def test_a_model_that_is_there_is_not_sent(
     await copy(model)
     works.clear()
     await copy(model)
-    assert len(works) == 1
+    assert not any(work.progress for work in works)
 
 
 async def test_another_file_under_the_name_is_left_alone(
@@ -132,7 +143,8 @@ async def test_a_half_copy_with_wrong_bytes_is_sent_anew(
     copy: Copy, model: Path, there: Path
 ) -> None:
     put(part_of(there), b"x" * SIZE)
-    put(Path(f"{part_of(there)}.identity"), identity_of(model).encode())
+    (wanted,) = whole_files([model])
+    put(Path(f"{part_of(there)}.identity"), wanted.key.encode())
     await copy(model)
     assert is_copy(there, model)
 
@@ -144,8 +156,9 @@ async def test_all_parts_of_a_model_go(copy: Copy, tmp_path: Path, home: Path) -
         await copy(parts[0])
     put(parts[1], b"two")
     found = await copy(parts[0], folder="my models")
-    assert found == tuple(str(home / "my models" / part.name) for part in parts)
-    assert is_copy(home / "my models" / parts[1].name, parts[1])
+    assert found == str(home / "my models" / parts[0].name)
+    for part in parts:
+        assert is_copy(home / "my models" / part.name, part)
 
 
 async def test_a_full_disk_is_told_before_anything_is_sent(
@@ -174,17 +187,23 @@ UNREADABLE = Path("/proc/self/mem")
 
 @pytest.mark.skipif(not UNREADABLE.exists(), reason="Linux has such a file")
 async def test_a_broken_disk_here_is_no_broken_connection(
-    shell: LocalShell, tmp_path: Path
+    shell: LocalShell, works: list[PeerWork]
 ) -> None:
-    meter = Meter(1, lambda text, done: None)
-    async with shell.files() as sftp:
-        with pytest.raises(OSError, match="Input/output error") as caught:
-            await upload(sftp, UNREADABLE, str(tmp_path / "copy"), meter)
-    error = transfer_error("mini", caught.value)
-    assert not isinstance(error, PeerUnreachable)
-    assert str(error).startswith(
+    wanted = Wanted("m.gguf", b"", (Run(0, SIZE, 0),))
+    ways, report = [FromHere([UNREADABLE])], works.append
+    with pytest.raises(HostError) as caught:
+        await deliver_model(shell, [wanted], ways, report=report)
+    assert not isinstance(caught.value, PeerUnreachable)
+    assert str(caught.value).startswith(
         f"{UNREADABLE} on this machine cannot be read or written (Input/output error)"
     )
+
+
+async def test_a_name_that_breaks_lines_is_refused(copy: Copy, model: Path) -> None:
+    odd = model.with_name("m\n.gguf")
+    put(odd, b"odd")
+    with pytest.raises(UsageError, match="a tab or line end in its name"):
+        await copy(odd)
 
 
 @pytest.mark.parametrize(

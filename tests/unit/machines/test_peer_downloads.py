@@ -175,8 +175,9 @@ async def test_a_download_goes_on_where_it_was_cut(
 
 
 async def test_a_cancelled_download_goes_on(
-    peer: Peer, content: bytes, there: Path
+    peer: Peer, content: bytes, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(peer_downloads, "CHUNK_BYTES_MAX", 1 << 20)
     peer.hub.hold_after = len(content) // 2
     running = asyncio.create_task(peer.gets(whole(content)))
     while not any(work.progress for work in peer.works):
@@ -206,6 +207,20 @@ async def test_no_way_is_one_sentence(peer: Peer, content: bytes) -> None:
     peer.hub.status = 403
     with pytest.raises(ModelError, match=r"by itself from .*: HTTP 403"):
         await peer.gets(whole(content))
+
+
+@pytest.mark.parametrize("way", [ByItself, FromHub])
+async def test_the_page_of_a_gate_is_not_taken_for_the_file(
+    peer: Peer, content: bytes, there: Path, way: type[ByItself | FromHub]
+) -> None:
+    """Also of a file whose hash nobody knows."""
+    unknown = whole(content)._replace(sha256="")
+    peer.hub.page = True
+    with pytest.raises(ModelError, match="a web page came in place of the file"):
+        await peer.gets(unknown, way(peer.addresses))
+    peer.hub.page = False
+    await peer.gets(unknown, way(peer.addresses))
+    assert read(there) == content
 
 
 async def test_damaged_bytes_are_removed(
