@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from backends.demo import MODEL_PATH
 from backends.models.layers import read_model
 from tests.engine.conftest import wait_for
+from tests.hosts.user import answer, prepared
 from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
 from tests.unit.models.hub import Hub
 
@@ -27,25 +26,11 @@ TOKEN = "hf_secret_of_this_test"
 
 @pytest.fixture
 def hub(network: Network, tmp_path: Path) -> Iterator[Hub]:
-    """A hub on the network of the peers, which another thread serves."""
+    """A hub on the network of the peers."""
     params = LLAMA | {"block_count": 12}
     content = write_gguf(tmp_path / NAME, params, llama_tensors(12)).read_bytes()
-    one = Hub({NAME: content}, address=network.address)
-    ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-
-    async def serve() -> None:
-        ended = asyncio.Event()
-        async with one.served():
-            ready.set_result((asyncio.get_running_loop(), ended))
-            await ended.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    loop, ended = ready.result(10)
-    yield one
-    one.release()
-    loop.call_soon_threadsafe(ended.set)
-    thread.join()
+    with Hub({NAME: content}, address=network.address).served_aside() as one:
+        yield one
 
 
 def command_lines() -> str:
@@ -79,7 +64,9 @@ def test_two_peers_download_at_once_and_the_token_is_in_no_command_line(
     for name in ("ada", "bob"):
         there = network.peer(name).home / ".models" / NAME
         assert there.read_bytes() == hub.files[NAME]
-    assert {token for _, token in hub.tokens} == {f"Bearer {TOKEN}"}
+    files = zip(hub.tokens, hub.paths, strict=True)
+    asked = {token for (_, token), path in files if path.endswith(".gguf")}
+    assert asked == {f"Bearer {TOKEN}"}
 
 
 def test_a_peer_gets_only_some_layers(
@@ -97,3 +84,24 @@ def test_a_peer_gets_only_some_layers(
     assert sparse is not None
     assert sparse.layers == (4, 5, 6)
     assert got["size_bytes"] == there.stat().st_size < len(hub.files[NAME]) // 3
+
+
+@pytest.mark.parametrize("which", [("--only-its-share",), ("--layers", "6-11,output")])
+def test_a_worker_with_its_layers_is_sent_no_weights(
+    network: Network, user: HeadUser, hub: Hub, which: tuple[str, ...]
+) -> None:
+    prepared(user, "ada")
+    content = MODEL_PATH.read_bytes()
+    hub.files = {"demo-Q8_0.gguf": content}
+    user.env["HF_ENDPOINT"] = hub.url
+    source = ("models", "get", "owner/name:Q8_0")
+    here, there = user.json(*source, "--peer", "local", "--peer", "ada", *which)
+    assert there["size_bytes"] < len(content)
+    by_hand = () if which == ("--only-its-share",) else ("--split", "6,7")
+    up = ("up", "--model", here["path"], "--peer", "ada", *by_hand, "--detach")
+    user.run(*up)
+    (link,) = user.status()["links"]
+    assert link["weight_bytes_sent"] == 0
+    assert link["weight_bytes_home"] > 0
+    assert link["wire_bytes_up"] < there["size_bytes"] / 10
+    assert answer(user)
