@@ -209,16 +209,17 @@ async def test_no_way_is_one_sentence(peer: Peer, content: bytes) -> None:
         await peer.gets(whole(content))
 
 
+@pytest.mark.parametrize("kind", [ByItself, FromHub])
 async def test_the_page_of_a_gate_is_not_taken_for_the_file(
-    peer: Peer, content: bytes, there: Path
+    peer: Peer, content: bytes, there: Path, kind: type[ByItself | FromHub]
 ) -> None:
     """Also of a file whose hash nobody knows."""
     unknown = whole(content)._replace(sha256="")
     peer.hub.page = True
     with pytest.raises(ModelError, match="a web page came in place of the file"):
-        await peer.gets(unknown)
+        await peer.gets(unknown, kind(peer.addresses))
     peer.hub.page = False
-    await peer.gets(unknown)
+    await peer.gets(unknown, kind(peer.addresses))
     assert read(there) == content
 
 
