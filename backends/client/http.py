@@ -144,7 +144,7 @@ ASKING: ContextVar[ClientFacts] = ContextVar("asking", default=_ANYBODY)
 """Set once by the program that the user started."""
 
 _HARMLESS = re.compile(
-    "/v1/(?:propose|prepare|memory|chat|chats|chats/.*|peers/[^/]+/probe"
+    "/v1/(?:propose|prepare|memory|speeds|best|chat|chats|chats/.*|peers/[^/]+/probe"
     "|models/hash|models/cache|models/removal|models/leftovers"
     "|doctor/health|doctor/ways)"
 )

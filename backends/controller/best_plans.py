@@ -16,13 +16,7 @@ from msgspec.structs import replace
 from backends.errors import PlanError
 from backends.planning.sharing import shared_out
 from backends.server_settings import moving, without_tensor
-from backends.split.cost import (
-    DEPTH_TOKENS,
-    PROMPT_TOKENS,
-    Workload,
-    forecast,
-    time_text,
-)
+from backends.split.cost import forecast, time_text, workload
 from backends.split.layout import ranges, ranges_text
 from backends.state import Objective
 from backends.units import format_factor
@@ -154,17 +148,6 @@ def _rank(best: Best, objective: Objective) -> tuple[float, float]:
         Objective.CONTEXT: -best.ctx_size,
     }
     return own.get(objective, 0.0), -told.tok_per_s
-
-
-def workload(plan: Plan, objective: Objective | None) -> Workload:
-    """One client amid an answer, or for throughput as many as there are slots."""
-    half = max(plan.ctx_size // 2, 1)
-    slots = plan.server.slots if objective is Objective.THROUGHPUT else 1
-    return Workload(
-        depth=min(DEPTH_TOKENS, half),
-        slots=slots,
-        prompt_tokens=min(PROMPT_TOKENS, half),
-    )
 
 
 def _problem(option: Option, objective: Objective | None) -> SplitProblem:

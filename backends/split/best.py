@@ -524,7 +524,8 @@ def _with_fast_links(
     links = tuple(map(faster, problem.speeds.links))
     if links != problem.speeds.links:
         there = problem._replace(speeds=replace(problem.speeds, links=links))
-        yield alternative(FAST_LINK, there, best_split(there, objective))
+        found = alternative(FAST_LINK, there, best_split(there, objective))
+        yield replace(found, imagined=True)
 
 
 def _one_more(problem: SplitProblem, objective: Objective) -> Iterator[Alternative]:
@@ -538,7 +539,8 @@ def _one_more(problem: SplitProblem, objective: Objective) -> Iterator[Alternati
     for like in known[:_TWINS_MAX]:
         there = with_twin(problem, like)
         name = f"with one more like {like.place or like.name}"
-        yield alternative(name, there, best_split(there, objective))
+        found = alternative(name, there, best_split(there, objective))
+        yield replace(found, imagined=True)
 
 
 def with_twin(problem: SplitProblem, like: WorkerSpec) -> SplitProblem:

@@ -12,6 +12,8 @@ calibration is linear least squares, and a prefix sum over layers gives any spli
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import cache
 from math import exp, pi, sqrt
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +29,7 @@ from backends.state import (
     Forecast,
     ForecastPart,
     LinkSpeed,
+    Objective,
     SpeedSource,
 )
 from backends.units import MS_PER_S, format_ms
@@ -113,6 +116,17 @@ class Workload(NamedTuple):
 USUAL = Workload()
 
 
+def workload(plan: Plan, objective: Objective | None = None) -> Workload:
+    """One client amid an answer, or for throughput as many as there are slots."""
+    half = max(plan.ctx_size // 2, 1)
+    slots = plan.server.slots if objective is Objective.THROUGHPUT else 1
+    return Workload(
+        depth=min(DEPTH_TOKENS, half),
+        slots=slots,
+        prompt_tokens=min(PROMPT_TOKENS, half),
+    )
+
+
 # --- work ----------------------------------------------------------------------------
 
 
@@ -193,6 +207,20 @@ def layer_work(
     return (*map(of, model.layers), output)
 
 
+CountedWork = Callable[[int, int, int], tuple[Work, ...]]
+"""The work of each layer by depth, batch and rows."""
+
+
+def counted_work(model: ModelInfo, plan: Plan) -> CountedWork:
+    """``layer_work``, counted once for all splits of a plan."""
+
+    @cache
+    def of(depth: int, batch: int, rows: int) -> tuple[Work, ...]:
+        return layer_work(model, plan, depth, batch, rows=rows)
+
+    return of
+
+
 def device_work(plan: Plan, works: Sequence[Work]) -> dict[str, Work]:
     """The work of each device that holds layers, in the order of the split."""
     found: dict[str, Work] = {}
@@ -200,10 +228,8 @@ def device_work(plan: Plan, works: Sequence[Work]) -> dict[str, Work]:
     for share in plan.split.shares:
         end = first + share.layers
         if share.layers:
-            own = Work(passes=1)
-            for work in works[first:end]:
-                own += work
-            found[share.device] = own
+            sums = map(sum, zip(*works[first:end], strict=True))
+            found[share.device] = Work(*sums)._replace(passes=1)
         first = end
     return found
 
@@ -316,15 +342,17 @@ def pass_cost(
     depth: int,
     batch: int,
     rows: int,
+    works: CountedWork | None = None,
 ) -> PassCost:
     """The cost of one pass; devices without a known speed cost nothing.
 
-    ``rows`` as in ``layer_work``.
+    ``rows`` as in ``layer_work``; ``works`` are those of ``counted_work``.
     """
-    works = layer_work(model, plan, depth, batch, rows=rows)
+    counted = works or counted_work(model, plan)
+    layers = counted(depth, batch, rows)
     if is_by_tensor(plan.extra_args):
-        return _tensor_pass(model, plan, speeds, works, (depth, batch, rows))
-    work = device_work(plan, works)
+        return _tensor_pass(model, plan, speeds, layers, (depth, batch, rows))
+    work = device_work(plan, layers)
     known = {speed.device: speed for speed in speeds.devices}
     links = {link.worker: link for link in speeds.links}
     last = next((s.device for s in reversed(plan.split.shares) if s.layers), "")
@@ -514,7 +542,11 @@ def is_pipelined(plan: Plan) -> bool:
 
 
 def prompt_ms(
-    model: ModelInfo, plan: Plan, speeds: ClusterSpeeds, tokens: int
+    model: ModelInfo,
+    plan: Plan,
+    speeds: ClusterSpeeds,
+    tokens: int,
+    works: CountedWork | None = None,
 ) -> tuple[float, float]:
     """The time to read a prompt and bring out one token, and its variance.
 
@@ -526,8 +558,9 @@ def prompt_ms(
     pipelined = is_pipelined(plan)
     for number, batch in enumerate(prompt_batches(tokens)):
         # Half of the batch is before a token, on the average.
+        middle = depth + batch // 2
         cost = pass_cost(
-            model, plan, speeds, depth=depth + batch // 2, batch=batch, rows=1
+            model, plan, speeds, depth=middle, batch=batch, rows=1, works=works
         )
         share = cost.bottleneck_ms / cost.ms if number and pipelined else 1.0
         mean += cost.ms * share
@@ -537,16 +570,25 @@ def prompt_ms(
 
 
 def forecast(
-    model: ModelInfo, plan: Plan, speeds: ClusterSpeeds, load: Workload = USUAL
+    model: ModelInfo,
+    plan: Plan,
+    speeds: ClusterSpeeds,
+    load: Workload = USUAL,
+    works: CountedWork | None = None,
 ) -> Forecast:
-    """The predicted speed of a plan, with its error band."""
+    """The predicted speed of a plan, with its error band.
+
+    ``works`` of ``counted_work`` spare counting again for each split of the plan.
+    """
+    works = works or counted_work(model, plan)
+    batch = load.batch
     cost = pass_cost(
-        model, plan, speeds, depth=load.depth, batch=load.batch, rows=load.batch
+        model, plan, speeds, depth=load.depth, batch=batch, rows=batch, works=works
     )
     pass_ms = cost.ms + load.draft_ms
     spread = sqrt(cost.variance + (speeds.noise * pass_ms) ** 2)
     tokens = load.slots * load.tokens_per_pass
-    first, first_variance = prompt_ms(model, plan, speeds, load.prompt_tokens)
+    first, first_variance = prompt_ms(model, plan, speeds, load.prompt_tokens, works)
     first_spread = sqrt(first_variance + (speeds.prompt_noise * first) ** 2)
     low_ms, high_ms = band(pass_ms, spread)
     low_first, high_first = band(first, first_spread)

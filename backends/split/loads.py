@@ -120,6 +120,7 @@ def _predicted(
 ) -> tuple[DeviceLoad, ...]:
     weights, kv = layer_bytes(model), kv_bytes(model, ctx_size, server)
     n_copies = _copies(split, head)
+    own = buffers.device_compute_bytes(model, ctx_size, n_copies, server)
     loads: list[DeviceLoad] = []
     first = 0
     for share in split.shares:
@@ -131,7 +132,6 @@ def _predicted(
             embedding = 0 if is_tied else model.embedding_bytes
             compute = buffers.host_compute_bytes(model, ctx_size, n_copies, server)
         if share.layers:
-            own = buffers.device_compute_bytes(model, ctx_size, n_copies, server)
             compute = max(compute, own)
         loads.append(
             DeviceLoad(
@@ -284,10 +284,13 @@ def overcommitted(
     loads: Sequence[DeviceLoad],
     devices: Sequence[Device],
     ours: Mapping[str, int] | None = None,
+    *,
+    part: float = 1.0,
 ) -> frozenset[str]:
     """Ids of devices whose load exceeds what they, or the memory they share, have.
 
-    ``ours`` is what the running cluster holds by pool, which a launch gives back first.
+    Or that ``part`` of it. ``ours`` is what the running cluster holds by pool, which a
+    launch gives back first.
     Devices not listed are taken to fit: nothing is known of them.
     """
     ours = ours or {}
@@ -303,8 +306,8 @@ def overcommitted(
         if load.total_bytes
         and (device := known.get(load.device))
         and (
-            load.total_bytes > room_bytes(device, ours)
-            or wanted[pool_of(device)] > rooms[pool_of(device)]
+            load.total_bytes > part * room_bytes(device, ours)
+            or wanted[pool_of(device)] > part * rooms[pool_of(device)]
         )
     )
 

@@ -118,6 +118,8 @@ class Alternative(Value, frozen=True, kw_only=True):
     forecast: Forecast | None = None
     why: str = ""
     """Why it cannot run, or what sets it apart."""
+    imagined: bool = False
+    """True if it needs links or machines that are not there."""
 
 
 class GivenDevice(Value, frozen=True, kw_only=True):

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from backends.split.cost import forecast, workload
 from backends.split.layout import make_split, ranges
 from backends.split.loads import device_loads
 from backends.state import (
+    Alternative,
     ClusterSnapshot,
+    ClusterSpeeds,
     ClusterState,
     Device,
     DeviceKind,
     DeviceMemory,
+    DeviceSpeed,
     EngineInfo,
     EngineSource,
     Failure,
     Layer,
     Link,
+    LinkSpeed,
     MeasuredSplit,
     MemorySource,
     ModelInfo,
+    Objective,
     Peer,
     PeerRole,
     PeerState,
@@ -91,6 +97,64 @@ def homelab_peers(state: PeerState = PeerState.READY) -> tuple[Peer, ...]:
         replace(worker, name="mini", rtt_ms=3.1, devices=(MINI,)),
         replace(worker, name="box", rtt_ms=0.4, devices=(BOX,)),
         replace(gone, note="no answer for 2 m"),
+    )
+
+
+def pace(plan: Plan) -> ClusterSpeeds:
+    """Each device slower than the one before, and 3 ms to each worker and back."""
+    covariance = (0.05, *(0.0,) * 24)
+    return ClusterSpeeds(
+        head=DeviceSpeed(device="head", ms=(0, 0, 0, 0, 1.5), covariance=(0.0,) * 25),
+        devices=tuple(
+            DeviceSpeed(
+                device=share.device,
+                ms=(2.0 + index, 3.0, 0.05, 0.02, 0.2),
+                covariance=covariance,
+            )
+            for index, share in enumerate(plan.split.shares)
+        ),
+        links=tuple(
+            LinkSpeed(worker=one.name, rtt_ms=3.0, rtt_sd_ms=0.2)
+            for one in plan.workers
+        ),
+    )
+
+
+def bests(plan: Plan, objective: Objective) -> tuple[Alternative, ...]:
+    """The best split of the homelab for an aim, and others."""
+    counts = {
+        Objective.DECODE: (48, 0, 0),
+        Objective.FIRST_TOKEN: (40, 0, 8),
+        Objective.NETWORK: (48, 0, 0),
+        Objective.CONTEXT: (30, 6, 12),
+    }[objective]
+    ids = tuple(share.device for share in plan.split.shares)
+    best = _alternative(plan, "best", ids, counts)
+    if objective is Objective.CONTEXT:
+        return (replace(best, ctx_size=65536),)
+    mini = replace(plan, head="mini", workers=())
+    faster = _alternative(plan, "with 2.5 GbE links", ids, (20, 14, 14))
+    return (
+        best,
+        _alternative(plan, "solo on studio/MTL0", ids[:1], (48,)),
+        Alternative(name="solo on mini/MTL0", head="mini", why="does not fit"),
+        _alternative(plan, "without mini", (ids[0], ids[2]), (30, 18)),
+        replace(faster, imagined=True),
+        _alternative(mini, "solo on box/CUDA0", ids[2:], (48,)),
+    )
+
+
+def _alternative(
+    plan: Plan, name: str, ids: tuple[str, ...], counts: tuple[int, ...]
+) -> Alternative:
+    there = replace(plan, split=make_split(47, ids, counts))
+    return Alternative(
+        name=name,
+        devices=ids,
+        counts=counts,
+        head=plan.head,
+        ctx_size=plan.ctx_size,
+        forecast=forecast(GLM, there, pace(there), workload(there)),
     )
 
 

@@ -15,11 +15,13 @@ from backends.planning.proposal import propose
 from backends.split.layout import with_counts
 from backends.state import (
     DEFAULT_CLUSTER,
+    Alternative,
     Ask,
     ChatDelta,
     ChatRequest,
     ChatTimings,
     ClusterSnapshot,
+    ClusterSpeeds,
     ClusterState,
     EngineProgress,
     EngineStage,
@@ -32,6 +34,7 @@ from backends.state import (
     ModelCatalogue,
     ModelFile,
     ModelInfo,
+    Objective,
     Pass,
     Peer,
     PeerAnswer,
@@ -129,6 +132,13 @@ class ScriptedCluster:
         """What happened."""
         self.memories: Callable[[Plan], PlanMemory] | None = None
         """The engine's answers about memory."""
+        self.pace: Callable[[Plan], ClusterSpeeds] | None = None
+        """The speeds of a plan's devices and links."""
+        self.searching = asyncio.Event()
+        """Cleared, a search for the best plans waits."""
+        self.searching.set()
+        self.bests: Callable[[Plan, Objective], tuple[Alternative, ...]] = scenes.bests
+        """The best plans for an aim."""
         self.cluster = first.cluster if first else DEFAULT_CLUSTER
         self.chats = ScriptedChats(self, self._answered, self._call, chats_folder)
         self.streams = 0
@@ -377,6 +387,17 @@ class ScriptedCluster:
         if self.memories is None:
             raise EngineError("The scripted engine tells nothing of memory")
         return self.memories(plan)
+
+    async def speeds(self, plan: Plan) -> ClusterSpeeds:
+        self._call("speeds", plan)
+        if self.pace is None:
+            raise EngineError("The scripted cluster knows no speeds")
+        return self.pace(plan)
+
+    async def best(self, plan: Plan, objective: Objective) -> tuple[Alternative, ...]:
+        self._call("best", objective)
+        await self.searching.wait()
+        return self.bests(plan, objective)
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:
         links = self.now.links if self.now else ()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backends.client.client import ControllerClient
-from backends.client.http import ASKING, ClientFacts
+from backends.client.http import ASKING, ClientFacts, require_allowed
 from backends.controller.lock import lock_holder
 from backends.paths import user_paths
 from tests.kit.console import Started
@@ -25,7 +25,7 @@ SIZE = (120, 36)
 
 def acted(app: DllmApp) -> list[str]:
     harmless = {
-        *("inspect", "propose", "memory", "catalogue", "events", "passes"),
+        *("inspect", "propose", "memory", "catalogue", "events", "passes", "speeds"),
         "chat states",
     }
     return [name for name, _ in app.cluster.calls if name not in harmless]  # type: ignore[attr-defined]
@@ -112,3 +112,12 @@ async def test_where_nothing_runs_it_says_so_and_starts_nothing(
     ASKING.reset(token)
     assert not paths.runtime_dir.exists()
     assert lock_holder(paths.lock) is None
+
+
+def test_speeds_and_best_plans_may_be_asked_for() -> None:
+    token = ASKING.set(ClientFacts(readonly=True))
+    try:
+        for target in ("/v1/speeds?cluster=x", "/v1/best"):
+            require_allowed("POST", target)
+    finally:
+        ASKING.reset(token)

@@ -10,17 +10,20 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
     from backends.state import (
+        Alternative,
         Ask,
         ChatChange,
         ChatListing,
         ChatState,
         ClusterSnapshot,
+        ClusterSpeeds,
         EngineProgress,
         Event,
         Lab,
         LogChunk,
         ModelCatalogue,
         ModelInfo,
+        Objective,
         Pass,
         Peer,
         PeerAnswer,
@@ -214,6 +217,12 @@ class ClusterService(Protocol):
 
     async def memory(self, plan: Plan) -> PlanMemory:
         """The memory a plan takes of each device, by the engine if it can answer."""
+
+    async def speeds(self, plan: Plan) -> ClusterSpeeds:
+        """The speeds that predict a plan, and any other split of its devices."""
+
+    async def best(self, plan: Plan, objective: Objective) -> tuple[Alternative, ...]:
+        """The best split of a plan's devices for an aim, then what else could be."""
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:
         """Every forward pass still remembered, by worker, oldest first."""

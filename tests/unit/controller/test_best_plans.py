@@ -12,12 +12,12 @@ from backends.controller.best_plans import (
     best_plan,
     require_open,
     told_of,
-    workload,
 )
 from backends.controller.preparation import imagined_options
 from backends.errors import PlanError
 from backends.planning.cluster_file import EXAMPLE, read_cluster
 from backends.split.by_tensor import NAME
+from backends.split.cost import workload
 from backends.split.flags import compile_split
 from backends.split.layout import counts
 from backends.state import (

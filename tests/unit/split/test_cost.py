@@ -10,6 +10,7 @@ from backends.split.cost import (
     Work,
     Workload,
     active_bytes,
+    counted_work,
     forecast,
     lab_ms,
     layer_work,
@@ -198,3 +199,11 @@ def test_a_long_prompt_overlaps_where_all_layers_are_on_devices() -> None:
     serial = forecast(MODEL, plan_of(2, 2, 1), speeds, load)
     piped = forecast(MODEL, plan_of(0, 2, 3), speeds, load)
     assert piped.first_token_s < 0.8 * serial.first_token_s
+
+
+def test_work_that_was_counted_predicts_every_split_the_same() -> None:
+    works = counted_work(MODEL, plan_of(5, 0, 0))
+    for counts in ((5, 0, 0), (1, 2, 2), (0, 1, 4), (0, 0, 5)):
+        plan = plan_of(*counts)
+        again = forecast(MODEL, plan, SPEEDS, works=works)
+        assert again == forecast(MODEL, plan, SPEEDS)

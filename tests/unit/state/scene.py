@@ -35,35 +35,39 @@ COMMANDS = ("SET_TENSOR", "GET_TENSOR", "GRAPH_COMPUTE", "GRAPH_RECOMPUTE")
 START_COMMANDS = ("HELLO", "DEVICE_COUNT", "ALLOC_BUFFER", "BUFFER_GET_BASE", "INIT")
 
 
-def busy_scene(tick: int) -> ClusterSnapshot:
+def busy_scene(
+    tick: int, workers: tuple[str, ...] = WORKERS, n_layer: int = N_LAYER
+) -> ClusterSnapshot:
     """The snapshot of that quarter of a second, while an answer is generated."""
-    plan = _plan()
+    plan = _plan(workers, n_layer)
     return ClusterSnapshot(
         seq=tick + 1,
         at=1_800_000_000.0 + tick / 4,
         state=ClusterState.SERVING,
-        peers=tuple(_peer(name, tick) for name in WORKERS),
+        peers=tuple(_peer(name, tick) for name in workers),
         plan=plan,
         planned=ranges(plan.split),
-        model=_model(),
-        processes=tuple(_process(name) for name in ("llama-server", *WORKERS)),
+        model=_model(n_layer),
+        processes=tuple(_process(name) for name in ("llama-server", *workers)),
         api_url="http://127.0.0.1:8090/v1",
         speed=Speed(tok_per_s=20 + tick % 7 / 10, requests_active=1, ctx_used=tick),
-        links=tuple(_link(name, tick) for name in WORKERS),
+        links=tuple(_link(name, tick) for name in workers),
         controller_pid=4711,
     )
 
 
-def _plan() -> Plan:
-    devices = [f"{name}/CPU" for name in WORKERS]
+def _plan(workers: tuple[str, ...], n_layer: int) -> Plan:
+    devices = [f"{name}/CPU" for name in workers]
+    each, rest = divmod(n_layer + 1, len(workers))
+    counts = [each] * (len(workers) - 1)
     return Plan(
         model="/models/large-00001-of-00004.gguf",
-        split=make_split(N_LAYER, devices, [20, 20, 20, 21]),
-        workers=tuple(WorkerSpec(name=name, peer=name) for name in WORKERS),
+        split=make_split(n_layer, devices, [*counts, each + rest]),
+        workers=tuple(WorkerSpec(name=name, peer=name) for name in workers),
     )
 
 
-def _model() -> ModelInfo:
+def _model(n_layer: int) -> ModelInfo:
     groups = LayerBytes(attention=120_000_000, ffn=400_000_000, other=65_536)
     layers = tuple(
         Layer(
@@ -73,12 +77,12 @@ def _model() -> ModelInfo:
             quants={"Q4_K": 400_000_000, "Q6_K": 120_000_000, "F32": 65_536},
             kv_bytes_per_token=4096,
         )
-        for index in range(N_LAYER)
+        for index in range(n_layer)
     )
     return ModelInfo(
         path="/models/large-00001-of-00004.gguf",
         arch="llama",
-        n_layer=N_LAYER,
+        n_layer=n_layer,
         n_embd=8192,
         n_vocab=128_256,
         layers=layers,
