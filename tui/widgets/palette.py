@@ -34,7 +34,6 @@ class Palette:
     """Styles by what they mean; one palette per theme."""
 
     def __init__(self, colours: Mapping[str, RichColor]) -> None:
-        self._colours = colours
         self.text = Style(color=colours["foreground"])
         self.strong = Style(color=colours["foreground"], bold=True)
         self.dim = Style(color=colours["dim"])
@@ -48,24 +47,22 @@ class Palette:
         self.track = Style(color=colours["track"])
         self.border = Style(color=colours["pane-border"])
         self.handle = Style(color=colours["foreground"], bold=True)
+        own = [colours[f"device-{number + 1}"] for number in range(DEVICE_COLOURS)]
+        text, ground = colours["device-text"], colours["background"]
+        ground = text if ground.is_default else ground
+        self._devices = [Style(color=one) for one in own]
+        self._fills = [Style(color=text, bgcolor=one, bold=True) for one in own]
+        self._edges = [Style(color=ground, bgcolor=one) for one in own]
 
     def device(self, number: int) -> Style:
-        return Style(color=self._device(number))
+        return self._devices[number % DEVICE_COLOURS]
 
     def fill(self, number: int) -> Style:
-        return Style(
-            color=self._colours["device-text"], bgcolor=self._device(number), bold=True
-        )
+        return self._fills[number % DEVICE_COLOURS]
 
     def edge(self, number: int) -> Style:
         """Thin lines between the layers on a device's colour."""
-        ground = self._colours["background"]
-        if ground.is_default:
-            ground = self._colours["device-text"]
-        return Style(color=ground, bgcolor=self._device(number))
-
-    def _device(self, number: int) -> RichColor:
-        return self._colours[f"device-{number % DEVICE_COLOURS + 1}"]
+        return self._edges[number % DEVICE_COLOURS]
 
 
 def _mixed(colour: RichColor, ground: RichColor) -> RichColor:

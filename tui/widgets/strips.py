@@ -18,7 +18,7 @@ from tui.widgets.palette import Palette, palette_from
 from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from textual.selection import Selection
 
@@ -111,17 +111,24 @@ def changed_span(old: Strip, new: Strip) -> tuple[int, int] | None:
     """From where up to where two lines differ, in cells; None when nowhere."""
     if old == new:
         return None
-    before, after = _cells(old), _cells(new)
-    if len(before) != len(after):
-        return 0, max(len(before), len(after))
+    if old.cell_length != new.cell_length:
+        return 0, max(old.cell_length, new.cell_length)
+    one, two, start = list(old), list(new), 0
+    # Most of a line is as before: whole segments are left out first.
+    while one and two and one[0] == two[0]:
+        start += one.pop(0).cell_length
+        del two[0]
+    while one and two and one[-1] == two[-1]:
+        del one[-1], two[-1]
+    before, after = _cells(one), _cells(two)
     differing = [at for at in range(len(after)) if before[at] != after[at]]
-    return (differing[0], differing[-1] + 1) if differing else None
+    return (start + differing[0], start + differing[-1] + 1) if differing else None
 
 
-def _cells(strip: Strip) -> list[tuple[str, Style | None]]:
+def _cells(segments: Iterable[Segment]) -> list[tuple[str, Style | None]]:
     return [
         (sign if cell == 0 else "", style)
-        for text, style, _ in strip
+        for text, style, _ in segments
         for sign in text
         for cell in range(cell_len(sign))
     ]
@@ -190,6 +197,8 @@ class StripWidget(Widget):
 
     ALLOW_SELECT = False
 
+    _variables: Mapping[str, str] | None = None
+    _palette: Palette
     _strips: list[Strip] | None = None
     _drawn_width: int = -1
     _stale = False
@@ -197,7 +206,11 @@ class StripWidget(Widget):
 
     @property
     def palette(self) -> Palette:
-        return palette_from(self.app.theme_variables)
+        # A theme brings other variables: these are looked up once.
+        variables = self.app.theme_variables
+        if self._variables is not variables:
+            self._variables, self._palette = variables, palette_from(variables)
+        return self._palette
 
     def draw(self, width: int, height: int) -> list[Strip]:
         raise NotImplementedError
