@@ -27,7 +27,7 @@ from tui.model.verdict import verdict
 from tui.screens.cluster.live_figures import LiveFigures, TokenBar
 from tui.screens.cluster.live_pane import StepList, exit_text, failure_text
 from tui.screens.cluster.peers_pane import PeerList
-from tui.screens.cluster.split_pane import LoadTable, VerdictLine
+from tui.screens.cluster.split_pane import LoadTable, Standing
 from tui.screens.lab.links import LinkHeading
 from tui.screens.traffic.detail import TrafficDetail
 from tui.screens.traffic.screen import LinkFigures
@@ -297,7 +297,7 @@ async def test_a_failure_can_be_selected_with_the_mouse(started: Started) -> Non
     ("snapshot", "mode", "widget"),
     [
         (scenes.demo_starting(), "cluster", StepList),
-        (scenes.homelab_serving(), "cluster", VerdictLine),
+        (scenes.homelab_serving(), "cluster", Standing),
         (scenes.homelab_serving(), "cluster", LiveFigures),
         (scenes.homelab_serving(), "traffic", LinkFigures),
         (scenes.homelab_serving(), "traffic", TrafficDetail),

@@ -1,10 +1,12 @@
 """Measure the CPU time of the console's frames: run it with ``make bench-tui``.
 
 There is no terminal and no cluster. The real console is fed a cluster at work on 80
-layers, as the controller streams it. A boundary of the split is dragged. Only CPU
-time of this process counts, so a busy machine changes little. Figures, no verdict.
+layers, as the controller streams it. A boundary of the split is dragged, also of 128
+layers on 12 devices (``wide``): memory, fit and predicted speed follow each move. Only
+CPU time of this process counts, so a busy machine changes little. Figures, no verdict.
 
-``--profile NAME`` (``idle``, ``busy`` or ``drag``) tells which functions take it.
+``--profile NAME`` (``idle``, ``busy``, ``drag`` or ``wide``) tells which functions take
+it.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ os.environ["TEXTUAL_ANIMATIONS"] = "none"
 import msgspec
 from textual import events
 
+from backends.split.layout import ranges, with_counts
 from backends.state.delta import Frame, applied, framed
-from tests.tui.helpers import settled
+from tests.tui.helpers import settled, until
+from tests.tui.scenes import pace
 from tests.tui.scripted import ScriptedCluster
 from tests.unit.state.scene import busy_scene
 from tui.app.app import DllmApp
@@ -99,8 +103,10 @@ async def dragged(app: DllmApp, pilot: Pilot[None]) -> list[float]:
     """CPU milliseconds of each move of a boundary, until it is painted."""
     bar = app._home.split.bar
     await pilot.mouse_down(bar, offset=(bar.handle_x, 1))
-    left, y, width = bar.content_region.x, bar.content_region.y + 1, bar.size.width
-    places = [left + 2 + (move * 3) % (width - 4) for move in range(MOVES)]
+    left, y = bar.content_region.x, bar.content_region.y + 1
+    (first, _), (_, last) = (bar.geometry.span(bar.picked + side) for side in (0, 1))
+    room = range(left + first + 1, left + last - 1)
+    places = [room[move * 3 % len(room)] for move in range(MOVES)]
 
     def move(x: int) -> None:
         app.post_message(
@@ -120,13 +126,18 @@ async def spent_ms(act: Callable[[Given], None], given: Given, wait_s: float) ->
     return (time.process_time() - began) * 1000
 
 
-async def console(size: tuple[int, int], work: Work) -> list[float]:
-    """Work on a real console of this size, on the cluster of 80 layers."""
+async def console(
+    size: tuple[int, int], work: Work, scene: ClusterSnapshot | None = None
+) -> list[float]:
+    """Work on a real console of this size, by default on the cluster of 80 layers."""
     with tempfile.TemporaryDirectory() as folder:
-        cluster = ScriptedCluster(msgspec.structs.replace(large(busy_scene(0)), seq=0))
+        first = msgspec.structs.replace(large(scene or busy_scene(0)), seq=0)
+        cluster = ScriptedCluster(first)
+        cluster.pace = pace
         app = DllmApp(cluster, memory_file=Path(folder) / "console.json")
         async with app.run_test(size=size) as pilot:
             await settled(pilot)
+            await until(pilot, lambda: app.editor.edit and app.editor.edit.forecast)
             return await work(app, pilot)
 
 
@@ -142,7 +153,17 @@ def drag(size: tuple[int, int]) -> list[float]:
     return asyncio.run(console(size, dragged))
 
 
-WORKS = {"idle": idle, "busy": busy, "drag": drag}
+def wide(size: tuple[int, int]) -> list[float]:
+    """Two devices with most of the layers, so that there is a way to drag."""
+    scene = busy_scene(0, tuple(f"worker{n}" for n in range(1, 13)), 128)
+    assert scene.plan is not None
+    split = with_counts(scene.plan.split, (44, 45, *[4] * 10))
+    plan = msgspec.structs.replace(scene.plan, split=split)
+    scene = msgspec.structs.replace(scene, plan=plan, planned=ranges(split))
+    return asyncio.run(console(size, dragged, scene))
+
+
+WORKS = {"idle": idle, "busy": busy, "drag": drag, "wide": wide}
 
 
 def main() -> None:
@@ -154,7 +175,9 @@ def main() -> None:
     print(f"a snapshot of {size_bytes / 1000:.0f} kB with 80 layers, CPU time:")
     for size in SIZES:
         for name, work in WORKS.items():
-            tell(f"{name} {size[0]}x{size[1]}", work(size), rate=name != "drag")
+            tell(
+                f"{name} {size[0]}x{size[1]}", work(size), rate=name in ("idle", "busy")
+            )
 
 
 def tell(title: str, spent: list[float], *, rate: bool) -> None:

@@ -29,7 +29,7 @@ from tui.flows.peers import PeerFlows
 from tui.flows.plans import PlanFlows
 from tui.flows.questions import Questions
 from tui.flows.settings import SettingsFlow
-from tui.flows.watching import Happenings, Headers, Settling
+from tui.flows.watching import Happenings, Headers, Predicting, Settling
 from tui.model.editor import PlanEditor
 from tui.model.launch_settings import launch_command
 from tui.model.state_file import Remembered, recall_if_whole, remember
@@ -133,6 +133,7 @@ class DllmApp(ClusterConsole):
         self._settings = SettingsFlow(self, settings)
         self._peer_flows = PeerFlows(self, self._settings)
         self._settling = Settling(self)
+        self._predicting = Predicting(self)
         self._headers = Headers(self)
         self._questions = Questions(self, self.editor, self._peer_flows)
         self._happenings = Happenings(self)
@@ -238,6 +239,7 @@ class DllmApp(ClusterConsole):
             base.show_edit()
         self._chat_flows.look()
         self._settling.look()
+        self._predicting.look()
         if self.editor.plan is not None:
             self._remember()
 

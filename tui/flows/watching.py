@@ -1,8 +1,9 @@
-"""Questions that a changed edit or snapshot raises: memory, headers, news."""
+"""Questions that a changed edit or snapshot raises: memory, speeds, headers, news."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from backends.errors import DllmError
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 SETTLE_S = 0.3
 """A plan that is unchanged for so long is checked."""
+SPEEDS_S = 0.1
+"""A finished answer is learnt from within so long."""
 GROUP = "memory"
 
 
@@ -53,6 +56,31 @@ class Settling(Flow):
             # The prediction stays, and why is said beside it: nothing to alarm anyone.
             memory = PlanMemory(devices=(), note=str(error))
         self._editor.settle(plan, memory)
+
+
+class Predicting(Flow):
+    """Asks for the speeds of the edited plan's devices; any split needs no more."""
+
+    def __init__(self, app: ClusterConsole) -> None:
+        super().__init__(app)
+        self._ground: tuple[object, ...] | None = None
+        self._timer: Timer | None = None
+
+    def look(self) -> None:
+        plan, ground = self._editor.plan, self._editor.speeds_ground
+        if plan is None or ground is None or ground == self._ground:
+            return
+        self._ground = ground
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self._app.set_timer(
+            SPEEDS_S, lambda: self._app.attempt(self._ask(plan), group="speeds")
+        )
+
+    async def _ask(self, plan: Plan) -> None:
+        # Without an answer nothing is predicted, which alarms nobody.
+        with suppress(DllmError):
+            self._editor.learn_speeds(plan, await self._cluster.speeds(plan))
 
 
 class Headers(Flow):

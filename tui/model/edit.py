@@ -10,6 +10,7 @@ import msgspec
 
 from backends.places import LOCAL, at_peer
 from backends.speculation.memory import loads_with_draft, with_draft
+from backends.split.cost import CountedWork, counted_work, forecast, workload
 from backends.split.layout import ranges
 from backends.split.loads import (
     DeviceLoad,
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
 
     from backends.state import (
         ClusterSnapshot,
+        ClusterSpeeds,
         Device,
         DeviceMemory,
         EngineInfo,
+        Forecast,
         LayerRange,
         ModelInfo,
         Plan,
@@ -40,6 +43,21 @@ RUNS = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.SERV
 ALIVE = RUNS | {ClusterState.STOPPING}
 """States in which there are processes."""
 NOT_STARTED = "starts with the launch"
+TIGHT = 0.03
+"""A device with less than this part of its room left is tight."""
+
+
+class Prospect:
+    """All that predicts the speed of any split of one plan."""
+
+    def __init__(self, model: ModelInfo, plan: Plan, speeds: ClusterSpeeds) -> None:
+        self.speeds = speeds
+        self.model = model
+        self._load = workload(plan)
+        self._works: CountedWork = counted_work(model, plan)
+
+    def of(self, plan: Plan) -> Forecast:
+        return forecast(self.model, plan, self.speeds, self._load, self._works)
 
 
 @dataclass(frozen=True)
@@ -60,6 +78,8 @@ class Edit:
     """Bytes the running cluster holds by memory pool: a launch gives them back."""
     note: str = ""
     """The reason why the engine could not answer, if it should have."""
+    prospect: Prospect | None = None
+    """Predicts its speed; None while no speeds are known."""
 
     @property
     def split(self) -> Split:
@@ -100,6 +120,17 @@ class Edit:
     @cached_property
     def misfits(self) -> frozenset[str]:
         return overcommitted(self.loads, self.devices, dict(self.ours))
+
+    @cached_property
+    def tight(self) -> frozenset[str]:
+        """Devices that hold their share, with next to nothing left."""
+        ours, part = dict(self.ours), 1 - TIGHT
+        return overcommitted(self.loads, self.devices, ours, part=part) - self.misfits
+
+    @cached_property
+    def forecast(self) -> Forecast | None:
+        """The predicted speed once it is launched; None while none can be told."""
+        return self.prospect.of(self.plan) if self.prospect else None
 
     @cached_property
     def ranges(self) -> tuple[LayerRange, ...]:

@@ -17,6 +17,7 @@ from backends.split.loads import EngineFigures, ours_by_pool
 from backends.state import (
     DEFAULT_CLUSTER,
     NO_DRAFT,
+    ClusterState,
     DeviceKind,
     PairMode,
     Split,
@@ -24,6 +25,7 @@ from backends.state import (
 from tui.model.edit import (
     ALIVE,
     Edit,
+    Prospect,
     fits,
     is_header_of,
     known_devices,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from backends.state import (
         ClusterSnapshot,
+        ClusterSpeeds,
         Device,
         DeviceMemory,
         ModelInfo,
@@ -157,6 +160,8 @@ class PlanEditor:
         self._told: dict[Plan, tuple[EngineFigures, ...]] = {}
         self._unanswered: tuple[Plan | None, str] = (None, "")
 
+        self._speeds: dict[Plan, ClusterSpeeds] = {}
+        self._prospects: dict[tuple[Plan, int], Prospect] = {}
     def take(self, snapshot: ClusterSnapshot) -> bool:
         """Take a snapshot; False for one that is older than what is known.
 
@@ -232,15 +237,17 @@ class PlanEditor:
 
     def _drawn(self, plan: Plan, model: ModelInfo) -> Edit:
         return Edit(
+        way = _way(plan)
             plan=plan,
             model=model,
             devices=self._devices_of(plan),
             marks=marks_for(self.marks, plan.split),
             measured=self._measured(plan),
-            told=self._told.get(_way(plan), ()),
+            told=self._told.get(way, ()),
             ours=self._ours(),
             note=self._unanswered[1] if plan == self._unanswered[0] else "",
         )
+            prospect=self._prospect(plan, way, model),
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -320,6 +327,39 @@ class PlanEditor:
         self.changed()
 
     # --- plans sent ---------------------------------------------------------------
+
+    # --- predicted speed ----------------------------------------------------------
+
+    @property
+    def speeds_ground(self) -> tuple[object, ...] | None:
+        """All that the speeds of the edited plan depend on; None without a plan.
+
+        A finished answer may have taught the controller something.
+        """
+        now = self.snapshot
+        if self.plan is None or self.model is None or now is None:
+            return None
+        serves = now.state is ClusterState.SERVING
+        return _way(self.plan), now.generation, serves, now.speed.last_tok_per_s
+
+    def learn_speeds(self, plan: Plan, speeds: ClusterSpeeds) -> None:
+        """Predict any split of the plan with these from now on."""
+        way = _way(plan)
+        if self._speeds.pop(way, None) != speeds:
+            self._prospects.clear()
+        self._speeds[way] = speeds
+        if len(self._speeds) > WAYS_MAX:
+            del self._speeds[next(iter(self._speeds))]
+        self.changed()
+
+    def _prospect(self, plan: Plan, way: Plan, model: ModelInfo) -> Prospect | None:
+        speeds, key = self._speeds.get(way), (way, plan.ctx_size)
+        if speeds is None:
+            return None
+        found = self._prospects.get(key)
+        if found is None or found.model is not model:
+            self._prospects[key] = found = Prospect(model, plan, speeds)
+        return found
 
     def send(self, plan: Plan) -> None:
         self._work.sent = [*self._work.sent[-SENT_MAX + 1 :], plan]

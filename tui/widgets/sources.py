@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 PREDICTED = "~"
 CHECKED = "✓"
+TIGHT = "!"
+"""Next to nothing is left of a device's memory."""
+OVER = "✗"
+"""A device has less memory than its share takes."""
 LEGEND = """
 **Figures.** `~12.3`, faint, is predicted by our own arithmetic. With a `✓` a plain
 figure is the engine's own word on this plan, and a **strong** one was measured of what

@@ -147,6 +147,7 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
         self._readiness: str | None = None
         self._front = {"top": "split", "low": "live"}
         self._n_devices = 2
+        self._predicts = False
         self._state: ClusterState | None = None
         self.set_reactive(ClusterScreen.zoomed, zoomed if zoomed in PANES else "")
 
@@ -184,6 +185,7 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
             if self.live.facts is None or facts.marks != self.live.facts.marks:
                 self.live.show(facts)
         self._n_devices = len(edit.split.shares) if edit else 2
+        self._predicts = bool(self.split.standing.speeds)
         self._divide_rows()
         self._mute()
         if editor.plan is not None:
@@ -316,13 +318,16 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
         low = FOLDED_ROWS + CHAT_ROWS if self._folds else LOW_ROWS_MIN
         most = max(body - low, TOP_ROWS_MIN)
         n_bar = 3 if height < SHORT_BELOW else 4 if height < TALL_FROM else 5
-        rows = self._n_devices + TOP_ROWS
+        rows = self._n_devices + TOP_ROWS + self._predicts
         headed = bool(self.zoomed) or (height >= TALL_FROM and n_bar + rows + 1 <= most)
         rows += headed
         if self.zoomed:
             n_bar = max(n_bar, min(height // 3, 12))
         elif n_bar + rows > most:
             n_bar = 3
+        apart = self._predicts and (bool(self.zoomed) or n_bar + rows <= most)
+        rows -= self._predicts and not apart
+        self.split.standing.styles.height = 2 if apart else 1
         self.split.bar.styles.height = n_bar
         self.split.head_columns(headed)
         top = min(max(n_bar + rows, TOP_ROWS_MIN), most)

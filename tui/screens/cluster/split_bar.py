@@ -27,7 +27,7 @@ from tui.model.names import device_label, letter
 from tui.model.quantities import common_unit, in_unit, part_of
 from tui.widgets.keys import with_keys
 from tui.widgets.number_strip import NumberStrip
-from tui.widgets.sources import style_of, tick_of
+from tui.widgets.sources import OVER, TIGHT, style_of, tick_of
 from tui.widgets.strips import Drawn, Part, clip, fitting, line
 
 REACH = 1
@@ -166,7 +166,10 @@ Press **{split.set:or}**, type a number and press it again to give the device le
 the boundary that many layers; a number alone changes screens.
 
 `┊` are the boundaries of the split that runs. `✗` and hatching mean: more than the
-device has. Nothing runs until you launch.
+device has; `!`: next to nothing is left there. Nothing runs until you launch.
+
+The **predicted** speed is that of one client, with the band that holds nine of ten
+runs. It comes from measured runs, and before the first from usual speeds.
 """
     BINDINGS: ClassVar[list[BindingType]] = bindings("split")
     DEFAULT_CSS = """
@@ -255,8 +258,9 @@ device has. Nothing runs until you launch.
             return []
         edit, bar = self.edit, self.geometry
         n_bar = max(1, height - 2)
-        lines = [self._bar(edit, bar, with_letters=False)] * n_bar
-        lines[(n_bar - 1) // 2] = self._bar(edit, bar, with_letters=True)
+        plain, lettered = self._bars(edit, bar)
+        lines = [plain] * n_bar
+        lines[(n_bar - 1) // 2] = lettered
         if height > 1:
             lines.insert(0, self._names(edit, bar))
         if height > 2:
@@ -264,35 +268,37 @@ device has. Nothing runs until you launch.
             lines.append(self._entry(edit) if typing else self._ranges(edit, bar))
         return lines[:height]
 
-    def _bar(self, edit: Edit, bar: BarGeometry, *, with_letters: bool) -> Strip:
-        ghost = self._ghost()
-        parts: list[Part] = []
+    def _bars(self, edit: Edit, bar: BarGeometry) -> tuple[Strip, Strip]:
+        """The bar, and the same with each device's letter."""
+        ghost, palette = self._ghost(), self.palette
+        plain: list[Part] = []
+        letters: list[tuple[int, Part]] = []
         for index, share in enumerate(edit.split.shares):
             start, end = bar.span(index)
             mark = edit.mark(share.device)
-            fill, edge = self.palette.fill(mark), self.palette.edge(mark)
+            fill, edge = palette.fill(mark), palette.edge(mark)
             if not share.layers:
-                text = letter(mark) if with_letters else EMPTY
-                parts.append((text * (end - start), self.palette.device(mark)))
+                fill = palette.device(mark)
+                plain += [(EMPTY, fill)] * (end - start)
+                letters += [(x, (letter(mark), fill)) for x in range(start, end)]
             else:
-                plain = (HATCH, edge) if share.device in edit.misfits else (" ", fill)
-                cells = [plain] * (end - start)
+                free = (HATCH, edge) if share.device in edit.misfits else (" ", fill)
+                cells = [free] * (end - start)
                 edges = bar.layer_edges(index)
                 for x in edges:
                     cells[x - start] = (LAYER_EDGE, edge)
                 for x in ghost & set(range(start, end)):
                     cells[x - start] = (GHOST, fill)
-                if with_letters and cells:
-                    middle = (len(cells) - 1) // 2
-                    middle -= start + middle in edges | ghost
-                    cells[middle] = (letter(mark), fill)
-                parts += cells
-            parts.append((HANDLE, self._handle_style(index)))
-        segments = [
-            Segment("".join(text for text, _ in group), style)
-            for style, group in groupby(parts[:-1], key=lambda cell: cell[1])
-        ]
-        return Strip(segments).adjust_cell_length(bar.width)
+                plain += cells
+                if cells:
+                    middle = start + (end - start - 1) // 2
+                    middle -= middle in edges | ghost
+                    letters.append((middle, (letter(mark), fill)))
+            plain.append((HANDLE, self._handle_style(index)))
+        lettered = plain.copy()
+        for x, cell in letters:
+            lettered[x] = cell
+        return _joined(plain[:-1], bar.width), _joined(lettered[:-1], bar.width)
 
     def _names(self, edit: Edit, bar: BarGeometry) -> Strip:
         """Letter and name over each device's segment; the pick over its handle."""
@@ -310,16 +316,17 @@ device has. Nothing runs until you launch.
         """Layers and bytes under each device's segment, and whether they fit."""
         parts: list[Part] = []
         for index, load in enumerate(edit.loads):
-            misfit = load.device in edit.misfits
+            over, tight = load.device in edit.misfits, load.device in edit.tight
             span = short_span(load, edit.model.n_layer)
             size = _of_available(load, edit.available.get(load.device))
             total = size.partition(" of ")[0]
             # The tick is for what was checked, not for a prediction.
-            mark = "✗" if misfit else tick_of(load.source)
+            mark = OVER if over else TIGHT if tight else tick_of(load.source)
             texts = f"{span} · {size} {mark}", f"{span} · {total} {mark}"
-            least = f"{span} {mark}", mark if misfit else span
-            told = style_of(load.source, self.palette)
-            style = self.palette.bad if misfit else told
+            least = f"{span} {mark}", mark if over or tight else span
+            style = style_of(load.source, self.palette)
+            if over or tight:
+                style = self.palette.bad if over else self.palette.warn
             parts.append(_fitted((*texts, *least), bar.span(index), style))
             parts.append((" ", self.palette.dim))
         return line(parts[:-1], bar.width)
@@ -465,6 +472,14 @@ device has. Nothing runs until you launch.
         self._grab_x = None
         self.release_mouse()
         self.redraw()
+
+
+def _joined(cells: Iterable[Part], width: int) -> Strip:
+    segments = [
+        Segment("".join(text for text, _ in group), style)
+        for style, group in groupby(cells, key=lambda cell: cell[1])
+    ]
+    return Strip(segments).adjust_cell_length(width)
 
 
 def _first_shared(split: Split) -> int:

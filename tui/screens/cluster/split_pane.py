@@ -15,23 +15,34 @@ from backends.units import format_bytes
 from tui.app.messages import Copyable
 from tui.model.edit import Edit
 from tui.model.editor import PlanEditor
+from tui.model.forecast_words import speed_texts
 from tui.model.launch_settings import ctx_text, launch_command, unusual, up_command
 from tui.model.names import device_label, letter, model_name
 from tui.model.quantities import common_unit, in_unit
 from tui.model.verdict import Verdict, verdict
 from tui.screens.cluster.split_bar import SplitBar, layer_span, short_span, span_width
 from tui.widgets.keys import takes_text, with_keys
-from tui.widgets.sources import PREDICTED, least_of, style_of, tick_of, told
+from tui.widgets.sources import (
+    OVER,
+    PREDICTED,
+    TIGHT,
+    least_of,
+    style_of,
+    tick_of,
+    told,
+)
 from tui.widgets.strips import (
     Drawn,
     Part,
     StripWidget,
     clip,
+    fitting,
     line,
     memory_bar,
     parts_width,
     resubtitle,
     retitle,
+    spread,
 )
 
 NAME_WIDTH_MAX = 16
@@ -77,10 +88,9 @@ class LoadTable(StripWidget):
             self.refresh(layout=True)
 
     def _row(self, edit: Edit, load: DeviceLoad, unit: str, width: int) -> Strip:
-        misfit = load.device in edit.misfits
         name, span, shown, sums, room = self._fitted(edit, load, unit, width)
         bar = self._bar(edit, load, room - 2)
-        verdict = self._verdict(load, misfit)
+        verdict = self._verdict(load, edit)
         return line([*name, span, *shown, *sums, *bar, verdict], width)
 
     def _fitted(
@@ -120,20 +130,28 @@ class LoadTable(StripWidget):
         text = clip(short_span(load, n_layer), min(short, max(room, 0)))
         return text, self.palette.text
 
-    def _verdict(self, load: DeviceLoad, misfit: bool) -> Part:
+    def _verdict(self, load: DeviceLoad, edit: Edit) -> Part:
         if self.stale:
             return "  ", self.palette.dim
-        if misfit:
-            return " ✗", self.palette.bad
+        if load.device in edit.misfits:
+            return f" {OVER}", self.palette.bad
+        if load.device in edit.tight:
+            return f" {TIGHT}", self.palette.warn
         tick = tick_of(load.source)
         return f" {tick}", self.palette.dim if tick == PREDICTED else self.palette.ok
 
-    def _style(self, load: DeviceLoad) -> Style:
-        return self.palette.dim if self.stale else style_of(load.source, self.palette)
+    def _style(self, load: DeviceLoad, edit: Edit) -> Style:
+        if self.stale:
+            return self.palette.dim
+        if load.device in edit.misfits:
+            return self.palette.bad
+        if load.device in edit.tight:
+            return self.palette.warn
+        return style_of(load.source, self.palette)
 
     def _sums(self, edit: Edit, load: DeviceLoad, unit: str) -> list[Part]:
         available = edit.available.get(load.device)
-        total, style = in_unit(load.total_bytes, unit), self._style(load)
+        total, style = in_unit(load.total_bytes, unit), self._style(load, edit)
         if available is None:
             return [(f"{total:>5} {unit}", style)]
         whole_unit = common_unit(available)
@@ -147,7 +165,8 @@ class LoadTable(StripWidget):
         text = f"{weights:>5} + {kv:>4} KV + {compute:>4} ="
         if self.headed:
             text = f"{weights:>7} + {kv:>4} + {compute:>7} ="
-        return [(text, self._style(load))]
+        style = self.palette.dim if self.stale else style_of(load.source, self.palette)
+        return [(text, style)]
 
     def _bar(self, edit: Edit, load: DeviceLoad, width: int) -> list[Part]:
         available = edit.available.get(load.device)
@@ -166,21 +185,29 @@ EMPTY = Verdict("", "dim")
 NAME_WIDTH_MIN = 12
 
 
-class VerdictLine(StripWidget):
-    """One sentence under the numbers."""
+class Standing(StripWidget):
+    """The predicted speed, and a sentence on what stands between it and what runs."""
 
     ALLOW_SELECT = True
     DEFAULT_CSS = """
-    VerdictLine {
+    Standing {
         height: 1;
     }
     """
 
+    speeds: Drawn[tuple[str, ...]] = Drawn(())
+    """The prediction, the longest text first; empty without one."""
     verdict: Drawn[Verdict] = Drawn(EMPTY)
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        style = getattr(self.palette, self.verdict.tone)
-        return [line([(self.verdict.text, style)], width)]
+        said: Part = self.verdict.text, getattr(self.palette, self.verdict.tone)
+        speed = fitting(self.speeds, width)
+        if height < 2 and speed:
+            # The shortest stands beside the verdict.
+            speed = f"  {self.speeds[-1]}"
+            return [spread([said], [(speed, self.palette.dim)], width)]
+        lines = [line([said], width)]
+        return [line([(speed, self.palette.dim)], width), *lines] if speed else lines
 
 
 class SplitPane(Widget, can_focus=True):
@@ -200,13 +227,13 @@ class SplitPane(Widget, can_focus=True):
         self.bar = SplitBar(editor, id="split-bar")
         self._editor = editor
         self._table = LoadTable()
-        self._verdict = VerdictLine()
+        self.standing = Standing()
 
     def compose(self) -> ComposeResult:
         self.bar.display = self._table.display = False
         yield self.bar
         yield self._table
-        yield self._verdict
+        yield self.standing
 
     def head_columns(self, headed: bool) -> None:
         self._table.headed = headed
@@ -218,6 +245,7 @@ class SplitPane(Widget, can_focus=True):
         if self.has_focus:
             self.focus_default()
         self._table.edit = edit
+        self.standing.speeds = speed_texts(edit, self._editor.snapshot) if edit else ()
         self.say_verdict()
         retitle(self, self._title(edit))
         plan = self._editor.plan
@@ -232,7 +260,7 @@ class SplitPane(Widget, can_focus=True):
         """Say how the split stands to what runs, with keys that work now."""
         said = verdict(self.bar.edit, self._editor.plan, self._editor.snapshot)
         text = with_keys(self.app, said.text, typing=takes_text(self.screen.focused))
-        self._verdict.verdict = said._replace(text=text)
+        self.standing.verdict = said._replace(text=text)
 
     def _title(self, edit: Edit | None) -> str:
         plan = self._editor.plan

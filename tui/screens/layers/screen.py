@@ -17,6 +17,7 @@ from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen, ShowsEdit
 from tui.app.messages import Copyable
 from tui.dialogs.ask import ChoiceDialog
+from tui.model.forecast_words import speed_texts
 from tui.model.names import device_label, letter
 from tui.model.verdict import verdict
 from tui.screens.layers.table import LayerTable, layer_rows, spans
@@ -25,13 +26,21 @@ from tui.widgets.row_list import Choice
 from tui.widgets.safe_text import safe, safe_line
 from tui.widgets.size_bars import LABEL_CELLS, group_bytes, quant_bytes, size_bars
 from tui.widgets.sources import predicted, told
-from tui.widgets.strips import resubtitle, retitle
+from tui.widgets.strips import (
+    Drawn,
+    StripWidget,
+    fitting,
+    line,
+    resubtitle,
+    retitle,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
+    from textual.strip import Strip
 
     from tui.model.edit import Edit
     from tui.model.editor import PlanEditor
@@ -40,6 +49,16 @@ if TYPE_CHECKING:
 NO_PLAN = (
     "No model is picked: {app.cluster} goes to Cluster, where {cluster.model} does."
 )
+
+
+class SpeedLine(StripWidget):
+    """The predicted speed, as much of it as fits."""
+
+    texts: Drawn[tuple[str, ...]] = Drawn(())
+    """The longest first."""
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        return [line([(fitting(self.texts, width), self.palette.dim)], width)]
 
 
 class LayersScreen(ShowsEdit, ConsoleScreen):
@@ -56,8 +75,9 @@ class LayersScreen(ShowsEdit, ConsoleScreen):
         & #layers-detail { width: 42; height: 1fr; padding: 0 1; scrollbar-size: 1 1; }
         & #layers-detail > Static { height: auto; margin: 0 0 1 0; }
         & #layers-empty { display: none; height: 1fr; padding: 1 2; color: $dim; }
-        & .-empty LayerTable { display: none; }
+        & .-empty LayerTable, & .-empty #layers-speed { display: none; }
         & .-empty #layers-empty { display: block; }
+        & #layers-speed { height: 1; padding: 0 1; }
         & #layers-verdict { height: auto; padding: 0 1; }
         &.-narrow #layers-body { layout: vertical; }
         &.-narrow #layers-detail { width: 1fr; height: 9; }
@@ -71,6 +91,7 @@ class LayersScreen(ShowsEdit, ConsoleScreen):
         self._edit: Edit | None = None
         self.table = LayerTable(id="layers-table")
         self._empty = Static(id="layers-empty", markup=False)
+        self._speed = SpeedLine(id="layers-speed")
         self._verdict = Static(id="layers-verdict", markup=False)
         self._list = Container(id="layers-list", classes="pane -empty")
         self._detail = VerticalScroll(
@@ -85,6 +106,7 @@ class LayersScreen(ShowsEdit, ConsoleScreen):
             with self._list:
                 yield self.table
                 yield self._empty
+                yield self._speed
                 yield self._verdict
             with self._detail:
                 yield self._sizes
@@ -103,6 +125,8 @@ class LayersScreen(ShowsEdit, ConsoleScreen):
             self._show_devices(edit)
         self._edit = edit
         self._show_selected()
+        snapshot = self._editor.snapshot
+        self._speed.texts = speed_texts(edit, snapshot) if edit else ()
         self._say_verdict()
 
     def _say_verdict(self) -> None:
@@ -134,7 +158,8 @@ class LayersScreen(ShowsEdit, ConsoleScreen):
             mark = edit.mark(load.device)
             held = format_count(load.n_layers, "layer")
             size = format_bytes(load.total_bytes)
-            tone = "$bad" if load.device in edit.misfits else ""
+            tone = "$warn" if load.device in edit.tight else ""
+            tone = "$bad" if load.device in edit.misfits else tone
             yield Content.assemble(
                 (f"{letter(mark)} ", f"$device-{mark % 8 + 1}"),
                 safe_line(device_label(load.device)),

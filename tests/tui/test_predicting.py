@@ -1,0 +1,197 @@
+"""The predicted speed follows the split; a device with little room left is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace as changed
+
+import pytest
+from msgspec.structs import replace
+from textual.pilot import Pilot
+
+from backends.split.cost import forecast, workload
+from backends.split.layout import with_counts
+from backends.state import (
+    ClusterSnapshot,
+    Lab,
+    Plan,
+    SpeedSource,
+)
+from tests.kit.console import Started
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, text_of, until
+from tests.tui.looks import Compare, MakeApp
+from tests.tui.scripted import ScriptedCluster
+from tests.unit.state.scene import busy_scene
+from tui.app.app import DllmApp
+from tui.model.edit import Edit, Prospect
+from tui.model.forecast_words import band_text, speed_texts
+from tui.widgets.sources import OVER, TIGHT
+
+GIB = 1 << 30
+
+
+def homelab(snapshot: ClusterSnapshot | None = None) -> ScriptedCluster:
+    """The homelab, with speeds."""
+    cluster = ScriptedCluster(snapshot or scenes.homelab_serving())
+    cluster.pace = scenes.pace
+    return cluster
+
+
+def edit_of(app: DllmApp) -> Edit:
+    assert app.editor.edit is not None
+    return app.editor.edit
+
+
+async def predicts(pilot: Pilot[None], app: DllmApp) -> None:
+    await until(pilot, lambda: app.editor.edit and app.editor.edit.forecast)
+
+
+def told_of(plan: Plan) -> str:
+    told = forecast(scenes.GLM, plan, scenes.pace(plan), workload(plan))
+    return band_text(told)
+
+
+async def test_it_follows_a_drag_without_asking(started: Started) -> None:
+    async with started(homelab()) as (pilot, app, cluster):
+        await predicts(pilot, app)
+        bar, standing = app._home.split.bar, app._home.split.standing
+        seen = {text_of(standing).splitlines()[0]}
+        await pilot.mouse_down(bar, offset=(bar.handle_x, 1))
+        for x in (10, 14, 18):
+            await pilot.hover(bar, offset=(x, 1))
+            assert bar.dragging
+            shown = text_of(standing).splitlines()[0]
+            assert told_of(edit_of(app).plan) in shown
+            seen.add(shown)
+        assert len(seen) == 4
+        await pilot.mouse_up(bar, offset=(18, 1))
+        assert len(cluster.called("speeds")) == 1
+
+
+async def test_a_finished_answer_is_learnt_from(started: Started) -> None:
+    async with started(homelab()) as (pilot, app, cluster):
+        await predicts(pilot, app)
+        before = edit_of(app).forecast
+        cluster.pace = lambda plan: replace(scenes.pace(plan), noise=0.5)
+        now = cluster.now
+        assert now is not None
+        speed = replace(now.speed, last_tok_per_s=33.3)
+        cluster.push(replace(now, seq=now.seq + 1, speed=speed))
+        await until(pilot, lambda: edit_of(app).forecast != before)
+        assert len(cluster.called("speeds")) == 2
+
+
+async def test_without_speeds_nothing_is_predicted(started: Started) -> None:
+    async with started() as (pilot, app, cluster):
+        await until(pilot, lambda: cluster.called("speeds"))
+        await pilot.pause()
+        assert edit_of(app).forecast is None
+        assert "predicted" not in text_of(app._home.split.standing)
+        assert not list(app.event_log)
+
+
+async def test_layers_says_it_too(started: Started) -> None:
+    async with started(homelab(), size=(80, 24)) as (pilot, app, _):
+        await predicts(pilot, app)
+        await pilot.press("2")
+        plan = edit_of(app).plan
+        await until(pilot, lambda: told_of(plan) in screen_text(app))
+        await pilot.press("g", "C")
+        await until(pilot, lambda: edit_of(app).plan != plan)
+        await until(pilot, lambda: told_of(edit_of(app).plan) in screen_text(app))
+
+
+async def test_it_stands_beside_the_verdict_where_rows_are_few(
+    started: Started,
+) -> None:
+    scene = busy_scene(0, tuple(f"worker{n}" for n in range(1, 9)))
+    async with started(homelab(scene), size=(80, 24)) as (pilot, app, _):
+        await predicts(pilot, app)
+        await pilot.pause()
+        assert app._home.split.standing.size.height == 1
+        said = text_of(app._home.split.standing)
+        told = edit_of(app).forecast
+        assert told is not None
+        assert said.endswith(band_text(told))
+        assert said.startswith("does not fit: worker1")
+
+
+# --- in words ------------------------------------------------------------------------
+
+
+def an_edit(plan: Plan = scenes.HOMELAB_PLAN) -> Edit:
+    return Edit(
+        plan=plan,
+        model=scenes.GLM,
+        devices=(scenes.STUDIO, scenes.MINI, scenes.BOX),
+        marks=(),
+        prospect=Prospect(scenes.GLM, plan, scenes.pace(plan)),
+    )
+
+
+def test_the_texts_get_shorter_and_end_with_the_band() -> None:
+    edit = an_edit()
+    texts = speed_texts(edit, None)
+    assert edit.forecast is not None
+    assert edit.forecast.source is SpeedSource.PRIOR
+    assert sorted(texts, key=len, reverse=True) == list(texts)
+    assert texts[0].endswith("from usual speeds")
+    assert "2 trips" in texts[0]
+    assert "first token ~" in texts[2]
+    assert texts[-1] == band_text(edit.forecast)
+    assert texts[-1].startswith("~")
+
+
+def test_the_last_answer_stands_beside_what_was_predicted() -> None:
+    snapshot, edit = scenes.homelab_serving(), an_edit()
+    told = edit.forecast
+    assert told is not None
+    rate = told.tok_per_s * 1.25
+    now = replace(snapshot, speed=replace(snapshot.speed, last_tok_per_s=rate))
+    assert f"measured {rate:.1f} tok/s (+25 %)" in speed_texts(edit, now)[0]
+    moved = with_counts(edit.split, (25, 9, 14))
+    other = changed(edit, plan=replace(edit.plan, split=moved))
+    assert "measured" not in speed_texts(other, now)[0]
+    slow = [replace(link, lab=Lab(latency_ms=5)) for link in now.links]
+    assert "measured" not in speed_texts(edit, replace(now, links=tuple(slow)))[0]
+
+
+@pytest.mark.parametrize(
+    ("left_part", "sign"), [(0.2, ""), (0.01, TIGHT), (-0.01, OVER)]
+)
+def test_a_device_with_next_to_nothing_left_is_tight(
+    left_part: float, sign: str
+) -> None:
+    edit = an_edit()
+    load = edit.loads[1]
+    mini = replace(scenes.MINI, free_bytes=round(load.total_bytes / (1 - left_part)))
+    found = changed(edit, devices=(scenes.STUDIO, mini, scenes.BOX))
+    assert (load.device in found.tight) is (sign == TIGHT)
+    assert (load.device in found.misfits) is (sign == OVER)
+
+
+# --- looks ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)], ids=["normal", "small"])
+def test_the_split_with_its_prediction(
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
+) -> None:
+    """One device is tight, another has too much."""
+    cluster = homelab()
+    now = cluster.now
+    assert now is not None
+    mini = replace(scenes.MINI, free_bytes=round(4.6 * GIB))
+    box = replace(scenes.BOX, free_bytes=5 * GIB)
+    rooms = {"mini": (mini,), "box": (box,)}
+    peers = (replace(p, devices=rooms.get(p.name, p.devices)) for p in now.peers)
+    cluster.now = replace(now, peers=tuple(peers))
+    app = make_app(cluster)
+
+    async def dragged(pilot: Pilot[None]) -> None:
+        await predicts(pilot, app)
+        app._home.split.bar.focus()
+        await pilot.press("left", "left", "left", "left")
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=dragged)
