@@ -84,7 +84,7 @@ def test_every_action_has_a_place_or_belongs_to_a_dialog(action: object) -> None
     dialogs = {
         *("chats", "settings", "path"),
         *("sampling", "choice", "dialog", "dialogs", "adding", "tick", "picker"),
-        *("launching", "option"),
+        *("launching", "option", "best"),
         *("finder", "reading", "events", "evidence", "filter"),
     }
     assert (action.area in keymap.PLACES) != (action.area in dialogs)

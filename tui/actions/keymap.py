@@ -51,7 +51,7 @@ IN_DIALOGS = frozenset({"app.help", "app.copy", "app.interrupt"})
 SCREEN_ACTIONS = frozenset(
     action.action.removeprefix("app.").partition("(")[0]
     for action in ACTIONS
-    if action.area in {"app", "cluster", "layers", "models", "peers"}
+    if action.area in {"app", "cluster", "layers", "models", "peers", "split"}
     and action.action.startswith("app.")
     and action.id not in IN_DIALOGS
 )

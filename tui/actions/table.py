@@ -75,6 +75,7 @@ split.redo              | U,ctrl+y             | redo            | redo         
 split.later             | greater_than_sign    | reorder(1)      | swap              | +<> | Swap the device left of the boundary with the next one
 split.earlier           | less_than_sign       | reorder(-1)     | earlier           |     | Swap the device left of the boundary with the previous one
 split.set               | equals_sign,enter    | number          | set               | +=  | Type how many layers the device left of the boundary gets; again applies it
+split.best              | a                    | app.best_plans  | best              | + | Show the best plans for several aims on the bar, and take one
 split.erase             | backspace            | erase_typed     | erase             |     | Erase the last digit typed
 split.cancel            | escape               | cancel          | cancel            |     | Cancel the drag or the number being typed
 
@@ -242,6 +243,13 @@ picker.up        | up       | move(-1) | up      |     | Previous model
 picker.page_down | pagedown | move(8)  | further |     | Further down
 picker.page_up   | pageup   | move(-8) | back up |     | Further up
 picker.cancel    | escape   | cancel   | cancel  | +   | Keep the current model
+
+best.choose    | enter              | choose   | take    | +⏎  | Take this plan; undo brings the one before back
+best.down      | down,j             | move(1)  | down    | +↑↓ | Next plan, shown on the bar
+best.up        | up,k               | move(-1) | up      |     | Previous plan
+best.page_down | pagedown           | move(8)  | further |     | Further down
+best.page_up   | pageup             | move(-8) | back up |     | Further up
+best.cancel    | escape             | cancel   | cancel  | +   | Keep the plan as it was
 
 option.left  | left,h  | pick(-1) | choose |  | Choose the one before
 option.right | right,l | pick(1)  | choose |  | Choose the next one

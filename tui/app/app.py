@@ -373,6 +373,9 @@ class DllmApp(ClusterConsole):
     def action_launch_settings(self) -> None:
         self.open(self._flows.set_launch(), group="launch settings")
 
+    def action_best_plans(self) -> None:
+        self.open(self._flows.choose_best(), group="best")
+
     def action_pick_model(self) -> None:
         self.open(self._flows.pick_model(), group="model")
 

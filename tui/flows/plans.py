@@ -94,6 +94,22 @@ class PlanFlows(Flow):
         if chosen is not None:
             self._editor.put(chosen, model)
 
+    async def choose_best(self) -> None:
+        """Take one of the best plans; each is shown on the bar, and none is a step."""
+        from tui.screens.cluster.best_dialog import BestDialog
+
+        edit = self._editor.edit
+        if edit is None:
+            self._app.tell(PICK_FIRST, "warning")
+            return
+        dialog = BestDialog(self._editor, self._cluster, edit)
+        try:
+            chosen = await self._app.push_screen_wait(dialog)
+        finally:
+            self._editor.preview(None)
+        if chosen is not None:
+            self._editor.put(chosen, edit.model)
+
     async def pick_cluster(self) -> None:
         from tui.dialogs.ask import clusters_dialog
 

@@ -155,13 +155,14 @@ class PlanEditor:
         self.snapshot: ClusterSnapshot | None = None
         self.trends = Trends()
         self._drag: _Drag | None = None
+        self._preview: Plan | None = None
         self._edit: Edit | None = None
         self._facts: LiveFacts | None = None
         self._told: dict[Plan, tuple[EngineFigures, ...]] = {}
         self._unanswered: tuple[Plan | None, str] = (None, "")
-
         self._speeds: dict[Plan, ClusterSpeeds] = {}
         self._prospects: dict[tuple[Plan, int], Prospect] = {}
+
     def take(self, snapshot: ClusterSnapshot) -> bool:
         """Take a snapshot; False for one that is older than what is known.
 
@@ -221,7 +222,7 @@ class PlanEditor:
         """The plan with all that is needed to draw it; the same object while it is."""
         if self.plan is None or self.model is None:
             return None
-        plan = self.plan
+        plan = self._preview or self.plan
         if self.dragging and self._drag is not None:
             plan = msgspec.structs.replace(plan, split=self._drag.split)
         edit = self._drawn(plan, self.model)
@@ -236,8 +237,8 @@ class PlanEditor:
         return self._drawn(plan, self.model)
 
     def _drawn(self, plan: Plan, model: ModelInfo) -> Edit:
-        return Edit(
         way = _way(plan)
+        return Edit(
             plan=plan,
             model=model,
             devices=self._devices_of(plan),
@@ -246,8 +247,8 @@ class PlanEditor:
             told=self._told.get(way, ()),
             ours=self._ours(),
             note=self._unanswered[1] if plan == self._unanswered[0] else "",
-        )
             prospect=self._prospect(plan, way, model),
+        )
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -309,7 +310,8 @@ class PlanEditor:
     def unsettled(self) -> Plan | None:
         """The edited plan, if the engine is to be asked about its memory."""
         edit, plan = self.edit, self.plan
-        if edit is None or plan is None or edit.is_settled or self.dragging:
+        held = self.dragging or self._preview is not None
+        if edit is None or plan is None or edit.is_settled or held:
             return None
         return None if plan == self._unanswered[0] else plan
 
@@ -325,8 +327,6 @@ class PlanEditor:
             if len(self._told) > WAYS_MAX:
                 del self._told[next(iter(self._told))]
         self.changed()
-
-    # --- plans sent ---------------------------------------------------------------
 
     # --- predicted speed ----------------------------------------------------------
 
@@ -361,6 +361,8 @@ class PlanEditor:
             self._prospects[key] = found = Prospect(model, plan, speeds)
         return found
 
+    # --- plans sent ---------------------------------------------------------------
+
     def send(self, plan: Plan) -> None:
         self._work.sent = [*self._work.sent[-SENT_MAX + 1 :], plan]
 
@@ -386,7 +388,13 @@ class PlanEditor:
         self._put(plan, model)
         self.changed()
 
+    def preview(self, plan: Plan | None) -> None:
+        """Show another split of the edited plan, as no step; None: the plan again."""
+        self._preview = plan
+        self.changed()
+
     def _put(self, plan: Plan, model: ModelInfo | None) -> None:
+        self._preview = None
         if model is None or not fits(model, plan):
             model = self._header_of(plan)
         version = Version(plan, model, marks_for(self.marks, plan.split))

@@ -1,0 +1,257 @@
+"""The best plans as a list: what each gains and costs, and the bar that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from msgspec.structs import replace
+from textual.pilot import Pilot
+
+from backends.errors import PlanError
+from backends.split.layout import counts
+from backends.state import Alternative, Objective, Plan, ServerSettings
+from tests.kit.console import Started
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, text_of, until
+from tests.tui.looks import Compare, MakeApp
+from tests.tui.scripted import ScriptedCluster
+from tui.app.app import DllmApp
+from tui.model.best_choices import (
+    AS_IT_IS,
+    BestChoice,
+    aims_of,
+    candidate,
+    change,
+    with_found,
+)
+from tui.screens.cluster.best_dialog import BestDialog, BestRows
+
+PLAN = scenes.HOMELAB_PLAN
+AIMS = 4
+
+
+def homelab() -> ScriptedCluster:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    cluster.pace = scenes.pace
+    return cluster
+
+
+@asynccontextmanager
+async def opened(
+    started: Started, cluster: ScriptedCluster, size: tuple[int, int] = (120, 36)
+) -> AsyncIterator[tuple[Pilot[None], DllmApp, BestRows]]:
+    async with started(cluster, size=size) as (pilot, app, _):
+        await until(pilot, lambda: app.editor.edit and app.editor.edit.forecast)
+        app._home.split.bar.focus()
+        await pilot.press("a")
+        await until(pilot, lambda: isinstance(app.screen, BestDialog))
+        yield pilot, app, app.screen.query_one(BestRows)
+
+
+def drawn(app: DllmApp) -> tuple[int, ...]:
+    """The layers that the bar shows."""
+    edit = app._home.split.bar.edit
+    assert edit is not None
+    return counts(edit.split)
+
+
+async def whole(pilot: Pilot[None], app: DllmApp) -> None:
+    await until(pilot, lambda: "predicted for one client" in screen_text(app))
+
+
+async def test_the_cursor_previews_and_escape_restores(started: Started) -> None:
+    async with opened(started, homelab()) as (pilot, app, rows):
+        await whole(pilot, app)
+        assert drawn(app) == (26, 8, 14)
+        await pilot.press("down")
+        await until(pilot, lambda: drawn(app) == (48, 0, 0))
+        standing = text_of(app._home.split.standing)
+        assert rows.chosen.forecast is not None
+        assert f"~{rows.chosen.forecast.tok_per_s:.1f} tok/s" in standing
+        await pilot.press("down")
+        await until(pilot, lambda: drawn(app) == (40, 0, 8))
+        assert app.editor.split == PLAN.split, "what is shown is not taken yet"
+        await pilot.press("escape")
+        await until(pilot, lambda: drawn(app) == (26, 8, 14))
+        assert not app.editor.can_undo
+
+
+async def test_enter_takes_it_as_one_step(started: Started) -> None:
+    async with opened(started, homelab()) as (pilot, app, _):
+        await whole(pilot, app)
+        await pilot.press("down", "down", "enter")
+        await until(pilot, lambda: not isinstance(app.screen, BestDialog))
+        assert app.editor.split is not None
+        assert counts(app.editor.split) == (40, 0, 8)
+        assert not app.cluster.called("launch")  # type: ignore[attr-defined]
+        await pilot.press("u")
+        await until(pilot, lambda: app.editor.split == PLAN.split)
+
+
+async def test_gains_and_costs_stand_beside_each(started: Started) -> None:
+    async with opened(started, homelab()) as (pilot, app, rows):
+        await whole(pilot, app)
+        now, best = rows.rows[0].forecast, rows.rows[1].forecast
+        part = best.tok_per_s / now.tok_per_s - 1
+        shown = screen_text(app).splitlines()
+        line = next(line for line in shown if "most tok/s" in line)
+        assert "most tok/s, least network" in line
+        assert f"~{best.tok_per_s:.1f}  {part * 100:+.0f} %" in line
+        assert "−100 %" in line, "nothing crosses the network"
+
+
+async def test_what_is_not_there_cannot_be_taken(started: Started) -> None:
+    async with opened(started, homelab()) as (pilot, app, rows):
+        await whole(pilot, app)
+        names = [choice.name for choice in rows.rows if choice.plan is None]
+        assert names == [
+            "solo on mini/MTL0",
+            "with 2.5 GbE links",
+            "solo on box/CUDA0",
+        ]
+        await pilot.press(*["down"] * 20, "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, BestDialog)
+        assert drawn(app) == (26, 8, 14)
+        assert "needs mini as the head" in screen_text(app)
+
+
+async def test_plans_show_as_they_are_found(started: Started) -> None:
+    cluster = homelab()
+    cluster.searching.clear()
+    async with opened(started, cluster) as (pilot, app, rows):
+        await until(
+            pilot, lambda: "looking for: most tok/s (1 of 4)" in screen_text(app)
+        )
+        assert [choice.name for choice in rows.rows] == [AS_IT_IS]
+        cluster.searching.set()
+        await whole(pilot, app)
+        assert len(rows.rows) == 8
+        assert cluster.called("best") == list(aims_of(PLAN))
+
+
+async def test_an_error_is_one_sentence_and_the_others_are_asked(
+    started: Started,
+) -> None:
+    cluster = homelab()
+
+    def found(plan: Plan, aim: Objective) -> tuple[Alternative, ...]:
+        if aim is Objective.DECODE:
+            raise PlanError("No split of these devices fits", "Add a peer.")
+        return scenes.bests(plan, aim)
+
+    cluster.bests = found
+    async with opened(started, cluster) as (pilot, app, rows):
+        await until(pilot, lambda: len(cluster.called("best")) == AIMS)
+        await until(pilot, lambda: len(rows.rows) == AIMS)
+        assert "No split of these devices fits" in screen_text(app)
+
+
+async def test_a_plan_of_another_console_ends_the_preview(started: Started) -> None:
+    cluster = homelab()
+    async with opened(started, cluster) as (pilot, app, _):
+        await whole(pilot, app)
+        await pilot.press("down")
+        await until(pilot, lambda: drawn(app) == (48, 0, 0))
+        now = cluster.now
+        assert now is not None
+        other = replace(PLAN, ctx_size=4096)
+        cluster.push(replace(now, seq=now.seq + 1, plan=other, generation=9))
+        await until(pilot, lambda: app.editor.plan == other)
+        assert drawn(app) == (26, 8, 14)
+
+
+# --- choices -------------------------------------------------------------------------
+
+
+def choices(aim: Objective, *found: Alternative) -> tuple[BestChoice, ...]:
+    first = BestChoice((AS_IT_IS,), PLAN, None)
+    return with_found((first,), aim, found, lambda plan: None)
+
+
+def test_a_plan_found_twice_is_one_row_with_both_names() -> None:
+    ids = ("studio/MTL0", "mini/MTL0", "box/CUDA0")
+    same = Alternative(
+        name="best", devices=ids, counts=(26, 8, 14), head="studio", ctx_size=8192
+    )
+    (only,) = choices(Objective.DECODE, same)
+    assert only.name == "as it is, most tok/s"
+    fewer = replace(same, devices=ids[:1], counts=(48,))
+    here = choices(Objective.DECODE, fewer)
+    both = with_found(here, Objective.NETWORK, (fewer,), lambda plan: None)
+    assert [one.name for one in both] == [AS_IT_IS, "most tok/s, least network"]
+
+
+def test_a_candidate_keeps_every_device_and_the_heads_cpu_first() -> None:
+    ids = ("studio/CPU", "mini/MTL0", "box/CUDA0")
+    split = replace(
+        PLAN.split,
+        shares=tuple(
+            replace(share, device=name)
+            for share, name in zip(PLAN.split.shares, ids, strict=True)
+        ),
+    )
+    plan = replace(PLAN, split=split)
+    solo = Alternative(
+        name="solo",
+        devices=("box/CUDA0",),
+        counts=(48,),
+        head="studio",
+        ctx_size=8192,
+    )
+    taken = candidate(plan, solo)
+    assert taken is not None
+    assert [(s.device, s.layers) for s in taken.split.shares] == [
+        ("studio/CPU", 0),
+        ("box/CUDA0", 48),
+        ("mini/MTL0", 0),
+    ]
+    assert taken.asked == plan.asked
+    longer = candidate(plan, replace(solo, ctx_size=65536))
+    assert longer is not None
+    assert longer.asked is not None
+    assert (longer.ctx_size, longer.asked.ctx_size) == (65536, 65536)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"imagined": True}, {"head": "mini"}, {"counts": ()}, {"devices": ("x/CPU",)}],
+)
+def test_what_needs_other_machines_is_no_candidate(other: dict[str, object]) -> None:
+    one = Alternative(
+        name="x", devices=("box/CUDA0",), counts=(48,), head="studio", ctx_size=8192
+    )
+    assert candidate(PLAN, one) is not None
+    changes = {"devices": ()} | other if other == {"counts": ()} else other
+    assert candidate(PLAN, replace(one, **changes)) is None
+
+
+def test_the_aim_of_all_slots_is_for_several() -> None:
+    assert Objective.THROUGHPUT not in aims_of(PLAN)
+    several = replace(PLAN, server=ServerSettings(slots=2))
+    assert Objective.THROUGHPUT in aims_of(several)
+
+
+def test_a_difference_that_rounds_to_nothing_is_none() -> None:
+    assert change(100.4, 100) is None
+    assert change(5, 0) is None
+    assert change(112, 100) == pytest.approx(0.12)
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)], ids=["normal", "small"])
+def test_the_list_of_plans(
+    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
+) -> None:
+    app = make_app(homelab())
+
+    async def pointed(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.editor.edit and app.editor.edit.forecast)
+        app._home.split.bar.focus()
+        await pilot.press("a")
+        await whole(pilot, app)
+        await pilot.press("down", "down")
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=pointed)
