@@ -25,6 +25,7 @@ class Paths(Value, frozen=True, kw_only=True):
     """The directories of one user; nothing here creates them."""
 
     config_dir: Path
+    data_dir: Path
     state_dir: Path
     cache_dir: Path
     runtime_dir: Path
@@ -42,6 +43,16 @@ class Paths(Value, frozen=True, kw_only=True):
     def console_file(self) -> Path:
         """The console's memory: layout, theme, last plan."""
         return self.state_dir / "console.json"
+
+    @property
+    def plans_dir(self) -> Path:
+        """Plans saved by name."""
+        return self.data_dir / "plans"
+
+    @property
+    def launches_dir(self) -> Path:
+        """The plans launched last."""
+        return self.data_dir / "launches"
 
     @property
     def chats_dir(self) -> Path:
@@ -132,6 +143,7 @@ def _runtime_dir() -> Path:
 def user_paths() -> Paths:
     return Paths(
         config_dir=_xdg("XDG_CONFIG_HOME", ".config"),
+        data_dir=_xdg("XDG_DATA_HOME", ".local/share"),
         state_dir=_xdg("XDG_STATE_HOME", ".local/state"),
         cache_dir=_xdg("XDG_CACHE_HOME", ".cache"),
         runtime_dir=_runtime_dir(),

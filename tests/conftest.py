@@ -55,6 +55,7 @@ def paths(tmp_path: Path) -> Paths:
     """Directories of somebody who has nothing yet; none is made."""
     return Paths(
         config_dir=tmp_path / "config",
+        data_dir=tmp_path / "state",
         state_dir=tmp_path / "state",
         cache_dir=tmp_path / "cache",
         runtime_dir=tmp_path / "run",

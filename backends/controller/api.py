@@ -37,9 +37,10 @@ from backends.controller.responses import (
     start_stream,
     with_the_agent_of_the_asker,
 )
-from backends.errors import ControllerError, UsageError
+from backends.errors import ControllerError, DllmError, UsageError
 from backends.machines.machine import merged
 from backends.places import LOCAL
+from backends.plan_files import PlanFile, keep_launch
 from backends.planning.blueprint import process_name
 from backends.speculation.drafts import with_trials
 from backends.state import (
@@ -363,7 +364,16 @@ class Api:
             await asyncio.shield(self._let_go(cluster, by))
         else:
             self._leases.holds(asked.holder, goal.generation)
+        await asyncio.to_thread(self._keep_launch, plan)
         return json_response(cluster.store.snapshot)
+
+    def _keep_launch(self, plan: Plan) -> None:
+        folder = self._parts.readers.paths.launches_dir
+        try:
+            keep_launch(folder, PlanFile.of(plan))
+        except DllmError:
+            # What runs does not depend on it.
+            log.exception("a launch was not kept")
 
     def _require_time(self) -> None:
         if self._ended.is_set():

@@ -20,7 +20,7 @@ UNIT = "dllm-tui.service"
 LABEL = "dllm-tui.controller"
 PASSED_ON = (
     *("PATH", "PYTHONPATH", ENGINE_DIR_VARIABLE, "DLLM_RELAY"),
-    *("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
+    *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
 )
 """Of the environment it is installed from: where programs and files are. No more, for a
 key might be in it."""

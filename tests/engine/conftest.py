@@ -72,6 +72,7 @@ class User:
         self.env = {
             **{k: v for k, v in os.environ.items() if not k.startswith("DLLM_TEST")},
             "XDG_CONFIG_HOME": str(home / "config"),
+            "XDG_DATA_HOME": str(home / "data"),
             "XDG_STATE_HOME": str(home / "state"),
             "XDG_RUNTIME_DIR": str(home / "run"),
             "XDG_CACHE_HOME": os.environ.get(

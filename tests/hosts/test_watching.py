@@ -47,7 +47,11 @@ class Watched:
 
     def __init__(self, name: str, home: Path) -> None:
         paths = Paths(
-            config_dir=home, state_dir=home, cache_dir=home, runtime_dir=home / "r"
+            config_dir=home,
+            data_dir=home,
+            state_dir=home,
+            cache_dir=home,
+            runtime_dir=home / "r",
         )
         self.serves = False
         self.told: list[PeerState] = []

@@ -48,7 +48,11 @@ sys.exit(s.recv(4) != b"pong")
 async def machine(name: str, home: Path) -> AsyncIterator[SshPeer]:
     """A peer as the cluster uses it."""
     paths = Paths(
-        config_dir=home, state_dir=home, cache_dir=home, runtime_dir=home / "r"
+        config_dir=home,
+        data_dir=home,
+        state_dir=home,
+        cache_dir=home,
+        runtime_dir=home / "r",
     )
     async with reached(name) as connection:
         made = ssh_peer(name, connection, paths, "cafe")

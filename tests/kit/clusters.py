@@ -48,6 +48,7 @@ class ScriptedReaders(Readers):
 def paths_in(folder: Path) -> Paths:
     return Paths(
         config_dir=folder / "config",
+        data_dir=folder / "state",
         state_dir=folder / "state",
         cache_dir=folder / "cache",
         runtime_dir=folder / "run",

@@ -33,6 +33,7 @@ TYPED_INTO = {
     "filter",
     "finder",
     "launching",
+    "plans",
     "picker",
     "settings",
 }

@@ -84,7 +84,7 @@ def test_every_action_has_a_place_or_belongs_to_a_dialog(action: object) -> None
     dialogs = {
         *("chats", "settings", "path"),
         *("sampling", "choice", "dialog", "dialogs", "adding", "tick", "picker"),
-        *("launching", "option", "best"),
+        *("launching", "option", "best", "plans"),
         *("finder", "reading", "events", "evidence", "filter"),
     }
     assert (action.area in keymap.PLACES) != (action.area in dialogs)
@@ -155,6 +155,7 @@ async def test_a_peer_a_log_a_theme_and_a_setting(
 ) -> None:
     paths = Paths(
         config_dir=tmp_path,
+        data_dir=tmp_path,
         state_dir=tmp_path,
         cache_dir=tmp_path,
         runtime_dir=tmp_path,

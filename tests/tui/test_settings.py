@@ -39,6 +39,7 @@ workers = 3  # as many as cores
 def paths(tmp_path: Path) -> Paths:
     paths = Paths(
         config_dir=tmp_path / "settings",
+        data_dir=tmp_path,
         state_dir=tmp_path,
         cache_dir=tmp_path,
         runtime_dir=tmp_path,

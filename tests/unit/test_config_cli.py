@@ -343,6 +343,7 @@ def test_private_directories(tmp_path: Path) -> None:
 def test_a_socket_path_too_long_is_refused(tmp_path: Path, paths: Paths) -> None:
     long = Paths(
         config_dir=tmp_path,
+        data_dir=tmp_path,
         state_dir=tmp_path,
         cache_dir=tmp_path,
         runtime_dir=tmp_path / ("x" * 120),

@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--threads", default="1,2", help="of each worker")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dllm-predict-") as folder:
-        for name in ("CONFIG", "STATE"):
+        for name in ("CONFIG", "STATE", "DATA"):
             os.environ[f"XDG_{name}_HOME"] = f"{folder}/{name.lower()}"
         os.environ["XDG_RUNTIME_DIR"] = folder
         threads = tuple(map(int, options.threads.split(",")))

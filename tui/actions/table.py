@@ -76,6 +76,8 @@ split.later             | greater_than_sign    | reorder(1)      | swap         
 split.earlier           | less_than_sign       | reorder(-1)     | earlier           |     | Swap the device left of the boundary with the previous one
 split.set               | equals_sign,enter    | number          | set               | +=  | Type how many layers the device left of the boundary gets; again applies it
 split.best              | a                    | app.best_plans  | best              | + | Show the best plans for several aims on the bar, and take one
+split.plans             | o                    | app.kept_plans  | plans             |   | Take a saved plan, or one of the last launches
+split.save              | S                    | app.save_plan   | save plan         |   | Save this plan by a name
 split.erase             | backspace            | erase_typed     | erase             |     | Erase the last digit typed
 split.cancel            | escape               | cancel          | cancel            |     | Cancel the drag or the number being typed
 
@@ -243,6 +245,13 @@ picker.up        | up       | move(-1) | up      |     | Previous model
 picker.page_down | pagedown | move(8)  | further |     | Further down
 picker.page_up   | pageup   | move(-8) | back up |     | Further up
 picker.cancel    | escape   | cancel   | cancel  | +   | Keep the current model
+
+plans.choose    | enter    | choose   | take    | +⏎  | Take this plan; undo brings the one before back
+plans.down      | down     | move(1)  | down    | +↑↓ | Next plan
+plans.up        | up       | move(-1) | up      |     | Previous plan
+plans.page_down | pagedown | move(8)  | further |     | Further down
+plans.page_up   | pageup   | move(-8) | back up |     | Further up
+plans.cancel    | escape   | cancel   | cancel  | +   | Keep the plan as it is
 
 best.choose    | enter              | choose   | take    | +⏎  | Take this plan; undo brings the one before back
 best.down      | down,j             | move(1)  | down    | +↑↓ | Next plan, shown on the bar

@@ -376,6 +376,12 @@ class DllmApp(ClusterConsole):
     def action_best_plans(self) -> None:
         self.open(self._flows.choose_best(), group="best")
 
+    def action_kept_plans(self) -> None:
+        self.open(self._flows.take_kept(), group="plans")
+
+    def action_save_plan(self) -> None:
+        self.open(self._flows.save(), group="plans")
+
     def action_pick_model(self) -> None:
         self.open(self._flows.pick_model(), group="model")
 

@@ -16,6 +16,7 @@ from backends.config import Config, load_config, settings
 from backends.errors import DllmError
 from backends.gateway.keys import KeyFile
 from backends.paths import user_paths
+from backends.plan_files import kept_plans
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot
 from tui.cli.command import PROGRAM, Command
 from tui.cli.output import show
@@ -86,6 +87,11 @@ def _chats(_: click.Context) -> list[str]:
     return [chat.name or chat.id for chat in listing.chats] if listing else []
 
 
+def _plan_names() -> list[str]:
+    folders = user_paths().plans_dir, user_paths().launches_dir
+    return [kept.name for folder in folders for kept in kept_plans(folder)]
+
+
 def _hosts(_: click.Context) -> list[str]:
     text = (Path.home() / ".ssh" / "config").read_text(errors="replace")
     lines = (line.split() for line in text.splitlines())
@@ -116,6 +122,7 @@ SOURCES: dict[str, Source] = {
     "links": lambda ctx: ["all", *(link.worker for link in _snapshot(ctx).links)],
     "models": lambda _: sorted(asyncio.run(_model_names())),
     "peers": lambda _: sorted(_config().peers),
+    "plans": lambda _: _plan_names(),
     "processes": lambda ctx: [process.name for process in _snapshot(ctx).processes],
     "programs": lambda _: CLIENTS,
     "settings": lambda _: [setting.name for setting in settings(_config(), "")],

@@ -76,7 +76,7 @@ def _source_text(setting: Setting) -> str:
 def show_paths() -> dict[str, str]:
     """Show the paths of settings, state, logs and engines."""
     paths = user_paths()
-    names = ("config_file", "state_dir", "run_dir", "cache_dir", "socket")
+    names = ("config_file", "data_dir", "state_dir", "run_dir", "cache_dir", "socket")
     log = {"log": str(paths.controller_log)}
     return {name: str(getattr(paths, name)) for name in names} | log
 

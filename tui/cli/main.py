@@ -44,6 +44,7 @@ SECTIONS = {
     "Clusters": {
         "up": "up",
         "plan": "up",
+        "plans": "plans",
         "status": "status",
         "drain": "down",
         "resume": "down",

@@ -244,12 +244,24 @@ async def up(
     Starts llama-server and its workers. Without --detach it stays in the foreground;
     Ctrl-C stops the cluster. See what would be started with dllm-tui plan.
     """
-    preview = await _prepared(client, await _ask(**wish))
+    ask = await _ask(**wish)
+    await serve(client, ask, detach=detach, replace=replace, as_json=as_json)
+
+
+async def serve(
+    client: ControllerClient, ask: Ask, *, detach: bool, replace: bool, as_json: bool
+) -> None:
+    """Launch what is asked for; unless ``detach``, stay until it ends.
+
+    Raises:
+        PlanError: a device is too small for its share.
+    """
+    preview = await _prepared(client, ask)
     if preview.refusal is not None:
         raise PlanError(preview.refusal.what, preview.refusal.hint)
     for note in preview.notes:
         say(note)
-    if preview.forecast is not None and wish["objective"]:
+    if preview.forecast is not None and ask.objective is not None:
         say(f"Predicted: {forecast_text(preview.forecast)}.")
     async with launched(client, preview, keep=detach, replace=replace) as (
         serving,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.errors import DllmError
+from backends.paths import user_paths
 from backends.split.loads import balance
 from backends.state import Ask, ProcessState, to_json
 from tui.app.console import Flow
@@ -109,6 +110,45 @@ class PlanFlows(Flow):
             self._editor.preview(None)
         if chosen is not None:
             self._editor.put(chosen, edit.model)
+
+    async def take_kept(self) -> None:
+        """Put a saved plan, or one of the last launches, in the editor."""
+        # Imported when needed, like all dialogs.
+        from backends.plan_files import PlanFile, kept_plans
+        from tui.dialogs.plans import PlansDialog
+
+        paths, plan = user_paths(), self._editor.plan
+        saved, launched = await asyncio.to_thread(
+            lambda: [list(kept_plans(f)) for f in (paths.plans_dir, paths.launches_dir)]
+        )
+        present = PlanFile.of(plan) if plan else None
+        dialog = PlansDialog(saved, launched, present, self._app.clock())
+        kept = await self._app.push_screen_wait(dialog)
+        if kept is not None:
+            model = await self._cluster.inspect(kept.plan.model)
+            self._editor.put(await self._cluster.propose(kept.plan.ask()), model)
+
+    async def save(self) -> None:
+        from backends.plan_files import PlanFile, save_plan
+        from tui.dialogs.ask import LineDialog
+
+        if (plan := self._editor.plan) is None:
+            self._app.tell(PICK_FIRST, "warning")
+            return
+        folder, content = user_paths().plans_dir, PlanFile.of(plan)
+        remark = "dllm-tui plans lists, compares and shares them."
+        dialog = LineDialog("Save plan", "", "name", remark)
+        name = (await self._app.push_screen_wait(dialog) or "").strip()
+        if not name:
+            return
+        try:
+            path = save_plan(folder, name, content)
+        except FileExistsError:
+            text = f"There is a plan {name} already."
+            if not await self._agrees("Replace it?", text, "Replace it"):
+                return
+            path = save_plan(folder, name, content, replaces=True)
+        self._app.tell(f"Saved {path}")
 
     async def pick_cluster(self) -> None:
         from tui.dialogs.ask import clusters_dialog

@@ -106,7 +106,7 @@ def _held(plan: Plan) -> tuple[object, ...]:
 
 
 def _rank(choice: BestChoice) -> int:
-    """As it is, then the best for each aim, then others, then what cannot be taken."""
+    # As it is, then the best for each aim, then others, then what cannot be taken.
     first = choice.names[0]
     ranks = (first == AS_IT_IS, first in AIMS.values(), choice.plan is not None)
     return next((rank for rank, holds in enumerate(ranks) if holds), len(ranks))

@@ -59,7 +59,7 @@ def speed_texts(edit: Edit, snapshot: ClusterSnapshot | None) -> tuple[str, ...]
 
 
 def _measured(edit: Edit, snapshot: ClusterSnapshot | None) -> float | None:
-    """The speed of the last answer, if this plan gave it over the network as it is."""
+    # Of the last answer, if this plan gave it over the network as it is.
     running = runs_now(snapshot)
     if snapshot is None or running is None or not same_plan(running, edit.plan):
         return None

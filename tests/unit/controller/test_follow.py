@@ -26,7 +26,11 @@ class Controller:
 
     def __init__(self, home: Path) -> None:
         self.paths = Paths(
-            config_dir=home, state_dir=home, cache_dir=home, runtime_dir=home
+            config_dir=home,
+            data_dir=home,
+            state_dir=home,
+            cache_dir=home,
+            runtime_dir=home,
         )
         self.peers: list[dict[str, PeerConfig]] = []
         self.all_taken = True

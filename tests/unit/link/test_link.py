@@ -401,6 +401,7 @@ def test_a_worker_s_socket_always_fits(length: int) -> None:
     directory = Path("/" + "d" * (SOCKET_PATH_BYTES_MAX - 17))
     paths = Paths(
         config_dir=directory,
+        data_dir=directory,
         state_dir=directory,
         cache_dir=directory,
         runtime_dir=Path("/run") if length == 60 else directory,

@@ -94,6 +94,7 @@ def write_engine(
 def paths_in(folder: Path) -> Paths:
     return Paths(
         config_dir=folder,
+        data_dir=folder,
         state_dir=folder,
         cache_dir=folder / "cache",
         runtime_dir=folder,

@@ -60,6 +60,7 @@ def readers(tmp_path: Path) -> Readers:
     return Readers(
         Paths(
             config_dir=tmp_path,
+            data_dir=tmp_path,
             state_dir=tmp_path,
             cache_dir=tmp_path,
             runtime_dir=tmp_path,
@@ -168,7 +169,9 @@ class OneReader:
 
 
 def peers_with(known: Clumsy, home: Path, serves: bool = False) -> Peers:
-    paths = Paths(config_dir=home, state_dir=home, cache_dir=home, runtime_dir=home)
+    paths = Paths(
+        config_dir=home, data_dir=home, state_dir=home, cache_dir=home, runtime_dir=home
+    )
     made = Peers(
         cast("Any", None),
         cast("Any", OneReader()),

@@ -1,0 +1,97 @@
+"""Plans saved by name, and the last launches, in the console."""
+
+from __future__ import annotations
+
+import os
+
+from msgspec.structs import replace
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from backends.paths import user_paths
+from backends.plan_files import PlanFile, kept_plans, save_plan
+from backends.split.layout import with_counts
+from backends.state import Ask, Plan
+from tests.kit.console import Started
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, toasts, until
+from tests.tui.looks import Compare, MakeApp
+from tui.dialogs.ask import ChoiceDialog, LineDialog
+from tui.dialogs.plans import PlansDialog
+
+PLAN = scenes.HOMELAB_PLAN
+OTHER = replace(PLAN, split=with_counts(PLAN.split, (20, 10, 18)), ctx_size=4096)
+
+
+def keep() -> None:
+    """A saved plan, and a launch."""
+    paths = user_paths()
+    at = scenes.NOW - 7200
+    saved = save_plan(paths.plans_dir, "evening", PlanFile.of(OTHER))
+    launch = save_plan(paths.launches_dir, "20261126-1", PlanFile.of(PLAN))
+    os.utime(saved, (at, at))
+    os.utime(launch, (at, at))
+
+
+async def test_a_plan_is_saved_by_a_name(started: Started) -> None:
+    async with started() as (pilot, app, _):
+        app._home.split.bar.focus()
+        await pilot.press("S")
+        await until(pilot, lambda: isinstance(app.screen, LineDialog))
+        app.screen.query_one(Input).value = "evening"
+        await pilot.press("enter")
+        await until(pilot, lambda: any("Saved" in toast for toast in toasts(app)))
+        (kept,) = kept_plans(user_paths().plans_dir)
+        assert (kept.name, kept.plan) == ("evening", PlanFile.of(PLAN))
+        await pilot.press("S")
+        await until(pilot, lambda: isinstance(app.screen, LineDialog))
+        app.screen.query_one(Input).value = "evening"
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
+        assert "There is a plan evening already" in screen_text(app)
+
+
+async def test_a_kept_plan_becomes_the_candidate(started: Started) -> None:
+    keep()
+    async with started() as (pilot, app, cluster):
+        asked: list[Ask] = []
+
+        async def propose(ask: Ask) -> Plan:
+            asked.append(ask)
+            return OTHER
+
+        cluster.propose = propose  # type: ignore[method-assign]
+        app._home.split.bar.focus()
+        await pilot.press("o")
+        await until(pilot, lambda: isinstance(app.screen, PlansDialog))
+        assert "context 8192 → 4096" in screen_text(app)
+        await pilot.press("down")
+        await until(pilot, lambda: "as the plan in the Split" in screen_text(app))
+        await pilot.press(*"even", "enter")
+        await until(pilot, lambda: app.editor.plan == OTHER)
+        assert asked == [PlanFile.of(OTHER).ask()]
+        assert not cluster.called("launch")
+        app._home.split.bar.focus()
+        await pilot.press("u")
+        await until(pilot, lambda: app.editor.plan == PLAN)
+
+
+async def test_without_any_it_says_so(started: Started) -> None:
+    async with started() as (pilot, app, _):
+        app._home.split.bar.focus()
+        await pilot.press("o")
+        await until(pilot, lambda: "No plan is kept yet." in screen_text(app))
+
+
+def test_the_list_of_kept_plans(make_app: MakeApp, snap_compare: Compare) -> None:
+    keep()
+    app = make_app()
+
+    async def listed(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.editor.edit)
+        app._home.split.bar.focus()
+        await pilot.press("o")
+        await until(pilot, lambda: isinstance(app.screen, PlansDialog))
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=(80, 24), run_before=listed)
