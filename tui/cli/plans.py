@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 dllm-tui plans list
-dllm-tui plans launches                    the last twenty launches
-dllm-tui plans save evening                the plan that runs, or was launched last
+dllm-tui plans launches              the last twenty launches
+dllm-tui plans save evening          the plan that runs, or ran last
 dllm-tui plans save evening --from 20261126-114700-1
 dllm-tui plans show evening > evening.toml
 dllm-tui plans diff evening ./theirs.toml
@@ -73,7 +73,7 @@ def _kept_json(found: list[KeptPlan]) -> list[dict[str, Any]]:
     "dllm-tui config paths shows where they are.",
 )
 def plans() -> None:
-    """Save, compare, share and launch plans; the last launches again."""
+    """Save, list, compare and launch plans."""
 
 
 def _found(named: str) -> KeptPlan:
