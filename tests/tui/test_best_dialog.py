@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from backends.errors import PlanError
+from backends.split.by_tensor import NAME
 from backends.split.layout import counts
 from backends.state import Alternative, Objective, Plan, ServerSettings
 from tests.kit.console import Started
@@ -160,7 +161,7 @@ async def test_a_plan_of_another_console_ends_the_preview(started: Started) -> N
         other = replace(PLAN, ctx_size=4096)
         cluster.push(replace(now, seq=now.seq + 1, plan=other, generation=9))
         await until(pilot, lambda: app.editor.plan == other)
-        assert drawn(app) == (26, 8, 14)
+        await until(pilot, lambda: drawn(app) == (26, 8, 14))
 
 
 # --- choices -------------------------------------------------------------------------
@@ -217,7 +218,13 @@ def test_a_candidate_keeps_every_device_and_the_heads_cpu_first() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"imagined": True}, {"head": "mini"}, {"counts": ()}, {"devices": ("x/CPU",)}],
+    [
+        {"name": NAME},
+        {"imagined": True},
+        {"head": "mini"},
+        {"counts": ()},
+        {"devices": ("x/CPU",)},
+    ],
 )
 def test_what_needs_other_machines_is_no_candidate(other: dict[str, object]) -> None:
     one = Alternative(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.split import by_tensor
 from backends.split.layout import devices, is_head_cpu, make_split
 from backends.state import Ask, Objective
 
@@ -53,7 +54,14 @@ def candidate(plan: Plan, one: Alternative) -> Plan | None:
     known = devices(plan.split)
     held = dict(zip(one.devices, one.counts, strict=True))
     used = {device for device, layers in held.items() if layers}
-    if one.imagined or not used or one.head != plan.head or not used <= set(known):
+    by_layers = one.name != by_tensor.NAME
+    if (
+        one.imagined
+        or not by_layers
+        or not used
+        or one.head != plan.head
+        or not used <= set(known)
+    ):
         return None
     lead = [device for device in known if is_head_cpu(device, plan.head)]
     names = [n for n in dict.fromkeys([*lead, *one.devices, *known]) if n in known]
@@ -117,6 +125,8 @@ def _why(one: Alternative, taken: Plan | None, plan: Plan) -> str:
         return one.why
     if one.imagined:
         return "needs what is not there"
+    if one.name == by_tensor.NAME:
+        return "is launched with -- -sm tensor"
     if one.head != plan.head:
         return f"needs {one.head} as the head"
     return "needs devices that are not in this plan"
