@@ -110,6 +110,7 @@ def test_the_demo_runs_from_the_wheel(scripts: Path, tmp_path: Path) -> None:
             XDG_STATE_HOME=str(tmp_path / "state"),
             XDG_RUNTIME_DIR=str(tmp_path / "run"),
             XDG_CONFIG_HOME=str(tmp_path / "config"),
+            XDG_DATA_HOME=str(tmp_path / "data"),
         )
     )
     assert result["plan"] == result["measured"]

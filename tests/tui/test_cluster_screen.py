@@ -155,7 +155,7 @@ async def test_models_are_chosen_in_picker_and_screen(started: Started) -> None:
 
 async def test_keys_of_the_configuration_replace_ours(started: Started) -> None:
     async with started(
-        keys={"split.more": "d", "split.nonsense": "x"}, size=(140, 36)
+        keys={"split.more": "d", "split.nonsense": "x"}, size=(160, 36)
     ) as (pilot, app, _):
         assert any("split.nonsense" in toast for toast in toasts(app))
         await pilot.press("right")

@@ -34,12 +34,15 @@ from tui.dialogs.events import EventsDialog, EvidenceDialog
 from tui.dialogs.help import HelpDialog, keys_of
 from tui.dialogs.peer import PeerDialog
 from tui.dialogs.pick import ChatsDialog, FinderDialog, ThemeDialog
+from tui.dialogs.plans import PlansDialog
 from tui.dialogs.question import HostKeyDialog, SecretDialog
 from tui.dialogs.sampling import SamplingDialog
 from tui.dialogs.settings import SettingsDialog
 from tui.model.chat_settings import ChatSettings
+from tui.model.edit import Edit
 from tui.model.events import Happening
 from tui.model.launch_form import LaunchForm
+from tui.screens.cluster.best_dialog import BestDialog
 from tui.screens.cluster.launch_dialog import LaunchDialog
 from tui.screens.models.picker import ModelPicker
 from tui.screens.models.quants import QuantsDialog
@@ -54,6 +57,7 @@ async def no_change(name: str, text: str | None) -> list[Setting]:
 
 DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
     "add": lambda app: AddPeerDialog(app.cluster),
+    "best": lambda app: BestDialog(app.editor, app.cluster, edit(app)),
     "chats": lambda app: ChatsDialog([], "", "default", scenes.NOW),
     "choice": lambda app: confirm("Stop?", "It ends.", "Stop it", "z"),
     "events": lambda app: EventsDialog(app.event_log, app.clock),
@@ -65,12 +69,18 @@ DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
     "line": lambda app: LineDialog("Name", "", "a name", ""),
     "model": lambda app: ModelPicker(app.cluster),
     "peer": lambda app: PeerDialog(people.MINI, app.clock),
+    "plans": lambda app: PlansDialog([], [], None, scenes.NOW),
     "quants": lambda app: QuantsDialog(app.cluster, "owner/name"),
     "sampling": lambda app: SamplingDialog(ChatSettings("", Sampling())),
     "secret": lambda app: SecretDialog(people.MINI, people.PASSWORD),
     "settings": lambda app: SettingsDialog("config.toml", [], no_change),
     "theme": lambda app: ThemeDialog(app.theme_names, app.theme),
 }
+
+
+def edit(app: DllmApp) -> Edit:
+    assert app.editor.edit is not None
+    return app.editor.edit
 
 
 def launch_form(app: DllmApp) -> LaunchForm:
@@ -99,10 +109,17 @@ def test_no_dialog_is_forgotten() -> None:
         if kind.__module__.startswith("tui.") and not all_dialogs(kind)  # type: ignore[arg-type]
     }
     tried = {
-        *(AddPeerDialog, EventsDialog, EvidenceDialog, FinderDialog, HelpDialog),
+        *(
+            AddPeerDialog,
+            BestDialog,
+            EventsDialog,
+            EvidenceDialog,
+            FinderDialog,
+            HelpDialog,
+        ),
         *(HostKeyDialog, ModelPicker, PeerDialog, SamplingDialog, SecretDialog),
         *(ChatsDialog, LaunchDialog, LineDialog, QuantsDialog, SettingsDialog),
-        ThemeDialog,
+        *(BestDialog, PlansDialog, ThemeDialog),
         type(confirm("", "", "", "")),
     }
     assert ours == tried

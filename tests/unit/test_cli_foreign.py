@@ -80,7 +80,7 @@ class HostileClient:
 
 @pytest.fixture(autouse=True)
 def _client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("CONFIG", "STATE", "CACHE"):
+    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
     monkeypatch.setattr("backends.client.client.ControllerClient", HostileClient)
 

@@ -142,12 +142,14 @@ class PlanFlows(Flow):
         if not name:
             return
         try:
-            path = save_plan(folder, name, content)
+            path = await asyncio.to_thread(save_plan, folder, name, content)
         except FileExistsError:
             text = f"There is a plan {name} already."
             if not await self._agrees("Replace it?", text, "Replace it"):
                 return
-            path = save_plan(folder, name, content, replaces=True)
+            path = await asyncio.to_thread(
+                lambda: save_plan(folder, name, content, replaces=True)
+            )
         self._app.tell(f"Saved {path}")
 
     async def pick_cluster(self) -> None:

@@ -23,7 +23,7 @@ def controllers_of(home: Path) -> list[psutil.Process]:
 def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A short path, for sockets; what runs for it is killed afterwards."""
     home = Path(tempfile.mkdtemp(prefix="dllm-"))
-    for name in ("CONFIG", "STATE", "CACHE"):
+    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
     (home / "run").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(home / "run"))

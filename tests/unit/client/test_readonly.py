@@ -46,6 +46,7 @@ def public(seam: type) -> list[str]:
 WATCHING = {
     *("snapshots", "propose", "inspect", "catalogue", "read_log", "events", "memory"),
     *("removal", "passes", "peers_to_pick", "probe_peer", "chat", "names_after"),
+    *("speeds", "best"),
     # Talking changes nothing of the cluster; a chat that is deleted is lost.
     *(f"chats.{name}" for name in public(ChatService) if name != "delete"),
 }
@@ -144,6 +145,7 @@ WATCHES = {
     *("config show", "config check", "config paths", "engine show", "links list"),
     *("models list", "models verify", "models show", "models drafts"),
     *("models cache list", "peers list", "peers show", "service status"),
+    *("plans list", "plans launches", "plans show", "plans diff"),
     *("chats list", "chats show", "chats export", "keys list"),
 }
 """Commands that change nothing; a new one belongs here or is refused."""
