@@ -182,7 +182,7 @@ class User:
         self.assert_nothing_left()
 
     def assert_nothing_left(self) -> None:
-        wait_for(lambda: not self.processes(), "everything gone", 20)
+        wait_for(lambda: not self.processes(), "everything gone", 60)
 
 
 @contextmanager

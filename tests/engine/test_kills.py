@@ -243,7 +243,7 @@ def test_many_clients_start_one_controller(user: User) -> None:
     def controllers() -> int:
         return len(with_word(user.processes(), "backends.controller"))
 
-    wait_for(lambda: controllers() == 1, "the losers of the race are gone", 10)
+    wait_for(lambda: controllers() == 1, "the losers of the race are gone", 60)
     assert (runtime / "controller.sock").stat().st_mode & 0o777 == 0o600
 
 

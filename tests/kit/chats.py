@@ -99,7 +99,7 @@ class Disk:
 async def until_state(
     states: AsyncGenerator[ChatState, None], condition: Callable[[ChatState], object]
 ) -> ChatState:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for state in states:
             if condition(state):
                 return state

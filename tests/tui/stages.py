@@ -110,7 +110,7 @@ class ChatStage(Stage):
             sampling=sampling or Sampling(),
             system=system,
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not self.turns:  # noqa: ASYNC110 -- what is shown has no event
                 await asyncio.sleep(0.01)
 

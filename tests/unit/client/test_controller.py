@@ -49,7 +49,7 @@ async def client(paths: Paths) -> ControllerClient:
 async def raw(paths: Paths, request: bytes) -> bytes:
     reader, writer = await asyncio.open_unix_connection(str(paths.socket))
     writer.write(request)
-    answer = await asyncio.wait_for(reader.read(65536), 5)
+    answer = await asyncio.wait_for(reader.read(65536), 60)
     writer.close()
     return answer
 
@@ -209,7 +209,7 @@ async def test_broken_settings_are_told_and_stop_no_stopping(paths: Paths) -> No
     paths.config_dir.mkdir(parents=True)
     paths.config_file.write_text("api_port = [")
     client = ControllerClient(paths)
-    async with asyncio.timeout(10), aclosing(client.snapshots()) as snapshots:
+    async with asyncio.timeout(60), aclosing(client.snapshots()) as snapshots:
         async for snapshot in snapshots:
             if "config.toml is not valid" in snapshot.message:
                 break
@@ -329,7 +329,7 @@ async def started(paths: Paths, api: int) -> subprocess.Popen[bytes]:
     process = await asyncio.to_thread(
         subprocess.Popen, [sys.executable, "-c", OTHER_RELEASE, str(api)]
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await answers(paths.socket):  # noqa: ASYNC110 -- another process
             await asyncio.sleep(0.02)
     return process

@@ -206,7 +206,7 @@ async def test_cancelling_ends_the_whole_group(
     task = asyncio.ensure_future(
         children.run(["sh", "-c", script], env=os.environ, on_line=lambda _: up.set())
     )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await up.wait()
     assert alive_with(marker)
     task.cancel()
@@ -256,7 +256,7 @@ async def test_a_child_keeps_the_lock_when_we_are_killed(tmp_path: Path) -> None
     await parent.wait()
     descriptor = os.open(lock, os.O_RDWR)
     assert not build._try_lock(descriptor)
-    await asyncio.wait_for(asyncio.to_thread(wait_for_lock, descriptor), 10)
+    await asyncio.wait_for(asyncio.to_thread(wait_for_lock, descriptor), 60)
     os.close(descriptor)
 
 

@@ -289,7 +289,7 @@ async def test_who_connects_and_asks_nothing_is_not_kept(
     async with guarded(tmp_path) as there:
         reader, writer = await asyncio.open_connection("127.0.0.1", there.stage.port)
         writer.write(begun)
-        assert await asyncio.wait_for(reader.read(), 20) == b""
+        assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()
 
 
@@ -305,7 +305,7 @@ async def test_of_connections_without_a_request_only_so_many_are_kept(
         connect = asyncio.open_connection
         idle = [await connect("127.0.0.1", there.stage.port) for _ in range(9)]
         for reader, _ in idle[:6]:
-            assert await asyncio.wait_for(reader.read(), 20) == b""
+            assert await asyncio.wait_for(reader.read(), 60) == b""
         assert not any(reader.at_eof() for reader, _ in idle[6:])
         there.pause.set()
         assert await asking == 200
@@ -388,7 +388,7 @@ async def _said_to(raw: bytes, folder: Path) -> bytes:
         writer.write(raw)
         writer.write_eof()
         try:
-            answer = await asyncio.wait_for(reader.read(), 20)
+            answer = await asyncio.wait_for(reader.read(), 60)
         except ConnectionError:
             answer = b""
         writer.close()

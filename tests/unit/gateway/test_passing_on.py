@@ -88,7 +88,7 @@ async def test_each_piece_of_a_stream_arrives_before_the_next_is_made() -> None:
         response = await stream_of(request)
         for piece in (*pieces, b"data: [DONE]\n\n"):
             await response.write(piece)
-            await asyncio.wait_for(arrived.wait(), 5)
+            await asyncio.wait_for(arrived.wait(), 60)
             arrived.clear()
         return response
 
@@ -164,7 +164,7 @@ async def test_an_upload_is_passed_on_while_it_comes() -> None:
 
     async def body() -> AsyncIterator[bytes]:
         yield b"1234"
-        await asyncio.wait_for(first.wait(), 5)
+        await asyncio.wait_for(first.wait(), 60)
         yield b"56"
 
     async with (
@@ -215,9 +215,9 @@ async def test_a_client_that_leaves_ends_its_request() -> None:
 
     async with serving(handler) as stage:
         asking = asyncio.create_task(stage.ask(stream=True))
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(begun.wait(), 60)
         asking.cancel()
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), 60)
         await stage.until(left=1, in_flight=0, passed=0)
 
 
@@ -256,10 +256,10 @@ async def test_a_client_that_waits_for_leave_to_send_its_body_gets_it() -> None:
             b"POST /x HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n"
             b"Connection: close\r\nContent-Length: 5\r\n\r\n"
         )
-        leave = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        leave = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
         assert leave == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(b'"hel"')
-        answer = await asyncio.wait_for(reader.read(), 5)
+        answer = await asyncio.wait_for(reader.read(), 60)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
         assert answer.endswith(b'\r\n\r\n"hel"')
         writer.close()

@@ -304,7 +304,7 @@ async def test_a_quiet_relay_and_one_that_went_away_carry_nothing(
     reader = RelayReader("w", tmp_path / "stats", changed)
     async with await asyncio.start_unix_server(give, tmp_path / "stats"):
         following = asyncio.create_task(reader.run())
-        await asyncio.wait_for(seen.wait(), 10)
+        await asyncio.wait_for(seen.wait(), 60)
         asked.set()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)

@@ -203,7 +203,7 @@ async def test_an_error_of_ours_is_shown_and_the_peer_looked_after_again(
     monkeypatch.setattr("backends.machines.peers.asyncio.sleep", short)
     peers = peers_with(known, tmp_path)
     peers.start(nothing)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await known.fine.wait()
     assert known.runs == 7
     assert pauses == [1, 4, 15, 60, 60, 60]
