@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from backends.paths import Paths
     from backends.state import ControllerInfo
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
+PRESENT_TIMEOUT_S = 20.0
+"""For a controller that is there already: to listen, or to end."""
 POLL_S = 0.02
 IF_IDLE = "/v1/shutdown?only_if_idle=1&streams=0"
 
@@ -118,7 +120,7 @@ async def _ended_as_late(paths: Paths, process: subprocess.Popen[bytes]) -> bool
         return False
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        await asyncio.to_thread(process.wait, START_TIMEOUT_S)
+        await asyncio.to_thread(process.wait, PRESENT_TIMEOUT_S)
     return True
 
 
@@ -136,7 +138,7 @@ async def _listening(paths: Paths, socket: Path, holder: ControllerInfo) -> Path
     Its runtime directory may be another than ours: a session's of its own.
     """
     places = [socket, *([Path(holder.socket)] if holder.socket else [])]
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + PRESENT_TIMEOUT_S
     while lock_holder(paths.lock) is not None:
         for place in places:
             if await answers(place):
@@ -202,7 +204,7 @@ async def wait_gone(paths: Paths, pid: int) -> None:
     Raises:
         ControllerError: it is still there.
     """
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + PRESENT_TIMEOUT_S
     while (holder := lock_holder(paths.lock)) and holder.pid == pid:
         if time.monotonic() > deadline:
             raise ControllerError(
