@@ -364,8 +364,10 @@ class Api:
             await asyncio.shield(self._let_go(cluster, by))
         else:
             self._leases.holds(asked.holder, goal.generation)
+        # Of this launch, not of what is asked for while the disk writes.
+        answer = json_response(cluster.store.snapshot)
         await asyncio.to_thread(self._keep_launch, plan)
-        return json_response(cluster.store.snapshot)
+        return answer
 
     def _keep_launch(self, plan: Plan) -> None:
         folder = self._parts.readers.paths.launches_dir
