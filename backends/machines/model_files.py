@@ -15,9 +15,7 @@ import asyncssh
 import msgspec
 
 from backends.errors import ModelError
-from backends.machines.shell import (
-    transfer_error,
-)
+from backends.machines.shell import transfer_error
 from backends.models.header import has_whole_header
 from backends.models.layers import read_model
 from backends.models.parts import part_paths

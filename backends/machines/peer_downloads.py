@@ -29,13 +29,7 @@ from backends.machines.shell import (
     transfer_error,
     why_ended,
 )
-from backends.machines.ssh.files import (
-    CHUNK_BYTES_MAX,
-    CHUNK_BYTES_MIN,
-    CHUNK_S,
-    Meter,
-    read_here,
-)
+from backends.machines.ssh.files import CHUNK_BYTES_MAX, Meter, read_chunks
 from backends.models.identity import (
     full_sha256,
     identity_from,
@@ -211,17 +205,10 @@ class FromHere(_Stream):
     async def read(
         self, index: int, at: int, length: int
     ) -> AsyncGenerator[bytes, None]:
-        chunk_bytes = CHUNK_BYTES_MIN
         with await asyncio.to_thread(self.files[index].open, "rb") as file:
-            await asyncio.to_thread(file.seek, at)
-            while chunk := await asyncio.to_thread(
-                read_here, file, min(chunk_bytes, length)
-            ):
-                length -= len(chunk)
-                started_s = time.monotonic()
-                yield chunk
-                if time.monotonic() - started_s < CHUNK_S / 2:
-                    chunk_bytes = min(chunk_bytes * 2, CHUNK_BYTES_MAX)
+            async with contextlib.aclosing(read_chunks(file, at, length)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
 
 class FromPeer(_Stream):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import sys
 import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +14,7 @@ import asyncssh
 from backends.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
     from typing import BinaryIO
 
@@ -91,7 +92,7 @@ async def _behind_mark(
 
 CHUNK_BYTES_MIN = 256 << 10
 CHUNK_BYTES_MAX = 8 << 20
-CHUNK_S = 0.25
+_CHUNK_S = 0.25
 """About how long one chunk takes: the step of the progress, and of a cancellation."""
 
 
@@ -155,19 +156,32 @@ async def upload(
 async def _send(
     local: BinaryIO, file: asyncssh.SFTPClientFile, offset: int, meter: Meter
 ) -> None:
+    async with contextlib.aclosing(read_chunks(local, offset)) as chunks:
+        async for data in chunks:
+            await file.write(data, offset)
+            offset += len(data)
+            meter.sent(len(data))
+
+
+async def read_chunks(
+    local: BinaryIO, offset: int, n_bytes: int | None = None
+) -> AsyncGenerator[bytes, None]:
+    """Read a file here in chunks, up to its end or so many bytes.
+
+    They grow while each is sent quickly. An error names the file.
+    """
     chunk_bytes = CHUNK_BYTES_MIN
+    left = sys.maxsize if n_bytes is None else n_bytes
     await asyncio.to_thread(local.seek, offset)
-    while data := await asyncio.to_thread(read_here, local, chunk_bytes):
+    while data := await asyncio.to_thread(_read, local, min(chunk_bytes, left)):
+        left -= len(data)
         started = time.monotonic()
-        await file.write(data, offset)
-        offset += len(data)
-        meter.sent(len(data))
-        if time.monotonic() - started < CHUNK_S / 2:
+        yield data
+        if time.monotonic() - started < _CHUNK_S / 2:
             chunk_bytes = min(chunk_bytes * 2, CHUNK_BYTES_MAX)
 
 
-def read_here(local: BinaryIO, n_bytes: int) -> bytes:
-    """Read some bytes; an error names the file."""
+def _read(local: BinaryIO, n_bytes: int) -> bytes:
     try:
         return local.read(n_bytes)
     except OSError as error:
