@@ -128,14 +128,16 @@ def read_plan(path: Path) -> PlanFile:
     return plan
 
 
+def _kept(path: Path) -> KeptPlan:
+    return KeptPlan(path.stem, path, path.stat().st_mtime, read_plan(path))
+
+
 def kept_plans(folder: Path) -> Iterator[KeptPlan]:
     """The plans of a folder, the newest first; files that are none are left out."""
     found = []
     for path in folder.glob("*.toml"):
         try:
-            found.append(
-                KeptPlan(path.stem, path, path.stat().st_mtime, read_plan(path))
-            )
+            found.append(_kept(path))
         except (OSError, PlanError):
             continue
     yield from sorted(found, key=lambda kept: (-kept.at, kept.name))
@@ -152,7 +154,7 @@ def find_plan(named: str, *folders: Path) -> KeptPlan:
         paths.append(Path(named).expanduser())
     for path in paths:
         if path.is_file():
-            return KeptPlan(path.stem, path, path.stat().st_mtime, read_plan(path))
+            return _kept(path)
     known = [kept.name for folder in folders for kept in kept_plans(folder)]
     hint = f"{did_you_mean(named, known)}See dllm-tui plans list."
     raise PlanError(f"There is no plan {named}", hint)

@@ -116,9 +116,10 @@ def _best_plan(options: Sequence[Option], objective: Objective) -> Plan:
             refused.append(error)
             continue
         plan = replace(option.plan, split=best.split, ctx_size=best.ctx_size)
-        if objective in _FASTEST and (faster := by_tensor(problem, best.forecast).plan):
-            plan = faster
-            best = best._replace(forecast=problem._replace(plan=plan).forecast())
+        if objective in _FASTEST:
+            faster = by_tensor(problem, best.forecast)
+            if faster.plan is not None and faster.forecast is not None:
+                plan, best = faster.plan, best._replace(forecast=faster.forecast)
         found.append((_rank(best, objective), plan))
     if not found:
         raise refused[0]

@@ -415,10 +415,9 @@ def alternatives(
 def _by_tensor(problem: SplitProblem, objective: Objective) -> Alternative:
     by_layers = best_split(problem, objective).forecast
     found = by_tensor(problem, by_layers)
-    if found.plan is None:
+    if found.plan is None or found.forecast is None:
         return Alternative(name=TENSOR_NAME, head=problem.plan.head, why=found.why)
-    told = problem._replace(plan=found.plan).forecast()
-    one = Best(found.plan.split, found.plan.ctx_size, told, exact=False)
+    one = Best(found.plan.split, found.plan.ctx_size, found.forecast, exact=False)
     return alternative(TENSOR_NAME, problem, one, found.why)
 
 

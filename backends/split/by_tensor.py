@@ -35,6 +35,8 @@ class TensorPlan(NamedTuple):
 
     plan: Plan | None
     why: str
+    forecast: Forecast | None = None
+    """Of the plan."""
 
 
 def by_tensor(problem: SplitProblem, by_layers: Forecast) -> TensorPlan:
@@ -58,7 +60,7 @@ def by_tensor(problem: SplitProblem, by_layers: Forecast) -> TensorPlan:
         speeds = f"{format_speed(best.tok_per_s)}, by layers "
         speeds += format_speed(by_layers.tok_per_s)
         return TensorPlan(None, f"not worth it: {costs}: {speeds}")
-    return TensorPlan(plan, costs)
+    return TensorPlan(plan, costs, best)
 
 
 def _stage(load: Workload) -> tuple[int, int, int]:

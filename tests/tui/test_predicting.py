@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from backends.split.cost import forecast, workload
+from backends.split.cost import band_text, forecast, workload
 from backends.split.layout import with_counts
 from backends.state import (
     ClusterSnapshot,
@@ -24,7 +24,7 @@ from tests.tui.scripted import ScriptedCluster
 from tests.unit.state.scene import busy_scene
 from tui.app.app import DllmApp
 from tui.model.edit import Edit, Prospect
-from tui.model.forecast_words import band_text, speed_texts
+from tui.model.forecast_words import speed_texts
 from tui.widgets.sources import OVER, TIGHT
 
 GIB = 1 << 30

@@ -29,6 +29,7 @@ from backends.server_settings import (
     THREADS_MAX,
 )
 from backends.split.buffers import CACHE_TYPES
+from backends.split.cost import band_text
 from backends.split.flags import parse_split
 from backends.split.layout import format_range
 from backends.state import (
@@ -51,7 +52,6 @@ from backends.units import (
     format_difference,
     format_rate,
     format_seconds,
-    format_speed,
 )
 from tui.cli.command import (
     Command,
@@ -300,9 +300,8 @@ def forecast_text(told: Forecast) -> str:
         SpeedSource.GIVEN: "the speeds of the cluster file",
         SpeedSource.MEASURED: "measured runs",
     }[told.source]
-    low, high = (format_rate(one).strip() for one in (told.low, told.high))
     return (
-        f"~{format_speed(told.tok_per_s)} ({low} to {high}), first token "
+        f"{band_text(told)}, first token "
         f"~{format_seconds(told.first_token_s)} after "
         f"{format_count(told.prompt_tokens, 'token')}, "
         f"{format_bytes(told.bytes_per_token)} and "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from backends.split.cost import band_text
 from backends.state import SpeedSource
 from backends.units import (
     format_bytes,
     format_count,
     format_difference,
-    format_rate,
     format_seconds,
     format_speed,
 )
@@ -24,12 +24,6 @@ SOURCES = {
     SpeedSource.GIVEN: "the cluster file",
     SpeedSource.MEASURED: "measured runs",
 }
-
-
-def band_text(told: Forecast) -> str:
-    """``~14.2 tok/s (13.1 to 15.3)``; nine of ten runs are within."""
-    low, high = (format_rate(one).strip() for one in (told.low, told.high))
-    return f"~{format_speed(told.tok_per_s)} ({low} to {high})"
 
 
 def first_token_text(told: Forecast) -> str:

@@ -15,6 +15,7 @@ from textual.widgets import Static
 from textual.worker import Worker
 
 from backends.errors import DllmError
+from backends.split.cost import band_text
 from backends.state import Forecast, Plan
 from backends.units import (
     format_bytes,
@@ -36,7 +37,6 @@ from tui.model.best_choices import (
 )
 from tui.model.edit import Edit
 from tui.model.editor import PlanEditor
-from tui.model.forecast_words import band_text
 from tui.model.launch_settings import ctx_text
 from tui.model.names import device_label
 from tui.widgets.palette import Palette
