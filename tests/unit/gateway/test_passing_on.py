@@ -446,7 +446,9 @@ async def test_who_left_holds_no_connection(monkeypatch: pytest.MonkeyPatch) -> 
         nonlocal there
         there += 1
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
-        await reader.read()
+        # A client that leaves before it has read all of it resets the connection.
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
         writer.close()
         there -= 1
 
