@@ -13,10 +13,10 @@ import argparse
 import asyncio
 import os
 import tempfile
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from msgspec.structs import replace
 
@@ -94,14 +94,31 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--threads", default="1,2", help="of each worker")
     options = parser.parse_args()
+    with own_folders():
+        rows = asyncio.run(_rows(options))
+    print("\n".join(verdicts(rows)))
+
+
+async def _rows(options: argparse.Namespace) -> list[Row]:
+    threads = tuple(map(int, options.threads.split(",")))
+    async with Trial(threads) as trial:
+        return await trial.measured(str(options.model.absolute()), options.quick)
+
+
+@contextmanager
+def own_folders() -> Iterator[None]:
+    """Settings, state and sockets that no other controller here uses."""
     with tempfile.TemporaryDirectory(prefix="dllm-predict-") as folder:
         for name in ("CONFIG", "STATE", "DATA"):
             os.environ[f"XDG_{name}_HOME"] = f"{folder}/{name.lower()}"
         os.environ["XDG_RUNTIME_DIR"] = folder
-        threads = tuple(map(int, options.threads.split(",")))
-        model = str(options.model.absolute())
-        rows = asyncio.run(_Trial(threads, options.quick).measured(model))
-    print("\n".join(verdicts(rows)))
+        yield
+
+
+def counts_of(model: ModelInfo, shares: Sequence[float]) -> list[int]:
+    """Whole layers of each device, the output being one."""
+    counts = [round(share * (model.n_layer + 1)) for share in shares[:-1]]
+    return [*counts, model.n_layer + 1 - sum(counts)]
 
 
 def verdicts(rows: Sequence[Row]) -> Iterator[str]:
@@ -116,43 +133,49 @@ def verdicts(rows: Sequence[Row]) -> Iterator[str]:
     )
 
 
-class _Trial:
-    """Two calibrating runs, and then the others."""
+class Trial:
+    """A controller of its own, that launches splits of a model and asks them.
 
-    def __init__(self, threads: Sequence[int], quick: bool) -> None:
+    The workers run on this machine, each with its number of threads.
+    """
+
+    def __init__(self, threads: Sequence[int]) -> None:
         self._threads = threads
-        self._shares = SHARES[: QUICK[0]] if quick else SHARES
-        self._labs = LABS[: QUICK[1]] if quick else LABS
-        self._client = ControllerClient()
+        self.client = ControllerClient()
 
-    async def measured(self, model: str) -> list[Row]:
-        try:
-            info = await self._client.inspect(model)
-            known = await self._calibrated(info)
-            print("| layers | lab | predicted | band | measured | error |")
-            print("|---|---|--:|---|--:|--:|", flush=True)
-            rows = []
-            for share in self._shares:
-                plan = await self._launched(info, share)
-                for lab in self._labs:
-                    row = await self._compared(info, plan, known, lab)
-                    rows.append(row)
-                    print(_line(row), flush=True)
-            return rows
-        finally:
-            await self._client.stop()
-            await self._client.shutdown()
+    async def __aenter__(self) -> Self:
+        return self
 
-    async def _calibrated(self, model: ModelInfo) -> ClusterSpeeds:
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.stop()
+        await self.client.shutdown()
+
+    async def measured(self, model: str, quick: bool) -> list[Row]:
+        """Calibrate, then compare other splits with their predictions."""
+        info = await self.client.inspect(model)
+        known = await self.client.speeds(await self.calibrated(info))
+        print("| layers | lab | predicted | band | measured | error |")
+        print("|---|---|--:|---|--:|--:|", flush=True)
+        rows = []
+        for share in SHARES[: QUICK[0]] if quick else SHARES:
+            plan = await self.launched(info, counts_of(info, share))
+            for lab in LABS[: QUICK[1]] if quick else LABS:
+                row = await self._compared(info, plan, known, lab)
+                rows.append(row)
+                print(_line(row), flush=True)
+        return rows
+
+    async def calibrated(self, model: ModelInfo) -> Plan:
+        """Run the two splits that teach the speeds; the plan of the last."""
         for share in CALIBRATION:
-            plan = await self._launched(model, share)
+            plan = await self.launched(model, counts_of(model, share))
             for _ in range(ROUNDS):
                 await self._answer()
                 await asyncio.sleep(SETTLE_S)
-        return await self._client.speeds(plan)
+        return plan
 
-    async def _launched(self, model: ModelInfo, shares: Sequence[float]) -> Plan:
-        """Serve the model with these shares of its layers; the plan."""
+    async def launched(self, model: ModelInfo, counts: Sequence[int]) -> Plan:
+        """Serve the model with these numbers of layers; the plan."""
         ask = Ask(
             model=model.path,
             workers=len(self._threads),
@@ -160,18 +183,15 @@ class _Trial:
             server=ServerSettings(threads=1),
             extra_args=ARGUMENTS,
         )
-        proposed = await self._client.propose(ask)
+        proposed = await self.client.propose(ask)
         workers = tuple(
             replace(worker, threads=threads)
             for worker, threads in zip(proposed.workers, self._threads, strict=True)
         )
-        counts = [round(share * (model.n_layer + 1)) for share in shares[:-1]]
-        split = make_split(
-            model.n_layer, DEVICES, [*counts, model.n_layer + 1 - sum(counts)]
-        )
+        split = make_split(model.n_layer, DEVICES, counts)
         plan = replace(proposed, workers=workers, split=split)
-        await self._client.launch(await self._client.prepare(plan))
-        async with aclosing(self._client.snapshots()) as snapshots:
+        await self.client.launch(await self.client.prepare(plan))
+        async with aclosing(self.client.snapshots()) as snapshots:
             async for now in snapshots:
                 if now.state is ClusterState.FAILED and now.failure is not None:
                     raise DllmError(now.failure.sentence)
@@ -187,11 +207,10 @@ class _Trial:
         known: ClusterSpeeds,
         lab: Lab | None,
     ) -> Row:
-        if (await self._client.snapshot()).links:
-            await self._client.set_lab(None, lab)
-        answers = [await self._answer() for _ in range(ROUNDS)]
+        if (await self.client.snapshot()).links:
+            await self.client.set_lab(None, lab)
+        depth, measured = await self.asked()
         await asyncio.sleep(SETTLE_S)
-        depth = answers[0].prompt_tokens + TOKENS // 2
         links = tuple(with_lab(link, lab) for link in known.links)
         told = forecast(model, plan, replace(known, links=links), Workload(depth=depth))
         return Row(
@@ -200,14 +219,20 @@ class _Trial:
             predicted=told.tok_per_s,
             low=told.low,
             high=told.high,
-            measured=median(one.tok_per_s for one in answers),
+            measured=measured,
         )
+
+    async def asked(self) -> tuple[int, float]:
+        """Tokens in context in the middle of an answer, and tokens a second."""
+        answers = [await self._answer() for _ in range(ROUNDS)]
+        depth = answers[0].prompt_tokens + TOKENS // 2
+        return depth, median(one.tok_per_s for one in answers)
 
     async def _answer(self) -> ChatTimings:
         """The timings of one answer by llama-server itself."""
         port = next(
             process.port
-            for process in (await self._client.snapshot()).processes
+            for process in (await self.client.snapshot()).processes
             if process.name == "llama-server" and process.port
         )
         question = ChatMessage(role="user", content="Tell a story of a lighthouse.")

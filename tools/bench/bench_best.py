@@ -1,0 +1,127 @@
+"""The predicted best split beside every split of two workers, measured.
+
+Run it with ``make bench-best MODEL=…``. The workers have one and two threads. Two runs
+calibrate. Then each split runs as it is and with 10 ms one way to one worker, and is
+asked in turn. It prints a Markdown table of all. Below is how far the predicted best is
+behind the measured best, and its gain over the split by free memory, llama.cpp's own.
+``STEP=3`` measures every third split.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from backends.split.cost import Workload, forecast, with_lab
+from backends.state import Lab
+from backends.units import format_factor, format_percent, format_rate
+from tools.bench.bench_predict import Trial, own_folders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+FAR = Lab(latency_ms=10)
+NETWORKS = {
+    "no delay": "",
+    "worker1 10 ms away": "worker1",
+    "worker2 10 ms away": "worker2",
+}
+"""The worker that is far away in each."""
+THREADS = 1, 2
+
+
+class Row(NamedTuple):
+    """A split of both workers on one network."""
+
+    network: str
+    counts: tuple[int, int]
+    predicted: float
+    measured: float
+
+
+def main() -> None:
+    """Measure all, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument(
+        "--step", type=int, default=1, help="measure every STEPth split"
+    )
+    options = parser.parse_args()
+    with own_folders():
+        rows, usual = asyncio.run(
+            _measured(str(options.model.absolute()), options.step)
+        )
+    print("\n".join(_verdicts(rows, usual)))
+
+
+async def _measured(path: str, step: int) -> tuple[list[Row], tuple[int, int]]:
+    """A row for each split and network, and the split by free memory."""
+    async with Trial(THREADS) as trial:
+        model = await trial.client.inspect(path)
+        known = await trial.client.speeds(await trial.calibrated(model))
+        whole = model.n_layer + 1
+        usual = (whole - whole // 2, whole // 2)
+        print("| network | layers | predicted | measured |")
+        print("|---|---|--:|--:|", flush=True)
+        rows = []
+        for near in sorted({*range(0, whole + 1, step), whole, usual[0]}):
+            counts = near, whole - near
+            plan = await trial.launched(model, (0, *counts))
+            # A worker without layers has no link.
+            links = {link.worker for link in (await trial.client.snapshot()).links}
+            for network, far in NETWORKS.items():
+                for worker in links:
+                    lab = FAR if worker == far else None
+                    await trial.client.set_lab(worker, lab)
+                depth, measured = await trial.asked()
+                away = [
+                    with_lab(link, FAR if link.worker == far else None)
+                    for link in known.links
+                ]
+                told = forecast(
+                    model,
+                    plan,
+                    replace(known, links=tuple(away)),
+                    Workload(depth=depth),
+                )
+                row = Row(network, counts, told.tok_per_s, measured)
+                rows.append(row)
+                print(_line(row), flush=True)
+        return rows, usual
+
+
+def _line(row: Row) -> str:
+    predicted = format_rate(row.predicted).strip()
+    measured = format_rate(row.measured).strip()
+    return f"| {row.network} | {_counts(row)} | ~{predicted} | {measured} |"
+
+
+def _verdicts(rows: Sequence[Row], usual: tuple[int, int]) -> Iterator[str]:
+    """How good the choice is on each network."""
+    for network in NETWORKS:
+        here = [row for row in rows if row.network == network]
+        best = max(here, key=lambda row: row.measured)
+        chosen = max(here, key=lambda row: row.predicted)
+        by_memory = next(row for row in here if row.counts == usual)
+        behind = format_percent(1 - chosen.measured / best.measured)
+        gain = format_factor(chosen.measured / by_memory.measured)
+        yield (
+            f"\n{network}: predicted best {_counts(chosen)}, "
+            f"{format_rate(chosen.measured).strip()}; measured best {_counts(best)}, "
+            f"{format_rate(best.measured).strip()}: {behind} behind. By free memory "
+            f"{_counts(by_memory)}, {format_rate(by_memory.measured).strip()}: the "
+            f"predicted best is {gain} as fast."
+        )
+
+
+def _counts(row: Row) -> str:
+    return " + ".join(map(str, row.counts))
+
+
+if __name__ == "__main__":
+    main()
