@@ -7,6 +7,8 @@ that it can be shared.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 import time
 import tomllib
@@ -176,7 +178,8 @@ def save_plan(
         )
     path, content = folder / f"{name}.toml", plan.text().encode()
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True, mode=0o700)
         if replaces:
             write_private(path, content)
         else:
@@ -196,9 +199,11 @@ def keep_launch(folder: Path, plan: PlanFile) -> None:
     """
     before = list(kept_plans(folder))
     name = time.strftime("%Y%m%d-%H%M%S")
-    taken = {kept.name for kept in before}
-    number = next(n for n in range(1, len(taken) + 2) if f"{name}-{n}" not in taken)
-    save_plan(folder, f"{name}-{number}", plan)
+    for number in itertools.count(1):
+        # Several clusters may be launched in one second.
+        with contextlib.suppress(FileExistsError):
+            save_plan(folder, f"{name}-{number}", plan)
+            break
     others = [kept for kept in before if kept.plan != plan]
     for kept in (*(k for k in before if k.plan == plan), *others[LAUNCHES_MAX - 1 :]):
         kept.path.unlink(missing_ok=True)

@@ -145,21 +145,26 @@ class ControllerClient:
         return await self._call("POST", self._of("/v1/prepare"), Preview, asked)
 
     async def launch(
-        self, plan: Plan | Preview, *, replaces: int | None = None, holder: str = ""
+        self,
+        plan: Plan | Preview,
+        *,
+        replaces: int | None = None,
+        holder: str = "",
+        listed: bool = True,
     ) -> ClusterSnapshot:
         """Make the cluster run a plan; the answer has the goal's generation.
 
         A plan that was prepared is launched by the token of its preview.
         ``replaces`` is the generation this is meant to replace: 0 for none, None for
         whatever is there. With the ``holder`` of a stream of snapshots that is open it
-        ends with that.
+        ends with that. ``listed`` keeps it among the user's last launches.
 
         Raises:
             RequestFailed: another goal is there, the plan cannot be followed, or the
                 stream has ended.
         """
         wanted = {"plan": plan} if isinstance(plan, Plan) else {"token": plan.token}
-        asked = {**wanted, "replaces": replaces, "holder": holder}
+        asked = {**wanted, "replaces": replaces, "holder": holder, "listed": listed}
         target = self._of("/v1/launch")
         return await self._call("POST", target, ClusterSnapshot, asked)
 

@@ -100,6 +100,8 @@ class LaunchRequest(Value, frozen=True, kw_only=True):
     """The generation the asker takes for the present one; 0: nothing is wanted now."""
     holder: str = ""
     """The word of the stream of events with which the cluster ends; "": it goes on."""
+    listed: bool = True
+    """False keeps it out of the list of launches: a measurement or a check."""
 
 
 class DrainRequest(Value, frozen=True, kw_only=True):
@@ -366,7 +368,8 @@ class Api:
             self._leases.holds(asked.holder, goal.generation)
         # Of this launch, not of what is asked for while the disk writes.
         answer = json_response(cluster.store.snapshot)
-        await asyncio.to_thread(self._keep_launch, plan)
+        if asked.listed:
+            await asyncio.to_thread(self._keep_launch, plan)
         return answer
 
     def _keep_launch(self, plan: Plan) -> None:

@@ -204,7 +204,9 @@ async def _launched(
             raise DllmError(f"the cluster {now.cluster} runs already", "Stop it.")
         try:
             async with asyncio.timeout(LAUNCH_S):
-                ours = await client.launch(plan, replaces=0, holder=holder)
+                ours = await client.launch(
+                    plan, replaces=0, holder=holder, listed=False
+                )
                 async for now in snapshots:
                     if now.generation >= ours.generation and now.state in _ENDED:
                         break

@@ -75,6 +75,7 @@ def test_nothing_is_found_where_nothing_is_wrong(
     between = next(row for row in rows if row.startswith("ada"))
     assert "tunnel" in between, "to this machine"
     assert "direct" in between, "to bob, measured there"
+    assert user.json("plans", "launches") == [], "its clusters are no launches of ours"
 
 
 def test_faults_of_machines(

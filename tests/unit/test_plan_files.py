@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,20 @@ def test_the_last_launches_are_kept_each_once(tmp_path: Path) -> None:
     again = list(kept_plans(tmp_path))
     assert again[0].plan == plans[10]
     assert len(again) == LAUNCHES_MAX
+
+
+def test_launches_of_one_moment_are_all_kept(tmp_path: Path) -> None:
+    plans = [PlanFile.of(replace(PLAN, ctx_size=256 * n)) for n in range(1, 17)]
+    with ThreadPoolExecutor(len(plans)) as threads:
+        list(threads.map(keep_launch, repeat(tmp_path), plans))
+    kept = {one.plan.context for one in kept_plans(tmp_path)}
+    assert kept == {plan.context for plan in plans}
+
+
+def test_a_file_in_the_place_of_the_launches_is_named(tmp_path: Path) -> None:
+    (tmp_path / "launches").write_text("")
+    with pytest.raises(PlanError, match="Not a directory"):
+        keep_launch(tmp_path / "launches", FILE)
 
 
 def test_changes_name_what_differs() -> None:

@@ -336,7 +336,7 @@ class BenchRunner:
             preview = await self._client.prepare(ask)
             if preview.refusal is not None:
                 return self._fail(number, cases, preview.refusal.sentence)
-            async with launched(self._client, preview, keep=False, shows=False) as (
+            async with launched(self._client, preview, keep=False, measures=True) as (
                 serving,
                 _,
             ):

@@ -513,13 +513,13 @@ async def launched(
     *,
     keep: bool,
     replace: bool = False,
-    shows: bool = True,
+    measures: bool = False,
 ) -> AsyncIterator[tuple[ClusterSnapshot, AsyncIterator[ClusterSnapshot]]]:
     """A serving cluster of a plan, prepared or not, and its further snapshots.
 
     Unless ``keep``, the cluster ends with the block, also when we are killed, at any
     moment: the controller sees the stream break that was there before the launch.
-    ``shows`` prints the steps.
+    One that only ``measures`` prints no steps and is not listed among the launches.
 
     Raises:
         ControllerError: something else runs and is not to be replaced, or was launched
@@ -540,11 +540,11 @@ async def launched(
                 f"A cluster is already running {runs}",
                 f"Stop it with dllm-tui down{named}, or use up --replace.",
             )
-        ours = await _launch(client, what, replaced, holder)
+        ours = await _launch(client, what, replaced, holder, listed=not measures)
         if ours.generation == replaced:
             say("This plan is already running: nothing to change.")
         try:
-            serving = await _until_serving(ours, now, snapshots, shows=shows)
+            serving = await _until_serving(ours, now, snapshots, shows=not measures)
         except asyncio.CancelledError:
             # What was not wanted to the end is not to go on behind the user's back.
             with contextlib.suppress(DllmError):
@@ -562,14 +562,19 @@ async def launched(
 
 
 async def _launch(
-    client: ControllerClient, what: Plan | Preview, replaces: int, holder: str
+    client: ControllerClient,
+    what: Plan | Preview,
+    replaces: int,
+    holder: str,
+    *,
+    listed: bool,
 ) -> ClusterSnapshot:
     """Ask for a plan; the snapshot from which on it is ours.
 
     Interrupted, without a holder: the controller does to the end what it was asked for,
     so that this is ended then.
     """
-    asked = client.launch(what, replaces=replaces, holder=holder)
+    asked = client.launch(what, replaces=replaces, holder=holder, listed=listed)
     asking = asyncio.ensure_future(asked)
     try:
         await asyncio.wait([asking])
