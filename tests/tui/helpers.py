@@ -27,6 +27,15 @@ async def until(pilot: Pilot[None], condition: Callable[[], object]) -> None:
     await pilot.pause()
 
 
+async def resize(pilot: Pilot[None], width: int, height: int) -> None:
+    """Resize the terminal, and wait until the screen is laid out for it.
+
+    The pilot's own pause may end before that.
+    """
+    await pilot.resize_terminal(width, height)
+    await until(pilot, lambda: pilot.app.screen.size == (width, height))
+
+
 async def settled(pilot: Pilot[None]) -> None:
     bar = pilot.app.query_one(SplitBar)
     await until(pilot, lambda: bar.edit is not None and bar.size.width > 0)

@@ -17,7 +17,7 @@ from textual.strip import Strip
 
 from backends.state import ChatDelta
 from tests.tui.chatting import DONE, answer, ask, chatting, said
-from tests.tui.helpers import screen_text, until
+from tests.tui.helpers import resize, screen_text, until
 from tests.tui.stages import ChatStage
 from tui.screens.cluster import answer_text
 from tui.screens.cluster.answer_text import AnswerText
@@ -290,7 +290,7 @@ async def test_what_comes_can_be_selected_and_rows_break_anew() -> None:
         app.screen.selections = {coming: Selection(Offset(4, 0), Offset(5, 2))}
         assert app.pane.copyable().text == "two\n\nthree"  # type: ignore[union-attr]
         before = coming.size.height
-        await pilot.resize_terminal(40, 24)
+        await resize(pilot, 40, 24)
         await until(pilot, lambda: coming.size.height > before)
         assert "one two" in screen_text(app)
         await answer(app, pilot, DONE)

@@ -11,7 +11,7 @@ from textual.widgets import DataTable
 from backends.state import ClusterState
 from tests.kit.console import Started
 from tests.tui import scenes
-from tests.tui.helpers import burst, screen_text, toasts, until
+from tests.tui.helpers import burst, resize, screen_text, toasts, until
 from tui.actions import keymap
 from tui.actions.table import ACTIONS
 from tui.app.app import DllmApp
@@ -73,7 +73,7 @@ async def test_tab_reaches_every_pane_also_hidden_ones(started: Started) -> None
         await pilot.pause()
         assert app._home._focused_pane() == seen[-2]
         focused = app.focused
-        await pilot.resize_terminal(120, 36)
+        await resize(pilot, 120, 36)
         await until(pilot, lambda: len(shown(app)) == 4)
         assert app.focused is focused
 
@@ -87,7 +87,7 @@ async def test_too_small_says_what_it_needs_and_what_it_has(
         text = screen_text(app)
         assert f"{size[0]}×{size[1]}" in text
         assert "Split" not in text
-        await pilot.resize_terminal(80, 24)
+        await resize(pilot, 80, 24)
         await until(pilot, lambda: "60×18" not in screen_text(app))
         assert "Split" in screen_text(app)
 

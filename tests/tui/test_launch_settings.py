@@ -25,7 +25,7 @@ from backends.state import (
 from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, text_of, until
+from tests.tui.helpers import resize, screen_text, settled, text_of, until
 from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
@@ -322,7 +322,7 @@ async def test_the_dialog_scrolls_where_there_is_little_room(started: Started) -
         await typed(pilot, "extra_args", "--port 9")
         await until(pilot, lambda: "cannot be given" in screen_text(app))
         assert "Apply" in screen_text(app)
-        await pilot.resize_terminal(80, 24)
+        await resize(pilot, 80, 24)
         await until(pilot, lambda: "head threads" in screen_text(app))
         assert "Apply" in screen_text(app)
         assert dialog.is_current

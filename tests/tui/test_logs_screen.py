@@ -25,7 +25,7 @@ from backends.state import (
 )
 from tests.kit.full_disk import LIMIT_BYTES, little_room
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, until
+from tests.tui.helpers import resize, screen_text, until
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.stages import ScreenStage
 from tui.model.log_levels import LogLevel
@@ -245,7 +245,7 @@ async def test_wrapping_shows_whole_lines(cluster: LogCluster) -> None:
         await pilot.press("w")
         await until(pilot, lambda: "…" not in screen_text(app))
         assert "END" in screen_text(app)
-        await pilot.resize_terminal(70, 24)
+        await resize(pilot, 70, 24)
         await until(pilot, lambda: app.view.virtual_size.height == 2)
 
 

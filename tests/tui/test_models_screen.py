@@ -15,7 +15,7 @@ from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.flowing import dialog
-from tests.tui.helpers import screen_text, toasts, until
+from tests.tui.helpers import resize, screen_text, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tests.tui.stages import ScreenStage, Stage
 from tui.screens.models.detail import ModelDetail
@@ -114,7 +114,7 @@ async def test_columns_go_before_names_are_cut(shelf: Shelf) -> None:
     async with listing(shelf, (160, 40)) as (app, pilot):
         assert len(app.table.column_keys) == 7
         await pilot.press("j")
-        await pilot.resize_terminal(60, 20)
+        await resize(pilot, 60, 20)
         await until(pilot, lambda: app.table.column_keys == ["name", "quant", "size"])
         assert app.table.pointed == OSS
         assert GLM.name in screen_text(app)

@@ -16,7 +16,7 @@ from backends.state import (
 )
 from tests.kit.console import Started
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, settled, text_of, until
+from tests.tui.helpers import resize, screen_text, settled, text_of, until
 from tui.model.edit import marks_for
 from tui.model.editor import PlanEditor
 from tui.model.facts import LiveFacts
@@ -247,7 +247,7 @@ async def test_the_table_names_weights_kv_and_compute(started: Started) -> None:
             assert part in rows[1]
         assert rows[1].endswith("✓")
         assert rows[0].index("buffers") + len("buffers") == rows[1].index(" = ")
-        await pilot.resize_terminal(120, 28)
+        await resize(pilot, 120, 28)
         await until(pilot, lambda: "0.5 KV" in text_of(app.query_one(LoadTable)))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.kit.console import Started
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, text_of, until
+from tests.tui.helpers import resize, screen_text, text_of, until
 from tui.screens.cluster.live_figures import LiveLine, WorkerGraphs
 from tui.screens.cluster.transcript import ChatTranscript
 from tui.widgets.waterfall import Waterfall
@@ -55,7 +55,7 @@ async def test_roomy_screens_show_histories_and_tokens(started: Started) -> None
         for said in ("studio (head)", "mini", "box", "CPU cores", "0–10 GiB"):
             assert said in graphs
         assert app.screen.query_one(Waterfall).size.height > 10
-        await pilot.resize_terminal(120, 36)
+        await resize(pilot, 120, 36)
         await until(pilot, lambda: not app._home.token.display)
         assert not app.screen.query_one(WorkerGraphs).display
 

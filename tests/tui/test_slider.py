@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.screen import ModalScreen
 
 from tests.tui import scenes
-from tests.tui.helpers import text_of
+from tests.tui.helpers import resize, text_of
 from tui.app.console import ConsoleApp
 from tui.app.theming import DEFAULT_THEME
 from tui.model.theme_folders import BUILTIN_FOLDER
@@ -151,7 +151,7 @@ async def test_a_grab_without_a_move_keeps_a_value_between_two_steps() -> None:
 async def test_resize_in_mid_drag_keeps_dragging() -> None:
     async with sliding(held=True) as (app, slider, pilot):
         await pilot.hover(slider, offset=(40, 0))
-        await pilot.resize_terminal(70, 12)
+        await resize(pilot, 70, 12)
         assert slider.dragging
         assert app.mouse_captured is slider
         await pilot.mouse_up(slider, offset=(30, 0))

@@ -18,7 +18,7 @@ from textual.screen import ModalScreen
 from backends.split.layout import make_split
 from backends.state import ClusterSnapshot, ClusterState, Device, Peer, Plan
 from tests.tui import scenes
-from tests.tui.helpers import text_of, toasts
+from tests.tui.helpers import resize, text_of, toasts
 from tests.tui.stages import Stage
 from tui.model.editor import PlanEditor
 from tui.screens.cluster.split_bar import BarGeometry, SplitBar
@@ -258,7 +258,7 @@ async def test_other_buttons_drag_nothing(button: int) -> None:
 async def test_resize_in_mid_drag_keeps_dragging() -> None:
     async with bar_of(26, 8, 14, held=True) as (app, bar, pilot):
         await pilot.hover(bar, offset=(x_of(bar, 20), 1))
-        await pilot.resize_terminal(70, 12)
+        await resize(pilot, 70, 12)
         assert bar.dragging
         assert app.mouse_captured is bar
         await drop(pilot, bar, 15)

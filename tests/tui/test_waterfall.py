@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.pilot import Pilot
 
 from backends.state import Link, Pass
-from tests.tui.helpers import text_of
+from tests.tui.helpers import resize, text_of
 from tests.tui.stages import Stage
 from tui.model.quantities import ms_text
 from tui.model.token_time import (
@@ -221,7 +221,7 @@ async def test_what_goes_past_the_scale_is_marked() -> None:
 async def test_little_room_keeps_bars_and_totals() -> None:
     async with drawn(56, 3, link("mini", USUAL)) as (app, pilot):
         assert len(app.row("mini").split()) == 3
-        await pilot.resize_terminal(56, 1)
+        await resize(pilot, 56, 1)
         await pilot.pause()
         assert len(app.lines) == 1
 
