@@ -1,9 +1,9 @@
 """The predicted best split beside every split of two workers, measured.
 
 Run it with ``make bench-best MODEL=…``. The workers have one and two threads. Two runs
-calibrate. Then each split runs as it is and with 10 ms one way to one worker, and is
-asked in turn. It prints a Markdown table of all. Below is how far the predicted best is
-behind the measured best, and its gain over the split by free memory, llama.cpp's own.
+calibrate. Then each split runs without delay, and with 10 ms one way to a worker. It
+prints a Markdown table of all. Below are two comparisons of the predicted best split:
+with the measured best, and with the split by free memory, which llama.cpp takes.
 ``STEP=3`` measures every third split.
 """
 
@@ -102,7 +102,7 @@ def _line(row: Row) -> str:
 
 
 def _verdicts(rows: Sequence[Row], usual: tuple[int, int]) -> Iterator[str]:
-    """How good the choice is on each network."""
+    """The comparisons on each network."""
     for network in NETWORKS:
         here = [row for row in rows if row.network == network]
         best = max(here, key=lambda row: row.measured)
