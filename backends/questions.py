@@ -58,7 +58,12 @@ class Asked(Protocol):
         ...
 
     async def find(
-        self, folders: Sequence[str], *, depth: int = 0, suffix: str = ""
+        self,
+        folders: Sequence[str],
+        *,
+        depth: int = 0,
+        suffix: str = "",
+        whole: bool = False,
     ) -> list[FoundFile]: ...
 
     async def read(self, path: str) -> bytes:

@@ -26,6 +26,7 @@ from backends.machines.agent_channel import (
     error_of,
 )
 from backends.machines.facts import VARIABLES, MachineInfo, MemoryInfo, device_of
+from backends.printable import printable
 from backends.questions import FoundFile, Outcome
 from backends.state import (
     NOT_JSON,
@@ -633,9 +634,18 @@ class AgentSession:
         return self._part(answer, Outcome)
 
     async def find(
-        self, folders: Sequence[str], *, depth: int = 0, suffix: str = ""
+        self,
+        folders: Sequence[str],
+        *,
+        depth: int = 0,
+        suffix: str = "",
+        whole: bool = False,
     ) -> list[FoundFile]:
-        """The files below some folders there whose names end like that, by path."""
+        """The files below some folders there whose names end like that, by path.
+
+        Raises:
+            HostError: there are too many to list, and the ``whole`` list is wanted.
+        """
         async with self._errands:
             answer = await self._ask(
                 "find",
@@ -645,6 +655,9 @@ class AgentSession:
                 suffix=suffix,
                 limit=FIND_FILES_MAX,
             )
+        if whole and answer.get("complete") is not True:
+            where = printable(folders[0])
+            raise HostError(f"{self.name} has too many files in {where} to list")
         return list(self._part(answer.get("files"), tuple[FoundFile, ...]))
 
     async def identity(self, path: str) -> str:

@@ -15,7 +15,7 @@ from backends.demo import MODEL_PATH
 from backends.errors import HostError, ModelError, UsageError
 from backends.models.ollama import is_blob, ollama_models
 from backends.models.parts import part_paths
-from backends.models.search import DEPTH_MAX
+from backends.models.search import DEPTH_MAX, SUFFIX
 from backends.printable import printable
 from backends.state.models import Removal, RemovedFile
 
@@ -73,7 +73,8 @@ async def model_removal(
     (folder,) = await _real(host, [str(given.parent)])
     model = PurePosixPath(folder or given.parent) / given.name
     await _require_ours(host, given, model, lm_studio=lm_studio)
-    there = {file.path: file for file in await host.find([str(model.parent)])}
+    found = await host.find([str(model.parent)], whole=True)
+    there = {file.path: file for file in found}
     parts = [str(part) for part in part_paths(model) if str(part) in there]
     if not parts:
         raise ModelError(f"There is no {printable(path)} on {host.name}")
@@ -92,7 +93,9 @@ async def model_removal(
     notes = [f"{part}{ending}" for part in parts for ending in _BESIDE]
     doomed |= {note: "note" for note in notes if note in there}
     await _require_unused(host, doomed, used)
-    return await _told(host, doomed, kept=kept, folders=folders)
+    if linked := await _with_other_names(host, doomed):
+        kept += f" {linked} has another name (a hard link), by which its bytes stay."
+    return await _told(host, doomed, kept=kept.strip(), folders=folders)
 
 
 async def leftovers(
@@ -123,7 +126,7 @@ async def leftovers(
         file.path: what
         for files, what in zip(every, _HALF.values(), strict=True)
         for file in files
-        if file.inode and file.mtime_ns <= before_ns
+        if file.inode and file.mtime_ns <= before_ns and _is_of_a_model(file.path)
     }
     in_use = {place.named for place in await _places(host, used)}
     wanted = {
@@ -133,6 +136,11 @@ async def leftovers(
     hubs = {blob: blob.parent for blob in blobs if blob.name == "blobs"}
     emptied = [str(folder) for folder in chain(hubs, hubs.values())]
     return await _told(host, wanted, folders=emptied)
+
+
+def _is_of_a_model(half: str) -> bool:
+    path = PurePosixPath(half)
+    return path.parent.name == "blobs" or f"{SUFFIX}." in path.name.lower()
 
 
 async def remove(host: Asked, removal: Removal) -> None:
@@ -171,6 +179,11 @@ async def _require_ours(
         name = printable(names[0]) if names else "NAME"
         raise UsageError(
             f"Ollama manages {name}", f"Delete it with Ollama: ollama rm {name}."
+        )
+    if model.suffix.lower() != SUFFIX:
+        raise UsageError(
+            f"{printable(model.name)} is no GGUF file",
+            "dllm-tui models list names some.",
         )
     if not lm_studio and (_in_lm_studio(given) or _in_lm_studio(model)):
         raise UsageError(
@@ -213,7 +226,7 @@ async def _unneeded_blobs(
 ) -> tuple[list[str], str]:
     """The blobs that no other link leads to, and a sentence on the others."""
     ours = {place.named for place in places}
-    links = await host.find([str(hub / "snapshots")], depth=DEPTH_MAX)
+    links = await host.find([str(hub / "snapshots")], depth=DEPTH_MAX, whole=True)
     needed = {link.inode for link in links if link.path not in ours}
     blobs, stay = [], 0
     for place in places:
@@ -230,7 +243,7 @@ async def _hub_notes(
     host: Asked, hub: PurePosixPath, doomed: Collection[str]
 ) -> list[str]:
     """The files of the cache about commits of which nothing is left."""
-    found = await host.find([str(hub)], depth=DEPTH_MAX)
+    found = await host.find([str(hub)], depth=DEPTH_MAX, whole=True)
     left = [PurePosixPath(file.path).relative_to(hub).parts for file in found]
     here = [parts for parts in left if str(hub.joinpath(*parts)) not in doomed]
     commits = {parts[1] for parts in here if parts[0] == "snapshots"}
@@ -270,6 +283,12 @@ async def _real(host: Asked, paths: Sequence[str]) -> list[str]:
         *(host.run(["readlink", "-f", "--", path]) for path in paths)
     )
     return [one.stdout.removesuffix("\n") if one.code == 0 else "" for one in told]
+
+
+async def _with_other_names(host: Asked, paths: Iterable[str]) -> str:
+    only = ("-maxdepth", "0", "-type", "f", "-links", "+1")
+    told = await host.run(["find", *paths, *only], timeout_s=RUN_S)
+    return printable(PurePosixPath(told.stdout.partition("\n")[0]).name)
 
 
 async def _told(

@@ -1,4 +1,4 @@
-"""A hub with one small model, and a user who gets it."""
+"""A hub with one small model, a user who gets it, and this machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from gguf import GGUFReader
 
+from backends.machines.agent import AgentSession
+from backends.machines.local import local_host_for_now
 from tests.unit.models.getting import NAME, Getting
 from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
 from tests.unit.models.hub import Hub
@@ -43,3 +45,19 @@ async def hub(content: bytes) -> AsyncIterator[Hub]:
 @pytest.fixture
 def getting(hub: Hub, tmp_path: Path) -> Getting:
     return Getting(hub, tmp_path)
+
+
+@pytest.fixture
+async def host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentSession]:
+    async with local_host_for_now(tmp_path_factory.mktemp("run")) as host:
+        yield host
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of its own, with all folders at their default places."""
+    for variable in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "100")
+    return tmp_path

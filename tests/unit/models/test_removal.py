@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,12 @@ from huggingface_hub import scan_cache_dir
 from backends.demo import MODEL_PATH
 from backends.errors import HostError, ModelError, UsageError
 from backends.machines.agent import AgentSession
-from backends.machines.local import local_host_for_now
 from backends.models.removal import DAY_S, leftovers, model_removal, remove
-from backends.models.search import Folder, default_folders, search
+from backends.models.search import Folder, search
 from backends.state.models import Removal, RemovedFile
 from tests.unit.models.ggufs import write_gguf, write_split
 
 LONG_AGO_S = 1_000_000_000.0
-
-
-@pytest.fixture
-async def host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentSession]:
-    async with local_host_for_now(tmp_path_factory.mktemp("run")) as host:
-        yield host
 
 
 def left(folder: Path) -> list[str]:
@@ -93,6 +85,27 @@ async def test_a_blob_that_another_snapshot_has_stays(
         *("snapshots/2222", "snapshots/2222/m.gguf"),
     ]
     assert not scan_cache_dir(tmp_path).warnings
+
+
+async def test_who_does_not_see_all_links_deletes_no_blob(
+    host: AgentSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = Hub(tmp_path)
+    one = hub.add("1111", "m.gguf", "aa")
+    hub.add("2222", "m.gguf", "aa")
+    monkeypatch.setattr("backends.machines.agent.FIND_FILES_MAX", 1)
+    with pytest.raises(HostError, match=r"too many files in .*snapshots"):
+        await model_removal(host, str(one))
+
+
+async def test_a_file_with_another_name_frees_nothing(
+    host: AgentSession, tmp_path: Path
+) -> None:
+    model = write_gguf(tmp_path / "m.gguf")
+    os.link(model, tmp_path / "other.gguf")
+    found = await model_removal(host, str(model))
+    assert found.kept.startswith("m.gguf has another name (a hard link)")
+    assert not (await model_removal(host, str(write_gguf(tmp_path / "n.gguf")))).kept
 
 
 async def test_a_name_of_a_commit_goes_with_the_commit(
@@ -188,6 +201,10 @@ async def test_what_is_not_ours_is_refused(host: AgentSession, tmp_path: Path) -
         await model_removal(host, str(MODEL_PATH))
     with pytest.raises(ModelError, match="There is no"):
         await model_removal(host, str(tmp_path / "gone.gguf"))
+    (tmp_path / "id_rsa").touch()
+    for other in ("id_rsa", "ollama", f"ollama/blobs/{'b' * 64}"):
+        with pytest.raises(UsageError, match="is no GGUF file"):
+            await model_removal(host, str(tmp_path / other))
     assert blob.exists()
     assert MODEL_PATH.exists()
 
@@ -225,6 +242,8 @@ OTHERS = (
     "lmstudio/org/repo/downloading_m.gguf.part",
     "ollama/blobs/sha256-aa-partial",
     "models/notes.txt",
+    "models/cv.resume",
+    "models/mail.part",
 )
 
 
@@ -269,12 +288,6 @@ async def test_a_file_of_today_is_no_leftover(
     folders = [Folder("models", tmp_path)]
     assert await paths(host, folders) == []
     assert await paths(host, folders, older_than_s=-DAY_S) != []
-
-
-def test_the_cache_of_llama_cpp_may_be_laid_out_as_the_hub(tmp_path: Path) -> None:
-    found = default_folders(tmp_path, {"LLAMA_CACHE": "/cache", "HF_HUB_CACHE": "/hub"})
-    assert Folder("llama.cpp", Path("/cache")) in found
-    assert Folder("huggingface", Path("/hub")) in found
 
 
 async def test_one_blob_of_two_caches_is_named_by_the_hub(
