@@ -6,7 +6,6 @@ import os
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
 from msgspec.structs import replace
 
 from backends.data_place import DataPlace
@@ -236,24 +235,26 @@ async def open_way(
 
 def merged(ours: ModelCatalogue, peers: Iterable[Peer]) -> ModelCatalogue:
     """Our models with the peers that hold them, then what only peers hold."""
-    rows: dict[str, ModelFile] = {}
-    for model in ours.models:
-        rows[model.identity or model.path] = msgspec.structs.replace(
-            model, held_by=(LOCAL,)
-        )
+    theirs: dict[str, ModelFile] = {}
+    holders: dict[str, dict[str, None]] = {}
     for peer in peers:
         for found in peer.facts.models if peer.facts else ():
             there = f"{peer.name}:{found.path}"
             key = found.identity or there
-            known = rows.get(key) or msgspec.structs.replace(
-                found, path=there, source=peer.name
-            )
-            if peer.name not in known.held_by:
-                holders = (*known.held_by, peer.name)
-                known = msgspec.structs.replace(known, held_by=holders)
-            rows[key] = known
-    models = sorted(rows.values(), key=lambda model: model.name.lower())
-    return msgspec.structs.replace(ours, models=tuple(models))
+            theirs.setdefault(key, replace(found, path=there, source=peer.name))
+            holders.setdefault(key, {})[peer.name] = None
+    mine = [
+        replace(model, held_by=(LOCAL, *holders.get(model.identity, ())))
+        for model in ours.models
+    ]
+    here = {model.identity for model in mine}
+    others = [
+        replace(model, held_by=tuple(holders[key]))
+        for key, model in theirs.items()
+        if key not in here
+    ]
+    models = sorted([*mine, *others], key=lambda model: model.name.lower())
+    return replace(ours, models=tuple(models))
 
 
 def path_at(peer: Peer, identity: str, name: str) -> str:

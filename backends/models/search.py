@@ -207,22 +207,26 @@ async def find_model(name: str, host: Asked, folders: Iterable[Folder]) -> Path:
     piece of a name, if only one has it. Letter case does not matter.
     """
     wanted = name.lower().removesuffix(".gguf")
-    every = await search(host, folders)
-    found = {entry.path: entry.name.lower() for entry in every}
+    found = [(one.name.lower(), one.path) for one in await search(host, folders)]
     for matches in (
-        [path for path, known in found.items() if known == wanted],
-        [path for path, known in found.items() if known.rpartition("/")[2] == wanted],
-        [path for path, known in found.items() if wanted in known],
+        [one for one in found if one[0] == wanted],
+        [one for one in found if one[0].rpartition("/")[2] == wanted],
+        [one for one in found if wanted in one[0]],
     ):
-        if len({path.resolve() for path in matches}) == 1:
-            return matches[0]
+        real = {path.resolve() for _, path in matches}
+        if len(real) == 1:
+            return matches[0][1]
         if matches:
-            names = sorted(found[path] for path in matches)[:CANDIDATES_SHOWN]
+            names = sorted({known for known, _ in matches})
+            wish = "Say more of the name"
+            if len(names) == 1:
+                names = sorted(printable(str(path)) for _, path in matches)
+                wish = "Give the path of one"
             raise ModelError(
-                f"“{printable(name)}” could be any of {len(matches)} models",
-                f"Say more of the name: {', '.join(names)}.",
+                f"“{printable(name)}” could be any of {len(real)} models",
+                f"{wish}: {', '.join(names[:CANDIDATES_SHOWN])}.",
             )
-    pieces = [known.rpartition("/")[2] for known in found.values()]
+    pieces = [known.rpartition("/")[2] for known, _ in found]
     raise ModelError(
         f"There is no file and no model called “{printable(name)}”",
         f"{did_you_mean(wanted, pieces)}Give the path of a .gguf, or put it into "

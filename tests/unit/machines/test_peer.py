@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from backends.demo import MODEL_PATH
 from backends.errors import HostError
@@ -201,6 +202,14 @@ def test_the_same_bytes_are_one_row() -> None:
     (row,) = merged(OURS, [peer("ada", there), peer("bob", there)]).models
     assert row.path == "/m/a.gguf"
     assert row.held_by == ("local", "ada", "bob")
+
+
+def test_each_copy_here_is_a_row() -> None:
+    copy = model("/m/copy.gguf", 5, "1-5-a")
+    ours = replace(OURS, models=(*OURS.models, copy))
+    rows = merged(ours, [peer("ada", model("/x.gguf", 5, "1-5-a"))]).models
+    assert [row.path for row in rows] == ["/m/a.gguf", "/m/copy.gguf"]
+    assert {row.held_by for row in rows} == {("local", "ada")}
 
 
 def test_what_only_peers_hold_is_listed_with_its_place() -> None:

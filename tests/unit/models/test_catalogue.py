@@ -7,15 +7,15 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator
+import time
 from pathlib import Path
 
 import pytest
 
+from backends.demo import MODEL_PATH
 from backends.errors import ModelError
 from backends.machines.agent import AgentSession
-from backends.machines.local import local_host_for_now
-from backends.models.catalogue import Catalogue
+from backends.models.catalogue import LOOK_AGAIN_S, Catalogue, ModelCache
 from backends.models.layers import read_model
 from backends.models.search import (
     DEPTH_MAX,
@@ -49,12 +49,6 @@ class Reads:
 def folder(path: Path, source: str = "models") -> Folder:
     path.mkdir(parents=True, exist_ok=True)
     return Folder(source, path)
-
-
-@pytest.fixture
-async def host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentSession]:
-    async with local_host_for_now(tmp_path_factory.mktemp("run")) as host:
-        yield host
 
 
 async def listing(host: AgentSession, *folders: Folder) -> ModelCatalogue:
@@ -159,19 +153,21 @@ async def test_ollama_by_manifest_name(host: AgentSession, tmp_path: Path) -> No
     found = await models(host, store)
     assert list(found) == ["hf.co/someone/repo:Q4"]
     assert found["hf.co/someone/repo:Q4"].path == str(blob)
-    assert await find_model("llama3:8b", host, [store]) == blob
+    for tag in ("llama3:8b", "hf.co/someone/repo:Q4"):
+        assert await find_model(tag, host, [store]) == blob
     blob.unlink()
     assert (
         "No such file" in (await models(host, store))["hf.co/someone/repo:Q4"].problem
     )
 
 
-async def test_one_file_linked_twice_is_listed_once(
+async def test_a_file_linked_twice_is_listed_once_and_its_copy_beside_it(
     host: AgentSession, tmp_path: Path
 ) -> None:
     first, second = folder(tmp_path / "a"), folder(tmp_path / "b")
     (second.path / "link.gguf").symlink_to(write_gguf(first.path / "m.gguf"))
-    assert list(await models(host, first, second)) == ["m"]
+    shutil.copy(first.path / "m.gguf", second.path / "copy.gguf")
+    assert list(await models(host, first, second)) == ["copy", "m"]
 
 
 async def test_loops_and_unreadable_folders_are_passed_over(
@@ -295,6 +291,11 @@ async def test_names_find_files(host: AgentSession, tmp_path: Path) -> None:
         await find_model("llama", host, [root])
     with pytest.raises(ModelError, match="no model called “zephyr”"):
         await find_model("zephyr", host, [root])
+    again = folder(tmp_path.with_name("again"))
+    write_gguf(again.path / "glm.gguf")
+    roots = [again, folder(tmp_path / "two")]
+    with pytest.raises(ModelError, match=r"Give the path of one: /.*, /.*glm\.gguf"):
+        await find_model("glm", host, roots)
 
 
 def test_default_folders_follow_the_environment() -> None:
@@ -313,24 +314,16 @@ def test_default_folders_follow_the_environment() -> None:
     assert ("huggingface", "/hf/hub") in moved
     assert ("ollama", "/o") in moved
     assert ("llama.cpp", "/home/me/.cache/llama.cpp") in moved
-    hub = default_folders(home, env | {"HF_HUB_CACHE": "~/hub"})
-    assert Folder("huggingface", home / "hub") in hub
-
-
-def test_configured_folders_come_first() -> None:
-    home = Path("/home/me")
+    found = default_folders(home, {"HF_HUB_CACHE": "~/hub", "LLAMA_CACHE": "/cache"})
+    assert Folder("huggingface", home / "hub") in found
+    assert Folder("llama.cpp", Path("/cache")) in found
+    # Configured ones come first.
     folders = configured_folders(["~/big", "/data", "relative"], home, {})
     assert folders[:2] == (
         Folder("models", home / "big"),
         Folder("models", Path("/data")),
     )
     assert folders[2:] == default_folders(home, {})
-
-
-async def test_a_copy_is_another_model(host: AgentSession, tmp_path: Path) -> None:
-    write_gguf(tmp_path / "a.gguf")
-    shutil.copy(tmp_path / "a.gguf", tmp_path / "b.gguf")
-    assert len(await models(host, folder(tmp_path))) == 2
 
 
 @pytest.mark.parametrize(
@@ -392,3 +385,23 @@ def test_a_link_that_leads_nowhere_hides_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "mini.gguf").touch()
     (tmp_path / "there").symlink_to(tmp_path)
     assert names_after(f"{tmp_path}/") == ("mini.gguf", "there/")
+
+
+async def test_a_peer_is_asked_once_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def elsewhere(peer: str, path: str) -> ModelInfo:
+        asked.append((peer, path))
+        return read_model(MODEL_PATH)
+
+    cache = ModelCache()
+    cache.elsewhere = elsewhere
+    start = time.monotonic()
+    for _ in range(3):
+        await cache.get("bob:/m.gguf")
+    assert asked == [("bob", "/m.gguf")]
+    monkeypatch.setattr(time, "monotonic", lambda: start + LOOK_AGAIN_S + 1)
+    await cache.get("bob:/m.gguf")
+    assert len(asked) == 2
