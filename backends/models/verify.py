@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from backends.models.header import tensor_type_name
 from backends.models.identity import files_of, full_sha256, identity_of
 from backends.models.layers import read_model
+from backends.models.sparse import sparse_words
 from backends.printable import shown_path
 from backends.state import Value
 
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.state.models import TensorSums
-
-
-BLAKE3 = "BLAKE3"
-SHORT_HASHES = "64-bit hashes (its helper is older: dllm-tui peers setup)"
 
 
 class TensorDifference(Value, frozen=True, kw_only=True):
@@ -36,11 +33,7 @@ class Comparison(Value, frozen=True, kw_only=True):
     """Here and there, those of one name counted once."""
     size_bytes: int
     """Of all tensors here."""
-    same_bytes: int
-    """Of those that are the same there."""
     differing: tuple[TensorDifference, ...]
-    compared_by: str = BLAKE3
-    """The hash of the tensors; none that an attacker cannot forge but BLAKE3."""
 
     @property
     def same(self) -> bool:
@@ -49,7 +42,7 @@ class Comparison(Value, frozen=True, kw_only=True):
     @property
     def verdict(self) -> str:
         if self.same:
-            return f"the same by {self.compared_by}: all {self.n_tensors} tensors"
+            return f"the same by BLAKE3: all {self.n_tensors} tensors"
         return (
             f"{len(self.differing)} of {self.n_tensors} tensors differ: another file?"
         )
@@ -70,17 +63,12 @@ def compare(
         for name in theirs
         if name not in ours
     ]
-    others = {one.name for one in differing}
-    strong = all(tensor.blake3 for tensor in (*ours.values(), *theirs.values()))
-    same = (t.size_bytes for t in ours.values() if t.name not in others)
     return Comparison(
         machine=machine,
         path=path,
         n_tensors=len(ours | theirs),
         size_bytes=sum(tensor.size_bytes for tensor in ours.values()),
-        same_bytes=sum(same),
         differing=tuple(differing),
-        compared_by=BLAKE3 if strong else SHORT_HASHES,
     )
 
 
@@ -92,12 +80,7 @@ def _why(here: TensorSums, there: TensorSums | None) -> str:
         return f"{types[0]} there, {types[1]} here"
     if here.shape != there.shape:
         return f"shape {_shape(there)} there, {_shape(here)} here"
-    return "" if _bytes(here, there) == _bytes(there, here) else "other bytes"
-
-
-def _bytes(tensor: TensorSums, other: TensorSums) -> tuple[int | str, ...]:
-    strong = (tensor.blake3,) if other.blake3 else ()
-    return (tensor.size_bytes, tensor.fnv1a, tensor.xxh64, *filter(None, strong))
+    return "" if here.blake3 == there.blake3 else "other bytes"
 
 
 def _shape(tensor: TensorSums) -> str:
@@ -127,6 +110,8 @@ class VerifiedModel(Value, frozen=True, kw_only=True):
     identity: str
     """Equal on every machine that holds these bytes."""
     files: tuple[VerifiedFile, ...]
+    sparse: str = ""
+    """The parts that are there, if some are not; their bytes alone are checked."""
 
     @property
     def damaged(self) -> bool:
@@ -172,4 +157,5 @@ def verify_model(
         name=info.name,
         identity=identity_of(files[0]),
         files=tuple(found),
+        sparse=sparse_words(info.sparse) if info.sparse else "",
     )

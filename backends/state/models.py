@@ -202,8 +202,8 @@ class TensorSums(Value, frozen=True, kw_only=True):
     """FNV-1a, 16 hex digits: what llama.cpp calls it in a worker's cache."""
     xxh64: str
     """XXH64, 16 hex digits."""
-    blake3: str = ""
-    """BLAKE3, 64 hex digits; empty from a helper of an earlier release."""
+    blake3: str
+    """BLAKE3, 64 hex digits."""
 
 
 class Hashing(Value, frozen=True, kw_only=True):

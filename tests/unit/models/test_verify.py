@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from backends.errors import ModelError
-from backends.models.verify import verify_model
+from backends.models.sparse_copy import plan_sparse, write_sparse
+from backends.models.verify import Comparison, compare, verify_model
+from backends.state.models import TensorSums
+from tests.kit.models import write_llama
 from tests.unit.models.ggufs import write_gguf, write_split
 from tui.cli.main import cli
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def in_a_store(model: Path, folder: Path) -> Path:
@@ -59,6 +58,16 @@ def test_of_another_file_the_hash_is_told(tmp_path: Path) -> None:
     assert hashlib.sha256(model.read_bytes()).hexdigest() in result.stdout
 
 
+def test_a_sparse_copy_is_not_called_whole(tmp_path: Path) -> None:
+    write_llama(tmp_path / "m.gguf", n_layer=2, n_embd=128, n_ff=256)
+    copy = tmp_path / "copy.gguf"
+    plan = plan_sparse(tmp_path / "m.gguf", "output,0", copy)
+    asyncio.run(write_sparse(plan, lambda done: None))
+    result = CliRunner().invoke(cli, ["models", "verify", str(copy), "--quick"])
+    assert result.stdout.startswith("sparse ")
+    assert "sparse: output, 0 of m.gguf" in result.stdout
+
+
 def test_what_was_cut_off_is_found_without_reading_all(tmp_path: Path) -> None:
     model = write_gguf(tmp_path / "m.gguf")
     model.write_bytes(model.read_bytes()[:-64])
@@ -76,3 +85,54 @@ def test_every_part_is_read_and_progress_reaches_all_bytes(tmp_path: Path) -> No
     parts[2].unlink()
     with pytest.raises(ModelError, match="missing"):
         verify_model(parts[0])
+
+
+# --- against another machine ---------------------------------------------------------
+
+Q4_K, Q8_0 = 12, 8
+
+
+def tensor(name: str, digit: str = "a") -> TensorSums:
+    return TensorSums(
+        name=name,
+        type=Q8_0,
+        shape=(256, 4, 1, 1),
+        size_bytes=1088,
+        fnv1a=digit * 16,
+        xxh64=digit * 16,
+        blake3=digit * 64,
+    )
+
+
+HERE = (tensor("one"), tensor("two"), tensor("three"))
+
+
+def compared(*there: TensorSums) -> Comparison:
+    return compare(HERE, there, machine="mini", path="/m.gguf")
+
+
+def test_the_same_in_another_order() -> None:
+    found = compared(*reversed(HERE))
+    assert found.same
+    assert found.verdict == "the same by BLAKE3: all 3 tensors"
+    assert (found.machine, found.path) == ("mini", "/m.gguf")
+    assert found.size_bytes == 3 * 1088
+
+
+def test_every_difference_is_named() -> None:
+    other = tensor("two", "b")
+    found = compared(replace(HERE[0], type=Q4_K, size_bytes=576), other, tensor("four"))
+    assert {one.name: one.why for one in found.differing} == {
+        "one": "Q4_K there, Q8_0 here",
+        "two": "other bytes",
+        "three": "missing there",
+        "four": "only there",
+    }
+    assert not found.same
+    assert found.verdict == "4 of 4 tensors differ: another file?"
+
+
+def test_a_shape_of_its_own() -> None:
+    reshaped = replace(HERE[0], shape=(512, 2, 1, 1))
+    (one,) = compared(reshaped, *HERE[1:]).differing
+    assert one.why == "shape 512×2×1×1 there, 256×4×1×1 here"
