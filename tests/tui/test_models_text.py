@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.content import Content
 
-from backends.state import ModelCatalogue, ModelFile
+from backends.state import ModelCatalogue
 from tests.tui import scenes
+from tests.tui.shelf import model
 from tui.screens.models.detail import ModelDetail, fact_lines
 from tui.screens.models.table import (
     COLUMNS,
-    arrange_models,
     cell_text,
     context_text,
     empty_text,
@@ -21,43 +21,10 @@ from tui.screens.models.table import (
 )
 from tui.widgets.table import SortOrder, fitting_columns
 
-GIB = 1024**3
-
-
-def model(name: str, **facts: object) -> ModelFile:
-    defaults: dict[str, object] = {"size_bytes": GIB, "source": "models"}
-    return ModelFile(path=f"/m/{name}.gguf", name=name, **(defaults | facts))  # type: ignore[arg-type]
-
-
 SMALL = model("alpha-1B", n_layer=16, file_type="Q8_0", n_ctx_train=4096)
-LARGE = model("Beta-Coder-70B", size_bytes=40 * GIB, n_layer=80, arch="llama")
+LARGE = model("Beta-Coder-70B", 40, n_layer=80, arch="llama")
 BROKEN = model("aaa", problem="not a GGUF file")
 ALL = (LARGE, BROKEN, SMALL)
-
-
-def names(query: str = "", order: SortOrder | None = None) -> list[str]:
-    found = arrange_models(ALL, query, order or SortOrder("name"))
-    return [item.name for item in found]
-
-
-def test_what_cannot_be_used_comes_last() -> None:
-    assert names() == ["alpha-1B", "Beta-Coder-70B", "aaa"]
-    assert names(order=SortOrder("name", True)) == [
-        "Beta-Coder-70B",
-        "alpha-1B",
-        "aaa",
-    ]
-
-
-def test_columns_sort_by_value() -> None:
-    assert names(order=SortOrder("size", True))[0] == "Beta-Coder-70B"
-    assert names(order=SortOrder("layers"))[0] == "alpha-1B"
-
-
-def test_a_filter_is_fuzzy_and_puts_the_best_first() -> None:
-    assert names("bc70") == ["Beta-Coder-70B"]
-    assert names("zzz") == []
-    assert names("a")[0] in {"aaa", "alpha-1B"}
 
 
 def test_the_order_goes_through_the_columns_and_round() -> None:
@@ -88,12 +55,6 @@ def test_cells_are_exactly_as_wide_as_their_column(
 def test_a_cell_that_is_too_narrow_ends_in_an_ellipsis() -> None:
     cell = cell_text(LARGE, COLUMNS[0], 10, current=False)
     assert cell.plain == "  Beta-Co…"
-
-
-def test_a_problem_stands_beside_the_name() -> None:
-    cell = cell_text(BROKEN, COLUMNS[0], 30, current=False)
-    assert cell.plain.strip() == "aaa · not a GGUF file"
-    assert cell.style == "dim"
 
 
 def test_who_alone_holds_a_model_stands_beside_its_name() -> None:

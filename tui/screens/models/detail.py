@@ -51,14 +51,10 @@ class ModelDetail(VerticalScroll, can_focus=False):
     def clear(self) -> None:
         self._show([], [])
 
-    def show_file(self, model: ModelFile) -> None:
-        note = safe_line(model.problem) or "reading the header…"
-        tone = "$warn" if model.problem else "$dim"
-        said = Content.styled(note, tone)
-        self._show([_title(model.name), said, _path(model.path)], [])
-
-    def show_problem(self, model: ModelFile, problem: str) -> None:
-        said = Content.styled(safe_line(problem), "$bad")
+    def show_file(self, model: ModelFile, refusal: str = "") -> None:
+        note = refusal or model.problem or "reading the header…"
+        tone = "$bad" if refusal else "$warn" if model.problem else "$dim"
+        said = Content.styled(safe_line(note), tone)
         self._show([_title(model.name), said, _path(model.path)], [])
 
     def show_info(self, info: ModelInfo, held_by: Sequence[str] = ()) -> None:

@@ -81,7 +81,7 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
         self._cluster = cluster
         self._poll_s = poll_s
         self._catalogue: ModelCatalogue | None = None
-        self._infos: dict[tuple[str, int], ModelInfo] = {}
+        self._infos: dict[tuple[str, str], ModelInfo] = {}
         self.table = ModelTable(id="models-table")
         self._empty = Static(empty_text(None), id="models-empty", markup=False)
         self.filter_bar = FilterBar("part of a name", id="models-filter")
@@ -154,7 +154,7 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
         if model is None:
             self._detail.clear()
             return
-        key = (model.path, model.size_bytes)
+        key = (model.path, model.identity)
         if key not in self._infos:
             self._detail.show_file(model)
             if model.problem or not await self._inspect(model):
@@ -166,9 +166,9 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
         try:
             info = await self._cluster.inspect(model.path)
         except DllmError as error:
-            self._detail.show_problem(model, str(error))
+            self._detail.show_file(model, str(error))
             return False
-        self._infos[model.path, model.size_bytes] = info
+        self._infos[model.path, model.identity] = info
         return True
 
     # --- what the user does -----------------------------------------------------
