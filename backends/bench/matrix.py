@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby, product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -11,7 +11,7 @@ from backends.split.flags import parse_split
 from backends.state import NO_DRAFT, Ask, Lab, PairMode, ServerSettings, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 NO_RELAY = "off"
 PAIRS = {
@@ -98,24 +98,14 @@ class Case(Value, frozen=True, kw_only=True):
         )
 
 
-class Axes(Value, frozen=True, kw_only=True):
-    """The values to combine; each axis has at least one."""
+def combined(axes: Mapping[str, Collection[Any]]) -> tuple[Case, ...]:
+    """Every combination once, by the fields of a case; empty axes have the default.
 
-    workers: tuple[int | None, ...] = (None,)
-    split: tuple[str, ...] = ("",)
-    ctx_size: tuple[int | None, ...] = (None,)
-    slots: tuple[int, ...] = (1,)
-    draft: tuple[str, ...] = (NO_DRAFT,)
-    relay: tuple[str, ...] = ("auto",)
-    split_mode: tuple[str, ...] = (LAYER,)
-    latency_ms: tuple[float, ...] = (0.0,)
-    rate_mb_s: tuple[float, ...] = (0.0,)
-
-    def cases(self) -> tuple[Case, ...]:
-        """Every combination once; those that share a launch stand together."""
-        names = self.__struct_fields__
-        rows = product(*(dict.fromkeys(getattr(self, name)) for name in names))
-        return tuple(Case(**dict(zip(names, row, strict=True))) for row in rows)
+    Those that share a launch stand together.
+    """
+    names = [name for name in Case.__struct_fields__ if axes.get(name)]
+    rows = product(*(dict.fromkeys(axes[name]) for name in names))
+    return tuple(Case(**dict(zip(names, row, strict=True))) for row in rows)
 
 
 def by_launch(cases: Iterable[Case]) -> Iterator[tuple[Case, tuple[Case, ...]]]:

@@ -7,25 +7,33 @@ import io
 import os
 import platform
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import psutil
 from msgspec import Meta
+from msgspec.structs import asdict, replace
 
 from backends.bench.matrix import Case, seeds_predicted
 from backends.errors import DllmError, UsageError
 from backends.state import NOT_JSON, Ask, Value
-from backends.units import format_difference, format_factor, format_ms, three_figures
+from backends.units import (
+    format_count,
+    format_difference,
+    format_factor,
+    format_ms,
+    three_figures,
+)
 from backends.writing import write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from backends.state import ClusterSnapshot
 
 FORMAT = 1
+ROUNDS_MAX = 1000
 DISTURBED_CORES = 0.25
 """A sample is disturbed if other programs kept this much of a core busy meanwhile."""
 
@@ -45,12 +53,6 @@ class Conditions(Value, frozen=True, kw_only=True):
     model_bytes: int = 0
     engine: str = ""
     rpc_protocol: str = ""
-
-    def is_like(self, other: Conditions) -> bool:
-        """True if results of both may stand in one table."""
-        return (self.machine, self.program, self.engine) == (
-            *(other.machine, other.program, other.engine),
-        )
 
 
 class Measurement(Value, frozen=True, kw_only=True):
@@ -91,11 +93,6 @@ class CaseResult(Value, frozen=True, kw_only=True):
     def rates(self) -> tuple[float, ...]:
         return tuple(s.tok_per_s for s in self.samples if s.tok_per_s > 0)
 
-    def middle(self, figure: Callable[[Measurement], float | None]) -> float | None:
-        """The median of a figure over the samples that have it."""
-        found = [value for one in self.samples if (value := figure(one)) is not None]
-        return median(found) if found else None
-
 
 class BenchRun(Value, frozen=True, kw_only=True):
     """A benchmark: what was to be measured, and the results so far."""
@@ -106,7 +103,7 @@ class BenchRun(Value, frozen=True, kw_only=True):
     prompt: str
     tokens: int
     """Of every answer."""
-    rounds: Annotated[int, Meta(ge=1)]
+    rounds: Annotated[int, Meta(ge=1, le=ROUNDS_MAX)]
     results: tuple[CaseResult, ...]
     profile: str = ""
     format: int = FORMAT
@@ -116,10 +113,9 @@ class BenchRun(Value, frozen=True, kw_only=True):
         return tuple(result.case for result in self.results)
 
     @property
-    def done(self) -> bool:
-        return not any(
-            self.lacks(n, case) for n in self.all_rounds for case in self.cases
-        )
+    def missing(self) -> int:
+        """Samples that are still to be taken."""
+        return sum(self.lacks(n, case) for n in self.all_rounds for case in self.cases)
 
     @property
     def all_rounds(self) -> range:
@@ -134,25 +130,21 @@ class BenchRun(Value, frozen=True, kw_only=True):
         return next(result for result in self.results if result.case == case)
 
     def with_sample(self, case: Case, sample: Measurement) -> BenchRun:
-        found = self.of(case)
-        return self._with(
-            msgspec.structs.replace(found, samples=(*found.samples, sample))
-        )
+        return self._with([case], samples=(*self.of(case).samples, sample))
+
+    def with_failure(self, case: Case, why: str) -> BenchRun:
+        return self._with([case], failure=why)
 
     def retried(self) -> BenchRun:
         """The run without its failures: what failed is tried again."""
-        results = (msgspec.structs.replace(r, failure="") for r in self.results)
-        return msgspec.structs.replace(self, results=tuple(results))
+        return self._with(self.cases, failure="")
 
-    def with_failure(self, case: Case, why: str) -> BenchRun:
-        return self._with(msgspec.structs.replace(self.of(case), failure=why))
-
-    def _with(self, changed: CaseResult) -> BenchRun:
-        results = tuple(
-            changed if result.case == changed.case else result
+    def _with(self, cases: Collection[Case], **changes: Any) -> BenchRun:
+        results = (
+            replace(result, **changes) if result.case in cases else result
             for result in self.results
         )
-        return msgspec.structs.replace(self, results=results)
+        return replace(self, results=tuple(results))
 
 
 def conditions(serving: ClusterSnapshot, *, at: float, program: str) -> Conditions:
@@ -233,41 +225,22 @@ def load(file: Path) -> BenchRun:
     return run
 
 
-class Difference(NamedTuple):
-    """A case measured in two runs."""
-
-    case: Case
-    before: tuple[float, ...]
-    now: tuple[float, ...]
-
-    @property
-    def factor(self) -> float:
-        return median(self.now) / median(self.before)
-
-    @property
-    def verdict(self) -> str:
-        """``same`` if the ranges of the two overlap, else ``faster`` or ``slower``."""
-        if min(self.now) > max(self.before):
-            return "faster"
-        return "slower" if max(self.now) < min(self.before) else "same"
+_CONDITIONS = ("machine", "cores", "model_bytes", "engine", "rpc_protocol", "program")
 
 
-def compare(before: BenchRun, now: BenchRun) -> Iterator[Difference]:
-    """The cases that both runs measured."""
-    known = {result.case: result.rates for result in before.results}
-    for result in now.results:
-        if result.rates and known.get(result.case):
-            yield Difference(result.case, known[result.case], result.rates)
+def unlike(before: BenchRun, now: BenchRun) -> list[str]:
+    """``engine 7.0.0 before, 8.0.0 now``: what differs between two runs but cases."""
+    old, new = (
+        {"model": os.path.basename(run.conditions.model)}
+        | {"tokens": run.tokens, "prompt": run.prompt}
+        | {name: getattr(run.conditions, name) for name in _CONDITIONS}
+        for run in (before, now)
+    )
+    names = [name for name in old if old[name] != new[name]]
+    return [f"{n.replace('_', ' ')} {old[n]} before, {new[n]} now" for n in names]
 
 
 # --- tables --------------------------------------------------------------------------
-
-
-class ResultColumn(NamedTuple):
-    """A column of results."""
-
-    title: str
-    text: Callable[[CaseResult], str]
 
 
 AXES: dict[str, tuple[str, Callable[[Case], str]]] = {
@@ -315,8 +288,8 @@ def _middle(
     figure: Callable[[Measurement], float | None],
 ) -> Callable[[CaseResult], str]:
     def text(result: CaseResult) -> str:
-        value = result.middle(figure)
-        return "" if value is None else three_figures(value)
+        values = [v for sample in result.samples if (v := figure(sample)) is not None]
+        return three_figures(median(values)) if values else ""
 
     return text
 
@@ -326,47 +299,50 @@ def _disturbed(result: CaseResult) -> str:
     return f"{count} of {len(result.samples)}" if count else ""
 
 
-FIGURES = (
-    ResultColumn("tok/s", rate_text),
-    ResultColumn("prompt tok/s", _middle(lambda s: s.prompt_tok_per_s)),
-    ResultColumn("first token s", _middle(lambda s: s.first_token_s)),
-    ResultColumn("trips/tok", _middle(lambda s: s.trips_per_token)),
-    ResultColumn(
-        "KB/tok", _middle(lambda s: s.bytes_per_token and s.bytes_per_token / 1000)
-    ),
-    ResultColumn("launch s", _middle(lambda s: s.launch_s)),
-    ResultColumn("disturbed", _disturbed),
-)
+FIGURES: dict[str, Callable[[CaseResult], str]] = {
+    "tok/s": rate_text,
+    "prompt tok/s": _middle(lambda s: s.prompt_tok_per_s),
+    "first token s": _middle(lambda s: s.first_token_s),
+    "trips/tok": _middle(lambda s: s.trips_per_token),
+    "KB/tok": _middle(lambda s: s.bytes_per_token and s.bytes_per_token / 1000),
+    "launch s": _middle(lambda s: s.launch_s),
+    "disturbed": _disturbed,
+}
 
 
 def table(run: BenchRun) -> list[list[str]]:
     """Header and rows: the axes that vary, and the figures that some case has."""
     axes = [AXES[name] for name in varying(run.cases)]
-    figures = [f for f in FIGURES if any(map(f.text, run.results))] or FIGURES[:1]
+    names = [name for name, text in FIGURES.items() if any(map(text, run.results))]
+    names = names or ["tok/s"]
     rows = [
-        [*(text(result.case) for _, text in axes), *(f.text(result) for f in figures)]
-        for result in run.results
+        [*(text(one.case) for _, text in axes), *(FIGURES[n](one) for n in names)]
+        for one in run.results
     ]
-    return [[*(title for title, _ in axes), *(f.title for f in figures)], *rows]
+    return [[*(title for title, _ in axes), *names], *rows]
 
 
 def comparison_table(before: BenchRun, now: BenchRun) -> list[list[str]]:
-    """Header and rows of the cases that both runs have."""
+    """Header and rows of the cases that both runs measured."""
     axes = [AXES[name] for name in varying(now.cases)]
     head = [*(title for title, _ in axes), "tok/s before", "now", "factor", "verdict"]
-    return [
-        head,
-        *(
-            [
-                *(text(one.case) for _, text in axes),
-                three_figures(median(one.before)),
-                three_figures(median(one.now)),
-                format_factor(one.factor),
-                one.verdict,
-            ]
-            for one in compare(before, now)
-        ),
-    ]
+    known = {result.case: result.rates for result in before.results}
+    rows = [head]
+    for result in now.results:
+        if result.rates and (old := known.get(result.case)):
+            middles = median(old), median(result.rates)
+            figures = map(three_figures, middles)
+            factor = format_factor(middles[1] / middles[0])
+            verdict = _verdict(old, result.rates)
+            cells = [text(result.case) for _, text in axes]
+            rows.append([*cells, *figures, factor, verdict])
+    return rows
+
+
+def _verdict(before: Sequence[float], now: Sequence[float]) -> str:
+    if min(now) > max(before):
+        return "faster"
+    return "slower" if max(now) < min(before) else "same"
 
 
 def seeds_table(run: BenchRun) -> list[list[str]]:
@@ -407,10 +383,7 @@ def as_csv(run: BenchRun) -> str:
     writer.writerow(names)
     for result in run.results:
         for sample in result.samples:
-            row = {
-                **msgspec.structs.asdict(result.case),
-                **msgspec.structs.asdict(sample),
-            }
+            row = asdict(result.case) | asdict(sample)
             writer.writerow([row[name] for name in names])
     return out.getvalue()
 
@@ -425,8 +398,11 @@ def as_markdown(rows: Sequence[Sequence[str]]) -> str:
 def conditions_text(run: BenchRun) -> str:
     """The surroundings in one paragraph."""
     now = run.conditions
+    if not now.program:
+        return f"{os.path.basename(now.model)}: nothing was launched."
     return (
         f"{os.path.basename(now.model)} on {now.machine}, {now.cores} cores, llama.cpp "
         f"{now.engine} (RPC {now.rpc_protocol}), dllm-tui {now.program}: {run.tokens} "
-        f"tokens an answer, median (lowest–highest) of {run.rounds} rounds in turn."
+        f"tokens an answer, median (lowest–highest) of "
+        f"{format_count(run.rounds, 'round')} in turn."
     )

@@ -54,6 +54,25 @@ def test_an_interrupted_benchmark_is_continued(user: User, demo_model: str) -> N
     assert again.stdout.count(" same") == 4
 
 
+def generated(user: User) -> int:
+    return max((x["generation"]["tokens"] for x in user.status()["links"]), default=0)
+
+
+def test_no_sample_is_kept_in_which_a_worker_died(user: User, demo_model: str) -> None:
+    file = user.home / "results.json"
+    matrix = ("--workers", "1", "--latency", "30ms", "--rounds", "1")
+    process = user.start(
+        *("bench", demo_model, *matrix, "--tokens", "100", "--to", str(file))
+    )
+    # The warm-up has fewer.
+    wait_for(lambda: generated(user) > 20, "a sample under way", 60)
+    user.kill("worker1")
+    told, _ = process.communicate(timeout=120)
+    assert "was restarted amid the sample" in told
+    assert samples(file) == 0
+    user.assert_nothing_left()
+
+
 def test_what_serves_is_not_disturbed(user: User, demo_model: str) -> None:
     user.run("up", demo_model, "--workers", "1", "--detach")
     refused = user.run("bench", demo_model, code=1)

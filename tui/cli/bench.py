@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import shlex
 import shutil
 import time
+from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
@@ -21,12 +24,13 @@ from backends.bench.matrix import (
     NO_RELAY,
     RELAYS,
     SPLIT_MODES,
-    Axes,
     by_launch,
+    combined,
     seeds_cases,
 )
 from backends.bench.results import (
     AXES,
+    ROUNDS_MAX,
     BenchRun,
     BusyTime,
     CaseResult,
@@ -41,15 +45,18 @@ from backends.bench.results import (
     save,
     seeds_table,
     table,
+    unlike,
     varying,
 )
 from backends.client.calls import RequestFailed
 from backends.errors import ControllerError, DllmError, ProcessFailed, UsageError
+from backends.link.wire import require_possible
 from backends.paths import user_paths
 from backends.places import LOCAL
 from backends.server_settings import CTX_MIN, SLOTS_MAX
-from backends.state import Ask, ChatMessage, ChatRequest, Sampling
+from backends.state import Ask, ChatMessage, ChatRequest, Lab, Sampling
 from backends.units import format_count, format_seconds
+from backends.writing import write_private
 from tui.cli.chats import asked
 from tui.cli.command import (
     Command,
@@ -62,10 +69,11 @@ from tui.cli.command import (
 from tui.cli.links import MB_PER_S, MS
 from tui.cli.model_argument import require_model
 from tui.cli.output import aligned, emit_json, on_terminal, say, show, unseen
-from tui.cli.up import launched
+from tui.cli.up import METHODS, launched
+from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from backends.bench.matrix import Case
     from backends.client.client import ControllerClient
@@ -85,13 +93,18 @@ TOKENS, ROUNDS = 64, 3
 SETTLED_S, POLL_S = 1.0, 0.1
 WIDTH = 78
 PLOT_ROWS = 14
+PLOT_COLUMNS_MIN = 40
 _INTEGER = re.compile("[0-9]{1,9}")
 SIGNS = "●▲■◆○△"
 SEEDS = "seeds"
+AXIS_OPTIONS = (
+    *("--workers", "--peer", "--head", "--split", "--context", "--slots", "--draft"),
+    *("--relay", "--split-mode", "--latency", "--rate"),
+)
 
 
 @click.command(cls=Command, quiet=True, examples=EXAMPLES)
-@click.argument("path", metavar="[MODEL]", required=False, type=Name("models"))
+@click.argument("MODEL", metavar="[MODEL]", required=False, type=Name("models"))
 @options(
     ("--workers", "N,N…", "CPU workers to start on this machine."),
     ("--peer peers", Name("peers"), "Peer to use as a worker (repeatable)."),
@@ -104,7 +117,12 @@ SEEDS = "seeds"
     ("--split-mode", "WORD,WORD…", "layer, or tensor: a part of every tensor each."),
     ("--latency", "MS,MS…", "Simulated one-way latencies, such as 0ms,10ms."),
     ("--rate", "MB/S,…", "Simulated bandwidths, such as 10MB/s,1Gbit/s."),
-    ("--rounds", click.IntRange(1, 1000), "Samples of each case, in turn.", ROUNDS),
+    (
+        "--rounds",
+        click.IntRange(1, ROUNDS_MAX),
+        "Samples of each case, in turn.",
+        ROUNDS,
+    ),
     ("--tokens", click.IntRange(8, 4096), "Tokens of each answer.", TOKENS),
     ("--prompt", "TEXT", "The prompt.", PROMPT),
     (
@@ -117,12 +135,12 @@ SEEDS = "seeds"
     ("--compare", "FILE", "Compare with the results of another run."),
     ("--csv", "FILE", "Write each sample as a line."),
     ("--markdown", "FILE", "Write the table for a document."),
-    ("--svg", "FILE", "Write table and plot as a picture."),
+    ("--svg", "FILE", "Write the plot as a picture."),
 )
 @cluster_option
 async def bench(
     client: ControllerClient,
-    path: str | None,
+    model: str | None,
     resume: str | None,
     compare: str | None,
     to: str | None,
@@ -139,16 +157,17 @@ async def bench(
     """
     before = load(Path(compare)) if compare else None
     if resume:
-        refuse_with("--resume", "--to", "--profile", "--rounds", "--tokens", "--prompt")
+        others = ("--to", "--profile", "--rounds", "--tokens", "--prompt")
+        refuse_with("--resume", "MODEL", *others, *AXIS_OPTIONS)
         run, file = load(Path(resume)).retried(), Path(resume)
-    elif path is None:
+    elif model is None:
         raise click.UsageError("Missing argument 'MODEL'.", click.get_current_context())
     else:
-        run = await _planned(client, await require_model(path), **wish)
-        file = Path(to) if to else _new_file(run)
-    for target in (csv, markdown, svg):
-        _require_writable(target)
-    if not run.done:
+        run = await _planned(client, await require_model(model), **wish)
+        file = _results_file(to, run)
+    for target in filter(None, (csv, markdown, svg)):
+        _require_writable(Path(target), file)
+    if run.missing:
         await _require_quiet(client)
         save(run, file)
         run = await BenchRunner(client, run, file).run()
@@ -157,9 +176,11 @@ async def bench(
     else:
         show("\n".join(_report(run, before)))
         say(f"Results: {file}")
-    _write(csv, lambda: as_csv(run))
-    _write(markdown, lambda: f"{conditions_text(run)}\n\n{as_markdown(table(run))}")
-    _write(svg, lambda: as_svg(run))
+    tables = [table(run), *([seeds_table(run)] if run.profile == SEEDS else [])]
+    article = "\n".join([f"{conditions_text(run)}\n", *map(as_markdown, tables)])
+    for name, text in (csv, as_csv(run)), (markdown, article), (svg, as_svg(run)):
+        if name:
+            _write(Path(name), text)
     if not any(result.samples for result in run.results):
         raise DllmError("No case could be measured", "The table says why.")
 
@@ -174,18 +195,16 @@ async def _planned(
     tokens: int,
     rounds: int,
     profile: str | None,
-    **axes: Any,
+    **typed: Any,
 ) -> BenchRun:
     base = Ask(model=model, peers=peers or None, head=head)
     if profile == SEEDS:
-        refuse_with(
-            "--profile",
-            *("--workers", "--peer", "--head", "--split", "--context", "--slots"),
-            *("--draft", "--relay", "--split-mode", "--latency", "--rate"),
-        )
+        refuse_with("--profile", *AXIS_OPTIONS)
         cases = seeds_cases((await client.inspect(model)).n_layer)
     else:
-        cases = _axes(**axes).cases()
+        drafts = typed["drafts"]
+        drafts = [d if d in METHODS else await require_model(d) for d in drafts]
+        cases = _cases(typed | {"drafts": drafts})
     for case in cases:
         case.ask(base)
     now = Conditions(
@@ -202,42 +221,32 @@ async def _planned(
     )
 
 
-def _axes(
-    *,
-    workers: str | None,
-    splits: tuple[str, ...],
-    context: str | None,
-    slots: str | None,
-    drafts: tuple[str, ...],
-    relay: str | None,
-    split_mode: str | None,
-    latency: str | None,
-    rate: str | None,
-) -> Axes:
-    """The axes as typed; what was not typed has its default value alone."""
-    typed: dict[str, Any] = {
-        "workers": _integers("--workers", workers, 0, 16),
-        "split": splits,
-        "ctx_size": _integers("--context", context, CTX_MIN, 1 << 30),
-        "slots": _integers("--slots", slots, 1, SLOTS_MAX),
-        "draft": drafts,
-        "relay": _words("--relay", relay, RELAYS),
-        "split_mode": _words("--split-mode", split_mode, SPLIT_MODES),
-        "latency_ms": [quantity(part, MS, "10ms") for part in _parts(latency)],
-        "rate_mb_s": [quantity(part, MB_PER_S, "30MB/s") for part in _parts(rate)],
+def _cases(typed: Mapping[str, Any]) -> tuple[Case, ...]:
+    """The matrix as typed; what was not typed has its default value alone."""
+    axes: dict[str, Any] = {
+        "workers": _integers("--workers", typed["workers"], 0, 16),
+        "split": typed["splits"],
+        "ctx_size": _integers("--context", typed["context"], CTX_MIN, 1 << 30),
+        "slots": _integers("--slots", typed["slots"], 1, SLOTS_MAX),
+        "draft": typed["drafts"],
+        "relay": _words("--relay", typed["relay"], RELAYS),
+        "split_mode": _words("--split-mode", typed["split_mode"], SPLIT_MODES),
+        "latency_ms": [quantity(x, MS, "10ms") for x in _parts(typed["latency"])],
+        "rate_mb_s": [quantity(x, MB_PER_S, "30MB/s") for x in _parts(typed["rate"])],
     }
-    axes = msgspec.convert({k: tuple(v) for k, v in typed.items() if v}, Axes)
-    simulated = any(axes.latency_ms) or any(axes.rate_mb_s)
-    if NO_RELAY in axes.relay and simulated:
+    cases = combined(axes)
+    for case in cases:
+        require_possible(case.lab or Lab())
+    if NO_RELAY in axes["relay"] and any(case.lab for case in cases):
         raise UsageError(
             "A network cannot be simulated without relays",
             "Leave out --relay off, or --latency and --rate.",
         )
-    return axes
+    return cases
 
 
 def _parts(text: str | None) -> list[str]:
-    return [part.strip() for part in text.split(",")] if text else []
+    return [] if text is None else [part.strip() for part in text.split(",")]
 
 
 def _integers(option: str, text: str | None, least: int, most: int) -> list[int]:
@@ -281,7 +290,7 @@ class BenchRunner:
         self._run = run
         self._file = file
         self._began = time.monotonic()
-        self._missing = self._count()
+        self._missing = run.missing
 
     async def run(self) -> BenchRun:
         """Measure round by round; each round has every case once.
@@ -297,7 +306,8 @@ class BenchRunner:
                         if lacking:
                             await self._measure(number, launch, lacking, shown)
         except (asyncio.CancelledError, DllmError):
-            say(f"What was saved is kept: dllm-tui bench --resume {self._file}")
+            command = shlex.join(["dllm-tui", "bench", "--resume", str(self._file)])
+            say(f"What was saved is kept: {command}")
             raise
         return self._run
 
@@ -308,16 +318,12 @@ class BenchRunner:
     @property
     def progress(self) -> str:
         """``4 of 12 samples, about 1 m 05 s left``."""
-        total, left = self._missing, self._count()
+        total, left = self._missing, self._run.missing
         text = f"{total - left} of {format_count(total, 'sample')}"
         elapsed_s = time.monotonic() - self._began
         if left and left < total:
             text += f", about {format_seconds(elapsed_s / (total - left) * left)} left"
         return text
-
-    def _count(self) -> int:
-        run = self._run
-        return sum(run.lacks(n, case) for n in run.all_rounds for case in run.cases)
 
     async def _measure(
         self,
@@ -344,20 +350,19 @@ class BenchRunner:
                 self._note(serving)
                 for case in cases:
                     shown(f"round {number}: {_case_text(self._run, case)}")
-                    sample = await self._sample(number, case, launch_s)
-                    self._keep(self._run.with_sample(case, sample))
+                    self._keep(await self._sampled(number, case, launch_s))
                     shown("")
         except (ProcessFailed, RequestFailed) as error:
             self._fail(number, cases, error.failure().sentence)
 
     def _note(self, serving: ClusterSnapshot) -> None:
         now = conditions(serving, at=time.time(), program=version("dllm-tui"))
-        known = self._run.conditions
-        if not known.program:
-            self._keep(msgspec.structs.replace(self._run, conditions=now))
-        elif not known.is_like(now):
+        run = msgspec.structs.replace(self._run, conditions=now)
+        if not self._run.conditions.program:
+            self._keep(run)
+        elif found := unlike(self._run, run):
             raise UsageError(
-                f"{self._file} has results of another machine, engine or release",
+                f"{self._file} is of other conditions: {', '.join(found)}",
                 "Begin a new run, and compare the two with --compare.",
             )
 
@@ -370,7 +375,8 @@ class BenchRunner:
         self._run = run
         save(run, self._file)
 
-    async def _sample(self, number: int, case: Case, launch_s: float) -> Measurement:
+    async def _sampled(self, number: int, case: Case, launch_s: float) -> BenchRun:
+        """The run with a sample of a case more, or with why it has none."""
         if case.relay != NO_RELAY:
             await self._client.set_lab(None, case.lab)
         # Warm caches, and the network of this case.
@@ -387,7 +393,10 @@ class BenchRunner:
         other_cores = busy.other_cores(elapsed_s)
         tokens = sum(answer.timings.tokens for answer in answers)
         after = await self._counted(before, tokens)
-        return Measurement(
+        if restarted := _restarted(before, after):
+            why = f"{restarted} was restarted amid the sample. Use --resume."
+            return self._run.with_failure(case, why)
+        sample = Measurement(
             round=number,
             tok_per_s=_speed(answers, elapsed_s),
             prompt_tok_per_s=_prompt_speed(answers),
@@ -399,6 +408,7 @@ class BenchRunner:
             weight_bytes_sent=_weights_sent(after),
             other_cores=other_cores,
         )
+        return self._run.with_sample(case, sample)
 
     async def _ask(self, question: str, *, tokens: int) -> Answer:
         # Each begins in its own way, so that no prompt is known already.
@@ -417,6 +427,12 @@ class BenchRunner:
             if _tokens(now) - _tokens(before) >= tokens or time.monotonic() > deadline:
                 return now
             await asyncio.sleep(POLL_S)
+
+
+def _restarted(before: ClusterSnapshot, after: ClusterSnapshot) -> str:
+    now = {(one.peer, one.name): one.pid for one in after.processes}
+    then = ((now.get((one.peer, one.name)), one) for one in before.processes)
+    return next((one.name for pid, one in then if pid != one.pid), "")
 
 
 def _tokens(snapshot: ClusterSnapshot) -> int:
@@ -446,7 +462,7 @@ def _trips_per_token(
     before: ClusterSnapshot, after: ClusterSnapshot, tokens: int
 ) -> float | None:
     counted = _tokens(after) - _tokens(before)
-    if not after.links or counted < tokens:
+    if not after.links or counted < max(tokens, 1):
         return None
     then = {link.worker: link.generation.trips for link in before.links}
     trips = sum(x.generation.trips - then.get(x.worker, 0) for x in after.links)
@@ -475,41 +491,32 @@ def _case_text(run: BenchRun, case: Case) -> str:
     return ", ".join(f"{title} {text(case) or 'default'}" for title, text in axes)
 
 
-class _live:
-    """Redraws table and plot on a terminal after each sample; else prints lines."""
+@contextmanager
+def _live(runner: BenchRunner) -> Iterator[Callable[[str], None]]:
+    """Redraw table and plot on a terminal after each sample; else print lines."""
 
-    def __init__(self, runner: BenchRunner) -> None:
-        self._runner = runner
-        self._screen: Any = None
-
-    def __enter__(self) -> Callable[[str], None]:
-        if on_terminal():
-            from rich.console import Console
-            from rich.live import Live
-
-            console = Console(stderr=True)
-            self._screen = Live(console=console, auto_refresh=False, transient=True)
-            self._screen.start()
-            return self._draw
-        return self._tell
-
-    def __exit__(self, *_: object) -> None:
-        if self._screen is not None:
-            self._screen.stop()
-
-    def _draw(self, doing: str) -> None:
-        from rich.text import Text
-
-        run = self._runner.results
-        lines = [*_lines(table(run)), "", *_plot(run)]
-        rows = shutil.get_terminal_size().lines - 2
-        text = Text("\n".join(lines[:rows]), no_wrap=True, overflow="crop")
-        text.append(f"\n{self._runner.progress}  {doing}", style="bold")
-        self._screen.update(text, refresh=True)
-
-    def _tell(self, doing: str) -> None:
+    def tell(doing: str) -> None:
         if doing:
-            say(f"{self._runner.progress}: {doing}")
+            say(f"{runner.progress}: {doing}")
+
+    if not on_terminal():
+        yield tell
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    def draw(doing: str) -> None:
+        lines = [*_lines(table(runner.results)), "", *_plot(runner.results)]
+        rows = max(shutil.get_terminal_size().lines - 2, 0)
+        text = "\n".join([*map(safe_line, lines[:rows]), ""])
+        shown = Text(text, no_wrap=True, overflow="crop")
+        shown.append(f"{runner.progress}  {safe_line(doing)}", style="bold")
+        screen.update(shown, refresh=True)
+
+    console = Console(stderr=True)
+    with Live(console=console, auto_refresh=False, transient=True) as screen:
+        yield draw
 
 
 def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -525,10 +532,8 @@ def _report(run: BenchRun, before: BenchRun | None) -> list[str]:
     lines += [f"Failed: {_case_text(run, one.case)}: {one.failure}" for one in failed]
     disturbed = sum(s.disturbed for r in run.results for s in r.samples)
     if disturbed:
-        lines += [
-            "",
-            f"{format_count(disturbed, 'sample')} disturbed by other programs.",
-        ]
+        count = format_count(disturbed, "sample")
+        lines += ["", f"{count} disturbed by other programs."]
     if run.profile == SEEDS:
         lines += ["", *_lines(seeds_table(run)), "", *SEEDS_NOTES]
     if plot := _plot(run):
@@ -536,7 +541,7 @@ def _report(run: BenchRun, before: BenchRun | None) -> list[str]:
     if before is not None:
         rows = comparison_table(before, run)
         found = _lines(rows) if len(rows) > 1 else ["No case stands in both runs."]
-        lines += ["", *found]
+        lines += ["", *found, *(f"Not alike: {one}." for one in unlike(before, run))]
     return lines
 
 
@@ -550,8 +555,8 @@ SEEDS_NOTES = (
 
 def _plot(run: BenchRun) -> list[str]:
     """The chart of a run in characters, with its legend below."""
-    chart = chart_of(run)
-    if chart is None:
+    chart, (columns, rows) = chart_of(run), shutil.get_terminal_size()
+    if chart is None or columns < PLOT_COLUMNS_MIN or rows < PLOT_ROWS:
         return []
     import plotext
 
@@ -567,28 +572,36 @@ def _plot(run: BenchRun) -> list[str]:
     plotext.ylim(0, None)
     text = plotext.uncolorize(plotext.build())
     legend = "   ".join(f"{sign} {label}" for label, sign in signs.items() if label)
-    return [*(line.rstrip() for line in text.splitlines()), legend]
+    return [*(line.rstrip() for line in text.splitlines()), *filter(None, [legend])]
 
 
 # --- files ---------------------------------------------------------------------------
 
 
-def _new_file(run: BenchRun) -> Path:
+def _results_file(to: str | None, run: BenchRun) -> Path:
+    if to and os.path.lexists(to):
+        raise UsageError(f"{to} is there already", "Use --resume, or another name.")
+    if to:
+        return Path(to)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     name = f"{Path(run.base.model).stem}-{stamp}.json"
     return user_paths().state_dir / "bench" / name
 
 
-def _require_writable(target: str | None) -> None:
-    if target and not Path(target).absolute().parent.is_dir():
+def _require_writable(target: Path, results: Path) -> None:
+    if not target.absolute().parent.is_dir():
         raise UsageError(f"There is no folder for {target}", "Make it first.")
+    if target.is_dir() or target.resolve() == results.resolve():
+        raise UsageError(f"{target} is no file to write to", "Give another name.")
 
 
-def _write(target: str | None, text: Callable[[], str]) -> None:
-    if target is None:
-        return
+def _write(target: Path, text: str) -> None:
     try:
-        Path(target).write_text(text())
+        if target.exists() and not target.is_file():
+            # Such as /dev/stdout, which is not to be replaced.
+            target.write_text(text)
+        else:
+            write_private(target.resolve(), text.encode())
     except OSError as error:
         raise DllmError(f"Cannot write {target} ({error.strerror})") from error
     say(f"Wrote {target}.")

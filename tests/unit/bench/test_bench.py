@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,13 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from backends.bench.chart import as_svg, chart_of
-from backends.bench.matrix import Axes, Case, by_launch, seeds_cases, seeds_predicted
+from backends.bench.matrix import (
+    Case,
+    by_launch,
+    combined,
+    seeds_cases,
+    seeds_predicted,
+)
 from backends.bench.results import (
     BenchRun,
     BusyTime,
@@ -23,12 +30,12 @@ from backends.bench.results import (
     Measurement,
     as_csv,
     as_markdown,
-    compare,
     comparison_table,
     load,
     save,
     seeds_table,
     table,
+    unlike,
 )
 from backends.errors import DllmError, UsageError
 from backends.state import Ask, PairMode
@@ -65,8 +72,8 @@ RUN = measured({NEAR: (40.0, 44.0), FAR: (16.0, 17.0)})
 
 
 def test_a_matrix_has_each_combination_once_and_few_launches() -> None:
-    axes = Axes(workers=(1, 2, 2), latency_ms=(0, 5, 10), rate_mb_s=(0, 30))
-    cases = axes.cases()
+    axes = {"workers": (1, 2, 2), "latency_ms": (0, 5, 10), "rate_mb_s": (0, 30)}
+    cases = combined(axes | {"slots": ()})
     assert len(cases) == len(set(cases)) == 12
     launches = list(by_launch(cases))
     assert [launch.workers for launch, _ in launches] == [1, 2]
@@ -87,29 +94,34 @@ def test_a_case_becomes_a_request() -> None:
 
 def test_a_run_knows_what_it_lacks(tmp_path: Path) -> None:
     run = measured({NEAR: (40.0, 44.0), FAR: (16.0,)})
-    assert not run.done
+    assert run.missing == 1
     assert [n for n in run.all_rounds if run.lacks(n, FAR)] == [2]
     save(run, tmp_path / "r.json")
     whole = load(tmp_path / "r.json").with_sample(
         FAR, Measurement(round=2, tok_per_s=17)
     )
-    assert whole.done
+    assert not whole.missing
     assert whole.of(FAR).rates == (16.0, 17.0)
     # A case that cannot run is not tried again.
-    assert run.with_failure(FAR, "no room").done
+    assert not run.with_failure(FAR, "no room").missing
 
 
 def test_what_failed_is_tried_again_by_another_command() -> None:
     run = measured({NEAR: (40.0, 44.0), FAR: ()}).with_failure(FAR, "away")
-    assert run.done
+    assert not run.missing
     again = run.retried()
     assert [n for n in again.all_rounds if again.lacks(n, FAR)] == [1, 2]
     assert again.of(NEAR) == run.of(NEAR)
 
 
-def test_other_machines_and_releases_are_told_apart() -> None:
-    assert CONDITIONS.is_like(replace(CONDITIONS, at=9.0))
-    assert not CONDITIONS.is_like(replace(CONDITIONS, engine="other"))
+def test_other_conditions_are_told() -> None:
+    later = replace(CONDITIONS, at=9.0, model="/n/x.gguf")
+    assert unlike(RUN, replace(RUN, conditions=later)) == []
+    other = replace(CONDITIONS, model="/m/y.gguf", model_bytes=5)
+    assert unlike(RUN, replace(RUN, tokens=9, conditions=other)) == [
+        *("model x.gguf before, y.gguf now", "tokens 8 before, 9 now"),
+        "model bytes 0 before, 5 now",
+    ]
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"format": 9}'])
@@ -158,9 +170,8 @@ def test_two_runs_are_compared_by_their_spread(
     rates: tuple[float, ...], verdict: str, factor: str
 ) -> None:
     now = measured({NEAR: rates, Case(workers=9): (1.0, 1.0)})
-    (one,) = compare(RUN, now)
-    assert (one.case, one.verdict) == (NEAR, verdict)
-    assert comparison_table(RUN, now)[1][-2:] == [factor, verdict]
+    (_, row) = comparison_table(RUN, now)
+    assert row[-2:] == [factor, verdict]
 
 
 def test_the_published_table_is_met_by_links_of_the_same_latency() -> None:
@@ -214,6 +225,30 @@ def test_processor_time_of_others_is_told_from_our_own() -> None:
     assert difference_s > 0.3
 
 
+def test_a_finished_run_is_told_compared_and_written_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(replace(RUN, profile="seeds"), Path("now.json"))
+    save(replace(RUN, tokens=9), Path("before.json"))
+    os.mkfifo("pipe")
+    Path("table.md").write_text("old")
+    Path("link.md").symlink_to("table.md")
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    outputs = ("--csv", "pipe", "--markdown", "link.md", "--svg", "plot.svg")
+    args = ["bench", "--resume", "now.json", "--compare", "before.json", *outputs]
+    result = CliRunner().invoke(cli, args)
+    assert result.exit_code == 0, result.output
+    assert "Not alike: tokens 9 before, 8 now." in result.output
+    assert os.read(reader, 7) == b"workers"
+    os.close(reader)
+    article = Path("table.md").read_text()
+    assert "| 10 ms | 16.5" in article
+    assert "| 3 | 10 ms | 16.5 |" in article, "beside the published figures"
+    assert Path("link.md").is_symlink()
+    ElementTree.parse("plot.svg")
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -228,6 +263,14 @@ def test_processor_time_of_others_is_told_from_our_own() -> None:
         (["m.gguf", "--profile", "seeds", "--workers", "2"], "no effect with"),
         (["m.gguf", "--svg", "/no/such/place.svg"], "no folder for"),
         (["--resume", "r.json", "--rounds", "5"], "no effect with --resume"),
+        (["--resume", "r.json", "--workers", "5"], "no effect with --resume"),
+        (["--resume", "r.json", "m.gguf"], "MODEL has no effect with --resume"),
+        (["--resume", "r.json", "--csv", "r.json"], "r.json is no file to write to"),
+        (["--resume", "r.json", "--svg", "."], ". is no file to write to"),
+        (["m.gguf", "--to", "r.json"], "r.json is there already"),
+        (["m.gguf", "--latency", ""], "Cannot read ''"),
+        (["m.gguf", "--draft", "./no.gguf"], "There is no model file no.gguf"),
+        (["m.gguf", "--latency", "99999s"], "delays by"),
         ([], "Missing argument 'MODEL'"),
     ],
 )
