@@ -55,3 +55,8 @@ def test_every_convention_has_a_test() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
     without = [row.split("|")[1].strip() for row in rows if "`test_" not in row]
     assert without == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_holds_two_versions_of_a_text(page: Path) -> None:
+    assert not re.findall(r"^(?:<{7}|>{7}) .*", page.read_text(), re.MULTILINE)
