@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from backends.client.client import ControllerClient
-from backends.config import load_config, read_text
+from backends.config import read_text
 from backends.controller.event_log import EventFiles
 from backends.errors import DllmError
 from backends.gateway.keys import KeyFile
@@ -59,7 +59,17 @@ _IPV6 = re.compile(
 _MAC = re.compile(r"(?i)\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b")
 _EMAIL = re.compile(r"\b[\w.+-]+@[A-Za-z][\w.-]*")
 _HOME = re.compile(r"(?<![\w.~-])/(?:home|Users)/[^/\s\"':,]+|/root(?=[/\s\"':,]|$)")
+_URL_HOST = re.compile(r"(?<=://)[^\s/\"'<>()]+")
 _KEPT_ADDRESSES = ("127.0.0.1", "0.0.0.0", "::1", "::")
+_KEPT_HOSTS = re.compile(
+    r"(?:localhost|127\.0\.0\.1|\[::1\]|(?:[\w-]+\.)*"
+    r"(?:github\.com|githubusercontent\.com|huggingface\.co|hf\.co|pypi\.org))(?::\d+)?"
+)
+_HOST_VARIABLES = ("DLLM_ENGINE_URL", "HF_ENDPOINT", "HTTP_PROXY", "HTTPS_PROXY")
+_CONFIGURED = re.compile(
+    r"\bpeers\.[\"']?([A-Za-z0-9][\w-]*)|\b(?:ssh|bare|data)\s*=\s*[\"']([^\"']+)"
+)
+"""Names and places of peers in settings, however wrong these are."""
 _WRITTEN = frozenset({"content", "prompt", "messages", "system"})
 """Members whose values are what people wrote."""
 _PRIVATE_FLAGS = frozenset(
@@ -104,6 +114,7 @@ class Scrubber:
         text = _NAMED_KEY.sub("<key>", text)
         text = _HEX_KEY.sub("<hash>", text)
         text = _BASE64_KEY.sub("<key>", text)
+        text = _URL_HOST.sub(self._host, text)
         text = _EMAIL.sub("<user>", text)
         text = _MAC.sub("<mac>", text)
         text = _IPV6.sub(self._address, text)
@@ -117,8 +128,16 @@ class Scrubber:
         is_time = ":" in address and "::" not in address and address.count(":") < 7
         if address in _KEPT_ADDRESSES or is_time:
             return address
+        return self._numbered(address, "ip")
+
+    def _numbered(self, address: str, kind: str) -> str:
         number = len(self._addresses) + 1
-        return self._addresses.setdefault(address, f"ip{number}")
+        return self._addresses.setdefault(address, f"{kind}{number}")
+
+    def _host(self, found: re.Match[str]) -> str:
+        host = found[0]
+        is_kept = _KEPT_HOSTS.fullmatch(host) or _IPV4.match(host)
+        return host if is_kept else self._numbered(host, "host")
 
     def value(self, value: Any) -> Any:
         """A JSON value with all of its texts scrubbed; what people wrote is gone."""
@@ -212,15 +231,16 @@ async def _logs(paths: Paths, snapshot: ClusterSnapshot) -> dict[str, str]:
 def _scrubber(
     paths: Paths, peers: Sequence[Peer], snapshots: Sequence[ClusterSnapshot]
 ) -> Scrubber:
-    try:
-        configured = load_config(paths).peers
-    except DllmError:
-        configured = {}
-    machines, users = [socket.gethostname(), platform.node()], [getpass.getuser()]
-    for name, settings in configured.items():
-        user, host = _parts(settings.ssh or settings.bare or "")
+    machines, users = [socket.gethostname(), platform.node()], []
+    with contextlib.suppress(KeyError):
+        users.append(getpass.getuser())
+    for name, place in _CONFIGURED.findall(_settings(paths)):
+        user, host = _parts(place)
         machines += [name, host]
         users.append(user)
+    for variable in _HOST_VARIABLES:
+        url = os.environ.get(variable) or os.environ.get(variable.lower(), "")
+        machines.append(_parts(url.partition("://")[2].partition("/")[0])[1])
     for peer in peers:
         user, host = _parts(peer.address)
         machines += [peer.name, host, peer.facts.hostname if peer.facts else ""]
@@ -236,7 +256,7 @@ def _scrubber(
     users += [key.name for key in KeyFile(paths.keys_file).read()]
     clusters = [one.cluster for one in snapshots] + [event.cluster for event in events]
     return Scrubber(
-        [name for name in machines if name not in (LOCAL, "localhost")],
+        [n for n in machines if n not in (LOCAL, "localhost", "auto", "tunnel")],
         # Every machine has it; and it is a word of paths that are no homes.
         [name for name in users if name != "root"],
         [name for name in clusters if name != DEFAULT_CLUSTER],

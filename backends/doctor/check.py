@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from backends.state import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TOGETHER = " + "
 """Between the names of machines that are wrong only together."""
@@ -89,3 +93,12 @@ def check_of(
         machines=tuple(dict.fromkeys(n for one in findings for n in one.names)),
         repairs=tuple(one.repair for one in findings if one.repair),
     )
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows of a table, as lines."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

@@ -73,11 +73,16 @@ async def examine(
     """
     client = ControllerClient(paths)
     ran = await client.running()
-    first = ""
+    first = wrong = ""
     for name, check in CHECKS.items():
         for found in await _tried(name, check(paths)):
-            if name == "engine" and found.verdict is Verdict.FAIL:
-                first = "get an engine first"
+            # What is wrong with the settings fails every check that reads them.
+            if found.detail == wrong:
+                continue
+            if name == "settings" and found.verdict is Verdict.FAIL:
+                first, wrong = "mend the settings first", found.detail
+            elif name == "engine" and found.verdict is Verdict.FAIL:
+                first = first or "get an engine first"
             elif name == "orphans" and found.repairs:
                 first = first or "end the orphans first"
             yield found
@@ -85,7 +90,8 @@ async def examine(
     try:
         for name, part in doctor.parts.items():
             for found in await _tried(name, part()):
-                yield found
+                if found.detail != wrong:
+                    yield found
     finally:
         if not ran and await client.running():
             with contextlib.suppress(DllmError):
@@ -226,7 +232,7 @@ class _Doctor:
             runs = await canary_runs(self._paths, self._peers, str(canary))
         finally:
             canary.unlink(missing_ok=True)
-        return operator_checks(runs, model.name)
+        return [operator_check(runs, model.name)]
 
     @property
     def _is_away(self) -> bool:
@@ -240,7 +246,7 @@ class _Doctor:
         if self._first:
             return [Check(name="golden", detail=f"left out: {self._first}")]
         runs = await golden_runs(self._paths, self._peers, self._order)
-        return golden_checks(runs, beside=self._serving)
+        return [golden_check(runs, beside=self._serving)]
 
     @property
     def _order(self) -> Sequence[str]:
@@ -251,8 +257,32 @@ class _Doctor:
         return [peer.name for peer in self._peers]
 
 
-def golden_checks(runs: Sequence[GoldenRun], *, beside: Sequence[str]) -> list[Check]:
+def golden_check(runs: Sequence[GoldenRun], *, beside: Sequence[str]) -> Check:
     """Name the machines that computed another answer, or none."""
+    fix = (
+        "Its driver or build has no such operator: install another build there "
+        "(dllm-tui peers setup NAME), or leave the device out (--exclude)."
+        if any(run.operator for run in runs)
+        else "A wrong driver, bad memory or another build: install this machine's "
+        "engine there (dllm-tui peers setup NAME), and leave the machine out until "
+        "this is right."
+    )
+    note = ", on workers of its own beside what serves" if beside else ""
+    return _judged("golden", "the known answer", runs, fix, note)
+
+
+def operator_check(runs: Sequence[GoldenRun], model: str) -> Check:
+    """Name the machines that cannot compute the layers of a model."""
+    fix = (
+        f"A launch of {model} would fail there: install another build "
+        "(dllm-tui peers setup NAME), or leave the device out (--exclude)."
+    )
+    return _judged("operators", f"all that {model} needs", runs, fix)
+
+
+def _judged(
+    name: str, fine: str, runs: Sequence[GoldenRun], fix: str, note: str = ""
+) -> Check:
     findings = [
         Finding(
             machine=run.culprit or _named(run.machines),
@@ -262,63 +292,16 @@ def golden_checks(runs: Sequence[GoldenRun], *, beside: Sequence[str]) -> list[C
         for run in runs
         if run.wrong
     ]
-    lacks = any(run.operator for run in runs)
     unread = "\n".join(
         f"{_named(run.machines)} is not known: {run.skipped}"
         for run in runs
         if run.skipped
     )
-    right = [run for run in runs if not run.wrong and not run.skipped]
-    fine = ", ".join(_named(run.machines) for run in right)
+    right = [_named(run.machines) for run in runs if not (run.wrong or run.skipped)]
     if not right and not findings:
-        return [Check(name="golden", verdict=Verdict.WARN, detail=unread)]
-    note = ", on workers of its own beside what serves" if beside else ""
-    fix = (
-        "Its driver or build has no such operator: install another build there "
-        "(dllm-tui peers setup NAME), or leave the device out (--exclude)."
-        if lacks
-        else "A wrong driver, bad memory or another build: install this machine's "
-        "engine there (dllm-tui peers setup NAME), and leave the machine out until "
-        "this is right."
-    )
-    return [
-        check_of(
-            "golden",
-            f"the known answer: {fine}{note}",
-            findings,
-            fix=fix,
-            unread=unread,
-        )
-    ]
-
-
-def operator_checks(runs: Sequence[GoldenRun], model: str) -> list[Check]:
-    """Name the machines that cannot compute the layers of a model."""
-    findings = [
-        Finding(
-            machine=run.culprit or _named(run.machines),
-            what=run.wrong,
-            verdict=Verdict.FAIL,
-        )
-        for run in runs
-        if run.wrong
-    ]
-    able = [_named(run.machines) for run in runs if not run.wrong and not run.skipped]
-    unread = (
-        f"{_named(run.machines)} is not known: {run.skipped}"
-        for run in runs
-        if run.skipped
-    )
-    return [
-        check_of(
-            "operators",
-            f"all that {model} needs: {', '.join(able)}",
-            findings,
-            fix=f"A launch of {model} would fail there: install another build "
-            "(dllm-tui peers setup NAME), or leave the device out (--exclude).",
-            unread="\n".join(unread),
-        )
-    ]
+        return Check(name=name, verdict=Verdict.WARN, detail=unread)
+    found = f"{fine}: {', '.join(right)}{note}"
+    return check_of(name, found, findings, fix=fix, unread=unread)
 
 
 def _named(machines: Sequence[str]) -> str:

@@ -9,7 +9,6 @@ import shlex
 from pathlib import Path
 from shutil import disk_usage, which
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from backends.client.client import ControllerClient
 from backends.config import API_PORT_DEFAULT, load_config
@@ -115,14 +114,19 @@ async def _controller(paths: Paths) -> Check:
 
 
 async def _port(paths: Paths) -> Check:
-    port = load_config(paths).api_port or API_PORT_DEFAULT
+    fixed = load_config(paths).api_port
+    port = fixed or API_PORT_DEFAULT
     async with local_host_for_now(paths.run_dir) as host:
         owner = await host.port_owner(port)
+        # The gateway lives on without a controller.
+        pids = {record.pid for record in await host.records()}
+    client = ControllerClient(paths)
+    if await client.running():
+        pids.add((await client.snapshot()).controller_pid)
     if owner is None:
         return Check(name="api port", detail=f"{port} is free")
-    if port in await _own_ports(paths):
+    if any(owner.endswith(f"(pid {pid})") for pid in pids):
         return Check(name="api port", detail=f"{port} is our cluster's ({owner})")
-    fixed = load_config(paths).api_port is not None
     return Check(
         name="api port",
         verdict=Verdict.FAIL if fixed else Verdict.WARN,
@@ -131,15 +135,6 @@ async def _port(paths: Paths) -> Check:
         if fixed
         else "The next free port is used instead; api_port in config.toml sets one.",
     )
-
-
-async def _own_ports(paths: Paths) -> set[int | None]:
-    client = ControllerClient(paths)
-    if not await client.running():
-        return set()
-    snapshot = await client.snapshot()
-    urls = {snapshot.api_url, *(brief.api_url for brief in snapshot.clusters)}
-    return {urlsplit(url).port for url in urls if url}
 
 
 async def find_orphans(paths: Paths) -> list[Orphan]:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backends.doctor.check import Check, Finding, Repair, RepairKind, Verdict, check_of
+from backends.doctor.check import (
+    Check,
+    Finding,
+    Repair,
+    RepairKind,
+    Verdict,
+    check_of,
+    columns,
+)
 from backends.machines.ways import BARE, DIRECT, LOOPBACK, TUNNEL
 from backends.places import LOCAL
 from backends.state import Transport
@@ -20,20 +28,17 @@ SLOW_MB_S = 12.0
 """A network of 100 Mbit/s, or a weak Wi-Fi."""
 FAR_MS = 20.0
 """With such a round trip a worker costs more than most compute."""
-_GAP = "  "
 
 
 def network_checks(ways: Sequence[MeasuredWay], peers: Sequence[Peer]) -> list[Check]:
     """The table of ways, what is blocked, and what is slow."""
-    bare = [_bare(peer) for peer in peers if peer.transport == Transport.BARE]
+    bare = [
+        MeasuredWay(head=LOCAL, worker=peer.name, way=BARE, rtt_ms=peer.rtt_ms)
+        for peer in peers
+        if peer.transport == Transport.BARE
+    ]
     found = [*ways, *bare]
-    if not found:
-        return []
-    return [_table(found), _ports(ways), _speeds(found)]
-
-
-def _bare(peer: Peer) -> MeasuredWay:
-    return MeasuredWay(head=LOCAL, worker=peer.name, way=BARE, rtt_ms=peer.rtt_ms)
+    return [_table(found), _ports(ways), _speeds(found)] if found else []
 
 
 def _table(ways: Sequence[MeasuredWay]) -> Check:
@@ -44,18 +49,13 @@ def _table(ways: Sequence[MeasuredWay]) -> Check:
     for head in heads:
         row = [_cell(head, worker, by_pair) for worker in workers]
         cells.append([head, *row])
-    widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
-    lines = [
-        _GAP.join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
     kinds = {DIRECT: "direct (TLS)", TUNNEL: "SSH tunnel", BARE: "bare rpc-server"}
     counts = [
         f"{sum(way.way == kind for way in ways)} {text}"
         for kind, text in kinds.items()
         if any(way.way == kind for way in ways)
     ]
-    return Check(name="network", detail="\n".join([", ".join(counts), *lines]))
+    return Check(name="network", detail="\n".join([", ".join(counts), *columns(cells)]))
 
 
 def _cell(head: str, worker: str, ways: Mapping[tuple[str, str], MeasuredWay]) -> str:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backends.doctor.check import Check, Finding, Repair, RepairKind, Verdict, check_of
+from backends.doctor.check import (
+    Check,
+    Finding,
+    Repair,
+    RepairKind,
+    Verdict,
+    check_of,
+    columns,
+)
 from backends.engine.versions import protocols_match
 from backends.places import LOCAL
 from backends.state import PeerState, Transport
@@ -47,12 +55,8 @@ def reached(peer: Peer) -> Check:
     fine = peer.state in FINE and not silent
     fix = peer.note
     if (peer.state in GONE or silent) and not peer.question:
-        fix = f"{peer.note.rstrip('.')}. {AWAY}" if peer.note else AWAY
-    repair = Repair(
-        kind=RepairKind.INSTALL,
-        machine=peer.name,
-        text=f"Install this machine's engine and helper on {peer.name}",
-    )
+        note = peer.note if peer.note.endswith(("?", ".")) else f"{peer.note}."
+        fix = f"{note} {AWAY}" if peer.note else AWAY
     installs = peer.state in (PeerState.NO_ENGINE, PeerState.MISMATCH)
     return Check(
         name=f"peer {peer.name}",
@@ -60,7 +64,9 @@ def reached(peer: Peer) -> Check:
         detail=f"{'silent' if silent else peer.state.value}{rtt}",
         fix=fix,
         machines=() if fine else (peer.name,),
-        repairs=(repair,) if installs and peer.transport == Transport.SSH else (),
+        repairs=(_install(peer.name),)
+        if installs and peer.transport == Transport.SSH
+        else (),
     )
 
 
@@ -94,32 +100,19 @@ def protocols(engines: Mapping[str, EngineInfo]) -> Check:
         detail = f"every machine can work for every other (RPC {one})"
         return Check(name="protocols", detail=detail)
     sentences = [sentence for _, sentence in bad]
+    marks = {True: "✓", False: "✗"}
+    accepted = [
+        [head, *(marks[protocols_match(ours, one)] for one in versions.values())]
+        for head, ours in versions.items()
+    ]
+    table = columns([["head \\ worker", *versions], *accepted])
     return Check(
         name="protocols",
         verdict=Verdict.WARN,
-        detail="\n".join(("who can work for whom", *matrix(versions), *sentences)),
+        detail="\n".join(("who can work for whom", *table, *sentences)),
         fix="Install this machine's engine there: dllm-tui peers setup NAME.",
         machines=tuple(dict.fromkeys(name for name, _ in bad if name != LOCAL)),
     )
-
-
-def matrix(versions: Mapping[str, str]) -> Sequence[str]:
-    """Heads down, workers across: ``✓`` where the worker's protocol is accepted."""
-    width = max(len(name) for name in versions)
-    header = " ".join([" " * width, *(f"{name:>{width}}" for name in versions)])
-    rows = [
-        " ".join(
-            [
-                f"{head:{width}}",
-                *(
-                    f"{'✓' if protocols_match(ours, theirs) else '✗':>{width}}"
-                    for theirs in versions.values()
-                ),
-            ]
-        )
-        for head, ours in versions.items()
-    ]
-    return [header, *rows]
 
 
 def builds(engines: Mapping[str, EngineInfo]) -> Check:

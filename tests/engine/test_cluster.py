@@ -121,6 +121,21 @@ def test_stop_ends_processes_of_lost_directories(user: User, demo_model: str) ->
     user.assert_nothing_left()
 
 
+def test_doctor_knows_the_gateway_of_a_controller_that_is_gone(
+    user: User, demo_model: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    user.run("config", "set", "api_port", str(port))
+    user.run("up", "--model", demo_model, "--workers", "1", "--detach")
+    controller = psutil.Process(user.status()["controller_pid"])
+    for _ in range(2):
+        said = user.run("doctor", "--quick").stdout
+        assert f"✓ api port     {port} is our cluster's" in said
+        controller.kill()
+        wait_for(lambda: not controller.is_running(), "the controller gone")
+
+
 def test_doctor_counts_a_taken_port_of_ones_own_choice(user: User) -> None:
     """The exit code says so too."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

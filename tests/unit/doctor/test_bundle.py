@@ -38,6 +38,11 @@ SCRUBBER = Scrubber(["ada", "studio.example.org", "studio"], ["grace"], ["secret
         ("Authorization: Bearer abcdef123", "Authorization: Bearer <key>"),
         ("api_key = 'hunter22'", "api_key = <key>'"),
         ("secret-plan/worker1", "cluster1/worker1"),
+        (
+            "https://u:p@mirror.acme.example:8443/b1/x and http://localhost:1/",
+            "https://host1/b1/x and http://localhost:1/",
+        ),
+        ("https://cdn.hf.co/a", "https://cdn.hf.co/a"),
         ("version 0.5.0 (build 11549)", "version 0.5.0 (build 11549)"),
         (
             "Qwen3-30B-A3B-Instruct-2507-UD-Q4_K_XL",
@@ -78,6 +83,26 @@ def test_what_people_wrote_is_left_out() -> None:
     assert "my prompt" not in found
     assert '"-c", "512"' in found
     assert '"peer1": ["peer1"]' in found
+
+
+@pytest.mark.parametrize("wrong", ["ctx_size = 'long'", "]["])
+async def test_settings_that_are_wrong_keep_names_out_too(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    monkeypatch.setenv("DLLM_ENGINE_URL", "https://mirror.acme.example/llama.cpp")
+    paths.config_file.parent.mkdir(parents=True)
+    paths.config_file.write_text(
+        f"{wrong}\n[peers.ada]\nssh = 'studio'\n"
+        "[peers.rack]\nssh = \"hopper@lab\"\ndata = 'lace.example.org:40001'\n"
+    )
+    paths.controller_log.parent.mkdir(parents=True)
+    paths.controller_log.write_text("The connection to mirror.acme.example failed\n")
+    target = tmp_path / "report.tar.gz"
+    await write_bundle(paths, [Check(name="peer ada", detail="rack, lab")], target)
+    with tarfile.open(target) as archive:
+        parts = [f.read().decode() for f in map(archive.extractfile, archive) if f]
+    planted = ("ada", "studio", "rack", "hopper", "lab", "lace", "acme", "example.org")
+    assert [word for word in planted if word in "\n".join(parts)] == []
 
 
 async def test_nothing_planted_is_in_the_file(

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from backends.doctor.check import Verdict
-from backends.doctor.examine import golden_checks
+from backends.doctor.examine import golden_check, operator_check
 from backends.doctor.golden import (
     LOGPROBS,
     SECOND_LOGPROBS,
@@ -76,13 +76,22 @@ def test_who_is_blamed() -> None:
         GoldenRun(machines=("cy",), wrong="it ended", operator="ROPE", culprit="cy"),
         GoldenRun(machines=("dora", "eve"), wrong="its answer is another"),
     )
-    (check,) = golden_checks(runs, beside=())
+    check = golden_check(runs, beside=())
     assert check.verdict is Verdict.FAIL
     assert check.machines == ("ada", "cy", "dora", "eve")
     assert "dora + eve: only together: its answer is another" in check.detail
     assert "bob is not known: it is offline" in check.detail
     assert "operator" in check.fix
-    (unknown,) = golden_checks(runs[2:3], beside=())
+    unknown = golden_check(runs[2:3], beside=())
     assert (unknown.verdict, unknown.machines) == (Verdict.WARN, ())
-    (fine,) = golden_checks(runs[:1], beside=("ada",))
+    fine = golden_check(runs[:1], beside=("ada",))
     assert fine.detail.endswith("local, on workers of its own beside what serves")
+
+
+def test_what_was_not_tried_is_not_called_right() -> None:
+    away = GoldenRun(machines=("bob",), skipped="it is offline")
+    check = operator_check([away], "m.gguf")
+    assert (check.verdict, check.detail) == (
+        Verdict.WARN,
+        "bob is not known: it is offline",
+    )

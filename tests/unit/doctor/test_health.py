@@ -9,9 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from backends.doctor.check import Verdict
-from backends.doctor.peer_checks import FULL_DISK_BYTES, health_checks
+from backends.doctor.peer_checks import (
+    FULL_DISK_BYTES,
+    health_checks,
+    protocols,
+    reached,
+)
 from backends.machines import health
 from backends.machines.keep_awake import holds_awake, keep_awake_argv, keep_awake_name
+from backends.state import EngineInfo, EngineSource, Peer, PeerState
 from backends.state.health import MachineHealth
 
 GIB = 1 << 30
@@ -161,6 +167,33 @@ def test_a_machine_that_cannot_be_read_is_named() -> None:
     away = MachineHealth(machine="cy", unread="it did not answer within 16 s")
     first, *_ = health_checks([FINE, away], [], keep_awake=False)
     assert (first.name, first.machines) == ("readings", ("cy",))
+
+
+def test_who_can_work_for_whom() -> None:
+    none = EngineInfo(
+        directory="", source=EngineSource.PATH, server_path="", worker_path=""
+    )
+    engines = {
+        name: replace(none, rpc_protocol=protocol)
+        for name, protocol in (("local", "7.0.0"), ("ada", "8.0.0"))
+    }
+    check = protocols(engines)
+    assert check.machines == ("ada",)
+    assert check.detail.splitlines() == [
+        "who can work for whom",
+        "head \\ worker  local  ada",
+        "local          ✓      ✗",
+        "ada            ✗      ✓",
+        "ada (8.0.0) cannot work for local (7.0.0)",
+        "local (7.0.0) cannot work for ada (8.0.0)",
+    ]
+    assert protocols({"local": engines["local"]}).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize("note", ["Is it on?", "No route to it.", "No route to it"])
+def test_what_to_do_about_a_silent_peer_follows_its_note(note: str) -> None:
+    fix = reached(Peer(name="cy", state=PeerState.UNREACHABLE, note=note)).fix
+    assert fix.startswith(f"{note.rstrip('.')}{'' if note[-1] == '?' else '.'} It may")
 
 
 def test_what_keeps_a_machine_awake() -> None:
