@@ -34,11 +34,15 @@ PROGRESS_EVERY_S = 0.2
 RESUME = "The same command resumes."
 
 
+_KINDS = {kind.__name__: kind for kind in (UsageError, HostError)}
+
+
 class DownloadFailure(Value, frozen=True, kw_only=True):
     """Why the process did not get the file."""
 
     failure: Failure
-    usage: bool = False
+    kind: str = ""
+    """``UsageError`` or ``HostError``; else it is a ``DllmError``."""
 
 
 async def downloaded(
@@ -48,6 +52,7 @@ async def downloaded(
 
     Raises:
         UsageError: the module refuses what it was asked for.
+        HostError: the disk takes no more.
         DllmError: it cannot get it; the sentence says why and what to do.
     """
     whole = False
@@ -90,7 +95,7 @@ async def lines_of(
         async for line in process.stdout:
             if line.startswith(b'{"failure"'):
                 ended = msgspec.json.decode(line, type=DownloadFailure)
-                error = UsageError if ended.usage else DllmError
+                error = _KINDS.get(ended.kind, DllmError)
                 raise error(ended.failure.what, ended.failure.hint)
             yield msgspec.json.decode(line, type=kind)
         if await process.wait():
@@ -176,22 +181,16 @@ def run(work: Callable[[], None], what: str, folder: str) -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work()
+        return 0
     except DllmError as error:
-        print_line(
-            DownloadFailure(
-                failure=error.failure(), usage=isinstance(error, UsageError)
-            )
-        )
-        return 1
+        told = error
     except OSError as error:
-        print_line(DownloadFailure(failure=_disk(error, folder).failure()))
-        return 1
+        told = _disk(error, folder)
     except Exception as error:
         why = printable(f"{type(error).__name__}: {error}")
-        strange = DllmError(f"The answer of {what} is not understood ({why})")
-        print_line(DownloadFailure(failure=strange.failure()))
-        return 1
-    return 0
+        told = DllmError(f"The answer of {what} is not understood ({why})")
+    print_line(DownloadFailure(failure=told.failure(), kind=type(told).__name__))
+    return 1
 
 
 def _end_with_parent() -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from backends.state import Failure, PeerQuestion, QuestionKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+TAIL_LINES = 15
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -26,13 +28,15 @@ class DllmError(Exception):
     worker = ""
     """The worker that cannot be had for it; empty where it is about anything else."""
 
-    def __init__(self, what: str, hint: str = "") -> None:
+    def __init__(self, what: str, hint: str = "", tail: Sequence[str] = ()) -> None:
         super().__init__(f"{what}. {hint}" if hint else what)
         self.what = what
         self.hint = hint
+        self.tail = tuple(tail)[-TAIL_LINES:]
+        """The last lines of a log, as evidence."""
 
     def failure(self, at: float = 0.0) -> Failure:
-        return Failure(what=self.what, hint=self.hint, at=at)
+        return Failure(what=self.what, hint=self.hint, log_tail=self.tail, at=at)
 
 
 @contextmanager

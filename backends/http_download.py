@@ -1,6 +1,6 @@
 """Getting one file by HTTP, resumed at the byte; runs in a process of its own.
 
-``python -m backends.http_download URL FILE SHA256`` gets one whose hash is known.
+``python -m backends.http_download URL FILE SHA256 BYTES`` gets one that is known.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 17
 TRIES = 5
+SILENCES = 2
+"""Silences in a row, which are not worth more tries."""
 RETRY_S = 1.0
-TIMEOUT_S = 30.0
+TIMEOUT_S = 10.0
 SPARE_BYTES = 64 << 20
 """Room on the disk beyond the file."""
 
@@ -67,6 +69,10 @@ class Address(NamedTuple):
 
 class PassingError(DllmError):
     """The network or a server failed, and may work a moment later."""
+
+
+class SilenceError(PassingError):
+    """A server sent nothing for ``TIMEOUT_S``."""
 
 
 def get_file(
@@ -111,13 +117,11 @@ def finish(
     try:
         if sha256:
             progress.begin(f"checking {name}")
-            with part.open("rb") as stream:
-                if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
-                    what = "its SHA-256 is not the one that was announced"
-                    raise DllmError(
-                        f"{name} arrived damaged: {what}",
-                        "It was removed; get it again.",
-                    )
+            if sha256_of(part) != sha256:
+                what = "its SHA-256 is not the one that was announced"
+                raise DllmError(
+                    f"{name} arrived damaged: {what}", "It was removed; get it again."
+                )
         check(part)
     except DllmError as error:
         part.unlink()
@@ -129,6 +133,11 @@ def finish(
     _note_of(part).unlink(missing_ok=True)
 
 
+def sha256_of(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def retried(
     place: Callable[[], Address],
     work: Callable[[Address], None],
@@ -136,12 +145,12 @@ def retried(
 ) -> None:
     """Work with the answer of an address, which is asked for anew after a break.
 
-    It gives up after some breaks between which no more bytes have ``come``.
+    It gives up after ``TRIES`` breaks, or ``SILENCES``, with no bytes ``come``.
 
     Raises:
         DllmError: it cannot be got.
     """
-    left, most_bytes = TRIES, come()
+    breaks, silences, most_bytes = 0, 0, come()
     while True:
         url, failure = "", DllmError("")
         try:
@@ -158,10 +167,11 @@ def retried(
             if _is_local(error):
                 raise
             failure = broken(url, str(getattr(error, "reason", error)))
-        left -= 1
         if come() >= most_bytes + CHUNK_BYTES:
-            left, most_bytes = TRIES, come()
-        if not left:
+            breaks, silences, most_bytes = 0, 0, come()
+        breaks += 1
+        silences += isinstance(failure, SilenceError)
+        if breaks == TRIES or silences == SILENCES:
             raise failure
         time.sleep(RETRY_S)
 
@@ -351,21 +361,27 @@ def require_room(folder: Path, need_bytes: int) -> None:
 
 def broken(place: str, why: str) -> PassingError:
     first = printable(re.sub(r"^\[Errno -?\d+\] ", "", why.strip().split("\n")[0]))
-    return PassingError(
-        f"The connection to {urlsplit(place).netloc} failed ({first})",
-        f"Check the network. {RESUME}",
-    )
+    hint = f"Check the network. {RESUME}"
+    if "timed out" in first:
+        silent_s = SILENCES * TIMEOUT_S
+        return SilenceError(f"{_host(place)} sent nothing for {silent_s:g} s", hint)
+    return PassingError(f"The connection to {_host(place)} failed ({first})", hint)
+
+
+def _host(place: str) -> str:
+    # Without a name and a password.
+    return urlsplit(place).netloc.rpartition("@")[2] or place
 
 
 def sent_page(place: str) -> DllmError:
     return DllmError(
-        f"{urlsplit(place).netloc} sent a web page in place of what was asked for",
+        f"{_host(place)} sent a web page in place of what was asked for",
         f"Check the address, and whether the network wants a login. {RESUME}",
     )
 
 
 def refused(place: str, status: int, headers: Any) -> DllmError:
-    host = urlsplit(place).netloc
+    host = _host(place)
     later = headers.get("Retry-After", "")
     when = f" in {later} s" if later.isdigit() else " later"
     if status == HTTPStatus.TOO_MANY_REQUESTS:
@@ -382,15 +398,16 @@ def refused(place: str, status: int, headers: Any) -> DllmError:
     return kind(f"{host} answered with HTTP {status}", f"Try again{when}. {RESUME}")
 
 
-def main(url: str, file: str, expected: str) -> int:
+def main(url: str, file: str, expected: str, size_bytes: str) -> int:
     """Get a file; print progress, and why it failed."""
     path = Path(file)
 
     def get(progress: DownloadProgress) -> None:
         progress.begin(path.name)
-        get_file(
-            lambda: Address(url), path, Partial(url=f"sha256:{expected}"), progress
-        )
+        if path.is_file() and sha256_of(path) != expected:
+            path.unlink()
+        origin = Partial(url=f"sha256:{expected}", size_bytes=int(size_bytes))
+        get_file(lambda: Address(url), path, origin, progress)
         progress.whole(path, "pinned SHA-256")
 
     return run_download(get, url, str(path.parent))

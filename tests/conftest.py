@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,19 @@ def paths(tmp_path: Path) -> Paths:
         cache_dir=tmp_path / "cache",
         runtime_dir=tmp_path / "run",
     )
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """A disk of so many bytes; only root mounts one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mounted(size_bytes: int) -> Path:
+        argv = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", folder]
+        if subprocess.run(argv, capture_output=True, check=False).returncode:
+            pytest.skip("may not mount a file system here")
+        return folder
+
+    yield mounted
+    subprocess.run(["umount", "-l", folder], capture_output=True, check=False)

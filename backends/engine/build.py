@@ -18,9 +18,9 @@ from backends.engine import (
     fetch,
     install,
 )
+from backends.engine.build_errors import disk_errors
 from backends.engine.find import engine_at
 from backends.engine.versions import Source, find_source
-from backends.errors import EngineError
 from backends.state import EngineInfo, EngineProgress, EngineSource, EngineStage
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class _Job:
         cpu_only = choice.accelerator is accelerators.Accelerator.NONE
         self.need_bytes = NEED_BYTES if cpu_only else NEED_BYTES_GPU
         self.stage = EngineStage.WAIT
-        self._progress = progress
+        self.progress = progress
 
     @property
     def log_path(self) -> Path:
@@ -87,7 +87,7 @@ class _Job:
         self, stage: EngineStage, fraction: float | None = None, text: str = ""
     ) -> None:
         self.stage = stage
-        self._progress(EngineProgress(stage=stage, fraction=fraction, text=text))
+        self.progress(EngineProgress(stage=stage, fraction=fraction, text=text))
 
     def environment(self) -> dict[str, str]:
         """The user's own, with scratch files on the cache's disk and plain messages."""
@@ -139,42 +139,33 @@ async def build_engine(
 
 
 async def _build_locked(job: _Job) -> None:
-    try:
-        async with locked(job.folder.with_name(f"{job.key}.lock"), job.tell) as lock:
+    lock_file = job.folder.with_name(f"{job.key}.lock")
+    with disk_errors(job.folder, lambda: f"building llama.cpp ({job.stage})"):
+        async with locked(lock_file, job.progress) as lock:
             if install.missing(job.target):
                 if job.choice.note:
                     job.tell(EngineStage.WAIT, None, job.choice.note)
-                free = shutil.disk_usage(job.folder.parent).free
                 # A resumed build has most of it already.
-                if not (job.folder / "cmake").is_dir() and free < job.need_bytes:
-                    raise build_errors.no_space(
-                        job.folder.parent, job.stage.value, job.need_bytes, free
-                    )
+                if not (job.folder / "cmake").is_dir():
+                    build_errors.require_room(job.folder.parent, job.need_bytes)
                 await _make(job, install.missing(job.target), lock)
                 job.tell(EngineStage.INSTALL)
                 await children.in_thread(lambda _: _install(job))
-    except OSError as error:
-        if build_errors.is_no_space(error):
-            raise build_errors.no_space(
-                job.folder, job.stage.value, job.need_bytes
-            ) from error
-        raise EngineError(
-            f"Cannot build in {job.folder}: {error.strerror or error}",
-            "Set XDG_CACHE_HOME to a directory you can write to.",
-        ) from error
 
 
 @contextlib.asynccontextmanager
 async def locked(
-    path: Path, tell: Callable[[EngineStage, None, str], None]
+    path: Path, progress: Callable[[EngineProgress], None]
 ) -> AsyncIterator[int]:
     """Hold a lock on one engine's folder; wait for it, and tell so."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        while not _try_lock(descriptor):
-            tell(EngineStage.WAIT, None, "Another build of this engine is running")
-            await asyncio.sleep(_LOCK_POLL_S)
+        if not _try_lock(descriptor):
+            text = "Waiting: another dllm-tui gets or builds this engine"
+            progress(EngineProgress(stage=EngineStage.WAIT, text=text))
+            while not _try_lock(descriptor):
+                await asyncio.sleep(_LOCK_POLL_S)
         yield descriptor
     finally:
         os.close(descriptor)
@@ -198,7 +189,6 @@ async def _make(job: _Job, programs: Sequence[str], lock: int) -> None:
             jobs=job.jobs,
             env=env,
             log=log,
-            need_bytes=job.need_bytes,
             notify=lambda text: job.tell(EngineStage.WAIT, None, text),
         )
         if not job.source_folder.is_dir():
@@ -213,7 +203,6 @@ async def _get_source(job: _Job, env: dict[str, str], log: BinaryIO, lock: int) 
         job.folder / "sdist",
         env=env,
         log=log,
-        need_bytes=job.need_bytes,
         on_fraction=lambda done: job.tell(EngineStage.FETCH, done),
         keep_fd=lock,
     )
@@ -249,9 +238,7 @@ async def _compile(
     )
     if code != 0:
         lines = progress.lines or [said]
-        raise build_errors.explain_compile(
-            job.stage.value, lines, job.log_path, job.folder, job.need_bytes
-        )
+        raise build_errors.explain_compile(job.stage.value, lines, job.log_path)
 
 
 def _install(job: _Job) -> None:

@@ -20,6 +20,7 @@ from shutil import which
 from typing import TYPE_CHECKING, Protocol
 
 from backends.engine import build_errors, children
+from backends.errors import EngineError
 from backends.state import Value
 
 if TYPE_CHECKING:
@@ -195,7 +196,6 @@ async def find_tools(
     jobs: int,
     env: Mapping[str, str],
     log: BinaryIO,
-    need_bytes: int,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Toolchain:
     """Find all of it here; pip may bring CMake and Ninja into ``fetched``."""
@@ -203,10 +203,10 @@ async def find_tools(
     cmake, ninja = await asyncio.to_thread(_build_tools, fetched)
     if not (cmake and ninja):
         notify("Fetching CMake and Ninja with pip")
-        await _pip_install(fetched, env=env, log=log, need_bytes=need_bytes)
+        await _pip_install(fetched, env=env, log=log)
         cmake, ninja = await asyncio.to_thread(_build_tools, fetched)
     if not (cmake and ninja):
-        raise build_errors.FetchFailed(
+        raise EngineError(
             f"pip installed CMake and Ninja into {fetched}, but they do not run",
             "Install cmake (3.14 or newer) and ninja yourself.",
         )
@@ -271,15 +271,13 @@ def _version_text(path: str) -> str:
     return found.stdout if found.returncode == 0 else ""
 
 
-async def _pip_install(
-    target: Path, *, env: Mapping[str, str], log: BinaryIO, need_bytes: int
-) -> None:
+async def _pip_install(target: Path, *, env: Mapping[str, str], log: BinaryIO) -> None:
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     argv = [sys.executable, "-m", "pip", "install", "--no-input", "--quiet"]
     argv += ["--target", str(partial), "cmake>=3.20", "ninja"]
     code, lines = await children.run(argv, env=env, log=log)
     if code != 0:
-        raise build_errors.explain_fetch("cmake and ninja", lines, target, need_bytes)
+        raise build_errors.explain_fetch("cmake and ninja", lines, target)
     shutil.rmtree(target, ignore_errors=True)
     partial.replace(target)

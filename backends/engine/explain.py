@@ -9,151 +9,78 @@ from typing import TYPE_CHECKING
 from backends.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 CUT_OFF = "a worker died or closed the connection"
 _MEMORY = "; give this device fewer layers or use a smaller context"
 
-_REFUSED_VALUE = r"error while handling argument \"(?P<flag>.*?)\": (?P<why>.*?)\s*$"
+_REFUSED_VALUE = r"error while handling argument \"(?P<flag>.*?)\": (?P<value>.*?)\s*$"
 _UNKNOWN_FLAG = r"error: (?:invalid|unknown) argument: (?P<flag>\S+)"
 _REFUSALS = tuple(re.compile(p, re.M) for p in (_REFUSED_VALUE, _UNKNOWN_FLAG))
 _CANNOT_BIND = r"couldn't bind (?:HTTP server socket|to server socket)"
 # The first that matches anywhere in the tail wins, so the specific come first.
-_KNOWN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    tuple(
-        (re.compile(pattern, re.M), sentence)
-        for pattern, sentence in (
-            (
-                rf"{_CANNOT_BIND}.*?(?:port[:=] ?(?P<port>\d+)|$)",
-                lambda m: (
-                    f"port {m['port']} is in use by another program"
-                    if m["port"]
-                    else "its port is in use by another program"
-                ),
-            ),
-            (
-                r"Failed to create server socket",
-                "its port is in use by another program",
-            ),
-            (
-                r"Failed to connect to (?P<endpoint>[^\s\x1b]+)",
-                lambda m: f"the worker at {m['endpoint']} cannot be reached",
-            ),
-            (
-                r"RPC server version mismatch: (?P<version>[\d.]+)",
-                lambda m: (
-                    f"a worker speaks RPC {m['version']}, which this llama-server does "
-                    "not; use the same llama.cpp on all machines"
-                ),
-            ),
-            (
-                r"RPC handshake failed for (?P<endpoint>[^\s\x1b]+)",
-                lambda m: (
-                    f"the worker at {m['endpoint']} speaks another RPC version; use "
-                    "the same llama.cpp on all machines"
-                ),
-            ),
-            (
-                r"Remote RPC server crashed or returned malformed response",
-                CUT_OFF,
-            ),
-            (
-                r"failed to open GGUF file '(?P<path>.*?)' \((?P<why>.*?)\)",
-                lambda m: f"it cannot open the model {m['path']} ({m['why']})",
-            ),
-            (
-                r"data is not within the file bounds",
-                "the model file is cut short; download or copy it again",
-            ),
-            (
-                r"(?:invalid magic|GGUF magic|bad magic|not a GGUF)",
-                "the model file is not a GGUF",
-            ),
-            (
-                r"unknown model architecture: '(?P<arch>.*?)'",
-                lambda m: (
-                    f"this llama.cpp does not know the architecture {m['arch']}; "
-                    "a newer one may"
-                ),
-            ),
-            (
-                r"unknown pre-tokenizer type: '(?P<name>.*?)'",
-                lambda m: (
-                    f"this llama.cpp does not know the tokenizer {m['name']}; "
-                    "a newer one may"
-                ),
-            ),
-            (
-                r"(?:failed|unable) to allocate (?P<buffer>\S+) buffer of size "
-                r"(?P<bytes>\d{1,18})",
-                lambda m: (
-                    f"no memory for {format_bytes(int(m['bytes']))} on "
-                    f"{m['buffer']}{_MEMORY}"
-                ),
-            ),
-            (
-                r"failed to allocate buffer for kv cache",
-                f"no memory for the KV cache{_MEMORY}",
-            ),
-            (
-                r"failed to allocate compute (?:pp )?buffers",
-                f"no memory for the compute buffers{_MEMORY}",
-            ),
-            (
-                r"unable to allocate (?P<buffer>\S+) buffer",
-                lambda m: f"no memory for the weights on {m['buffer']}{_MEMORY}",
-            ),
-            (
-                r"(?:out of memory|insufficient memory|std::bad_alloc)",
-                f"no memory{_MEMORY}",
-            ),
-            (
-                _REFUSED_VALUE,
-                lambda m: f"it refuses the argument {m['flag']} ({_refusal(m['why'])})",
-            ),
-            (
-                _UNKNOWN_FLAG,
-                lambda m: f"it does not know the argument {m['flag']}",
-            ),
-            (
-                r"(?:error: )?(?:unknown|invalid) device: (?P<name>\S+)",
-                lambda m: f"it has no device {m['name']}",
-            ),
-            (
-                r"does not support split buffers",
-                "split mode row does not work with RPC devices",
-            ),
-            (
-                r"(?:rror while loading shared libraries|rror loading shared library|"
-                r"Library not loaded): ?(?P<name>[^\s:]+)",
-                lambda m: f"the shared library {m['name']} is missing",
-            ),
-            (
-                r"version [`'](?P<name>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found",
-                lambda m: f"it needs {m['name']}, and this system is older",
-            ),
-            (
-                r"error loading model: (?P<why>.*?)\s*$",
-                lambda m: f"the model cannot be loaded: {m['why']}",
-            ),
-            (
-                r"GGML_ASSERT\((?P<what>.*)\) failed",
-                lambda m: f"llama.cpp stopped at its own check {m['what'][:120]}",
-            ),
-            (
-                r"^(?:\S{0,400}/)?(?P<file>[\w.-]{1,80}\.(?:cpp|c|cu|m))"
-                r":(?P<line>\d+): (?P<why>.+)$",
-                lambda m: (
-                    f"llama.cpp gave up: {m['why'][:160]} ({m['file']}:{m['line']})"
-                ),
-            ),
-            (
-                r"failed to load model",
-                "the model cannot be loaded",
-            ),
-        )
-    )
-)
+_SENTENCES = {
+    rf"{_CANNOT_BIND}.*?port[:=] ?(?P<port>\d+)": (
+        "port {port} is in use by another program"
+    ),
+    rf"{_CANNOT_BIND}|Failed to create server socket": (
+        "its port is in use by another program"
+    ),
+    r"Failed to connect to (?P<endpoint>[^\s\x1b]+)": (
+        "the worker at {endpoint} cannot be reached"
+    ),
+    r"RPC server version mismatch: (?P<version>[\d.]+)": (
+        "a worker speaks RPC {version}, which this llama-server does not; use the same "
+        "llama.cpp on all machines"
+    ),
+    r"RPC handshake failed for (?P<endpoint>[^\s\x1b]+)": (
+        "the worker at {endpoint} speaks another RPC version; use the same llama.cpp "
+        "on all machines"
+    ),
+    r"Remote RPC server crashed or returned malformed response": CUT_OFF,
+    r"failed to open GGUF file '(?P<path>.*?)' \((?P<why>.*?)\)": (
+        "it cannot open the model {path} ({why})"
+    ),
+    r"data is not within the file bounds": (
+        "the model file is cut short; download or copy it again"
+    ),
+    r"(?:invalid magic|GGUF magic|bad magic|not a GGUF)": (
+        "the model file is not a GGUF"
+    ),
+    r"unknown model architecture: '(?P<arch>.*?)'": (
+        "this llama.cpp does not know the architecture {arch}; a newer one may"
+    ),
+    r"unknown pre-tokenizer type: '(?P<name>.*?)'": (
+        "this llama.cpp does not know the tokenizer {name}; a newer one may"
+    ),
+    r"(?:failed|unable) to allocate (?P<buffer>\S+) buffer of size "
+    r"(?P<bytes>\d{1,18})": f"no memory for {{bytes}} on {{buffer}}{_MEMORY}",
+    r"failed to allocate buffer for kv cache": f"no memory for the KV cache{_MEMORY}",
+    r"failed to allocate compute (?:pp )?buffers": (
+        f"no memory for the compute buffers{_MEMORY}"
+    ),
+    r"unable to allocate (?P<buffer>\S+) buffer": (
+        f"no memory for the weights on {{buffer}}{_MEMORY}"
+    ),
+    r"(?:out of memory|insufficient memory|std::bad_alloc)": f"no memory{_MEMORY}",
+    _REFUSED_VALUE: "it refuses the argument {flag} ({value})",
+    _UNKNOWN_FLAG: "it does not know the argument {flag}",
+    r"(?:error: )?(?:unknown|invalid) device: (?P<name>\S+)": "it has no device {name}",
+    r"does not support split buffers": "split mode row does not work with RPC devices",
+    r"(?:rror while loading shared libraries|rror loading shared library|"
+    r"Library not loaded): ?(?P<name>[^\s:]+)": "the shared library {name} is missing",
+    r"version [`'](?P<name>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found": (
+        "it needs {name}, and this system is older"
+    ),
+    r"error loading model: (?P<why>.*?)\s*$": "the model cannot be loaded: {why}",
+    r"GGML_ASSERT\((?P<what>.*)\) failed": (
+        "llama.cpp stopped at its own check {what:.120}"
+    ),
+    r"^(?:\S{0,400}/)?(?P<file>[\w.-]{1,80}\.(?:cpp|c|cu|m))"
+    r":(?P<line>\d+): (?P<why>.+)$": "llama.cpp gave up: {why:.160} ({file}:{line})",
+    r"failed to load model": "the model cannot be loaded",
+}
+_KNOWN = tuple((re.compile(p, re.M), sentence) for p, sentence in _SENTENCES.items())
 
 _SIGNALS = {
     signal.SIGKILL: "killed from outside, as the system does when memory runs out",
@@ -189,14 +116,20 @@ def explain(
     text = "\n".join(lines)
     for pattern, sentence in _KNOWN:
         if match := pattern.search(text):
-            return sentence if isinstance(sentence, str) else sentence(match)
+            return sentence.format_map(_parts(match))
     if exit_signal is not None:
         return _SIGNALS.get(_signal(exit_signal))
     return _EXIT_CODES.get(exit_code) if exit_code is not None else None
 
 
-def _refusal(why: str) -> str:
-    return "its value is not a number" if re.fullmatch(r"sto\w{1,3}", why) else why
+def _parts(match: re.Match[str]) -> dict[str, str]:
+    parts = match.groupdict("")
+    if "bytes" in parts:
+        parts["bytes"] = format_bytes(int(parts["bytes"]))
+    # A function of C++ that reads a number gives its own name.
+    if re.fullmatch(r"sto\w{1,3}", parts.get("value", "")):
+        parts["value"] = "its value is not a number"
+    return parts
 
 
 def refused_argument(lines: Sequence[str]) -> str:

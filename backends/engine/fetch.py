@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
+import gzip
 import os
 import re
 import shutil
 import sys
 import tarfile
-from importlib import metadata
+import zlib
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from backends.engine import build_errors, children
+from backends.errors import EngineError
+from backends.http_download import sha256_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from typing import BinaryIO
 
     from backends.engine.versions import Source
@@ -24,7 +27,6 @@ _UNUSED = frozenset(
     (".devops", ".github", "benches", "conversion", "docs", "examples", "gguf-py")
 ) | frozenset(("media", "models", "pocs", "skills", "tests"))
 _RAW_PROGRESS = re.compile(r"^Progress (\d+) of (\d+)$")
-_RAW_PROGRESS_SINCE = (24, 1)
 
 
 async def fetch(
@@ -33,7 +35,6 @@ async def fetch(
     *,
     env: Mapping[str, str],
     log: BinaryIO,
-    need_bytes: int,
     on_fraction: Callable[[float], None] = lambda _: None,
     keep_fd: int | None = None,
 ) -> Path:
@@ -55,7 +56,7 @@ async def fetch(
     )
     if code != 0:
         said = [line for line in lines if not _RAW_PROGRESS.match(line.strip())]
-        raise build_errors.explain_fetch(source.requirement, said, folder, need_bytes)
+        raise build_errors.explain_fetch(source.requirement, said, folder)
     fetched = await children.in_thread(lambda _: _checked(source, folder))
     if fetched is None:
         raise build_errors.wrong_source(source.requirement)
@@ -66,31 +67,18 @@ def _pip_download(source: Source, folder: Path) -> list[str]:
     wanted = folder / "requirement.txt"
     wanted.write_text(f"{source.requirement} --hash=sha256:{source.sha256}\n")
     argv = [sys.executable, "-m", "pip", "download", "--no-input", "--no-deps"]
-    argv += ["--no-binary", source.package, "--progress-bar", _progress_style()]
+    argv += ["--no-binary", source.package, "--progress-bar", "raw"]
     return [*argv, "--dest", str(folder), "--requirement", str(wanted)]
-
-
-def _progress_style() -> str:
-    try:
-        numbers = [int(n) for n in metadata.version("pip").split(".")[:2]]
-    except (metadata.PackageNotFoundError, ValueError):
-        return "off"
-    return "raw" if tuple(numbers) >= _RAW_PROGRESS_SINCE else "off"
 
 
 def _checked(source: Source, folder: Path) -> Path | None:
     """The sdist in ``folder`` with the pinned hash; any other is removed."""
     folder.mkdir(parents=True, exist_ok=True)
     for candidate in folder.glob("*.tar.gz"):
-        if sha256(candidate) == source.sha256:
+        if sha256_of(candidate) == source.sha256:
             return candidate
         candidate.unlink()
     return None
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 async def unpack(
@@ -115,38 +103,57 @@ def _unpack(
     on_fraction: Callable[[float], None],
 ) -> None:
     shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    size = max(archive.stat().st_size, 1)
-    with archive.open("rb") as raw, tarfile.open(fileobj=raw, mode="r|gz") as tar:
-        for member, name in _wanted(source, tar):
-            if stopped():
-                return
-            member.name = name
-            _extract(tar, member, target)
-            on_fraction(raw.tell() / size)
+    extract(archive, target, partial(_wanted, source), stopped, on_fraction)
     if not (target / "CMakeLists.txt").is_file():
-        raise build_errors.SourceRefused(
+        raise EngineError(
             f"{source.requirement} holds no llama.cpp in {source.subdirectory}",
             "Please report this.",
         )
 
 
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    # Python before 3.11.4 has no filters; ``_wanted`` lets nothing odd through.
-    if hasattr(tarfile, "data_filter"):
-        tar.extract(member, target, filter="data")
-    else:
-        tar.extract(member, target)
-
-
-def _wanted(
-    source: Source, tar: tarfile.TarFile
-) -> Iterator[tuple[tarfile.TarInfo, str]]:
+def _wanted(source: Source, member: tarfile.TarInfo) -> str:
     prefix = PurePosixPath(source.subdirectory).parts
-    for member in tar:
-        parts = PurePosixPath(member.name).parts[1:]
-        inner = parts[len(prefix) :]
-        if parts[: len(prefix)] != prefix or not inner or ".." in inner:
-            continue
-        if member.isreg() and inner[0] not in _UNUSED:
-            yield member, "/".join(inner)
+    parts = PurePosixPath(member.name).parts[1:]
+    inner = parts[len(prefix) :]
+    if parts[: len(prefix)] != prefix or not inner or ".." in inner:
+        return ""
+    return "/".join(inner) if member.isreg() and inner[0] not in _UNUSED else ""
+
+
+def extract(
+    archive: Path,
+    target: Path,
+    wanted: Callable[[tarfile.TarInfo], str],
+    stopped: Callable[[], bool],
+    on_fraction: Callable[[float], None] = lambda _: None,
+) -> None:
+    """Unpack files, and links beside them, under the names that are ``wanted``.
+
+    Raises:
+        EngineError: it is damaged, or a link leads elsewhere.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    size_bytes = max(archive.stat().st_size, 1)
+    try:
+        with archive.open("rb") as raw, tarfile.open(fileobj=raw, mode="r|gz") as tar:
+            for member in tar:
+                if stopped():
+                    return
+                if name := wanted(member):
+                    _extract(tar, member, target / name)
+                    on_fraction(raw.tell() / size_bytes)
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise EngineError(f"{archive.name} is damaged ({error})") from error
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    if member.issym():
+        if member.linkname in ("..", file.name) or "/" in member.linkname:
+            raise tarfile.TarError(f"its link {file.name} leads elsewhere")
+        file.symlink_to(member.linkname)
+    elif content := tar.extractfile(member):
+        with content, file.open("xb") as written:
+            shutil.copyfileobj(content, written)
+            os.fchmod(written.fileno(), 0o755 if member.mode & 0o100 else 0o644)

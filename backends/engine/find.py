@@ -24,10 +24,8 @@ WORKER_NAMES = (WORKER, "rpc-server")
 
 def find_engine(configured: str | None, paths: Paths) -> EngineInfo:
     """The engine to use: configured, then ``$DLLM_ENGINE_DIR``, our cache, ``PATH``."""
-    if configured:
-        return engine_at(configured, EngineSource.CONFIG, "the setting engine")
-    if named := os.environ.get(ENGINE_DIR_VARIABLE):
-        return engine_at(named, EngineSource.ENV, f"${ENGINE_DIR_VARIABLE}")
+    for named in _named(configured):
+        return engine_at(*named)
     for location in (*_cached(paths), *_on_path()):
         return location
     raise EngineError(
@@ -39,17 +37,18 @@ def find_engine(configured: str | None, paths: Paths) -> EngineInfo:
 
 def all_engines(configured: str | None, paths: Paths) -> list[EngineInfo]:
     """Every engine in the order ``find_engine`` prefers them; broken ones left out."""
-    found: list[EngineInfo] = []
-    for folder, source in (
-        (configured, EngineSource.CONFIG),
-        (os.environ.get(ENGINE_DIR_VARIABLE), EngineSource.ENV),
-    ):
-        if folder and (location := _look_in(Path(folder).expanduser(), source)):
-            found.append(location)
+    named = [_look_in(Path(at).expanduser(), by) for at, by, _ in _named(configured)]
     unique: dict[str, EngineInfo] = {}
-    for location in (*found, *_cached(paths), *_on_path()):
+    for location in filter(None, (*named, *_cached(paths), *_on_path())):
         unique.setdefault(location.server_path, location)
     return list(unique.values())
+
+
+def _named(configured: str | None) -> Iterator[tuple[str, EngineSource, str]]:
+    if configured:
+        yield configured, EngineSource.CONFIG, "the setting engine"
+    if named := os.environ.get(ENGINE_DIR_VARIABLE):
+        yield named, EngineSource.ENV, f"${ENGINE_DIR_VARIABLE}"
 
 
 def engine_at(folder: str, source: EngineSource, named_by: str) -> EngineInfo:
@@ -107,18 +106,13 @@ def _cached(paths: Paths) -> Iterator[EngineInfo]:
 
 def _on_path() -> Iterator[EngineInfo]:
     server = which(SERVER)
-    if server is None:
-        return
-    if location := _look_in(Path(server).parent, EngineSource.PATH):
+    if server and (location := _look_in(Path(server).parent, EngineSource.PATH)):
         yield location
-        return
-    for name in WORKER_NAMES:
-        if worker := which(name):
-            yield EngineInfo(
-                directory=str(Path(server).parent),
-                server_path=server,
-                worker_path=worker,
-                source=EngineSource.PATH,
-                fit_path=which(FIT) or "",
-            )
-            return
+    elif server and (worker := next(filter(None, map(which, WORKER_NAMES)), None)):
+        yield EngineInfo(
+            directory=str(Path(server).parent),
+            server_path=server,
+            worker_path=worker,
+            source=EngineSource.PATH,
+            fit_path=which(FIT) or "",
+        )

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import platform
 import re
 import shutil
-import tarfile
 import time
-from contextlib import aclosing
-from pathlib import Path, PurePosixPath
+from contextlib import aclosing, asynccontextmanager
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from backends.download_process import downloaded
-from backends.engine import ask, build_errors, children, install
+from backends.engine import ask, children, install
 from backends.engine.accelerators import SEEN, Accelerator, look
 from backends.engine.build import build_engine, locked
+from backends.engine.build_errors import ROOM, disk_errors
 from backends.engine.compiling import Here
 from backends.engine.explain import explain
-from backends.engine.fetch import sha256
+from backends.engine.fetch import extract
 from backends.engine.find import WORKER_NAMES, engine_at
 from backends.engine.releases import PACKAGE, archives_for, find_release, url_of
 from backends.errors import DllmError, EngineError, HostError, UsageError
@@ -28,7 +27,9 @@ from backends.printable import last_line, printable
 from backends.state import EngineInfo, EngineProgress, EngineSource, EngineStage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+    from tarfile import TarInfo
 
     from backends.engine.releases import Archive, Release
     from backends.paths import Paths
@@ -36,15 +37,9 @@ if TYPE_CHECKING:
 
     Tell = Callable[[EngineProgress], None]
 
-_ELSEWHERE = (
-    "Check the network, HTTPS_PROXY and DLLM_ENGINE_URL; the same command resumes."
-)
-UNPACKED = 5
-"""About how much larger an archive is with what it holds."""
-REACH_S = 10.0
-"""Longest wait for the first byte: a build can begin in the meantime."""
-LIBRARY = re.compile(r".*\.(so(\.[\w.]+)?|dylib|metal)")
-_WORTH = re.compile(r"LICENSE.*")
+DOWNLOAD = "backends.http_download"
+_HELD = re.compile(r".*\.(so(\.[\w.]+)?|dylib|metal)|LICENSE.*")
+"""Libraries, which go beside the programs, and licences."""
 
 
 async def get_engine(
@@ -70,6 +65,7 @@ async def get_engine(
 
     Raises:
         UsageError: no such release is pinned.
+        HostError: the disk takes no more.
         DllmError: the release named cannot be had, or the build failed.
     """
     release = find_release(version)
@@ -77,10 +73,8 @@ async def get_engine(
         return await get_release(
             release, paths, host, progress=progress, accelerator=accelerator
         )
-    except UsageError:
-        raise
     except DllmError as error:
-        if version is not None:
+        if version is not None or isinstance(error, UsageError | HostError):
             raise
         why = f"{error.what}: building llama.cpp from source instead."
         progress(EngineProgress(stage=EngineStage.WAIT, text=why))
@@ -120,43 +114,50 @@ async def _install(
     release: Release, archive: Archive, paths: Paths, host: Asked, progress: Tell
 ) -> EngineInfo:
     target = paths.engines_dir / archive.key
-    fresh = target.with_name(f".{archive.key}.new")
-
-    def tell(stage: EngineStage, fraction: None, text: str) -> None:
-        progress(EngineProgress(stage=stage, fraction=fraction, text=text))
-
-    lock = paths.cache_dir / "releases" / f"{archive.key}.lock"
-    try:
-        with _disk_errors(target, archive):
-            async with locked(lock, tell):
-                if install.read_manifest(target) is None:
-                    await unpack_release(release, archive, fresh, paths, progress)
-                    tell(EngineStage.TRY, None, "Trying its programs")
-                    protocol = await _try(host, release, fresh)
-                    manifest = release_manifest(release, archive, protocol)
-                    await asyncio.to_thread(install.finish, fresh, target, manifest)
-    finally:
-        await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
+    async with _making(target, archive, paths, progress) as fresh:
+        if install.read_manifest(target) is None:
+            await unpack_release(release, archive, fresh, paths, progress)
+            text = "Trying its programs"
+            progress(EngineProgress(stage=EngineStage.TRY, text=text))
+            protocol = await _try(host, release, fresh)
+            manifest = release_manifest(release, archive, protocol)
+            await asyncio.to_thread(install.finish, fresh, target, manifest)
     return engine_at(str(target), EngineSource.CACHE, "the release")
 
 
-@contextlib.contextmanager
-def _disk_errors(target: Path, archive: Archive) -> Iterator[None]:
-    """Errors of the disk as sentences.
+async def release_for_others(
+    release: Release, archive: Archive, paths: Paths, progress: Tell
+) -> Path:
+    """The unpacked archive for other machines; none of it is run here.
 
     Raises:
-        EngineError: an error was one.
+        DllmError: it cannot be got, or holds no llama.cpp with RPC.
     """
-    try:
-        yield
-    except OSError as error:
-        if build_errors.is_no_space(error):
-            need_bytes = archive.size_bytes * UNPACKED
-            raise build_errors.no_space(target.parent, "unpack", need_bytes) from error
-        raise EngineError(
-            f"Cannot write to {error.filename or target}: {error.strerror or error}",
-            "Set XDG_CACHE_HOME to a directory you can write to.",
-        ) from error
+    target = paths.cache_dir / "releases" / archive.key
+    async with _making(target, archive, paths, progress) as fresh:
+        if not target.is_dir():
+            await unpack_release(release, archive, fresh, paths, progress)
+            await asyncio.to_thread(fresh.rename, target)
+    return target
+
+
+@asynccontextmanager
+async def _making(
+    target: Path, archive: Archive, paths: Paths, progress: Tell
+) -> AsyncIterator[Path]:
+    """A folder to make ``target`` in, one process at a time; what stays in it is lost.
+
+    Raises:
+        HostError: the disk takes no more.
+    """
+    fresh = target.with_name(f".{archive.key}.new")
+    lock = paths.cache_dir / "releases" / f"{archive.key}.lock"
+    with disk_errors(fresh.parent, lambda: f"unpacking {archive.name}"):
+        async with locked(lock, progress):
+            try:
+                yield fresh
+            finally:
+                await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
 
 
 def release_manifest(
@@ -176,25 +177,6 @@ def release_manifest(
         host_cpu=install.host_cpu(),
         built_at=time.time(),
     )
-
-
-async def release_for_others(
-    release: Release, archive: Archive, paths: Paths, progress: Tell
-) -> Path:
-    """The unpacked archive for other machines; none of it is run here.
-
-    Raises:
-        DllmError: it cannot be got, or holds no llama.cpp with RPC.
-    """
-    target = paths.cache_dir / "releases" / archive.key
-    lock = target.with_name(f"{archive.key}.lock")
-    fresh = target.with_name(f".{archive.key}.new")
-    with _disk_errors(target, archive):
-        async with locked(lock, lambda *_: None):
-            if not await asyncio.to_thread(target.is_dir):
-                await unpack_release(release, archive, fresh, paths, progress)
-                await asyncio.to_thread(fresh.rename, target)
-    return target
 
 
 # --- the archive ---------------------------------------------------------------------
@@ -221,94 +203,48 @@ async def _download(
     release: Release, archive: Archive, paths: Paths, progress: Tell
 ) -> Path:
     file = paths.cache_dir / "releases" / archive.name
-    if file.is_file() and await asyncio.to_thread(sha256, file) == archive.sha256:
-        return file
-    file.unlink(missing_ok=True)
-    url = url_of(release, archive)
-    args = (url, str(file), archive.sha256)
-    limit = asyncio.timeout(None)
-    loop = asyncio.get_running_loop()
+    url, size_bytes = url_of(release, archive), archive.size_bytes
+    args = (url, str(file), archive.sha256, str(size_bytes))
     try:
-        async with (
-            limit,
-            aclosing(downloaded("backends.http_download", args, archive.name)) as told,
-        ):
+        work = downloaded(DOWNLOAD, args, archive.name)
+        async with aclosing(work) as told:
             async for one in told:
-                if one.size_bytes:
-                    limit.reschedule(None)
-                elif limit.when() is None:
-                    # Its own start may take long on a busy machine.
-                    limit.reschedule(loop.time() + REACH_S)
                 progress(
                     EngineProgress(
                         stage=EngineStage.DOWNLOAD,
-                        fraction=one.done_bytes / archive.size_bytes,
+                        fraction=one.done_bytes / size_bytes,
                         text=one.file,
                         done_bytes=one.done_bytes,
-                        size_bytes=archive.size_bytes,
+                        size_bytes=size_bytes,
                     )
                 )
-    except TimeoutError as error:
-        what = f"{url} gave no answer within {REACH_S:g} s"
-        raise EngineError(what, _ELSEWHERE) from error
+    except HostError as error:
+        raise HostError(error.what, ROOM) from error
     except DllmError as error:
-        raise EngineError(error.what, _ELSEWHERE) from error
+        hint = "Check the network, HTTPS_PROXY and DLLM_ENGINE_URL, then repeat it."
+        raise EngineError(error.what, hint) from error
     return file
 
 
 def _unpack(files: list[Path], target: Path, stopped: Callable[[], bool]) -> None:
     """Put programs and libraries of archives side by side, whatever their folders."""
     shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
     for file in files:
-        with tarfile.open(file, "r:gz") as tar:
-            for member, name in _wanted(tar):
-                if stopped():
-                    return
-                _extract(tar, member, target / name)
+        extract(file, target, _wanted, stopped)
     held = {path.name for path in target.iterdir()}
-    for name in (install.SERVER, install.WORKER):
-        if name not in held:
+    for name in install.BINARIES:
+        if name not in held and not stopped():
             raise EngineError(
                 f"{files[0].name} holds no {name}, so no llama.cpp with RPC"
             )
 
 
-def _wanted(tar: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, str]]:
-    for member in tar.getmembers():
-        name = PurePosixPath(member.name).name
-        # The worker had another name once.
-        name = install.WORKER if name in WORKER_NAMES else name
-        if member.isdir() or not name.isprintable():
-            continue
-        if name in install.PROGRAMS or LIBRARY.fullmatch(name) or _WORTH.match(name):
-            yield member, name
-
-
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    if member.issym():
-        inside = PurePosixPath(member.linkname)
-        if inside.name != member.linkname:
-            raise EngineError(
-                f"{Path(str(tar.name)).name} holds a link that leads elsewhere"
-            )
-        target.unlink(missing_ok=True)
-        target.symlink_to(inside)
-        return
-    try:
-        source = tar.extractfile(member)
-    except KeyError:
-        source = None
-    if source is None:
-        raise EngineError(f"{_named(tar)} holds something that is no file")
-    target.unlink(missing_ok=True)
-    with source, target.open("xb") as file:
-        shutil.copyfileobj(source, file)
-        os.fchmod(file.fileno(), 0o755 if member.mode & 0o100 else 0o644)
-
-
-def _named(tar: tarfile.TarFile) -> str:
-    return Path(str(tar.name)).name
+def _wanted(member: TarInfo) -> str:
+    name = PurePosixPath(member.name).name
+    # The worker had another name once.
+    name = install.WORKER if name in WORKER_NAMES else name
+    is_held = name in install.PROGRAMS or _HELD.fullmatch(name)
+    return name if is_held and name.isprintable() else ""
 
 
 # --- whether it runs here ------------------------------------------------------------

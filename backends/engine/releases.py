@@ -175,9 +175,10 @@ def url_of(release: Release, archive: Archive) -> str:
         UsageError: the name of the mirror is no URL.
     """
     base = os.environ.get(URL_VARIABLE) or BASE_URL
-    if not re.match(r"(https?://[^/]|file:///)", base):
+    # A name and a password would be shown wherever the address is.
+    if not re.match(r"(https?://[^/@]+(/|$)|file:///)", base):
         raise UsageError(
-            f"${URL_VARIABLE} is {base!r}, which is no URL",
+            f"${URL_VARIABLE} is no URL, or one with a name and a password",
             "Name the folder of the tags, such as https://example.org/llama.cpp.",
         )
     return f"{base.rstrip('/')}/{release.tag}/{archive.name}"

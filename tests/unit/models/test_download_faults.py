@@ -7,8 +7,7 @@ import contextlib
 import hashlib
 import os
 import re
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +101,7 @@ async def test_a_server_that_never_answers_is_told(getting: Getting, path: str) 
     getting.hub.silent = path
     told = await getting.fails(HUB if "api" in path else URL)
     host = re.escape(getting.hub.url.removeprefix("http://"))
-    assert re.match(f"The connection to {host} failed \\(.*timed out\\)", told)
+    assert re.match(f"{host} sent nothing for 1 s", told)
 
 
 async def test_the_progress_of_a_slow_server_is_told_as_it_comes(
@@ -446,24 +445,6 @@ async def test_no_link_is_followed(getting: Getting, tmp_path: Path) -> None:
     (getting.folder / f".{NAME}.part").symlink_to(precious)
     assert await getting.fails(URL)
     assert precious.read_text() == "precious"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """A disk of so many bytes."""
-    if os.geteuid() != 0:
-        pytest.skip("only root mounts a small disk")
-    small = tmp_path / "small"
-    small.mkdir()
-
-    def mounted(size_bytes: int) -> Path:
-        options = f"size={size_bytes}"
-        argv = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(small)]
-        subprocess.run(argv, check=True)
-        return small
-
-    yield mounted
-    subprocess.run(["umount", "-l", small], check=False)
 
 
 @both
