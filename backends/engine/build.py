@@ -164,7 +164,8 @@ async def locked(
         if not _try_lock(descriptor):
             text = "Waiting: another dllm-tui gets or builds this engine"
             progress(EngineProgress(stage=EngineStage.WAIT, text=text))
-            while not _try_lock(descriptor):
+            # The system tells nobody when a lock is free.
+            while not _try_lock(descriptor):  # noqa: ASYNC110
                 await asyncio.sleep(_LOCK_POLL_S)
         yield descriptor
     finally:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _UNUSED = frozenset(
     (".devops", ".github", "benches", "conversion", "docs", "examples", "gguf-py")
 ) | frozenset(("media", "models", "pocs", "skills", "tests"))
+# The last one is of a link to a file that the archive lacks.
+_DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, KeyError)
 _RAW_PROGRESS = re.compile(r"^Progress (\d+) of (\d+)$")
 
 
@@ -135,14 +137,14 @@ def extract(
     target.mkdir(parents=True, exist_ok=True)
     size_bytes = max(archive.stat().st_size, 1)
     try:
-        with archive.open("rb") as raw, tarfile.open(fileobj=raw, mode="r|gz") as tar:
+        with archive.open("rb") as raw, tarfile.open(fileobj=raw, mode="r:gz") as tar:
             for member in tar:
                 if stopped():
                     return
                 if name := wanted(member):
                     _extract(tar, member, target / name)
                     on_fraction(raw.tell() / size_bytes)
-    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+    except _DAMAGED as error:
         raise EngineError(f"{archive.name} is damaged ({error})") from error
 
 
