@@ -269,16 +269,20 @@ async def test_a_server_that_falls_silent_costs_seconds(
     """What has come stays, and the next try resumes it."""
     content = tar_of(contents_of(engine))
     getting.offer(content)
-    getting.hub.hold_after = silent_after
-    await getting.get()
-    host = getting.hub.url.removeprefix("http://")
+    hub = getting.hub
+    hub.hold_after = silent_after
+    task = asyncio.create_task(getting.get())
+    await until(lambda: hub.paths and hub.served_bytes >= silent_after)
+    (hub.silent,) = set(hub.paths)
+    await task
+    host = hub.url.removeprefix("http://")
     assert f"{host} sent nothing for 1 s: building llama.cpp" in getting.said
     assert getting.built
-    getting.hub.hold_after = None
-    getting.hub.go.set()
-    before_bytes = getting.hub.served_bytes
+    hub.silent, hub.hold_after = "", None
+    hub.go.set()
+    before_bytes = hub.served_bytes
     assert (await getting.get()).directory.startswith(str(getting.paths.engines_dir))
-    assert getting.hub.served_bytes - before_bytes <= len(content) - silent_after
+    assert hub.served_bytes - before_bytes <= len(content) - silent_after
 
 
 async def test_a_host_without_a_server_is_said(
