@@ -70,7 +70,8 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
     folder.mkdir()
 
     def mounted(size_bytes: int) -> Path:
-        argv = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", folder]
+        options = ("-t", "tmpfs", "-o", f"size={size_bytes}")
+        argv = ["mount", *options, "tmpfs", str(folder)]
         if subprocess.run(argv, capture_output=True, check=False).returncode:
             pytest.skip("may not mount a file system here")
         return folder

@@ -73,9 +73,7 @@ async def built_bench(version: str | None, jobs: int) -> Path:
     job = build._Job(find_source(version), choice, paths, jobs, tell)
     program = job.folder / "programs" / PROGRAM
     if not program.is_file():
-        async with build.locked(
-            job.folder.with_name(f"{job.key}.lock"), job.tell
-        ) as lock:
+        async with build.locked(job.folder.with_name(f"{job.key}.lock"), tell) as lock:
             await build._make(job, (PROGRAM,), lock)
     return program
 
