@@ -266,7 +266,7 @@ async def test_a_server_that_falls_silent_costs_seconds(
     impatient: None,
     silent_after: int,
 ) -> None:
-    """What has come stays, and the next try resumes it."""
+    """Its first bytes stay, and the next try resumes behind them."""
     content = tar_of(contents_of(engine))
     getting.offer(content)
     hub = getting.hub
