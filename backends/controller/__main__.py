@@ -15,13 +15,13 @@ from importlib.metadata import version
 from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING
 
-from backends.controller.api import Api, Parts
+from backends.controller.api import Api
 from backends.controller.chat.chats import Chats
 from backends.controller.chat.store import ChatStore
 from backends.controller.clusters import Clusters
 from backends.controller.follow import Follower
 from backends.controller.lock import hold_lock
-from backends.controller.responses import Listening
+from backends.controller.responses import Listening, Parts
 from backends.errors import ControllerError, DllmError
 from backends.garbage import spare_modules
 from backends.machines.local import local_host

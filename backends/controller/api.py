@@ -11,31 +11,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
 
 from backends.controller.chat_api import ChatApi
-from backends.controller.deliveries import Deliveries
-from backends.controller.doctor_api import DoctorApi
 from backends.controller.event_log import CONTROLLER
 from backends.controller.metrics import prometheus_text
 from backends.controller.model_api import ModelApi
 from backends.controller.peer_api import PeerApi
 from backends.controller.preparation import WEIGHT_AGE_S, Preparations
-from backends.controller.removals import Removals
 from backends.controller.responses import (
+    Parts,
     asker,
     body,
     errors_as_values,
+    frames,
     json_response,
     number,
     outlives_its_asker,
-    snapshot_lines,
     start_stream,
     with_the_agent_of_the_asker,
+    write_values,
 )
 from backends.errors import ControllerError, DllmError, UsageError
 from backends.machines.machine import merged
@@ -44,10 +42,8 @@ from backends.plan_files import PlanFile, keep_launch
 from backends.planning.blueprint import process_name
 from backends.speculation.drafts import with_trials
 from backends.state import (
-    DEFAULT_CLUSTER,
     Actor,
     Ask,
-    ControllerInfo,
     EventKind,
     GivenCluster,
     Lab,
@@ -55,15 +51,10 @@ from backends.state import (
     Plan,
     Value,
 )
+from backends.state.delta import framed
 
 if TYPE_CHECKING:
-    from backends.controller.chat.chats import Chats
     from backends.controller.cluster import Cluster
-    from backends.controller.clusters import Clusters
-    from backends.controller.follow import Follower
-    from backends.machines.peers import Peers
-    from backends.machines.readers import Readers
-    from backends.models.catalogue import Catalogue
     from backends.state import ModelFile
 
 log = logging.getLogger(__name__)
@@ -152,28 +143,9 @@ class Leases:
         return self._held.pop(holder, set())
 
     def require(self, holder: str) -> None:
-        """See that who asks for a launch, and is to hold it, is still there.
-
-        Raises:
-            ControllerError: it left.
-        """
+        """See that who asks for a launch, and is to hold it, is still there."""
         if self.is_gone(holder):
             raise ControllerError("Whoever asked for this launch is gone")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The parts of a controller that its API gives access to."""
-
-    readers: Readers
-    clusters: Clusters
-    catalogue: Catalogue
-    peers: Peers
-    chats: Chats
-    follower: Follower
-    info: ControllerInfo
-    ended: asyncio.Event
-    """Set when the controller is to exit."""
 
 
 class Api:
@@ -181,43 +153,20 @@ class Api:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._clusters = clusters = parts.clusters
+        self._clusters = parts.clusters
+        self._of = parts.cluster_of
         self._ended = parts.ended
         self._preparations = Preparations(
-            clusters, parts.peers, parts.readers, self._models_found
+            parts.clusters, parts.peers, parts.readers, self._models_found
         )
-        self._peer_api = PeerApi(
-            parts.peers,
-            clusters.event_log,
-            Deliveries(
-                parts.peers,
-                lambda: parts.catalogue.listing,
-                parts.readers.paths.cache_dir,
-            ),
-        )
-        self._model_api = ModelApi(
-            parts.peers,
-            clusters.event_log,
-            parts.readers,
-            Removals(parts.peers, clusters, parts.catalogue, parts.readers),
-            self._preparations,
-            self._of,
-            got_engine=clusters.look_for_engine,
-        )
-        self._chat_api = ChatApi(clusters, parts.chats)
-        self._doctor_api = DoctorApi(parts.peers, clusters.serves)
+        self._model_api = ModelApi(parts, self._preparations)
         self.streams = 0
         self._leases = Leases()
         self._ending: asyncio.Future[None] | None = None
 
     def application(self) -> web.Application:
-        app = web.Application(
-            middlewares=[
-                outlives_its_asker,
-                errors_as_values,
-                with_the_agent_of_the_asker,
-            ]
-        )
+        handling = (outlives_its_asker, errors_as_values, with_the_agent_of_the_asker)
+        app = web.Application(middlewares=handling)
         app.add_routes(
             [
                 web.get("/v1/version", self._version),
@@ -243,16 +192,12 @@ class Api:
                 web.post("/v1/lab", self._lab),
                 web.get("/v1/passes", self._passes),
                 web.get("/metrics", self._metrics),
-                *self._peer_api.routes(),
+                *PeerApi(self._parts).routes(),
                 *self._model_api.routes(),
-                *self._chat_api.routes(),
-                *self._doctor_api.routes(),
+                *ChatApi(self._parts).routes(),
             ]
         )
         return app
-
-    def _of(self, request: web.Request) -> Cluster:
-        return self._clusters.get(request.query.get("cluster", DEFAULT_CLUSTER))
 
     async def _snapshot(self, request: web.Request) -> web.Response:
         cluster = self._of(request)
@@ -274,8 +219,7 @@ class Api:
         self.streams += 1
         self._leases.holds(holder, generation)
         try:
-            async for line in snapshot_lines(cluster.store.changes()):
-                await response.write(line)
+            await write_values(response, frames(cluster.store.changes(), framed))
         finally:
             self.streams -= 1
             held = self._leases.left(holder)
@@ -291,9 +235,8 @@ class Api:
         self._end_soon()
 
     async def _events(self, request: web.Request) -> web.Response:
-        return json_response(
-            self._clusters.event_log.after(number(request, "after", 0))
-        )
+        after = number(request, "after", 0)
+        return json_response(self._clusters.event_log.after(after))
 
     async def _tell(self, request: web.Request) -> web.Response:
         # Commands that run without the controller report here that they built
@@ -355,7 +298,8 @@ class Api:
         what = asked.plan or asked.token
         plan, facts = await self._preparations.launchable(cluster, what)
         settings = await cluster.require_possible(plan)
-        self._require_time()
+        if self._ended.is_set():
+            raise ControllerError("The controller ends", "Ask again: another begins.")
         self._leases.require(asked.holder)
         by = asker(request)
         goal = await cluster.want(
@@ -379,10 +323,6 @@ class Api:
         except DllmError:
             # What runs does not depend on it.
             log.exception("a launch was not kept")
-
-    def _require_time(self) -> None:
-        if self._ended.is_set():
-            raise ControllerError("The controller ends", "Ask again: another begins.")
 
     async def _stop(self, request: web.Request) -> web.Response:
         cluster = self._of(request)
@@ -415,7 +355,7 @@ class Api:
     @property
     def busy(self) -> bool:
         """Return true if a cluster, or long work at a peer, needs this controller."""
-        return self._clusters.busy or self._peer_api.busy
+        return self._clusters.busy or self._parts.peers.busy
 
     @property
     def in_use(self) -> bool:
@@ -438,9 +378,8 @@ class Api:
             self._begin_end()
 
     async def _inspect(self, request: web.Request) -> web.Response:
-        return json_response(
-            await self._parts.readers.model(request.query.get("path", ""))
-        )
+        path = request.query.get("path", "")
+        return json_response(await self._parts.readers.model(path))
 
     async def _models(self, request: web.Request) -> web.Response:
         if request.query.get("refresh") == "1":
@@ -459,9 +398,8 @@ class Api:
         path = request.query.get("path", "")
         drafts = await self._preparations.drafting.candidates(path, listing.models)
         model = await self._parts.readers.model(path)
-        return json_response(
-            with_trials(drafts, self._clusters.trials.found_for(model))
-        )
+        trials = self._clusters.trials.found_for(model)
+        return json_response(with_trials(drafts, trials))
 
     async def _measure_drafts(self, request: web.Request) -> web.Response:
         cluster = self._of(request)

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import time
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-import msgspec
 from aiohttp import web
 
 from backends.controller.chat.asking import QuestionQueue, require_wanted, split_now
-from backends.controller.responses import body, json_response, start_stream
-from backends.state import (
-    DEFAULT_CLUSTER,
-    ChatChange,
-    ChatQuestion,
-    ChatRequest,
-    ChatState,
-    Reply,
-    Value,
+from backends.controller.responses import (
+    body,
+    frames,
+    json_response,
+    start_stream,
+    write_values,
 )
+from backends.state import ChatChange, ChatQuestion, ChatRequest, Reply, Value
 from backends.state.chats import chat_framed
 
 if TYPE_CHECKING:
-    from backends.controller.chat.chats import Chats
     from backends.controller.chat.live import LiveChat
     from backends.controller.cluster import Cluster
-    from backends.controller.clusters import Clusters
+    from backends.controller.responses import Parts
     from backends.state import Conversation
 
 
@@ -39,9 +34,9 @@ class ChatModel(Value, frozen=True, kw_only=True):
 class ChatApi:
     """Answers requests about chats; answers go on when nobody looks any more."""
 
-    def __init__(self, clusters: Clusters, chats: Chats) -> None:
-        self._clusters = clusters
-        self._chats = chats
+    def __init__(self, parts: Parts) -> None:
+        self._of = parts.cluster_of
+        self._chats = parts.chats
         self._asking = QuestionQueue()
 
     def routes(self) -> list[web.RouteDef]:
@@ -65,9 +60,7 @@ class ChatApi:
         cluster = self._of(request)
         require_wanted(cluster.store.snapshot)
         response = await start_stream(request)
-        async with aclosing(self._asking.answer(cluster, asked)) as deltas:
-            async for delta in deltas:
-                await response.write(msgspec.json.encode(delta) + b"\n")
+        await write_values(response, self._asking.answer(cluster, asked))
         return response
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
@@ -75,12 +68,8 @@ class ChatApi:
         name, query = self._of(request).name, request.query
         model, chat = query.get("model", ""), query.get("id", "")
         response = await start_stream(request)
-        last: ChatState | None = None
-        async with aclosing(self._chats.states(name, model, chat)) as states:
-            async for state in states:
-                frame = chat_framed(state, last)
-                await response.write(msgspec.json.encode(frame) + b"\n")
-                last = state
+        states = self._chats.states(name, model, chat)
+        await write_values(response, frames(states, chat_framed))
         return response
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -129,9 +118,6 @@ class ChatApi:
 
     async def _chat_of(self, request: web.Request) -> LiveChat:
         return await self._chats.get(request.match_info["id"])
-
-    def _of(self, request: web.Request) -> Cluster:
-        return self._clusters.get(request.query.get("cluster", DEFAULT_CLUSTER))
 
 
 def _reply_to_come(conversation: Conversation, cluster: Cluster) -> Reply:

@@ -9,12 +9,16 @@ from contextlib import aclosing
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
-from backends.controller.event_recorders import WorkRecorder
-from backends.controller.responses import asker, body, json_response, start_stream
+from backends.controller.removals import Removals
+from backends.controller.responses import (
+    body,
+    json_response,
+    start_stream,
+    write_values,
+)
 from backends.engine.get import get_engine
 from backends.models.download import (
     download,
@@ -31,16 +35,13 @@ from backends.state import Ask, EngineProgress, EngineStage, EventKind, Fit, Val
 from backends.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator
 
     from backends.controller.cluster import Cluster
-    from backends.controller.event_log import EventLog
     from backends.controller.preparation import Preparations
-    from backends.controller.removals import Removals
+    from backends.controller.responses import Parts
     from backends.machines.agent import AgentSession
-    from backends.machines.machine import Machines
-    from backends.machines.readers import Readers
-    from backends.state.models import Download, Hashing, RemoteModel, Removal, Seeding
+    from backends.state.models import RemoteModel, Removal
 
 
 class HashRequest(Value, frozen=True, kw_only=True):
@@ -111,25 +112,15 @@ class ModelApi:
     Its changes become events.
     """
 
-    def __init__(
-        self,
-        machines: Machines,
-        event_log: EventLog,
-        readers: Readers,
-        removals: Removals,
-        preparations: Preparations,
-        cluster: Callable[[web.Request], Cluster],
-        *,
-        got_engine: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._machines = machines
-        self._readers = readers
-        self._removals = removals
+    def __init__(self, parts: Parts, preparations: Preparations) -> None:
+        self._parts = parts
+        self._machines = parts.peers
+        self._readers = parts.readers
+        self._removals = Removals(
+            parts.peers, parts.clusters, parts.catalogue, parts.readers
+        )
         self._preparations = preparations
-        self._cluster = cluster
-        self._got_engine = got_engine
         self._looker = ThreadPoolExecutor(1, "paths")
-        self._event_log = event_log
         self.streams = 0
         """Askers whose work goes on."""
 
@@ -161,13 +152,13 @@ class ModelApi:
         parse_source(asked.source)
         folder = models_folder(self._readers.settings().model_dirs)
         work = download(asked.source, folder, hub_environment(asked.settings))
-        event_log = WorkRecorder(self._event_log, asker(request), LOCAL)
-        with event_log.tries(f"got the model {printable(asked.source)}"):
+        what = f"got the model {printable(asked.source)}"
+        with self._parts.recorder(request, LOCAL).tries(what):
             return await self._told(request, work)
 
     async def _get_engine(self, request: web.Request) -> web.StreamResponse:
-        event_log = WorkRecorder(self._event_log, asker(request), LOCAL)
-        with event_log.tries("got llama.cpp", EventKind.ENGINE):
+        recorder = self._parts.recorder(request, LOCAL)
+        with recorder.tries("got llama.cpp", EventKind.ENGINE):
             return await self._told(request, self._engine())
 
     async def _engine(self) -> AsyncGenerator[EngineProgress, None]:
@@ -183,7 +174,7 @@ class ModelApi:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        await self._got_engine()
+        await self._parts.clusters.look_for_engine()
         engine = (await readers.engine()).info
         yield EngineProgress(stage=EngineStage.DONE, fraction=1.0, engine=engine)
 
@@ -192,7 +183,7 @@ class ModelApi:
         parse_source(asked.source)
         if asked.peers:
             await self._machines.reached(asked.peers)
-        work = self._with_fits(asked, self._cluster(request))
+        work = self._with_fits(asked, self._parts.cluster_of(request))
         return await self._told(request, work)
 
     async def _with_fits(
@@ -211,7 +202,7 @@ class ModelApi:
                 elif one.header:
                     ask = Ask(model=one.header, peers=asked.peers)
                     fit = await self._preparations.fit(cluster, ask)
-                yield msgspec.structs.replace(one, fit=fit)
+                yield replace(one, fit=fit)
 
     async def _hash(self, request: web.Request) -> web.StreamResponse:
         asked = await body(request, HashRequest)
@@ -224,8 +215,8 @@ class ModelApi:
         work = host.seeding(asked.path, asked.directory, dry=asked.dry)
         model = PurePath(asked.path).name
         what = f"seeded the cache of workers on {asked.machine} with {model}"
-        event_log = WorkRecorder(self._event_log, asker(request), asked.machine)
-        with contextlib.nullcontext() if asked.dry else event_log.tries(what):
+        recorder = self._parts.recorder(request, asked.machine)
+        with contextlib.nullcontext() if asked.dry else recorder.tries(what):
             return await self._told(request, work)
 
     async def _cache(self, request: web.Request) -> web.Response:
@@ -237,19 +228,18 @@ class ModelApi:
         asked = await body(request, CacheRequest)
         host = await self._host(asked.machine)
         what = f"deleted {len(asked.names)} files of the cache on {asked.machine}"
-        event_log = WorkRecorder(self._event_log, asker(request), asked.machine)
-        with event_log.tries(what):
+        with self._parts.recorder(request, asked.machine).tries(what):
             freed_bytes = await host.uncache(asked.names, asked.directory)
         return json_response({"freed_bytes": freed_bytes})
 
     async def _removal(self, request: web.Request) -> web.Response:
-        return json_response(await self._planned(await body(request, RemovalRequest)))
+        asked = await body(request, RemovalRequest)
+        return json_response(await self._planned(asked))
 
     async def _remove(self, request: web.Request) -> web.Response:
         asked = await body(request, RemovalRequest)
         what = f"deleted the model {printable(asked.path)} on {asked.machine}"
-        event_log = WorkRecorder(self._event_log, asker(request), asked.machine)
-        with event_log.tries(what):
+        with self._parts.recorder(request, asked.machine).tries(what):
             removal = await self._planned(asked)
             return json_response(await self._removals.carry_out(removal))
 
@@ -268,8 +258,7 @@ class ModelApi:
         files = tuple(file for file in found.files if file.path in asked.paths)
         count = format_count(len(files), "leftover file")
         what = f"deleted {count} of models on {asked.machine}"
-        event_log = WorkRecorder(self._event_log, asker(request), asked.machine)
-        with event_log.tries(what):
+        with self._parts.recorder(request, asked.machine).tries(what):
             done = await self._removals.carry_out(replace(found, files=files))
         return json_response(done)
 
@@ -283,19 +272,13 @@ class ModelApi:
         return self._machines.get(machine).host
 
     async def _told(
-        self,
-        request: web.Request,
-        work: AsyncGenerator[
-            Download | EngineProgress | Hashing | RemoteModel | Seeding, None
-        ],
+        self, request: web.Request, work: AsyncGenerator[object, None]
     ) -> web.StreamResponse:
         """Pass on how far it is; a reader who leaves ends it."""
         response = await start_stream(request)
         self.streams += 1
         try:
-            async with aclosing(work) as told:
-                async for one in told:
-                    await response.write(msgspec.json.encode(one) + b"\n")
+            await write_values(response, work)
         finally:
             self.streams -= 1
         return response

@@ -1,4 +1,4 @@
-"""The part of the API that is about other machines."""
+"""The part of the API that is about other machines, and examines all of them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from backends.config import PeerConfig
-from backends.controller.event_recorders import WorkRecorder
-from backends.controller.responses import asker, body, json_response
+from backends.controller.deliveries import Deliveries
+from backends.controller.responses import body, json_response
+from backends.errors import DllmError
+from backends.machines.health import READ_S, read_health
+from backends.machines.ways import ways_between
 from backends.printable import printable
 from backends.state import EventKind, PeerAnswer, ProvisionMode, Value
+from backends.state.health import MachineHealth
 
 if TYPE_CHECKING:
-    from backends.controller.deliveries import Deliveries
-    from backends.controller.event_log import EventLog
+    from backends.controller.event_recorders import WorkRecorder
+    from backends.controller.responses import Parts
+    from backends.machines.machine import Machine
     from backends.machines.peer import SshPeer
-    from backends.machines.peers import Peers
 
 
 class PeerRequest(Value, frozen=True, kw_only=True):
@@ -50,19 +54,19 @@ class DeliverRequest(Value, frozen=True, kw_only=True):
 class PeerApi:
     """Answers requests about peers. Long work goes on after its client leaves.
 
-    Its changes become events.
+    Its changes become events. What would slow a machine down is not measured while it
+    takes part in a cluster.
     """
 
-    def __init__(
-        self, peers: Peers, event_log: EventLog, deliveries: Deliveries
-    ) -> None:
-        self._peers = peers
-        self._deliveries = deliveries
-        self._event_log = event_log
-
-    @property
-    def busy(self) -> bool:
-        return self._peers.busy
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._peers = parts.peers
+        self._serves = parts.clusters.serves
+        self._deliveries = Deliveries(
+            parts.peers,
+            lambda: parts.catalogue.listing,
+            parts.readers.paths.cache_dir,
+        )
 
     def routes(self) -> list[web.RouteDef]:
         one = "/v1/peers/{name}"
@@ -77,6 +81,8 @@ class PeerApi:
             web.post(f"{one}/clean", self._clean),
             web.post(f"{one}/deliver", self._deliver),
             web.post(f"{one}/cancel", self._cancel),
+            web.post("/v1/doctor/health", self._health),
+            web.post("/v1/doctor/ways", self._ways),
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -148,11 +154,41 @@ class PeerApi:
         return json_response(known.peer)
 
     def _told(self, request: web.Request, name: str = "") -> WorkRecorder:
-        return WorkRecorder(self._event_log, asker(request), name or _name(request))
+        return self._parts.recorder(request, name or _name(request))
 
     def _ssh(self, request: web.Request) -> SshPeer:
         return self._peers.ssh(_name(request))
 
+    # --- examining ------------------------------------------------------------------
+
+    async def _health(self, request: web.Request) -> web.Response:
+        found = await asyncio.gather(*map(self._read, self._peers.all()))
+        return json_response(found)
+
+    async def _read(self, machine: Machine) -> MachineHealth:
+        quiet = self._serves(machine.name)
+        try:
+            async with asyncio.timeout(2 * READ_S):
+                return await read_health(machine.host, quiet=quiet)
+        except DllmError as error:
+            why = error.what
+        except TimeoutError:
+            why = f"it did not answer within {2 * READ_S:g} s"
+        return MachineHealth(machine=machine.name, unread=why)
+
+    async def _ways(self, request: web.Request) -> web.Response:
+        machines = [one for one in self._peers.all() if _has_helper(one)]
+        found = await ways_between(machines, self._peers.values(), self._serves)
+        return json_response(found)
+
 
 def _name(request: web.Request) -> str:
     return request.match_info["name"]
+
+
+def _has_helper(machine: Machine) -> bool:
+    try:
+        machine.relay_program()
+    except DllmError:
+        return False
+    return True

@@ -11,6 +11,8 @@ import socket
 import stat
 import struct
 import sys
+from contextlib import aclosing
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -18,15 +20,24 @@ import msgspec
 import psutil
 from aiohttp import web
 
+from backends.controller.event_recorders import WorkRecorder
 from backends.errors import DllmError, UsageError
 from backends.paths import make_private
-from backends.state import ALIVE_EVERY_S, Actor, ClusterSnapshot, Failure
+from backends.state import ALIVE_EVERY_S, DEFAULT_CLUSTER, Actor, Failure
 from backends.state.base import AGENT_HEADER, PROGRAM_HEADER, json_bytes
-from backends.state.delta import framed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from pathlib import Path
+
+    from backends.controller.chat.chats import Chats
+    from backends.controller.cluster import Cluster
+    from backends.controller.clusters import Clusters
+    from backends.controller.follow import Follower
+    from backends.machines.peers import Peers
+    from backends.machines.readers import Readers
+    from backends.models.catalogue import Catalogue
+    from backends.state import ControllerInfo
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -38,7 +49,29 @@ LOOK_EVERY_S = 1.0
 BACKLOG = 4096
 """A thousand commands at once are no reason to refuse one; the kernel's limit holds."""
 
+S = TypeVar("S")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts of a controller that its API gives access to."""
+
+    readers: Readers
+    clusters: Clusters
+    catalogue: Catalogue
+    peers: Peers
+    chats: Chats
+    follower: Follower
+    info: ControllerInfo
+    ended: asyncio.Event
+    """Set when the controller is to exit."""
+
+    def cluster_of(self, request: web.Request) -> Cluster:
+        return self.clusters.get(request.query.get("cluster", DEFAULT_CLUSTER))
+
+    def recorder(self, request: web.Request, machine: str) -> WorkRecorder:
+        return WorkRecorder(self.clusters.event_log, asker(request), machine)
 
 
 def json_response(value: object, status: int = 200) -> web.Response:
@@ -81,14 +114,24 @@ async def start_stream(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def snapshot_lines(
-    snapshots: AsyncIterator[ClusterSnapshot],
-) -> AsyncIterator[bytes]:
-    """The lines of a stream of snapshots: one whole, then what changes."""
-    last: ClusterSnapshot | None = None
-    async for snapshot in snapshots:
-        yield json_bytes(framed(snapshot, last)) + b"\n"
-        last = snapshot
+async def write_values(
+    response: web.StreamResponse, values: AsyncGenerator[object, None]
+) -> None:
+    """Write a value a line, as they come; at the end the generator is closed."""
+    async with aclosing(values):
+        async for value in values:
+            await response.write(json_bytes(value) + b"\n")
+
+
+async def frames(
+    states: AsyncGenerator[S, None], framed: Callable[[S, S | None], T]
+) -> AsyncGenerator[T, None]:
+    """The frames of a stream of states: one whole, then what changes."""
+    last: S | None = None
+    async with aclosing(states):
+        async for state in states:
+            yield framed(state, last)
+            last = state
 
 
 @web.middleware

@@ -27,7 +27,7 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from backends.config import Config
     from backends.planning.room import ClusterMemory
@@ -171,7 +171,7 @@ class SnapshotStore:
         ):
             await self.change()
 
-    async def changes(self) -> AsyncIterator[ClusterSnapshot]:
+    async def changes(self) -> AsyncGenerator[ClusterSnapshot, None]:
         """The snapshot now, then whenever it changes, at most four a second."""
         while not self._closed:
             changed = self._changed

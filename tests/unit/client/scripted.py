@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,10 +17,11 @@ from backends.controller.peer_api import PeerRequest
 from backends.controller.responses import (
     body,
     errors_as_values,
+    frames,
     json_response,
     outlives_its_asker,
-    snapshot_lines,
     start_stream,
+    write_values,
 )
 from backends.errors import ControllerError
 from backends.paths import Paths
@@ -42,6 +43,7 @@ from backends.state import (
     QuestionKind,
     Transport,
 )
+from backends.state.delta import framed
 
 PERIOD_S = 0.05
 LOAD_S = 0.4
@@ -116,11 +118,11 @@ class ScriptedController:
         response = await start_stream(request)
         if self.raw is not None:
             await response.write(self.raw + b"\n")
-        async for line in snapshot_lines(self._changes(_cluster(request))):
-            await response.write(line)
+        changes = self._changes(_cluster(request))
+        await write_values(response, frames(changes, framed))
         return response
 
-    async def _changes(self, name: str) -> AsyncIterator[ClusterSnapshot]:
+    async def _changes(self, name: str) -> AsyncGenerator[ClusterSnapshot]:
         last = -1
         while not self.ended.is_set():
             if self.snapshot(name).seq != last:

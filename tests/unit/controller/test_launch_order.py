@@ -31,7 +31,7 @@ class Checks:
         self.begun = asyncio.Event()
         self.over = asyncio.Event()
         parts: Any = MagicMock()
-        parts.clusters.get.return_value = cluster
+        parts.cluster_of.return_value = cluster
         parts.clusters.stop_all = AsyncMock()
         parts.ended = self.ended = asyncio.Event()
         self.api = Api(parts)
@@ -204,6 +204,7 @@ class Ending:
         clusters = Clusters(MagicMock(), paths)
         clusters._clusters["default"] = stage.cluster
         parts: Any = MagicMock(clusters=clusters, ended=self.ended)
+        parts.cluster_of.return_value = stage.cluster
         self.works = False
         work = PeerWork(title="copy")
         ada = Peer(name="ada", state=PeerState.READY)

@@ -13,7 +13,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from aiohttp import web
@@ -250,8 +250,6 @@ async def test_only_a_socket_of_ours_is_taken(client: Client, agent: Path) -> No
 
 # --- Questions about models here, where a disk may hang ---
 
-NOBODY: Any = None
-
 
 async def test_a_disk_that_hangs_takes_one_thread_however_often_it_is_asked(
     monkeypatch: pytest.MonkeyPatch,
@@ -265,7 +263,7 @@ async def test_a_disk_that_hangs_takes_one_thread_however_often_it_is_asked(
         return ("mini.gguf",)
 
     monkeypatch.setattr(model_api, "names_after", names_after)
-    api = ModelApi(NOBODY, NOBODY, NOBODY, NOBODY, NOBODY, NOBODY, got_engine=NOBODY)
+    api = ModelApi(MagicMock(), MagicMock())
 
     def asked(path: str) -> asyncio.Task[Any]:
         request = make_mocked_request("GET", f"/v1/paths?path={path}")
