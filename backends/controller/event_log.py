@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.state import NOT_JSON, Actor, Event, EventKind, EventTone, Value
+from backends.state import NOT_JSON, Actor, Event, EventKind, EventTone, Failure, Value
 from backends.state.base import json_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from backends.state import Failure
 
 log = logging.getLogger(__name__)
 
@@ -75,41 +73,30 @@ class EventLog:
 
         A fault of ours costs the event, and nothing else.
         """
+        failure = failure or Failure(what=text)
         try:
-            self._add(kind, text, by, tone, cluster, peer, failure)
+            if not by.program and self._is_repeated(kind, cluster, peer, text):
+                return
+            event = Event(
+                number=self.newest + 1,
+                at=datetime.fromtimestamp(self._clock(), UTC),
+                kind=kind,
+                text=_clipped(text),
+                tone=tone,
+                by=by,
+                cluster=cluster,
+                peer=peer,
+                process=failure.process,
+                exit_code=failure.exit_code,
+                exit_signal=failure.exit_signal,
+                hint=_clipped(failure.hint),
+                evidence=tuple(map(_clipped, failure.log_tail[-EVIDENCE_LINES_MAX:])),
+            )
+            self._events.append(event)
+            self._files.append(event)
+            self._told(event.number)
         except Exception:
             log.exception("an event was not told: %s", text)
-
-    def _add(
-        self,
-        kind: EventKind,
-        text: str,
-        by: Actor,
-        tone: EventTone,
-        cluster: str,
-        peer: str,
-        failure: Failure | None,
-    ) -> None:
-        if not by.program and self._is_repeated(kind, cluster, peer, text):
-            return
-        event = Event(
-            number=self.newest + 1,
-            at=datetime.fromtimestamp(self._clock(), UTC),
-            kind=kind,
-            text=_clipped(text),
-            tone=tone,
-            by=by,
-            cluster=cluster,
-            peer=peer,
-            process=failure.process if failure else "",
-            exit_code=failure.exit_code if failure else None,
-            exit_signal=failure.exit_signal if failure else None,
-            hint=_clipped(failure.hint) if failure else "",
-            evidence=_evidence(failure),
-        )
-        self._events.append(event)
-        self._files.append(event)
-        self._told(event.number)
 
     def tell_settled(self, key: str, tell: Callable[[], None]) -> None:
         """Tell once nothing newer came under that key for a moment."""
@@ -139,13 +126,6 @@ def _clipped(text: str) -> str:
     # It may come from another machine.
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
 
-
-def _evidence(failure: Failure | None) -> tuple[str, ...]:
-    lines = failure.log_tail[-EVIDENCE_LINES_MAX:] if failure else ()
-    return tuple(map(_clipped, lines))
-
-
-log = logging.getLogger(__name__)
 
 VERSION = 1
 """Changes when an older controller would misread a line."""

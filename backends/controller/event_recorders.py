@@ -46,8 +46,10 @@ class EventRecorder:
         if measured.mismatches:
             tone = EventTone.WARNING
             text += f", not as planned: {'; '.join(measured.mismatches)}"
-        elif split := _layers(plan, measured):
-            text += f": {split}"
+        elif measured.layers:
+            n_layer = plan.split.n_layer
+            layers = (f"{r.device} {format_range(r, n_layer)}" for r in measured.layers)
+            text += f": {', '.join(layers)}"
         self._tell(EventKind.SERVING, text, tone=tone)
 
     def taken_up(self, plan: Plan) -> None:
@@ -66,13 +68,8 @@ class EventRecorder:
     def failed(self, failure: Failure) -> None:
         """Something ended that should not have, or never came up."""
         ended = failure.exit_code is not None or failure.exit_signal is not None
-        self._event_log.tell(
-            EventKind.DIED if ended else EventKind.FAILED,
-            failure.what,
-            tone=EventTone.ERROR,
-            cluster=self._cluster,
-            failure=failure,
-        )
+        kind = EventKind.DIED if ended else EventKind.FAILED
+        self._tell(kind, failure.what, tone=EventTone.ERROR, failure=failure)
 
     def waiting(self, why: str) -> None:
         self._tell(EventKind.WAITING, why, tone=EventTone.WARNING)
@@ -99,13 +96,14 @@ class EventRecorder:
     def let_end(self, count: int, left: int, seconds: float) -> None:
         """A new split has waited for answers that it would have broken."""
         waited = format_seconds(seconds)
+        answers = (
+            f"{format_count(left or count, 'answer')} that another split would break"
+        )
         if left:
-            text = f"{_answers(left)} did not end within {waited} (api_drain_s)"
-            tone = EventTone.WARNING
+            text = f"{answers} did not end within {waited} (api_drain_s)"
+            self._tell(EventKind.DRAIN, text, tone=EventTone.WARNING)
         else:
-            text = f"{_answers(count)} ended first, after {waited}"
-            tone = EventTone.INFORMATION
-        self._tell(EventKind.DRAIN, text, tone=tone)
+            self._tell(EventKind.DRAIN, f"{answers} ended first, after {waited}")
 
     def mended(self, how: str) -> None:
         self._tell(EventKind.MENDED, how)
@@ -119,20 +117,15 @@ class EventRecorder:
     def tried_in_vain(self, what: str, error: Exception) -> None:
         """A draft could not be measured; what serves goes on."""
         failure = failed_at(what, error, time.time())
-        self._event_log.tell(
-            EventKind.DRAFT,
-            failure.what,
-            tone=EventTone.WARNING,
-            cluster=self._cluster,
-            failure=failure,
-        )
+        tone = EventTone.WARNING
+        self._tell(EventKind.DRAFT, failure.what, tone=tone, failure=failure)
 
     def lab(self, link: str | None, lab: Lab | None, by: Actor) -> None:
         """Record that a user set or removed a link's lab, once it has settled."""
         where = link or "all links"
-        said = f"{format_lab(lab)} each way" if lab else ""
-        set_to = f"set the lab on {where}: {said}" if lab else ""
-        text = set_to or f"cleared the lab on {where}"
+        text = f"cleared the lab on {where}"
+        if lab:
+            text = f"set the lab on {where}: {format_lab(lab)} each way"
         self._event_log.tell_settled(
             f"{self._cluster} {link}", lambda: self._tell(EventKind.LAB, text, by)
         )
@@ -143,8 +136,11 @@ class EventRecorder:
         text: str,
         by: Actor = CONTROLLER,
         tone: EventTone = EventTone.INFORMATION,
+        failure: Failure | None = None,
     ) -> None:
-        self._event_log.tell(kind, text, by=by, tone=tone, cluster=self._cluster)
+        self._event_log.tell(
+            kind, text, by=by, tone=tone, cluster=self._cluster, failure=failure
+        )
 
 
 class PeerRecorder:
@@ -195,10 +191,13 @@ class WorkRecorder:
             yield
         except DllmError as error:
             failure = error.failure()
-            text = f"{what}, which failed: {failure.what}"
-            tone = EventTone.WARNING
             self._event_log.tell(
-                kind, text, by=self._by, peer=self._peer, failure=failure, tone=tone
+                kind,
+                f"{what}, which failed: {failure.what}",
+                by=self._by,
+                peer=self._peer,
+                failure=failure,
+                tone=EventTone.WARNING,
             )
             raise
         self.did(what, kind)
@@ -219,14 +218,5 @@ def _requests(count: int) -> str:
     return f"{format_count(count, 'request')} to the API"
 
 
-def _answers(count: int) -> str:
-    return f"{format_count(count, 'answer')} that another split would break"
-
-
 def _model(plan: Plan) -> str:
     return plan.model.rpartition("/")[2].removesuffix(".gguf")
-
-
-def _layers(plan: Plan, measured: MeasuredSplit) -> str:
-    n_layer = plan.split.n_layer
-    return ", ".join(f"{r.device} {format_range(r, n_layer)}" for r in measured.layers)
