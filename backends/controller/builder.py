@@ -159,22 +159,23 @@ class Builder:
     ) -> ProcessRecord:
         """One process of the blueprint, started unless it fits, and listening."""
         host = self._machines.get(node.machine).host
-        with self._steps.step(node.short_name), about_worker(_worker_of(node)):
+        is_workers = node.spec.role in (ProcessRole.WORKER, ProcessRole.WORKER_RELAY)
+        worker = worker_of(node.short_name) if is_workers else ""
+        with self._steps.step(node.short_name), about_worker(worker):
             if node in missing:
                 await host.remove(node.spec.name)
                 record = await host.start(node.specified(incarnations))
             else:
-                record = await self._record(host, node)
+                there = await host.record(node.spec.name)
+                if there is None:
+                    what = f"The process directory of {node.short_name} is gone"
+                    raise ProcessFailed(Failure(what=what, process=node.short_name))
+                record = there
             if node.short_name != SERVER:
                 await self._listening(host, record)
-            self._steps.update(node.short_name, detail=_where(node))
-        return record
-
-    async def _record(self, host: AgentSession, node: Node) -> ProcessRecord:
-        record = await host.record(node.spec.name)
-        if record is None:
-            what = f"The process directory of {node.short_name} is gone"
-            raise ProcessFailed(Failure(what=what, process=node.short_name))
+            here = node.machine == LOCAL
+            where = "127.0.0.1:" if here else f"{node.machine}, port "
+            self._steps.update(node.short_name, detail=f"{where}{node.spec.port}")
         return record
 
     async def _listening(self, host: AgentSession, record: ProcessRecord) -> None:
@@ -194,26 +195,12 @@ class Builder:
                     raise PortTaken(f"Port {port} was taken by {owner}")
                 raise ProcessFailed(await failure_of(host, now or record))
             if time.time() > deadline:
-                raise NeverListened(await self._silent(host, record, port))
+                name = short_name(record.name)
+                silent = replace(
+                    await failure_of(host, record),
+                    what=f"{name} runs but does not listen on port {port}",
+                    hint="Its log may say why; launch again to start it afresh.",
+                    at=0.0,
+                )
+                raise NeverListened(silent)
             await asyncio.sleep(LISTEN_POLL_S)
-
-    async def _silent(
-        self, host: AgentSession, record: ProcessRecord, port: int
-    ) -> Failure:
-        return replace(
-            await failure_of(host, record),
-            what=f"{short_name(record.name)} runs but does not listen on port {port}",
-            hint="Its log may say why; launch again to start it afresh.",
-            at=0.0,
-        )
-
-
-def _worker_of(node: Node) -> str:
-    is_its = node.spec.role in (ProcessRole.WORKER, ProcessRole.WORKER_RELAY)
-    return worker_of(node.short_name) if is_its else ""
-
-
-def _where(node: Node) -> str:
-    port = node.spec.port
-    here = node.machine == LOCAL
-    return f"127.0.0.1:{port}" if here else f"{node.machine}, port {port}"

@@ -148,10 +148,8 @@ class Cluster:
             same = plan is not None and is_same(plan, self.pursued)
             if same and record.stand_in is None and api in (None, self.goal.api):
                 return self.goal
-            before, goal = (
-                self.goal,
-                Goal(generation=self.goal.generation + 1, plan=plan, api=api),
-            )
+            before = self.goal
+            goal = Goal(generation=before.generation + 1, plan=plan, api=api)
             record = self._record_of(goal, same=same)
             # What changes meanwhile is about the goal before.
             unkept = await self._kept(lambda _: record)
@@ -173,20 +171,17 @@ class Cluster:
         record = self._journal.record
         served = self.gateway.served or record.replaces
         known = record if same and record.stand_in is None else Record()
+        last_good = record.before if record.served_since is None else record.goal
         return replace(
             known,
             goal=goal,
-            before=self._last_good() if goal.plan else None,
+            before=last_good if goal.plan else None,
             rolled_back=None,
             leftovers=self.reconciler.processes.after(goal.plan),
             replaces=served if goal.plan else None,
             served_since=None,
             drained_since=None,
         )
-
-    def _last_good(self) -> Goal | None:
-        record = self._journal.record
-        return record.before if record.served_since is None else record.goal
 
     async def _kept(self, change: Callable[[Record], Record]) -> ControllerError | None:
         """Write what was asked for before it is done; why a stop is not written.

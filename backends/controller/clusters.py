@@ -293,23 +293,18 @@ class Clusters:
             cluster.store.update(last_event=number)
 
     def _told(self) -> None:
-        briefs = tuple(_brief(cluster) for cluster in self if _is_shown(cluster))
+        briefs = tuple(
+            ClusterBrief(
+                name=snapshot.cluster,
+                state=snapshot.state,
+                model=snapshot.plan.model if snapshot.plan else "",
+                api_url=snapshot.api_url,
+                generation=snapshot.generation,
+            )
+            for snapshot in (cluster.store.snapshot for cluster in self)
+            if snapshot.state is not ClusterState.IDLE
+            or snapshot.cluster == DEFAULT_CLUSTER
+        )
         for cluster in self:
             if cluster.store.snapshot.clusters != briefs:
                 cluster.store.update(clusters=briefs)
-
-
-def _is_shown(cluster: Cluster) -> bool:
-    idle = cluster.store.snapshot.state is ClusterState.IDLE
-    return cluster.name == DEFAULT_CLUSTER or not idle
-
-
-def _brief(cluster: Cluster) -> ClusterBrief:
-    snapshot = cluster.store.snapshot
-    return ClusterBrief(
-        name=cluster.name,
-        state=snapshot.state,
-        model=snapshot.plan.model if snapshot.plan else "",
-        api_url=snapshot.api_url,
-        generation=snapshot.generation,
-    )

@@ -49,11 +49,12 @@ LAST_WORDS = 4
 _HOLE_HINT = "Put the model there, or a sparse file of it that has this layer."
 _HOLE = re.compile(r"dllm-relay: (?P<link>[^:]+): (?P<why>.*\bthin\b.*)")
 
+_AGAIN = "Launch again to restart it; its log says more."
 _HINTS = {
-    ProcessRole.WORKER: "Launch again to restart it; its log says more.",
+    ProcessRole.WORKER: _AGAIN,
     ProcessRole.SERVER: "Launch again; if it repeats, its log says why.",
-    ProcessRole.WORKER_RELAY: "Launch again to restart it; its log says more.",
-    ProcessRole.RELAY: "Launch again to restart it; its log says more.",
+    ProcessRole.WORKER_RELAY: _AGAIN,
+    ProcessRole.RELAY: _AGAIN,
 }
 
 
@@ -241,7 +242,7 @@ async def ended_unwatched(
         # A gateway is started again beside what serves; nothing needs a machine awake.
         if name == GATEWAY or holds_awake(name):
             continue
-        if needs_tunnels(plan) and _hangs_on_tunnels(name):
+        if needs_tunnels(plan) and (name == SERVER or is_relay(name)):
             continue
         machine = machines.get(machine_name)
         record = await machine.host.record(process_name(cluster, name))
@@ -254,7 +255,3 @@ async def ended_unwatched(
         if not record.alive:
             return await failure_of(machine.host, record)
     return None
-
-
-def _hangs_on_tunnels(name: str) -> bool:
-    return name == SERVER or is_relay(name)

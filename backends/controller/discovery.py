@@ -86,12 +86,13 @@ class Discovery:
             for worker, pairing in found.pairings.items()
         }
         ports = await self._ports(plan, pairings)
+        ways = await self._endpoints(plan, ports, pairings)
+        folders = {
+            name: f"{self._machines.get(name).host.run_dir}/{self._cluster}"
+            for name in machines_of(plan)
+        }
         return replace(
-            found,
-            ports=ports,
-            ways=await self._endpoints(plan, ports, pairings),
-            pairings=pairings,
-            folders={m: self._folder(m) for m in machines_of(plan)},
+            found, ports=ports, ways=ways, pairings=pairings, folders=folders
         )
 
     def expect(self, plan: Plan | None, facts: Facts | None) -> None:
@@ -114,9 +115,6 @@ class Discovery:
             self._steps,
             self._told,
         )
-
-    def _folder(self, machine: str) -> str:
-        return f"{self._machines.get(machine).host.run_dir}/{self._cluster}"
 
     def _told(self, worker: WorkerSpec) -> tuple[str, ...]:
         # If this goal has not served, a running relay is of an earlier goal's
@@ -157,11 +155,11 @@ class Discovery:
             HostError: the demanded port is taken.
         """
         demanded = self._context.demanded_port(plan)
-        record = self._gateway()
+        here = self._machines.get(LOCAL)
+        record = self._record(here, GATEWAY)
         if record and record.port and record.port == (demanded or record.port):
             self._api_ports.choose(self._cluster, record.port)
             return record.port
-        here = self._machines.get(LOCAL).host
         if demanded:
             await self.require_port(demanded)
             self._api_ports.choose(self._cluster, demanded)
@@ -169,14 +167,11 @@ class Discovery:
         is_kept = self._context.gateway.keeps_port
         for port in self._api_ports.candidates(self._cluster, API_PORT_DEFAULT):
             is_ours = self._api_ports.choose(self._cluster, port)
-            if is_ours and (is_kept(port) or not await here.port_owner(port)):
+            if is_ours and (is_kept(port) or not await here.host.port_owner(port)):
                 return port
-        port = await here.free_port()
+        port = await here.host.free_port()
         self._api_ports.choose(self._cluster, port)
         return port
-
-    def _gateway(self) -> ProcessRecord | None:
-        return self._record(self._machines.get(LOCAL), GATEWAY)
 
     async def require_access(self) -> ApiSettings:
         """See that the API may be given out as the settings want it now.
@@ -197,7 +192,7 @@ class Discovery:
             HostError: another program, or another cluster, has it.
         """
         here = self._machines.get(LOCAL)
-        ours = self._gateway()
+        ours = self._record(here, GATEWAY)
         if port is None or self._context.gateway.keeps_port(port):
             return
         if ours is not None and ours.port == port:
@@ -233,8 +228,13 @@ class Discovery:
             # A relay knows no names.
             with about_worker(worker.name):
                 endpoint, _ = await connects(worker.endpoint)
-            end = End(worker.peer, endpoint)
-            return await self._ways.lead(worker.name, end, lambda: _direct(endpoint))
+
+            async def direct() -> LinkTransport:
+                return direct_transport(endpoint)
+
+            return await self._ways.lead(
+                worker.name, End(worker.peer, endpoint), direct
+            )
         spec = TransportSpec(
             cluster=self._cluster, worker=worker.name, tcp=not plan.relay
         )
@@ -250,17 +250,17 @@ class Discovery:
         if not plan.relay:
             return {}
         head = self._machines.get(plan.head)
-        names = [worker.name for worker in used_workers(plan)]
-        ways = await gather_or_cancel(self._stats_way(head, name) for name in names)
-        paths = (path_of(way.endpoint) for way in ways)
-        return {n: path for n, path in zip(names, paths, strict=True) if path}
 
-    async def _stats_way(self, head: Machine, worker: str) -> LinkTransport:
-        key = relay_key(self._cluster, worker)
-        end = End(head.name, key)
-        return await self._ways.lead(
-            stats_way(worker), end, lambda: head.stats_way(key)
-        )
+        async def socket(worker: str) -> Path | None:
+            key = relay_key(self._cluster, worker)
+            way = await self._ways.lead(
+                stats_way(worker), End(head.name, key), lambda: head.stats_way(key)
+            )
+            return path_of(way.endpoint)
+
+        names = [worker.name for worker in used_workers(plan)]
+        paths = await gather_or_cancel(map(socket, names))
+        return {n: path for n, path in zip(names, paths, strict=True) if path}
 
     async def server_way(self, plan: Plan, there: int) -> int:
         """A loopback port of ours for llama-server's, wherever the head is."""
@@ -273,7 +273,3 @@ class Discovery:
 def stats_way(worker: str) -> str:
     """Name of the way to the counters of a worker's relay."""
     return f"stats:{worker}"
-
-
-async def _direct(endpoint: str) -> LinkTransport:
-    return direct_transport(endpoint)

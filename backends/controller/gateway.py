@@ -163,14 +163,13 @@ class Gateway:
         self._tell(replace(self._served, drains=True))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                while not self._has_heard or self.breaks(plan, restarts=restarts):
+                while (
+                    (counts := self._store.snapshot.requests) is None
+                    or not counts.drains
+                    or self.breaks(plan, restarts=restarts)
+                ):
                     await self._store.change()
         return self.breaks(plan, restarts=restarts)
-
-    @property
-    def _has_heard(self) -> bool:
-        counts = self._store.snapshot.requests
-        return counts is not None and counts.drains
 
     def ends(self, why: str) -> None:
         """Let nobody wait: nothing will serve, so the port is the gateway's alone."""
@@ -373,7 +372,7 @@ class ApiPorts:
         """Ports to try in this order: clients know the one there was before."""
         before = self._chosen.get(cluster)
         tried = [port for port in range(first, first + FIRST_TRIED) if port != before]
-        there = [*([before] if before else []), *tried]
+        there = [before, *tried] if before else tried
         return [port for port in there if port not in self._lost]
 
     def lose(self, cluster: str) -> None:

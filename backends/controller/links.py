@@ -91,12 +91,9 @@ class Transports:
         known = self._ways.get(worker)
         if known is None or not known[1].open:
             return LinkRoute()
-        way = known[1]
+        kind, trouble = known[1].kind, known[1].trouble
         return LinkRoute(
-            way.kind,
-            direct=data.endpoint(port),
-            why=data.why,
-            trouble=way.trouble,
+            kind, direct=data.endpoint(port), why=data.why, trouble=trouble
         )
 
     def require_open(self) -> None:
@@ -140,16 +137,17 @@ class Links:
                 partial(self._labs.get, worker),
                 self._outcomes,
                 facts.pairings[worker].why,
-                partial(self._route, facts, worker),
+                partial(
+                    self._ways.route,
+                    worker,
+                    facts.pairings[worker].data,
+                    facts.ports.get(worker_relay_name(worker), 0),
+                ),
             )
             for worker, socket in sockets.items()
         }
         self._show()
         self._tasks = [asyncio.create_task(r.run()) for r in self._readers.values()]
-
-    def _route(self, facts: Facts, worker: str) -> LinkRoute:
-        port = facts.ports.get(worker_relay_name(worker), 0)
-        return self._ways.route(worker, facts.pairings[worker].data, port)
 
     async def unfollow(self) -> None:
         """End that."""

@@ -80,7 +80,8 @@ class _Figures(Collector):
             memory.add_metric([process.name], process.rss_bytes or 0)
         yield memory
         yield from self._drafts()
-        yield from self._requests()
+        if now.requests is not None:
+            yield from families(now.requests)
         yield from map(self._link, LINK_FIGURES)
         yield from map(self._total, LINK_TOTALS)
         yield self._how("mode", "is met")
@@ -95,10 +96,6 @@ class _Figures(Collector):
             yield CounterMetricFamily(
                 f"dllm_draft_{name}", words, getattr(counts, name)
             )
-
-    def _requests(self) -> Iterator[Metric]:
-        if self._snapshot.requests is not None:
-            yield from families(self._snapshot.requests)
 
     def _link(self, field: str) -> Metric:
         figure = field.rpartition(".")[2]

@@ -21,11 +21,11 @@ from backends.controller.best_plans import (
     Option,
     best_first,
     best_plan,
+    longest_fit,
     require_open,
     told_of,
 )
 from backends.controller.drafting import Drafting
-from backends.controller.fitting import longest_fit
 from backends.controller.memory_usage import (
     held_by,
     machines_now,
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
         Alternative,
         ClusterSpeeds,
         Device,
-        Failure,
         Fit,
         GivenCluster,
         ModelFile,
@@ -72,6 +71,7 @@ if TYPE_CHECKING:
         Objective,
         Peer,
         Plan,
+        PlanMemory,
     )
 
 LASTS_S = 60.0
@@ -244,11 +244,9 @@ class Preparations:
 
     async def _memory_again(self, cluster: Cluster, prepared: Prepared) -> Survey:
         names = machines_of(prepared.plan)
-        taking_part = [one for one in self._machines.all() if one.name in names]
-        memory = await memory_of(taking_part)
-        return await self._survey(
-            cluster, with_memory(prepared.survey.machines, memory)
-        )
+        memory = await memory_of(m for m in self._machines.all() if m.name in names)
+        machines = with_memory(prepared.survey.machines, memory)
+        return await self._survey(cluster, machines)
 
     async def _proposed(self, ask: Ask, survey: Survey, cluster: Cluster) -> Plan:
         model = await self._readers.model(ask.model)
@@ -308,11 +306,7 @@ class Preparations:
             model=model,
             survey=survey,
             facts=await site_of(
-                cluster.name,
-                plan,
-                self._machines,
-                self._readers,
-                Steps(),
+                cluster.name, plan, self._machines, self._readers, Steps()
             ),
             probed=self._probed(plan),
         )
@@ -332,9 +326,8 @@ class Preparations:
                 "This launch was prepared too long ago", "Prepare it again."
             )
         plan = prepared.plan
-        if prepared.model == await self._readers.model(
-            plan.model
-        ) and prepared.probed == self._probed(plan):
+        model = await self._readers.model(plan.model)
+        if prepared.model == model and prepared.probed == self._probed(plan):
             return prepared
         survey = await self._survey(cluster)
         plan = await self.drafting.require(plan, survey.peers)
@@ -350,32 +343,17 @@ class Preparations:
         self, cluster: Cluster, prepared: Prepared, *, explain: bool
     ) -> Preview:
         plan, model, survey = prepared.plan, prepared.model, prepared.survey
-        asked = await self._clusters.memory.of(plan)
-        by_device = {one.device: one for one in asked.devices}
-        predicted = [load.memory for load in plan_loads(model, plan)]
-        devices = survey.devices(plan)
-        option = await self._option(cluster, plan, model, survey)
         objective = plan.asked.objective if plan.asked else None
-        told = await told_of(option, objective, explain=explain)
         access = api_settings(self._readers.config(), self._readers.paths).access
-        return Preview(
-            plan=plan,
-            layers=ranges(plan.split),
-            memory=tuple(
-                with_draft(by_device.get(one.device, one), plan.speculation)
-                for one in predicted
-            ),
-            available_bytes={device.id: device.usable_bytes for device in devices},
-            commands=(
-                *commands(plan, prepared.facts),
-                gateway_command(cluster.name, plan, access),
-            ),
-            notes=remarks(plan, model, devices, {p.name: p for p in survey.peers}),
-            refusal=_refusal(plan, model, devices),
-            forecast=told.forecast,
-            speeds=option.speeds,
-            why=told.why,
-            alternatives=told.alternatives,
+        peers = {peer.name: peer for peer in survey.peers}
+        asked = await self._clusters.memory.of(plan)
+        option = await self._option(cluster, plan, model, survey)
+        preview = await _previewed(option, prepared.facts, asked, objective, explain)
+        gateway = gateway_command(cluster.name, plan, access)
+        return msgspec.structs.replace(
+            preview,
+            commands=(*preview.commands, gateway),
+            notes=remarks(plan, model, option.devices, peers),
         )
 
     # --- machines that are not there ---------------------------------------------
@@ -404,30 +382,47 @@ class Preparations:
         check_plan(plan, model)
         engine = await self._readers.engine()
         asked = await self._clusters.memory.of(plan)
-        by_device = {one.device: one for one in asked.devices}
-        told = await told_of(option, ask.objective, explain=explain)
         facts = Facts(
             cluster=DEFAULT_CLUSTER,
             engines={machine.name: engine for machine in given.machines},
             model=model,
             model_path=model.path,
         )
-        return Preview(
-            plan=plan,
-            layers=ranges(plan.split),
-            memory=tuple(
-                by_device.get(load.device, load.memory)
-                for load in plan_loads(model, plan)
-            ),
-            available_bytes={d.id: d.usable_bytes for d in option.devices},
-            commands=commands(plan, facts),
-            notes=(asked.note,) if asked.note else (),
-            refusal=_refusal(plan, model, option.devices),
-            forecast=told.forecast,
-            speeds=option.speeds,
-            why=told.why,
-            alternatives=told.alternatives,
-        )
+        preview = await _previewed(option, facts, asked, ask.objective, explain)
+        notes = (asked.note,) if asked.note else ()
+        return msgspec.structs.replace(preview, notes=notes)
+
+
+async def _previewed(
+    option: Option,
+    facts: Facts,
+    asked: PlanMemory,
+    objective: Objective | None,
+    explain: bool,
+) -> Preview:
+    plan, model, devices = option.plan, option.model, option.devices
+    by_device = {one.device: one for one in asked.devices}
+    told = await told_of(option, objective, explain=explain)
+    try:
+        require_room(plan, model, devices)
+        refusal = None
+    except PlanError as error:
+        refusal = error.failure()
+    return Preview(
+        plan=plan,
+        layers=ranges(plan.split),
+        memory=tuple(
+            with_draft(by_device.get(load.device, load.memory), plan.speculation)
+            for load in plan_loads(model, plan)
+        ),
+        available_bytes={device.id: device.usable_bytes for device in devices},
+        commands=commands(plan, facts),
+        refusal=refusal,
+        forecast=told.forecast,
+        speeds=option.speeds,
+        why=told.why,
+        alternatives=told.alternatives,
+    )
 
 
 async def _checked(plan: Plan, model: ModelInfo, survey: Survey) -> Plan:
@@ -473,11 +468,3 @@ def _imagined(given: GivenCluster, ask: Ask, model: ModelInfo, head: str) -> Opt
         speeds=speeds_of_file(given, plan),
         pins=(*pins_of_file(given, plan), *ask.pins),
     )
-
-
-def _refusal(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> Failure | None:
-    try:
-        require_room(plan, model, devices)
-    except PlanError as error:
-        return error.failure()
-    return None

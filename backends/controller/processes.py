@@ -89,12 +89,13 @@ class ProcessBook:
             self._known[machine.name] = host.seen
             self._listen(machine.name, host)
             connected.add(machine.name)
-        self._known = {n: r for n, r in self._known.items() if self._is_peer(n)}
+        self._known = {n: r for n, r in self._known.items() if self.is_peer(n)}
         self._away = set(self._known) - connected
         for name in set(self._heard) - connected:
             self._heard.pop(name)[1]()
 
-    def _is_peer(self, machine: str) -> bool:
+    def is_peer(self, machine: str) -> bool:
+        """Return true if a machine is ours or in the settings."""
         try:
             self._machines.get(machine)
         except HostError:

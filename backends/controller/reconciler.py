@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from backends.controller.builder import Built
     from backends.controller.context import ClusterContext
     from backends.machines.machine import Machine
-    from backends.state import Failure, MeasuredSplit, Plan
+    from backends.state import Failure, Plan
 
 log = logging.getLogger(__name__)
 
@@ -270,7 +270,9 @@ class Reconciler:
                 trigger = self._request or await self._outcome()
                 self._request = None
                 self._before, self.phase = self.phase, next_phase(self.phase, trigger)
-                await self._arrange()
+                if self.phase not in WITH_LINKS:
+                    await self._links.unfollow()
+                await self._keep_gateway(self.phase not in AT_REST)
         finally:
             await self._links.unfollow()
             await self._keep_gateway(False)
@@ -296,11 +298,6 @@ class Reconciler:
                 log.exception("cluster %s failed unexpectedly", name)
             self._error = error
             return trigger_of(error)
-
-    async def _arrange(self) -> None:
-        if self.phase not in WITH_LINKS:
-            await self._links.unfollow()
-        await self._keep_gateway(self.phase not in AT_REST)
 
     async def _keep_gateway(self, is_wanted: bool) -> None:
         keeper = self._keeper
@@ -520,14 +517,10 @@ class Reconciler:
             again = bool(self._recovery.mended)
             took_s = time.time() - self._begun_at
             self._recorder.serving(plan, measured, took_s, again=again)
-        self._show_served(measured)
-        return Trigger.DONE
-
-    def _show_served(self, measured: MeasuredSplit) -> None:
         since = self._journal.record.served_since or time.time()
         self._journal.change(
             measured=measured,
-            server=self._built.server,
+            server=built.server,
             served_since=since,
             failure=None,
             before=None,
@@ -535,9 +528,10 @@ class Reconciler:
         self._store.update(
             state=ClusterState.SERVING,
             measured=measured,
-            api_url=self._gateway.access.url(self._built.api_port),
+            api_url=self._gateway.access.url(built.api_port),
             served_since=since,
         )
+        return Trigger.DONE
 
     async def _serve(self) -> Trigger:
         host = self._machines.get(self._plan.head).host
@@ -592,7 +586,9 @@ class Reconciler:
     async def _recover(self) -> Trigger:
         """Find the plan to go on with."""
         match self._error:
-            case ProcessFailed(evidence=died) if self._is_draft_to_blame(died):
+            case ProcessFailed(evidence=died) if (
+                died.process == SERVER and self.auto.blames(self._draft)
+            ):
                 # No reason to end what served well without that draft.
                 self._recorder.failed(replace(died, hint=""))
                 self.auto.give_up(self._draft)
@@ -600,9 +596,6 @@ class Reconciler:
                 plan = await self._recovery.plan_after(self._running, error)
                 self._go_on_with(plan)
         return Trigger.DONE
-
-    def _is_draft_to_blame(self, died: Failure) -> bool:
-        return died.process == SERVER and self.auto.blames(self._draft)
 
     def _go_on_with(self, plan: Plan) -> None:
         if plan != self._running:

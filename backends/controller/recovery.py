@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from backends.controller.context import ClusterContext
     from backends.controller.degraded_plan import DegradedPlans
     from backends.controller.stopping import ClusterProcesses
-    from backends.planning.room import ClusterMemory
-    from backends.state import Failure, Peer, Plan
+    from backends.state import Failure, Plan
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +155,8 @@ class Recovery:
     async def _with_less(self, running: Plan, error: DllmError, worker: str) -> Plan:
         """Take the degraded plan, without ``worker`` if one is named."""
         try:
-            held = self._held(running)
+            processes = (one.record for one in self._processes.found())
+            held = still_held(running, self._context.record, processes)
             rest = await self._degraded.instead_of(running, held, worker)
         except DllmError as why:
             what = f"{error.what}, and what is left cannot do it: {why.what}"
@@ -171,10 +171,6 @@ class Recovery:
             how = degraded_text(rest, running)
             self.tell(f"{error.what}: went on without {worker or 'it'}, {how}")
         return rest
-
-    def _held(self, running: Plan) -> ClusterMemory | None:
-        processes = (one.record for one in self._processes.found())
-        return still_held(running, self._context.record, processes)
 
     async def _back(self, plan: Plan, error: PeerUnreachable, bare: str) -> None:
         """Wait for machines to come back, until they are gone for a minute.
@@ -208,12 +204,15 @@ class Recovery:
 
         Whoever asks for a cluster that never served may be switching it on just now.
         """
-        now = time.time()
-        if self._context.record.served_since is None:
-            return now
-        names = set(machines_of(plan))
-        peers = (peer for peer in self._machines.values() if peer.name in names)
-        return min((_away_since(peer, now) for peer in peers), default=now)
+        signs = [time.time()]
+        if self._context.record.served_since is not None:
+            names = set(machines_of(plan))
+            for peer in self._machines.values():
+                is_away = peer.state is PeerState.UNREACHABLE
+                since = peer.silent_since or (peer.since if is_away else None)
+                if peer.name in names and since is not None:
+                    signs.append(since)
+        return min(signs)
 
     def _require_mendable(self, error: DllmError, died: ProcessFailed) -> None:
         """Let a failure stand unless starting again mends it, and not too often.
@@ -256,11 +255,3 @@ class Recovery:
         self._context.api_ports.lose(self._context.name)
         again = "the gateway was started again with another port"
         self.tell(f"{error.what}: {again}")
-
-
-def _away_since(peer: Peer, now: float) -> float:
-    if peer.silent_since is not None:
-        return peer.silent_since
-    if peer.state is PeerState.UNREACHABLE and peer.since is not None:
-        return peer.since
-    return now

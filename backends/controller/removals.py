@@ -112,13 +112,14 @@ class Removals:
                 model = await self._readers.model(plan.model)
                 found += await self._machines.get(machine).copies_of(model)
             except DllmError:
-                found += self._of_that_name(machine, plan.model)
+                name = PurePath(plan.model).name
+                for peer in self._machines.values():
+                    models = peer.facts.models if peer.facts else ()
+                    if peer.name == machine:
+                        found += [
+                            m.path for m in models if PurePath(m.path).name == name
+                        ]
         return [path for path in found if path.startswith("/")]
-
-    def _of_that_name(self, machine: str, path: str) -> list[str]:
-        peers = [peer for peer in self._machines.values() if peer.name == machine]
-        models = (m for p in peers if p.facts for m in p.facts.models)
-        return [m.path for m in models if PurePath(m.path).name == PurePath(path).name]
 
     # --- leftovers ----------------------------------------------------------------
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, NoReturn
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from msgspec.structs import replace
 
 from backends.controller.deaths import failure_of
-from backends.controller.load_progress import LoadProgress, overall
-from backends.controller.speed import SpeedMeter
 from backends.engine.logs import LoadLog
 from backends.engine.server import Counts, Health, ServerClient
 from backends.errors import DllmError, ProcessFailed
@@ -19,28 +18,31 @@ from backends.machines.agent import pid_of
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name, short_name
 from backends.planning.commands import SERVER
-from backends.split.flags import is_relayed
+from backends.split.flags import is_relayed, used_workers
 from backends.split.layout import format_ranges
+from backends.split.loads import plan_loads
 from backends.split.measured import (
     ServerLog,
     format_in_part,
     held_split,
     measured_split,
 )
-from backends.state import Failure, Speed
+from backends.state import ChatTimings, Failure, Speed
+from backends.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from backends.controller.builder import Built
     from backends.controller.context import ClusterContext
     from backends.controller.links import Links
-    from backends.controller.load_progress import WorkerLoad
     from backends.controller.snapshot_store import SnapshotStore
     from backends.controller.speed_book import RunRecorder
+    from backends.engine.server import Slot
     from backends.machines.agent import AgentSession, ProcessRecord
     from backends.machines.machine import Machine
-    from backends.state import MeasuredSplit, Plan
+    from backends.state import MeasuredSplit, ModelInfo, Plan
+
 
 log = logging.getLogger(__name__)
 
@@ -318,3 +320,211 @@ class Serving:
             return False
         self._offset = chunk.next_offset
         return any(line and ASKED not in line for line in chunk.text.splitlines())
+
+
+# Below this the estimate of what is left jumps too much to be of use.
+ETA_AFTER_S = 1.0
+HEADERS_BYTES = 64 << 10
+
+
+class WorkerLoad(NamedTuple):
+    """Weights of one worker."""
+
+    arrived_bytes: int
+    total_bytes: int
+    bytes_per_s: float | None
+    """Mean since its first byte; None while that says little."""
+    home_bytes: int | None = None
+    """The arrived bytes from its own disk; None if the head sends all of them."""
+
+    @property
+    def fraction(self) -> float | None:
+        """0…1; None if no bytes are expected."""
+        return self.arrived_bytes / self.total_bytes if self.total_bytes else None
+
+    @property
+    def text(self) -> str:
+        """``1.2 GiB of 9.8 GiB · 85.0 MiB/s · 1 m 44 s left``, and what stayed home."""
+        return " · ".join(self._parts())
+
+    def _parts(self) -> Iterator[str]:
+        got, total = format_bytes(self.arrived_bytes), format_bytes(self.total_bytes)
+        yield f"{got} of {total}"
+        if self.home_bytes is not None:
+            sent = format_bytes(self.arrived_bytes - self.home_bytes)
+            yield f"{format_bytes(self.home_bytes)} home, {sent} sent"
+        left_bytes = self.total_bytes - self.arrived_bytes
+        if self.bytes_per_s and left_bytes:
+            yield f"{format_bytes(self.bytes_per_s)}/s"
+            yield f"~{format_seconds(left_bytes / self.bytes_per_s)} left"
+
+
+class LoadProgress:
+    """Measures one load of a plan's weights, for any kind of worker.
+
+    ``carried`` gives the bytes that each worker's relay passed on. ``home`` gives the
+    part of them that came from the worker's own disk, if that is known.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: ModelInfo,
+        carried: Callable[[], Mapping[str, int]],
+        home: Callable[[], Mapping[str, int]] = dict,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._carried = carried
+        self._home = home
+        self._clock = clock
+        self._zero: dict[str, int] = {}
+        self._home_zero: dict[str, int] = {}
+        self._first_at: dict[str, float] = {}
+        loads = plan_loads(model, plan)
+        self._expected = {
+            worker.name: sum(
+                load.weight_bytes for load in loads if load.device in worker.device_ids
+            )
+            for worker in used_workers(plan)
+        }
+
+    def measure(self) -> dict[str, WorkerLoad]:
+        """Return the progress of each worker; its first reading is its zero point."""
+        home = self._home()
+        return {
+            worker: self._arrived(worker, carried, home.get(worker))
+            for worker, carried in self._carried().items()
+            if worker in self._expected
+        }
+
+    def _arrived(self, worker: str, carried: int, home: int | None) -> WorkerLoad:
+        total = self._expected[worker]
+        zero = self._zero.setdefault(worker, carried)
+        kept = self._kept(worker, home)
+        # Requests carry headers and questions besides the weights, and before them.
+        got = max(0, min(carried - zero, total))
+        if got < min(HEADERS_BYTES, total):
+            return WorkerLoad(0, total, None)
+        now = self._clock()
+        elapsed = now - self._first_at.setdefault(worker, now)
+        rate = got / elapsed if elapsed > ETA_AFTER_S else None
+        return WorkerLoad(got, total, rate, None if kept is None else min(kept, got))
+
+    def _kept(self, worker: str, home: int | None) -> int | None:
+        if home is None:
+            return None
+        return home - self._home_zero.setdefault(worker, home)
+
+
+def overall(arrived: Mapping[str, WorkerLoad]) -> WorkerLoad:
+    """All workers together: the slowest decides what is left, so rates add up."""
+    kept = [one.home_bytes for one in arrived.values() if one.home_bytes is not None]
+    rates = [one.bytes_per_s for one in arrived.values() if one.bytes_per_s]
+    return WorkerLoad(
+        sum(one.arrived_bytes for one in arrived.values()),
+        sum(one.total_bytes for one in arrived.values()),
+        sum(rates) if rates else None,
+        sum(kept) if kept else None,
+    )
+
+
+# Long enough to be steady, short enough to follow a change.
+WINDOW_S = 3.0
+
+
+class SpeedMeter:
+    """Turns readings of the slots into a rate; pure but for what it remembers."""
+
+    def __init__(self) -> None:
+        self._decoded: dict[int, tuple[int, int]] = {}
+        self._total = 0
+        self._rows: int | None = None
+        self._readings: deque[tuple[float, int]] = deque()
+        self._since = 0
+        """The total before what is made now, or was made last."""
+        self._last: float | None = None
+        self._told = False
+        """True if the server itself reported that figure, for its last answer."""
+        self._tasks: set[int] = set()
+        self._prompt: float | None = None
+
+    def answered(self, timings: ChatTimings) -> None:
+        """Take the figures of a whole answer, which may fit between two readings."""
+        self._last = timings.tok_per_s or self._last
+        self._told = timings.tok_per_s > 0
+        if timings.prompt_ms > 0:
+            self._prompt = timings.prompt_tokens / timings.prompt_ms * 1000
+
+    def read(
+        self,
+        slots: Sequence[Slot],
+        at: float,
+        finished: int | None = None,
+        rows: int | None = None,
+    ) -> Speed:
+        """Take one reading at ``at`` (monotonic seconds).
+
+        ``finished`` are the tokens of all requests that ended, as the server counted
+        them before the slots were read; ``rows`` are the tokens that relays saw come
+        out. Without either, what a slot made after its last reading is not seen.
+        """
+        active = [slot for slot in slots if slot.is_processing]
+        if not self._readings:
+            self._since = self._total
+        by_slots = sum(map(self._new, slots))
+        by_rows = self._new_rows(rows)
+        if finished is not None:
+            # A request that ends between both questions is in neither answer, and
+            # the server's count comes in steps once it is long.
+            counted = finished + sum(slot.n_decoded for slot in active)
+            self._total = max(self._total, counted)
+        else:
+            self._total += by_slots if by_rows is None else by_rows
+        rate = self._rate(at, generating=bool(active))
+        self._begin({slot.task for slot in active})
+        # A single token has no speed: reading a conversation ahead makes one.
+        if rate is not None and not self._told and self._total - self._since > 1:
+            self._last = rate
+        return Speed(
+            tok_per_s=rate if active else None,
+            last_tok_per_s=self._last,
+            prompt_tok_per_s=self._prompt,
+            requests_active=len(active),
+            slots=len(slots),
+            tokens=self._total,
+            speculative=any(slot.speculative for slot in slots),
+            ctx_used=max((slot.ctx_used for slot in slots), default=0),
+        )
+
+    def _begin(self, tasks: set[int]) -> None:
+        # The reported figure is of the answer before.
+        self._told = self._told and tasks <= self._tasks
+        self._tasks |= tasks
+        if not tasks:
+            self._tasks.clear()
+
+    def _new_rows(self, rows: int | None) -> int | None:
+        before, self._rows = self._rows, rows or 0
+        return None if rows is None or before is None else max(rows - before, 0)
+
+    def _new(self, slot: Slot) -> int:
+        # A new task starts at 0.
+        task, before = self._decoded.get(slot.id, (slot.task, 0))
+        new = slot.n_decoded - (before if task == slot.task else 0)
+        self._decoded[slot.id] = (slot.task, slot.n_decoded)
+        return max(new, 0)
+
+    def _rate(self, at: float, *, generating: bool) -> float | None:
+        """Tokens per second over the window; None when nothing was generated in it."""
+        if not generating and not self._readings:
+            return None
+        self._readings.append((at, self._total))
+        while self._readings and at - self._readings[0][0] > WINDOW_S:
+            self._readings.popleft()
+        first_at, first_total = self._readings[0]
+        if not generating:
+            self._readings.clear()
+        if at <= first_at or self._total == first_total:
+            return None
+        return (self._total - first_total) / (at - first_at)

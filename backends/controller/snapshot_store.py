@@ -37,6 +37,20 @@ log = logging.getLogger(__name__)
 
 PERIOD_S = 0.25
 FREE_STEP_BYTES = 64 << 20
+_NOTHING_SERVES: dict[str, Any] = {
+    "fallbacks": (),
+    "api_url": None,
+    "speed": Speed(),
+    "served_since": None,
+}
+_NOTHING_RUNS: dict[str, Any] = {
+    **_NOTHING_SERVES,
+    "message": "",
+    "steps": (),
+    "measured": None,
+    "failure": None,
+    "links": (),
+}
 
 
 class SnapshotStore:
@@ -89,46 +103,19 @@ class SnapshotStore:
 
     def begin(self, generation: int, plan: Plan | None, state: ClusterState) -> None:
         """A goal is being pursued from its beginning."""
-        self.update(
-            generation=generation,
-            state=state,
-            message="",
-            plan=plan or self.snapshot.plan,
-            fallbacks=(),
-            steps=(),
-            measured=None,
-            failure=None,
-            api_url=None,
-            speed=Speed(),
-            links=(),
-            served_since=None,
-        )
+        plan = plan or self.snapshot.plan
+        self.update(**_NOTHING_RUNS, generation=generation, state=state, plan=plan)
 
     def idle(self) -> None:
-        self.update(
-            state=ClusterState.IDLE,
-            plan=None,
-            fallbacks=(),
-            measured=None,
-            steps=(),
-            failure=None,
-            api_url=None,
-            speed=Speed(),
-            links=(),
-            served_since=None,
-            message="",
-        )
+        self.update(**_NOTHING_RUNS, state=ClusterState.IDLE, plan=None)
 
     def failed(self, failure: Failure) -> None:
         self.update(
+            **_NOTHING_SERVES,
             state=ClusterState.FAILED,
             failure=failure,
             message=failure.sentence,
-            fallbacks=(),
-            api_url=None,
-            speed=Speed(),
             draft_now=None,
-            served_since=None,
         )
 
     def show_memory(

@@ -180,14 +180,12 @@ class RunRecorder:
         """Take a reading of the speed; a run that has ended is kept, beside this."""
         snapshot = self._snapshot()
         ended = self._watch.look(speed, snapshot.links, self._passes())
-        if ended is None or not self._is_whole(snapshot):
+        plain = any(link.mode == "plain" for link in snapshot.links)
+        if ended is None or plain or snapshot.plan is None or snapshot.model is None:
             return
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._keep(snapshot, *ended))
-
-    def _is_whole(self, snapshot: ClusterSnapshot) -> bool:
-        plain = any(link.mode == "plain" for link in snapshot.links)
-        return snapshot.plan is not None and snapshot.model is not None and not plain
+            keeping = self._keep(snapshot, snapshot.plan, snapshot.model, *ended)
+            self._task = asyncio.create_task(keeping)
 
     async def end(self) -> None:
         """Give up what is not kept yet."""
@@ -203,12 +201,11 @@ class RunRecorder:
     async def _keep(
         self,
         snapshot: ClusterSnapshot,
+        plan: Plan,
+        model: ModelInfo,
         workers: dict[str, WorkerRun],
         server: ServerRun,
     ) -> None:
-        plan, model = snapshot.plan, snapshot.model
-        assert plan is not None
-        assert model is not None
         try:
             machines = await self._machines()
             ground = ground_of(plan, model, machines, snapshot.engine)

@@ -169,18 +169,15 @@ class ClusterProcesses:
     def away(self, names: Mapping[str, str]) -> list[Leftover]:
         """Return the given processes that may run on a machine out of reach."""
         connected = {machine.name for machine in self._machines.all()}
+        book = self._context.book
         return [
             Leftover(name=name, peer=machine, why=f"{machine} cannot be reached")
             for name, machine in names.items()
-            if machine not in connected and self._may_stand(machine, name)
+            if machine not in connected
+            and book.may_run(machine, process_name(self._cluster, name))
+            # A relay does not stand beside every worker: it counts only if seen.
+            and (book.knows(machine) or not is_beside(name))
         ]
-
-    def _may_stand(self, machine: str, name: str) -> bool:
-        # A relay does not stand beside every worker: it counts only if it was
-        # seen.
-        guessed = is_beside(name) and not self._context.book.knows(machine)
-        full = process_name(self._cluster, name)
-        return not guessed and self._context.book.may_run(machine, full)
 
     def remember(self, left: Iterable[Leftover]) -> None:
         """Keep what could not be stopped, together with what was known of before."""
@@ -190,16 +187,10 @@ class ClusterProcesses:
 
     def _keep(self, leftovers: Iterable[Leftover]) -> None:
         # A machine that left the settings is out of our hands.
-        known = tuple(one for one in leftovers if self._is_known(one.peer))
+        is_peer = self._context.book.is_peer
+        known = tuple(one for one in leftovers if is_peer(one.peer))
         self._context.journal.change(leftovers=known)
-        self._context.store.update(leftovers=self._context.record.leftovers)
-
-    def _is_known(self, machine: str) -> bool:
-        try:
-            self._machines.get(machine)
-        except HostError:
-            return False
-        return True
+        self._context.store.update(leftovers=known)
 
     def machines_missing(self) -> tuple[str, ...]:
         """Machines of the goal that are not connected."""

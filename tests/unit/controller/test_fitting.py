@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from backends.controller.fitting import ASKS_MAX, longest_fit
+from backends.controller.best_plans import ASKS_MAX, longest_fit
 from backends.errors import PlanError
 from backends.models.layers import read_model
 from backends.split.layout import make_split

@@ -11,10 +11,16 @@ from typing import Any, Self
 import pytest
 
 from backends.controller import serving
-from backends.controller.load_progress import LoadProgress, overall
 from backends.controller.metrics import prometheus_text
-from backends.controller.serving import LOOK_S, SPEED_IDLE_S, Serving, Watch
-from backends.controller.speed import SpeedMeter
+from backends.controller.serving import (
+    LOOK_S,
+    SPEED_IDLE_S,
+    LoadProgress,
+    Serving,
+    SpeedMeter,
+    Watch,
+    overall,
+)
 from backends.engine.server import Counts, Slot
 from backends.errors import HostError
 from backends.split.layout import make_split
