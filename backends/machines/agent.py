@@ -176,7 +176,10 @@ def checked_name(name: str) -> str:
 
 def record_of(told: AgentProcess) -> ProcessRecord:
     """A process directory as everything else knows it."""
-    meta = _meta(told.meta)
+    try:
+        meta = msgspec.json.decode(told.meta.encode(errors="replace"), type=Meta)
+    except NOT_JSON:
+        meta = Meta()
     return ProcessRecord(
         name=told.name,
         role=meta.role,
@@ -200,13 +203,6 @@ def _state(told: AgentProcess) -> ProcessState:
     if told.stopping:
         return ProcessState.STOPPING
     return ProcessState.NOT_RESPONDING if told.stopped else ProcessState.RUNNING
-
-
-def _meta(text: str) -> Meta:
-    try:
-        return msgspec.json.decode(text.encode(errors="replace"), type=Meta)
-    except NOT_JSON:
-        return Meta()
 
 
 # The rest of a character is shorter than the longest UTF-8 sequence.
@@ -599,8 +595,7 @@ class AgentSession:
 
     async def machine(self) -> MachineInfo:
         await self._require("machine")
-        async with self._errands:
-            answer = await self._ask("machine", variables=VARIABLES)
+        answer = await self._errand("machine", variables=VARIABLES)
         return self._part(answer, MachineInfo)
 
     async def rss_bytes(self, pids: Sequence[int]) -> dict[int, int]:
@@ -621,16 +616,15 @@ class AgentSession:
         """As ``backends.questions.Asked`` says."""
         if touch:
             await self._require("run:touch")
-        async with self._errands:
-            answer = await self._ask(
-                "run",
-                timeout_s + ASK_TIMEOUT_S,
-                argv=tuple(argv),
-                env={**ALWAYS_ENV, **(env or {})},
-                timeout_s=timeout_s,
-                touch=touch,
-                until=tuple(until),
-            )
+        answer = await self._errand(
+            "run",
+            timeout_s + ASK_TIMEOUT_S,
+            argv=tuple(argv),
+            env={**ALWAYS_ENV, **(env or {})},
+            timeout_s=timeout_s,
+            touch=touch,
+            until=tuple(until),
+        )
         return self._part(answer, Outcome)
 
     async def find(
@@ -646,15 +640,14 @@ class AgentSession:
         Raises:
             HostError: there are too many to list, and the ``whole`` list is wanted.
         """
-        async with self._errands:
-            answer = await self._ask(
-                "find",
-                FIND_TIMEOUT_S,
-                folders=tuple(folders),
-                depth=depth,
-                suffix=suffix,
-                limit=FIND_FILES_MAX,
-            )
+        answer = await self._errand(
+            "find",
+            FIND_TIMEOUT_S,
+            folders=tuple(folders),
+            depth=depth,
+            suffix=suffix,
+            limit=FIND_FILES_MAX,
+        )
         if whole and answer.get("complete") is not True:
             where = printable(folders[0])
             raise HostError(f"{self.name} has too many files in {where} to list")
@@ -662,13 +655,11 @@ class AgentSession:
 
     async def identity(self, path: str) -> str:
         """Identify the bytes of a file there, as ``models.identity`` defines it."""
-        async with self._errands:
-            answer = await self._ask("identity", FIND_TIMEOUT_S, path=path)
+        answer = await self._errand("identity", FIND_TIMEOUT_S, path=path)
         return self._part(answer.get("identity"), str)
 
     async def read(self, path: str) -> bytes:
-        async with self._errands:
-            return self._bytes(await self._ask("read", path=path))
+        return self._bytes(await self._errand("read", path=path))
 
     # --- models --------------------------------------------------------------------
 
@@ -708,8 +699,7 @@ class AgentSession:
     async def worker_cache(self, directory: str = "") -> WorkerCache:
         """List the cache of ``rpc-server -c``; empty if there is no such directory."""
         await self._require("cached")
-        async with self._errands:
-            answer = await self._ask("cached", directory=directory)
+        answer = await self._errand("cached", directory=directory)
         return self._part(answer, WorkerCache)
 
     async def uncache(self, names: Iterable[str], directory: str = "") -> int:
@@ -718,10 +708,9 @@ class AgentSession:
         left, freed_bytes = list(names), 0
         while left:
             some, left = left[:NAMES_AT_ONCE], left[NAMES_AT_ONCE:]
-            async with self._errands:
-                answer = await self._ask(
-                    "uncache", UNCACHE_TIMEOUT_S, directory=directory, names=some
-                )
+            answer = await self._errand(
+                "uncache", UNCACHE_TIMEOUT_S, directory=directory, names=some
+            )
             freed_bytes += self._part(answer.get("freed_bytes"), int)
         return freed_bytes
 
@@ -755,6 +744,12 @@ class AgentSession:
             name = str(members.get("name", ""))
             raise error_of(error.complaint, name, self.name) from error
 
+    async def _errand(
+        self, verb: str, within_s: float = ASK_TIMEOUT_S, **members: Any
+    ) -> dict[str, Any]:
+        async with self._errands:
+            return await self._ask(verb, within_s, **members)
+
     def _bytes(self, answer: dict[str, Any]) -> bytes:
         try:
             return base64.b64decode(self._part(answer.get("data"), str), validate=True)
@@ -774,10 +769,9 @@ class AgentSession:
         await self._require(verb)
         work_s, before = WORK_S, 0
         while True:
-            async with self._errands:
-                answer = await self._ask(
-                    verb, work_s + WORK_TIMEOUT_S, work_s=work_s, **members
-                )
+            answer = await self._errand(
+                verb, work_s + WORK_TIMEOUT_S, work_s=work_s, **members
+            )
             told = self._part(answer, kind)
             yield told
             if told.complete:

@@ -39,7 +39,8 @@ async def read_there(shell: Shell, path: str, cache: Path) -> ModelInfo:
 
     ``cache`` keeps what has come, by peer, path, size and time of change.
     """
-    parts, peer = _parts(path), shell.name
+    parts = [str(part) for part in part_paths(PurePosixPath(path))]
+    peer = shell.name
     try:
         async with shell.files() as sftp:
             sizes = [
@@ -47,7 +48,8 @@ async def read_there(shell: Shell, path: str, cache: Path) -> ModelInfo:
                 for found in [await sftp.stat(part) for part in parts]
             ]
             # The walk looks for the parts of a model beside each other.
-            folder = cache / peer / _key(path, sizes)
+            key = hashlib.sha256(f"{path}\n{sizes}".encode()).hexdigest()[:16]
+            folder = cache / peer / key
             copies = [folder / PurePosixPath(part).name for part in parts]
             for part, copy, (size, _) in zip(parts, copies, sizes, strict=True):
                 await _bring(sftp, part, copy, size)
@@ -55,15 +57,8 @@ async def read_there(shell: Shell, path: str, cache: Path) -> ModelInfo:
     except (OSError, asyncssh.Error) as error:
         raise _cannot(peer, path, error) from error
     info = await asyncio.to_thread(read_model, copies[0])
-    return _as_there(info, peer, path)
-
-
-def _parts(path: str) -> list[str]:
-    return list(map(str, part_paths(PurePosixPath(path))))
-
-
-def _key(path: str, sizes: list[tuple[int, int | None]]) -> str:
-    return hashlib.sha256(f"{path}\n{sizes}".encode()).hexdigest()[:16]
+    there = tuple(f"{peer}:{part}" for part in parts)
+    return msgspec.structs.replace(info, path=there[0], files=there)
 
 
 async def _bring(sftp: asyncssh.SFTPClient, path: str, copy: Path, size: int) -> None:
@@ -118,11 +113,6 @@ async def _fetch(
                 # All there is to have: the walk says what is wrong with it.
                 return
             want = min(size, HEADER_BYTES_MAX, want * 2)
-
-
-def _as_there(info: ModelInfo, peer: str, path: str) -> ModelInfo:
-    parts = [f"{peer}:{part}" for part in _parts(path)]
-    return msgspec.structs.replace(info, path=parts[0], files=tuple(parts))
 
 
 def _cannot(peer: str, path: str, error: Exception) -> ModelError | Exception:

@@ -178,19 +178,16 @@ _making = asyncio.Lock()
 
 def source_for(manifest: Manifest) -> Source:
     """The pinned source an engine was built from, or one of the same protocol."""
-    same = [s for s in SOURCES if (s.package, s.version) == _from(manifest)]
+    made_from = manifest.package, manifest.version
+    same = [s for s in SOURCES if (s.package, s.version) == made_from]
     alike = [s for s in SOURCES if s.rpc_protocol == manifest.rpc_protocol]
-    for source in (*same, *alike):
-        return source
+    if same or alike:
+        return (same or alike)[0]
     raise EngineError(
         f"No source of an engine with RPC {manifest.rpc_protocol or '?'} is pinned, "
         "so none can be built on another machine",
         "Build one of ours here first: dllm-tui engine build.",
     )
-
-
-def _from(manifest: Manifest) -> tuple[str, str]:
-    return manifest.package, manifest.version
 
 
 async def engine_source(
@@ -231,13 +228,13 @@ async def _make_archive(
     tree = scratch / "tree"
     await fetch.unpack(source, sdist, tree)
     made = scratch / archive.name
-    await asyncio.to_thread(_pack, tree, made)
+
+    def pack() -> None:
+        with tarfile.open(made, "w:gz", compresslevel=6) as tar:
+            _add(tar, tree, tree.rglob("*"))
+
+    await asyncio.to_thread(pack)
     made.replace(archive)
-
-
-def _pack(tree: Path, target: Path) -> None:
-    with tarfile.open(target, "w:gz", compresslevel=6) as tar:
-        _add(tar, tree, tree.rglob("*"))
 
 
 def _add(tar: tarfile.TarFile, root: Path, paths: Iterable[Path]) -> None:

@@ -202,7 +202,10 @@ class SshPeer:
             self.connection.poke()
         if waiting:
             await self._state_changed.wait()
-        while self._undecided:
+        while (
+            self.connection.state.phase is ConnectionPhase.CONNECTING
+            or self.peer.state is PeerState.PROBING
+        ):
             moved = self._state_changed
             await moved.wait()
 
@@ -215,11 +218,6 @@ class SshPeer:
 
     def fail(self, note: str) -> None:
         self._become(PeerState.FAILED, note=note, rtt_ms=None)
-
-    @property
-    def _undecided(self) -> bool:
-        connecting = self.connection.state.phase is ConnectionPhase.CONNECTING
-        return connecting or self.peer.state is PeerState.PROBING
 
     # --- being reached ------------------------------------------------------------
 
@@ -243,15 +241,13 @@ class SshPeer:
             self._become(PeerState.PROBING, note="")
             self._news.set()
         if state.suspect:
-            self._suspect(state.silent_for_s)
+            silent_s = state.silent_for_s
+            since = self.peer.silent_since or round(time.time() - silent_s, 1)
+            note = f"no answer for {format_age(silent_s)}"
+            self._show(note=note, rtt_ms=None, silent_since=since)
         elif state.rtt_ms is not None:
             note = "" if self.peer.silent_since else self.peer.note
             self._show(rtt_ms=state.rtt_ms, note=note, silent_since=None)
-
-    def _suspect(self, silent_s: float) -> None:
-        since = self.peer.silent_since or round(time.time() - silent_s, 1)
-        note = f"no answer for {format_age(silent_s)}"
-        self._show(note=note, rtt_ms=None, silent_since=since)
 
     async def answer(self, answer: PeerAnswer) -> None:
         question = self.peer.question
@@ -502,7 +498,13 @@ class SshPeer:
 
     async def model_path(self, model: ModelInfo) -> str:
         if there := at_peer(model.path):
-            return self._own(*there)
+            peer, path = there
+            if peer == self.name:
+                return path
+            raise ModelError(
+                f"{path} is on {peer}, and {self.name} has no copy of it",
+                f"Make {peer} the head (--head {peer}).",
+            )
         part, host = Path(model.path), self.host
         wanted = await asyncio.to_thread(identity_of, part)
         for found in self.facts.models:
@@ -540,14 +542,6 @@ class SshPeer:
         found = [f for f in self.facts.models if f.size_bytes == model.size_bytes]
         same = tuple(f.path for f in found if wanted and f.identity == wanted)
         return same[:1] or called_alike(model, found)
-
-    def _own(self, peer: str, path: str) -> str:
-        if peer != self.name:
-            raise ModelError(
-                f"{path} is on {peer}, and {self.name} has no copy of it",
-                f"Make {peer} the head (--head {peer}).",
-            )
-        return path
 
     def relay_program(self) -> str:
         if not self._relay:

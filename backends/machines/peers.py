@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
-from backends.config import (
-    PeerConfig,
-    check_peer_name,
-    drop_peer,
-    put_peer,
-)
+from backends.config import PeerConfig, check_peer_name, drop_peer, put_peer
 from backends.errors import (
     ControllerError,
     DllmError,
@@ -87,8 +83,8 @@ class Peers:
 
     def all(self) -> Iterable[Machine]:
         yield self._local
-        for known in self._ssh_peers():
-            if known.connected:
+        for known in self._known.values():
+            if not isinstance(known, BarePeer) and known.connected:
                 yield known
 
     async def reached(self, names: Iterable[str]) -> None:
@@ -101,11 +97,9 @@ class Peers:
 
     async def _reached(self, name: str) -> None:
         known = self.ssh(name)
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REACH_TIMEOUT_S):
                 await known.settled()
-        except TimeoutError:
-            pass
         await known.answering(SILENT_PATIENCE_S)
         peer = known.peer
         if peer.question is not None:
@@ -274,6 +268,3 @@ class Peers:
                 "Add the machine by its SSH name for more.",
             )
         return known
-
-    def _ssh_peers(self) -> list[SshPeer]:
-        return [k for k in self._known.values() if not isinstance(k, BarePeer)]

@@ -301,16 +301,17 @@ class Prober:
         except (HostError, TimeoutError) as error:
             why = f"Its models cannot be listed: {error or 'they take too long'}"
             return known.models, why
-        return tuple(map(self._model, found)), problem
-
-    def _model(self, found: ModelCandidate) -> ModelFile:
-        return ModelFile(
-            path=found.files[0].path,
-            name=found.name,
-            size_bytes=found.size_bytes,
-            source=found.source,
-            identity=self._identities.get(found.files[0], ""),
+        models = (
+            ModelFile(
+                path=each.files[0].path,
+                name=each.name,
+                size_bytes=each.size_bytes,
+                source=each.source,
+                identity=self._identities.get(each.files[0], ""),
+            )
+            for each in found
         )
+        return tuple(models), problem
 
     async def _identify(self, host: Asked, files: Sequence[FoundFile]) -> None:
         """Read the identities of files that are new or have changed."""

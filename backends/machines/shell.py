@@ -224,15 +224,11 @@ async def lock(shell: Shell, name: str, doing: str) -> AsyncIterator[Greeting]:
         yield greeting_of("\n".join(said))
     finally:
         if held.done() and not held.cancelled() and not holding.done():
-            await _release(shell, held.result())
+            with contextlib.suppress(HostError):
+                await shell.run('rm -f "$@"', *held.result())
         holding.cancel()
         with contextlib.suppress(asyncio.CancelledError, HostError):
             await holding
-
-
-async def _release(shell: Shell, files: list[str]) -> None:
-    with contextlib.suppress(HostError):
-        await shell.run('rm -f "$@"', *files)
 
 
 async def _refusal(
@@ -292,17 +288,16 @@ def transfer_error(peer: str, error: Exception) -> HostError:
         return ProvisionError(f"{peer} refused to write a file ({error.reason})")
     if isinstance(error, asyncssh.SFTPError):
         return ProvisionError(f"{peer} could not write a file ({error.reason})")
-    if isinstance(error, OSError) and not _is_network(error):
+    unrouted = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+    is_network = isinstance(error, ConnectionError | TimeoutError) or (
+        isinstance(error, OSError) and error.errno in unrouted
+    )
+    if isinstance(error, OSError) and not is_network:
         what = f"{error.filename or 'A file'} on this machine cannot be read or written"
         return ProvisionError(
             f"{what} ({error.strerror or error})", "Is its disk in order, and not full?"
         )
     return PeerUnreachable(f"The connection to {peer} broke ({error})", _RESUMES)
-
-
-def _is_network(error: OSError) -> bool:
-    unrouted = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
-    return isinstance(error, ConnectionError | TimeoutError) or error.errno in unrouted
 
 
 _RESUMES = "Repeat it: it goes on where it stopped."

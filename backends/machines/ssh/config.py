@@ -62,10 +62,14 @@ def configured_names(config_file: Path | None = None) -> list[str]:
     as long as reading a few small files takes.
     """
     start = config_file or Path.home() / ".ssh" / "config"
-    names = (
-        name for words in _host_lines(start, _INCLUDE_DEPTH) for name in words if name
+    names = (name for words in _host_lines(start, _INCLUDE_DEPTH) for name in words)
+    return list(
+        dict.fromkeys(
+            name
+            for name in names
+            if name and not name.startswith("-") and not _FORBIDDEN.search(name)
+        )
     )
-    return list(dict.fromkeys(name for name in names if _is_name(name)))
 
 
 def _split_port(text: str, place: str) -> tuple[str, int | None]:
@@ -97,10 +101,6 @@ def _check(text: str, part: str, what: str) -> None:
 
 def _cannot_be(text: str, why: str) -> UsageError:
     return UsageError(f"{text!r} cannot be a machine: {why}", _HINT)
-
-
-def _is_name(name: str) -> bool:
-    return not name.startswith("-") and not _FORBIDDEN.search(name)
 
 
 def _host_lines(path: Path, depth: int) -> Iterator[list[str]]:

@@ -310,7 +310,9 @@ class Connection:
         start = time.monotonic()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PING_TIMEOUT_S):
-                await asyncio.shield(_ping(link))
+                # What asyncssh's own keepalive sends; it has no public name for it.
+                ping = link._make_global_request(b"keepalive@openssh.com")
+                await asyncio.shield(ping)
                 if not link.is_closed():
                     return (time.monotonic() - start) * 1000
         raise self.lost or connection_lost(self.name, None)
@@ -532,8 +534,3 @@ async def _wait_for(event: asyncio.Event, timeout_s: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
-
-
-async def _ping(link: asyncssh.SSHClientConnection) -> None:
-    # What asyncssh's own keepalive sends; it has no public name for it.
-    await link._make_global_request(b"keepalive@openssh.com")
