@@ -124,13 +124,7 @@ class ControllerConnection:
     async def stream(
         self, method: str, target: str, kind: type[T], body: object = None
     ) -> AsyncGenerator[T, None]:
-        """One request, many values, one a line.
-
-        Raises:
-            ReadOnly: it would change something, and we only watch.
-            RequestFailed: a failure answered it, or ended it.
-            ControllerError: it could not be asked, or its answer not be read.
-        """
+        """One request, many values, one a line."""
         async with self._answer(method, target, body) as response:
             if response.status != 200:
                 _decoded(response.status, await response.read(), Failure)
@@ -141,12 +135,7 @@ class ControllerConnection:
     async def followed(
         self, target: str, kind: type[F], applied: Callable[[F, S | None], S]
     ) -> AsyncGenerator[S, None]:
-        """States as they change: each frame is ``applied`` to the state before.
-
-        Raises:
-            RequestFailed: a failure answered it, or ended it.
-            ControllerError: it could not be asked, or a frame not be understood.
-        """
+        """States as they change: each frame is ``applied`` to the state before."""
         last: S | None = None
         async with aclosing(self.stream("GET", target, kind)) as frames:
             async for frame in frames:

@@ -105,11 +105,7 @@ class ControllerClient:
         return any(map(_wants, self._paths.clusters_dir.glob("*.json")))
 
     async def start(self) -> None:
-        """See that a controller runs.
-
-        Raises:
-            ControllerError: it does not come up.
-        """
+        """See that a controller runs."""
         await self._connection.start()
 
     async def snapshot(self) -> ClusterSnapshot:
@@ -158,10 +154,6 @@ class ControllerClient:
         ``replaces`` is the generation this is meant to replace: 0 for none, None for
         whatever is there. With the ``holder`` of a stream of snapshots that is open it
         ends with that. ``listed`` keeps it among the user's last launches.
-
-        Raises:
-            RequestFailed: another goal is there, the plan cannot be followed, or the
-                stream has ended.
         """
         wanted = {"plan": plan} if isinstance(plan, Plan) else {"token": plan.token}
         asked = {**wanted, "replaces": replaces, "holder": holder, "listed": listed}
@@ -187,9 +179,6 @@ class ControllerClient:
         """End the controller and all it runs; returns when that is done.
 
         What cannot be reached keeps the controller: it ends that when it can.
-
-        Raises:
-            ControllerError: it ended too early, and left something running.
         """
         if not await self.running():
             return
@@ -225,11 +214,7 @@ class ControllerClient:
     async def removal(
         self, path: str, *, machine: str = LOCAL, lm_studio: bool = False
     ) -> Removal:
-        """The files that deleting a model would delete.
-
-        Raises:
-            RequestFailed: it is in use, or not ours to delete.
-        """
+        """The files that deleting a model would delete."""
         asked = {"path": path, "machine": machine, "lm_studio": lm_studio}
         return await self._call("POST", "/v1/models/removal", Removal, asked)
 
@@ -297,9 +282,6 @@ class ControllerClient:
         """Wait until a running controller goes by what ``config.toml`` says now.
 
         Starts none: the next one reads it anyway.
-
-        Raises:
-            DllmError: it does not go by it, or did not answer in time.
         """
         try:
             async with asyncio.timeout(SETTINGS_S):

@@ -57,11 +57,7 @@ class Response:
             yield bytes(event.data)
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """The body line by line, each without its end; empty ones mean nothing.
-
-        Raises:
-            ValueError: a line longer than any we send.
-        """
+        """The body line by line, each without its end; empty ones mean nothing."""
         pending = b""
         async for part in self.parts():
             *whole, pending = (pending + part).split(b"\n")
@@ -166,9 +162,6 @@ def require_allowed(method: str, target: str) -> None:
     """Refuse a request of a read-only client that would change something.
 
     What is not known to be harmless is refused.
-
-    Raises:
-        ReadOnly: it would.
     """
     path = target.partition("?")[0]
     harmless = method == "GET" or (method == "POST" and _HARMLESS.fullmatch(path))

@@ -49,9 +49,6 @@ async def find_running(paths: Paths) -> Path | None:
     """The socket of the running controller, even if it is elsewhere.
 
     One that has lost its socket makes another within a second; that is waited for.
-
-    Raises:
-        ControllerError: it runs, but listens nowhere.
     """
     socket = checked_socket(paths)
     if await answers(socket):
@@ -61,11 +58,7 @@ async def find_running(paths: Paths) -> Path | None:
 
 
 async def ensure_running(paths: Paths) -> RunningController:
-    """See that a controller listens, starting one if none runs.
-
-    Raises:
-        ControllerError: it does not come up; the text says why.
-    """
+    """See that a controller listens, starting one if none runs."""
     if socket := await find_running(paths):
         return RunningController(socket, started=False)
     make_private(paths.runtime_dir)
@@ -185,11 +178,7 @@ def _environment() -> dict[str, str]:
 
 
 async def dismiss(paths: Paths, pid: int) -> None:
-    """Tell that controller to leave, which leaves running what it runs; wait for it.
-
-    Raises:
-        ControllerError: it stays.
-    """
+    """Tell that controller to leave, which leaves running what it runs; wait for it."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     await wait_gone(paths, pid)
@@ -200,9 +189,6 @@ async def wait_gone(paths: Paths, pid: int) -> None:
 
     Its lock goes with its last breath; its process number may stay in the process
     table until somebody reaps it.
-
-    Raises:
-        ControllerError: it is still there.
     """
     deadline = time.monotonic() + PRESENT_TIMEOUT_S
     while (holder := lock_holder(paths.lock)) and holder.pid == pid:

@@ -81,11 +81,7 @@ def _stays() -> bool:
 
 
 def _turn(path: Path, info: ControllerInfo, *, stays: bool) -> int:
-    """Take the lock of the one controller; one that stays waits for it.
-
-    Raises:
-        ControllerError: another holds it, and this one does not stay.
-    """
+    """Take the lock of the one controller; one that stays waits for it."""
     while True:
         try:
             return hold_lock(path, info)

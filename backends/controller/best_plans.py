@@ -67,11 +67,7 @@ class Told(NamedTuple):
 
 
 def require_open(ask: Ask, model: ModelInfo) -> None:
-    """See that a best split may be looked for.
-
-    Raises:
-        PlanError: the split is given, or bound to what a sparse file holds.
-    """
+    """See that a best split may be looked for."""
     if ask.objective is None:
         if ask.pins:
             raise PlanError("Pins are conditions for a best split", "Add --best.")
@@ -94,11 +90,7 @@ def require_open(ask: Ask, model: ModelInfo) -> None:
 
 
 async def best_plan(options: Sequence[Option], objective: Objective) -> Plan:
-    """The plan that is best for an aim; each option has another head.
-
-    Raises:
-        PlanError: none can be had.
-    """
+    """The plan that is best for an aim; each option has another head."""
     return await asyncio.to_thread(_best_plan, options, objective)
 
 
@@ -227,11 +219,7 @@ def _others(problem: SplitProblem, aim: Objective) -> tuple[Alternative, ...]:
 
 
 async def best_first(option: Option, objective: Objective) -> tuple[Alternative, ...]:
-    """The best split for an aim, named ``best``, and then what else could be.
-
-    Raises:
-        PlanError: none keeps to the pins and fits.
-    """
+    """The best split for an aim, named ``best``, and then what else could be."""
     return await asyncio.to_thread(_best_first, option, objective)
 
 

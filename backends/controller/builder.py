@@ -76,11 +76,7 @@ class Builder:
         self._processes = processes
 
     async def build(self, plan: Plan) -> Built:
-        """Keep what fits, stop what does not, start what is missing.
-
-        Raises:
-            DllmError: something cannot be had or started, or ended at once.
-        """
+        """Keep what fits, stop what does not, start what is missing."""
         for attempt in range(PORT_ATTEMPTS):
             facts = await self._discovery.facts(plan)
             try:

@@ -47,11 +47,7 @@ class LatestWins:
         return next(self._numbers)
 
     def follow(self, number: int) -> None:
-        """Let the request of that number hold.
-
-        Raises:
-            ControllerError: one that came later holds.
-        """
+        """Let the request of that number hold."""
         if number < self._followed:
             raise ControllerError(
                 "Another request came after this launch, while it was checked, and "
@@ -207,9 +203,6 @@ class Cluster:
         """Let what runs at the API end and what comes wait, or go on.
 
         It holds until somebody says otherwise, or launches or stops the cluster.
-
-        Raises:
-            ControllerError: there is nothing to drain, or it cannot be written.
         """
         async with self._word:
             record = self._journal.record
@@ -256,12 +249,6 @@ class Cluster:
         """See that a plan can be had as wanted, before anything is stopped for it.
 
         Returns how the settings want the API given out.
-
-        Raises:
-            HostError: another program, or another cluster, has the plan's port.
-            PeerUnreachable: something serves, and a machine of the plan is away.
-            NeedsAnswer: something serves, and such a machine asks something first.
-            DllmError: the settings want the API given out as it must not or cannot be.
         """
         discovery = self.reconciler.discovery
         api = await discovery.require_access()

@@ -89,11 +89,7 @@ class Clusters:
         return (self._clusters[name] for name in names)
 
     def get(self, name: str = DEFAULT_CLUSTER) -> Cluster:
-        """A cluster, made if nobody named it before.
-
-        Raises:
-            UsageError: that cannot be a name.
-        """
+        """A cluster, made if nobody named it before."""
         if name not in self._clusters:
             if not CLUSTER_NAME.fullmatch(name):
                 raise UsageError(
@@ -182,12 +178,7 @@ class Clusters:
     # --- what machines tell ------------------------------------------------------
 
     async def settle(self, machine: Machine) -> None:
-        """End what nobody wants on a machine that has just been reached (again).
-
-        Raises:
-            HostError: something outlived SIGKILL.
-            PeerUnreachable: it is gone again.
-        """
+        """End what nobody wants on a machine that has just been reached (again)."""
         self.look_at_processes()
         for name in self.book.clusters():
             if CLUSTER_NAME.fullmatch(name):

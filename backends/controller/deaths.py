@@ -199,11 +199,7 @@ class Breaker(Deaths):
             self._served_s += max(time.time() - began, 0.0)
 
     def add_unwatched(self, failure: Failure) -> None:
-        """Count a death that no controller saw, with those before it.
-
-        Raises:
-            ProcessFailed: it never served, and that was one too many.
-        """
+        """Count a death that no controller saw, with those before it."""
         record = self._journal.record
         # Before it served, what was never started is no death.
         if not record.server and not failure.argv:
@@ -234,9 +230,6 @@ async def ended_unwatched(
 
     Those that ended because our tunnels did are not to blame. Nor is a relay beside a
     worker then: what hangs on it is started again in any case, and it with that.
-
-    Raises:
-        PeerUnreachable: a machine of the plan is not connected.
     """
     for name, machine_name in needed_names(plan).items():
         # A gateway is started again beside what serves; nothing needs a machine awake.

@@ -69,11 +69,7 @@ class Discovery:
         return LISTEN_AGAIN_S if self._context.has_served else LISTEN_S
 
     async def facts(self, plan: Plan) -> Facts:
-        """Everything the blueprint of a plan needs.
-
-        Raises:
-            DllmError: an engine, the model, a port or a way is not to be had.
-        """
+        """Everything the blueprint of a plan needs."""
         found, self._prepared = await self._site(plan), None
         engine, model = found.engines[plan.head].info, found.model
         detail = f"{engine.version} · RPC {engine.rpc_protocol}"
@@ -149,11 +145,7 @@ class Discovery:
         return next(found, None)
 
     async def api_port(self, plan: Plan) -> int:
-        """The port of the gateway: as demanded, as it is, or the first free one.
-
-        Raises:
-            HostError: the demanded port is taken.
-        """
+        """The port of the gateway: as demanded, as it is, or the first free one."""
         demanded = self._context.demanded_port(plan)
         here = self._machines.get(LOCAL)
         record = self._record(here, GATEWAY)
@@ -174,11 +166,7 @@ class Discovery:
         return port
 
     async def require_access(self) -> ApiSettings:
-        """See that the API may be given out as the settings want it now.
-
-        Raises:
-            DllmError: without a key, or not like this.
-        """
+        """See that the API may be given out as the settings want it now."""
         readers = self._context.readers
         api = api_settings(readers.config(), readers.paths)
         await asyncio.to_thread(require_safe, api.access)
@@ -186,11 +174,7 @@ class Discovery:
         return api
 
     async def require_port(self, port: int | None) -> None:
-        """See that a port that is insisted on can be had; starts and stops nothing.
-
-        Raises:
-            HostError: another program, or another cluster, has it.
-        """
+        """See that a port that is insisted on can be had; starts and stops nothing."""
         here = self._machines.get(LOCAL)
         ours = self._record(here, GATEWAY)
         if port is None or self._context.gateway.keeps_port(port):

@@ -57,11 +57,7 @@ class Drafting:
         self._memory = memory
 
     async def settled(self, plan: Plan, peers: Sequence[Peer]) -> Plan:
-        """The plan with its speculation; ``peers`` as they are, ours first.
-
-        Raises:
-            DllmError: the draft does not fit this model, or not on this head.
-        """
+        """The plan with its speculation; ``peers`` as they are, ours first."""
         if plan.server.draft == NO_DRAFT:
             return replace(plan, speculation=None)
         if plan.server.draft == AUTO_DRAFT:
@@ -73,11 +69,7 @@ class Drafting:
         return plan
 
     async def require(self, plan: Plan, peers: Sequence[Peer]) -> Plan:
-        """A plan sent whole, with its draft as settled before, if that still holds.
-
-        Raises:
-            DllmError: it does not.
-        """
+        """A plan sent whole, with its draft as settled before, if that still holds."""
         anew = await self.settled(plan, peers)
         before, now = plan.speculation, anew.speculation
         if before is None or now is None or not now.model or before.model != now.model:
@@ -151,10 +143,6 @@ class Drafting:
 
         With another vocabulary llama-server serves without a draft, and only logs it.
         With the head of another model it ends in the middle of the load.
-
-        Raises:
-            PlanError: it is not.
-            ModelError: one of them cannot be read.
         """
         if draft.sparse is not None:
             why = f"{Path(draft.path).name} is not whole: it is sparse"

@@ -60,11 +60,7 @@ class Follower:
                 log.exception("the settings are followed again")
 
     async def taken(self) -> None:
-        """Wait until what the file says now counts.
-
-        Raises:
-            DllmError: it does not; what was known stays.
-        """
+        """Wait until what the file says now counts."""
         await self._look()
         if self._wrong is not None:
             raise self._wrong

@@ -50,11 +50,7 @@ class Transports:
     async def lead(
         self, name: str, end: End, opened: Callable[[], Awaitable[LinkTransport]]
     ) -> LinkTransport:
-        """The open way of that name if it leads there, else a new one in its place.
-
-        Raises:
-            HostError: it cannot be opened.
-        """
+        """The open way of that name if it leads there, else a new one in its place."""
         known = self._ways.get(name)
         if known is not None and known[0] == end and known[1].open:
             return known[1]
@@ -97,11 +93,7 @@ class Transports:
         )
 
     def require_open(self) -> None:
-        """See that none broke.
-
-        Raises:
-            PeerUnreachable: one did.
-        """
+        """See that none broke."""
         for end, way in self._ways.values():
             if not way.open:
                 raise PeerUnreachable(f"The connection to {end.machine} broke")
@@ -227,12 +219,7 @@ class Links:
         return {name: tuple(r.meter.passes) for name, r in self._readers.items()}
 
     async def set_lab(self, worker: str | None, lab: Lab | None) -> None:
-        """Set or clear the lab of one link, or of all.
-
-        Raises:
-            UsageError: there is no such link, or no relay takes such a lab.
-            HostError: its relay does not answer.
-        """
+        """Set or clear the lab of one link, or of all."""
         if lab is not None:
             require_possible(lab)
         chosen = list(self._readers) if worker is None else [worker]

@@ -149,11 +149,7 @@ class PlannedMemory:
         self._asker = MemoryAsker(paths.cache_dir / "memory", relay_binary)
 
     async def of(self, plan: Plan) -> PlanMemory:
-        """The memory of a plan; predicted, with the reason, if no engine answers.
-
-        Raises:
-            DllmError: the model cannot be read, or the split makes no sense.
-        """
+        """The memory of a plan; predicted, with the reason, if no engine answers."""
         model = await self._readers.model(plan.model)
         try:
             files = await asyncio.to_thread(self.files, model)
@@ -168,11 +164,7 @@ class PlannedMemory:
         return PlanMemory(devices=with_own_weights(devices, plan, model))
 
     def files(self, model: ModelInfo) -> list[str]:
-        """Files of ours that have the model's header, the first part first.
-
-        Raises:
-            ModelError: there are none.
-        """
+        """Files of ours that have the model's header, the first part first."""
         return files_here(model, self._headers)
 
 

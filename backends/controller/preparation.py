@@ -133,11 +133,6 @@ class Preparations:
         """The effects of a launch, with the token for it; starts nothing.
 
         ``explain`` compares it with other plans.
-
-        Raises:
-            PlanError: the plan cannot be meant, or llama.cpp cannot follow it.
-            EngineError: a machine has no engine that fits.
-            PeerUnreachable: a machine cannot be reached.
         """
         survey = await self._survey(cluster)
         if isinstance(asked, Ask):
@@ -156,11 +151,7 @@ class Preparations:
         return sum(pool_rooms(devices, {}).values())
 
     async def fit(self, cluster: Cluster, ask: Ask) -> Fit:
-        """The longest context with which a model fits on the machines of an ask.
-
-        Raises:
-            ModelError: the model cannot be read.
-        """
+        """The longest context with which a model fits on the machines of an ask."""
         survey = await self._survey(cluster)
         model = await self._readers.model(ask.model)
         config, cores = self._readers.config(), os.cpu_count() or 1
@@ -189,11 +180,7 @@ class Preparations:
         objective: Objective,
         pins: tuple[str, ...] = (),
     ) -> tuple[Alternative, ...]:
-        """The best split of a plan's devices for an aim, then what else could be.
-
-        Raises:
-            PlanError: none keeps to the pins and fits.
-        """
+        """The best split of a plan's devices for an aim, then what else could be."""
         survey = await self._survey(cluster)
         model = await self._readers.model(plan.model)
         require_open(Ask(model=plan.model, objective=objective), model)
@@ -207,11 +194,6 @@ class Preparations:
 
         Nothing was touched then. A model that cannot be read is for the launch to
         report.
-
-        Raises:
-            ControllerError: the token is too old.
-            DllmError: the plan breaks what every plan keeps to, or a device is too
-                small for its share, and the plan is not forced.
         """
         if isinstance(asked, str):
             prepared = await self._taken(cluster, asked)
@@ -361,11 +343,7 @@ class Preparations:
     async def imagine(
         self, given: GivenCluster, ask: Ask, *, explain: bool = False
     ) -> Preview:
-        """The plan for machines that need not be there, and its memory by the engine.
-
-        Raises:
-            PlanError: the model cannot run on them, or a draft is wanted.
-        """
+        """The plan for machines that need not be there, with its memory."""
         model = await self._readers.model(ask.model)
         require_open(ask, model)
         if ask.server.draft != NO_DRAFT:
@@ -432,11 +410,7 @@ async def _checked(plan: Plan, model: ModelInfo, survey: Survey) -> Plan:
 
 
 def imagined_options(given: GivenCluster, ask: Ask, model: ModelInfo) -> list[Option]:
-    """A plan for each machine of a cluster file that may be the head.
-
-    Raises:
-        PlanError: the head that is wanted is none of them.
-    """
+    """A plan for each machine of a cluster file that may be the head."""
     return [_imagined(given, ask, model, head) for head in _heads(given, ask)]
 
 

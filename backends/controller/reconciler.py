@@ -400,12 +400,7 @@ class Reconciler:
             self._ask(Trigger.LATE)
 
     async def settle(self, machine: Machine) -> None:
-        """End what runs on a machine that came back and is not wanted any more.
-
-        Raises:
-            HostError: something outlived SIGKILL.
-            PeerUnreachable: it is gone again.
-        """
+        """End what runs on a machine that came back and is not wanted any more."""
         if self.is_left_alone:
             return
         await self.processes.settle(machine, self.wanted)

@@ -88,11 +88,7 @@ class Recovery:
         log.warning("%s", text)
 
     async def require_undisturbed(self, plan: Plan) -> None:
-        """Blame who ended; our tunnels ended with the controller before us.
-
-        Raises:
-            ProcessFailed: a process of the cluster ended while nobody watched.
-        """
+        """Blame who ended; our tunnels ended with the controller before us."""
         failure = await ended_unwatched(self._context.name, plan, self._machines)
         if failure is not None:
             self.breaker.add_unwatched(failure)
@@ -104,11 +100,7 @@ class Recovery:
             self.tell(TUNNELS_LOST)
 
     async def plan_after(self, running: Plan, error: DllmError) -> Plan:
-        """Return the plan to bring up after trouble: the same, or one with less.
-
-        Raises:
-            DllmError: the trouble itself, or with what stands in its way: it stays.
-        """
+        """Return the plan to bring up after trouble: the same, or one with less."""
         if isinstance(error, ApiPortTaken):
             self._require_other_port(error, running)
             return running
@@ -123,12 +115,7 @@ class Recovery:
         return running
 
     async def with_or_without(self, running: Plan, error: PeerUnreachable) -> Plan:
-        """Wait for a machine that is gone, or go on without it.
-
-        Raises:
-            PeerUnreachable: it did not come back, and the rest cannot do it alone.
-            NeedsAnswer: it asks something, and nothing has served yet.
-        """
+        """Wait for a machine that is gone, or go on without it."""
         bare = {w.name: w.endpoint for w in running.workers if w.endpoint}
         worker = error.worker if error.worker in bare else ""
         try:
@@ -218,9 +205,6 @@ class Recovery:
         """Let a failure stand unless starting again mends it, and not too often.
 
         ``error`` says whose end made that process die.
-
-        Raises:
-            DllmError: the error itself.
         """
         failure = error.failure(time.time())
         is_ours = error is died or failure.process != SERVER

@@ -93,11 +93,7 @@ async def body(request: web.Request, kind: type[T]) -> T:
 
 
 def number(request: web.Request, name: str, default: int) -> int:
-    """A whole number of the query.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """A whole number of the query."""
     text = request.query.get(name, str(default))
     try:
         return int(text)
@@ -334,12 +330,7 @@ class Listening:
                 await self._listen()
 
     async def _listen(self) -> None:
-        """Listen at the path; connections that are open stay so.
-
-        Raises:
-            DllmError: the directory is not ours.
-            OSError: the path cannot be listened at.
-        """
+        """Listen at the path; connections that are open stay so."""
         if self._site is not None:
             await self._site.stop()
             self._site = None

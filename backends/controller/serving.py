@@ -121,11 +121,7 @@ class Watch:
             await self._context.news.wait()
 
     def _first_ended(self) -> tuple[Machine, str, ProcessRecord | None] | None:
-        """The first expected process that is not there, with what is known of it.
-
-        Raises:
-            PeerUnreachable: a machine of the cluster is not connected, or a way broke.
-        """
+        """The first expected process that is not there, with what is known of it."""
         self._context.ways.require_open()
         for node in self.built.blueprint.nodes if self.built else ():
             machine = self._context.machines.get(node.machine)
@@ -157,10 +153,6 @@ class Load:
         """Wait, without limit, until llama-server is healthy or somebody dies.
 
         ``known`` is the measurement of a llama-server that was measured before.
-
-        Raises:
-            ProcessFailed: a process of the cluster ended.
-            PeerUnreachable: a machine of it is gone.
         """
         with self._steps.step("load"):
             await self._healthy(port)

@@ -55,9 +55,6 @@ async def site_of(
     """The facts of a plan, without ports, ways and keys; reports two steps.
 
     ``running`` gives the command line of the relay that serves beside a worker.
-
-    Raises:
-        DllmError: an engine or a file is not to be had.
     """
     head = machines.get(plan.head)
     with steps.step("engine"):
@@ -91,11 +88,7 @@ def relay_key(cluster: str, worker: str) -> str:
 
 
 async def engines_of(plan: Plan, machines: Machines) -> dict[str, Engine]:
-    """The engine of every machine that takes part, the head's first, by machine.
-
-    Raises:
-        EngineError: one has none, or one that speaks another protocol than the head's.
-    """
+    """The engine of every machine that takes part, the head's first, by machine."""
     first = await machines.get(plan.head).engine(plan.engine)
     protocol = first.info.rpc_protocol
     engines = {plan.head: first}
@@ -130,11 +123,7 @@ async def draft_path(plan: Plan, machines: Machines, readers: Readers) -> str:
 
 @contextlib.contextmanager
 def blaming_draft() -> Iterator[None]:
-    """Have what is wrong with a model's file told of the draft.
-
-    Raises:
-        ModelError: the same, with a way out.
-    """
+    """Have what is wrong with a model's file told of the draft."""
     try:
         yield
     except ModelError as error:
@@ -148,9 +137,6 @@ async def check_whole(plan: Plan) -> None:
 
     What is on a peer is for llama-server there to read; what cannot be read, for it to
     refuse.
-
-    Raises:
-        PlanError: it names the file.
     """
     draft = [plan.speculation.model] if plan.speculation else []
     files = [*weight_files(plan.extra_args), *draft] if plan.head == LOCAL else []

@@ -73,9 +73,6 @@ class ClusterProcesses:
         """Stop everything of the cluster within reach, its lost processes too.
 
         ``but``: short names of what goes on.
-
-        Raises:
-            HostError: something outlived SIGKILL.
         """
         found = [one for one in self.found() if short_name(one.record.name) not in but]
         if shown:
@@ -92,9 +89,6 @@ class ClusterProcesses:
 
         Ended ones are stopped too: they may have left children. What could not be
         stopped is returned, and left over.
-
-        Raises:
-            HostError: something outlived SIGKILL.
         """
         machine_of = {id(one.record): one.machine for one in found}
         left: list[Leftover] = []
@@ -136,12 +130,7 @@ class ClusterProcesses:
                 await self._machines.get(machine).host.remove(record.name)
 
     async def settle(self, machine: Machine, plan: Plan | None) -> None:
-        """End what a plan does not want on a machine that came back.
-
-        Raises:
-            HostError: something outlived SIGKILL.
-            PeerUnreachable: it is gone again.
-        """
+        """End what a plan does not want on a machine that came back."""
         wanted = needed_names(plan) if plan else {}
         for record in await machine.host.records():
             name = short_name(record.name)

@@ -401,9 +401,6 @@ async def deliver_model(
         report: gets the state of the work as it changes.
         renew: asks for the addresses anew, once a way has ended.
         folder: where to put them there.
-
-    Raises:
-        DllmError: no way leads there, or the disk there is full.
     """
     if any(bad in file.name for file in wanted for bad in "\t\n"):
         raise UsageError("A file with a tab or line end in its name is not copied")

@@ -88,11 +88,7 @@ class Peers:
                 yield known
 
     async def reached(self, names: Iterable[str]) -> None:
-        """Wait until these are connected and looked at.
-
-        Raises:
-            NeedsAnswer: one asks the user something.
-        """
+        """Wait until these are connected and looked at."""
         await asyncio.gather(*(self._reached(name) for name in names if name != LOCAL))
 
     async def _reached(self, name: str) -> None:

@@ -326,10 +326,6 @@ async def build(
     """Send the source, build it there, try the programs and put them in place.
 
     Cancelling it ends everything it started there and keeps what is done.
-
-    Raises:
-        CannotBuild: CMake or the compiler failed; it carries their last lines.
-        DoesNotRun: what was built does not run.
     """
     folder = f"{root}/provision/build-{job.name}.0"
     await _send(shell, job, folder, tell)
@@ -475,10 +471,6 @@ async def provision(
         paths: the head's directories; archives of sources are kept in the cache.
         report: gets the state of the work as it changes.
         mode: copy, build, or whatever fits.
-
-    Raises:
-        DoesNotRun: the head's programs do not run there (mode ``copy``).
-        CannotBuild: a compiler or CMake is missing, or it failed.
     """
     job = _Job(site, head, paths, report, mode)
     job.say("Looking at what is there")

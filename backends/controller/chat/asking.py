@@ -35,11 +35,7 @@ class QuestionQueue:
     async def answer(
         self, cluster: Cluster, request: ChatRequest
     ) -> AsyncGenerator[ChatDelta, None]:
-        """An answer as it comes; closing the iterator ends the generation.
-
-        Raises:
-            ControllerError: nothing serves, or not in time.
-        """
+        """An answer as it comes; closing the iterator ends the generation."""
         async for waiting in _begun(cluster):
             yield ChatDelta(waiting=waiting)
         port = _serving_port(cluster.store.snapshot)
@@ -115,11 +111,7 @@ async def _ahead(
 
 
 async def _begun(cluster: Cluster) -> AsyncGenerator[str, None]:
-    """Wait, like any client of the API, while the cluster is brought up; says so.
-
-    Raises:
-        ControllerError: that takes longer than a request waits.
-    """
+    """Wait, like any client of the API, while the cluster is brought up; says so."""
     told, deadline = "", asyncio.get_running_loop().time() + cluster.wait_s
     try:
         while (state := cluster.store.snapshot.state) in BRINGING_UP:
@@ -143,11 +135,7 @@ def split_now(cluster: Cluster) -> tuple[LayerRange, ...]:
 
 
 def require_wanted(snapshot: ClusterSnapshot) -> None:
-    """See that a model serves, or is brought up.
-
-    Raises:
-        ControllerError: neither.
-    """
+    """See that a model serves, or is brought up."""
     if snapshot.state not in BRINGING_UP:
         _serving_port(snapshot)
 

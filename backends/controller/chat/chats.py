@@ -136,12 +136,7 @@ class Chats:
         return chat
 
     async def open(self, chat: str, cluster: str, model: str) -> LiveChat:
-        """Make a conversation the current one of a cluster and model.
-
-        Raises:
-            ControllerError: there is none of that id, or an answer to it comes from
-                elsewhere.
-        """
+        """Make a conversation the current one of a cluster and model."""
         found = await self.get(chat)
         present = await self.current(cluster, model)
         now = found.conversation
@@ -159,12 +154,7 @@ class Chats:
         return found
 
     async def delete(self, chat: str) -> None:
-        """Remove a conversation, from disk too; it can be restored while we live.
-
-        Raises:
-            ControllerError: there is none of that id, an answer to it comes, or the
-                disk refuses.
-        """
+        """Remove a conversation, from disk too; it can be restored while we live."""
         found = await self.get(chat)
         if found.answering:
             raise ControllerError(
@@ -174,11 +164,7 @@ class Chats:
         self._deleted[chat] = found.conversation
 
     async def restore(self, chat: str) -> LiveChat:
-        """Bring a deleted conversation back, as the current one.
-
-        Raises:
-            ControllerError: it was deleted before we began, or never there.
-        """
+        """Bring a deleted conversation back, as the current one."""
         found = self._deleted.pop(chat, None)
         if found is None:
             raise ControllerError("That chat cannot be brought back any more")
@@ -192,11 +178,7 @@ class Chats:
     async def states(
         self, cluster: str, model: str, chat: str = ""
     ) -> AsyncGenerator[ChatState, None]:
-        """The current conversation (or one by its id) now, then as it changes.
-
-        Raises:
-            ControllerError: it is gone, or cannot be read.
-        """
+        """The current conversation (or one by its id) now, then as it changes."""
         last: ChatState | None = None
         while not self._closed:
             changed = self._changed
@@ -248,11 +230,7 @@ class Chats:
         return chat
 
     async def _remove(self, chat: str) -> None:
-        """Forget one, on disk too.
-
-        Raises:
-            ControllerError: the disk refuses; then it stays.
-        """
+        """Forget one, on disk too."""
         found = self._held.pop(chat)
         del self._briefs[chat]
         await found.close()

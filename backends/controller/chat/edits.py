@@ -16,11 +16,7 @@ from backends.state import (
 
 
 def asked(conversation: Conversation, question: str, reply: Reply) -> Conversation:
-    """With a new turn, whose answer is to come.
-
-    Raises:
-        UsageError: the question is empty.
-    """
+    """With a new turn, whose answer is to come."""
     _require_words(question)
     turn = Turn(question=question, replies=(reply,))
     turns = (*conversation.turns, turn)
@@ -33,9 +29,6 @@ def asked_again(
     """With another answer to come to a question; None asks it in the same words.
 
     Answers that said something are kept, each with what followed it.
-
-    Raises:
-        UsageError: there is no such question, or it is empty.
     """
     turn = _left(conversation, index)
     words = turn.asked if question is None else question
@@ -49,11 +42,7 @@ def asked_again(
 
 
 def chosen(conversation: Conversation, index: int, shown: int) -> Conversation:
-    """Going on from another answer to a question, with what followed that one.
-
-    Raises:
-        UsageError: there is no such question or answer.
-    """
+    """Going on from another answer to a question, with what followed that one."""
     turn = _left(conversation, index)
     if not 0 <= shown < len(turn.replies):
         raise UsageError(f"Question {index + 1} has no answer {shown + 1}")
@@ -63,11 +52,7 @@ def chosen(conversation: Conversation, index: int, shown: int) -> Conversation:
 
 
 def changed(conversation: Conversation, asked: ChatChange) -> Conversation:
-    """With another name, other settings, or going on from another answer.
-
-    Raises:
-        UsageError: there is no such answer.
-    """
+    """With another name, other settings, or going on from another answer."""
     wanted = {name: getattr(asked, name) for name in ("name", "system", "sampling")}
     changes = {name: value for name, value in wanted.items() if value is not None}
     conversation = _replaced(conversation, **changes)
@@ -113,11 +98,7 @@ def _ended(turn: Turn, reason: str) -> Turn:
 
 
 def _left(conversation: Conversation, index: int) -> Turn:
-    """A turn whose answer keeps what followed it, to go on from another.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """A turn whose answer keeps what followed it, to go on from another."""
     turns = conversation.turns
     if not turns:
         raise UsageError("Nothing was asked in this chat yet", "Ask something first.")

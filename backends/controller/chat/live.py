@@ -104,12 +104,7 @@ class LiveChat:
         self._touch()
 
     def change(self, asked: ChatChange) -> None:
-        """Name it, or set what answers are made with.
-
-        Raises:
-            UsageError: there is no such answer to go on from.
-            ControllerError: another is to be gone on from, and one still comes.
-        """
+        """Name it, or set what answers are made with."""
         if asked.shown is not None:
             self._require_idle()
         self.put(edits.changed(self.conversation, asked))
@@ -118,10 +113,6 @@ class LiveChat:
         """Begin a turn, or another answer to a question; it comes by itself.
 
         ``reply`` says what it is answered with; ``answers`` brings it.
-
-        Raises:
-            UsageError: nothing is asked, or again what never was.
-            ControllerError: an answer comes already, or another console went on.
         """
         self._require(asked.turns)
         now = self.conversation

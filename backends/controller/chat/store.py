@@ -57,11 +57,7 @@ class ChatStore:
                 yield conversation
 
     def read(self, chat: str) -> Conversation:
-        """One conversation.
-
-        Raises:
-            ControllerError: there is none of that id, or it cannot be read.
-        """
+        """One conversation."""
         if _ID.fullmatch(chat) and self._file(chat).exists():
             conversation = self._read(self._file(chat))
             if conversation is not None:
