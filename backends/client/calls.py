@@ -212,7 +212,6 @@ def _value(content: bytes, kind: type[T]) -> T:
 
 
 def not_understood(error: Exception) -> ControllerError:
-    """The error of an answer that only another release would give."""
     return ControllerError(
         f"The controller's answer is not understood ({error})",
         "It is of another release: dllm-tui down --all ends it and what it runs.",

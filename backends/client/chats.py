@@ -69,19 +69,15 @@ class ChatsClient:
         return await self._post(self._of(_path(chat, "ask")), asked)
 
     async def stop(self, chat: str) -> ChatState:
-        """End the answer that comes; what came stays."""
         return await self._post(_path(chat, "stop"))
 
     async def change(self, chat: str, change: ChatChange) -> ChatState:
-        """Name it, set what answers are made with, or go on from another."""
         return await self._post(_path(chat, "change"), change)
 
     async def delete(self, chat: str) -> ChatListing:
-        """Remove a conversation, from disk too; those that are left."""
         return await self._connection.call("DELETE", _path(chat), ChatListing)
 
     async def restore(self, chat: str) -> ChatState:
-        """Bring back one that this controller has deleted."""
         return await self._post(_path(chat, "restore"))
 
     async def _post(self, target: str, asked: object = None) -> ChatState:

@@ -105,7 +105,6 @@ class ControllerClient:
         return any(map(_wants, self._paths.clusters_dir.glob("*.json")))
 
     async def start(self) -> None:
-        """See that a controller runs."""
         await self._connection.start()
 
     async def snapshot(self) -> ClusterSnapshot:
@@ -214,7 +213,6 @@ class ControllerClient:
     async def removal(
         self, path: str, *, machine: str = LOCAL, lm_studio: bool = False
     ) -> Removal:
-        """The files that deleting a model would delete."""
         asked = {"path": path, "machine": machine, "lm_studio": lm_studio}
         return await self._call("POST", "/v1/models/removal", Removal, asked)
 
@@ -226,7 +224,6 @@ class ControllerClient:
         return await self._call("POST", "/v1/models/remove", Removal, asked)
 
     def get_engine(self) -> AsyncGenerator[EngineProgress, None]:
-        """Get llama.cpp for this machine; closing the stream ends it."""
         return self._connection.stream("POST", "/v1/engine/get", EngineProgress)
 
     def remote_models(
@@ -321,7 +318,6 @@ class ControllerClient:
         return await self._call("GET", target, dict[str, tuple[Pass, ...]])
 
     async def peers(self) -> tuple[Peer, ...]:
-        """Every other machine of the settings, as it is now."""
         return await self._call("GET", "/v1/peers", tuple[Peer, ...])
 
     async def settled_peers(self) -> tuple[Peer, ...]:
@@ -352,7 +348,6 @@ class ControllerClient:
         return await self._call("POST", _peer(name, "probe"), Peer)
 
     async def answer_peer(self, name: str, answer: PeerAnswer) -> Peer:
-        """Answer what the connection to a machine waits for."""
         return await self._call("POST", _peer(name, "answer"), Peer, answer)
 
     async def provision_peer(
@@ -378,7 +373,6 @@ class ControllerClient:
         return await self._call("POST", _peer(name, "cancel"), Peer)
 
     async def health(self) -> tuple[MachineHealth, ...]:
-        """The health of this machine and of every peer that is connected."""
         target = "/v1/doctor/health"
         return await self._call("POST", target, tuple[MachineHealth, ...])
 
@@ -439,12 +433,10 @@ class ModelsClient:
         return self._connection.stream("POST", "/v1/models/seed", Seeding, asked)
 
     async def drafts(self, path: str) -> Drafts:
-        """The models found so far that can draft for one."""
         target = f"/v1/drafts?path={quote(path, safe='')}"
         return await self._connection.call("GET", target, Drafts)
 
     async def cache(self, *, machine: str, directory: str = "") -> WorkerCache:
-        """The content of a stock worker's cache there."""
         asked = {"machine": machine, "directory": directory}
         return await self._connection.call(
             "POST", "/v1/models/cache", WorkerCache, asked

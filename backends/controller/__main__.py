@@ -231,7 +231,6 @@ async def _keep_fresh(
 
 
 async def _look_for_silent(clusters: Clusters) -> None:
-    """Tell of processes that do not respond."""
     while True:
         await asyncio.sleep(LOOK_S)
         try:

@@ -143,7 +143,6 @@ class Leases:
         return self._held.pop(holder, set())
 
     def require(self, holder: str) -> None:
-        """See that who asks for a launch, and is to hold it, is still there."""
         if self.is_gone(holder):
             raise ControllerError("Whoever asked for this launch is gone")
 
@@ -393,7 +392,6 @@ class Api:
         return self._parts.catalogue.listing.models
 
     async def _drafts(self, request: web.Request) -> web.Response:
-        """List the models found here that can draft for one."""
         listing = merged(self._parts.catalogue.listing, self._parts.peers.values())
         path = request.query.get("path", "")
         drafts = await self._preparations.drafting.candidates(path, listing.models)
@@ -418,7 +416,6 @@ class Api:
         return json_response(msgspec.structs.replace(chunk, name=name))
 
     async def _lab(self, request: web.Request) -> web.Response:
-        """Put a worse network on one link, or on all; null takes it away."""
         asked = await body(request, LabRequest)
         cluster = self._of(request)
         by = asker(request)

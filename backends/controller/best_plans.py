@@ -67,7 +67,6 @@ class Told(NamedTuple):
 
 
 def require_open(ask: Ask, model: ModelInfo) -> None:
-    """See that a best split may be looked for."""
     if ask.objective is None:
         if ask.pins:
             raise PlanError("Pins are conditions for a best split", "Add --best.")

@@ -98,7 +98,6 @@ class ChatApi:
         )
 
     async def _ask(self, request: web.Request) -> web.Response:
-        """Begin a turn, or another answer to one; answers come as events."""
         asked = await body(request, ChatQuestion)
         cluster, chat = self._of(request), await self._chat_of(request)
         require_wanted(cluster.store.snapshot)

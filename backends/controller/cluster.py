@@ -43,11 +43,9 @@ class LatestWins:
         self._followed = 0
 
     def number(self) -> int:
-        """Return the number of a request that comes now."""
         return next(self._numbers)
 
     def follow(self, number: int) -> None:
-        """Let the request of that number hold."""
         if number < self._followed:
             raise ControllerError(
                 "Another request came after this launch, while it was checked, and "
@@ -81,7 +79,6 @@ class Cluster:
 
     @property
     def goal(self) -> Goal:
-        """Return the last goal that a client set."""
         return self._journal.record.goal
 
     @property
@@ -264,7 +261,6 @@ class Cluster:
         return api
 
     def _load(self) -> None:
-        """Take up what an earlier controller pursued."""
         try:
             record = self._journal.load()
         except ControllerError as error:

@@ -89,7 +89,6 @@ class Clusters:
         return (self._clusters[name] for name in names)
 
     def get(self, name: str = DEFAULT_CLUSTER) -> Cluster:
-        """A cluster, made if nobody named it before."""
         if name not in self._clusters:
             if not CLUSTER_NAME.fullmatch(name):
                 raise UsageError(
@@ -187,7 +186,6 @@ class Clusters:
             await cluster.reconciler.settle(machine)
 
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
-        """Other machines changed."""
         self._peers = peers
         self._peer_recorder.look(peers)
         for cluster in self:
@@ -209,7 +207,6 @@ class Clusters:
             cluster.store.show_memory(memory, there, others)
 
     async def held_by_others(self, cluster: Cluster) -> list[ClusterMemory]:
-        """List the memory that every other cluster takes."""
         others = [other for other in self if other is not cluster]
         held = [
             await held_by(other.pursued, other.store.snapshot, self._readers)

@@ -64,7 +64,6 @@ class ClusterContext:
 
     @property
     def record(self) -> Record:
-        """The journal's content."""
         return self.journal.record
 
     @property
@@ -79,7 +78,6 @@ class ClusterContext:
         return launched or api_settings(readers.settings(), readers.paths)
 
     def demanded_port(self, plan: Plan) -> int | None:
-        """The port of the API that the plan or the settings insist on."""
         return plan.api_port or self.api.port
 
     def secret(self) -> str:

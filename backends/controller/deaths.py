@@ -81,7 +81,6 @@ async def log_tail(host: AgentSession, name: str) -> tuple[str, ...]:
 
 
 def _hint(record: ProcessRecord, lines: Sequence[str]) -> str:
-    """Return advice for the user."""
     refused = refused_argument(lines)
     if not refused or record.exit_code is None or not record.argv:
         return _HINTS.get(record.role, "")
@@ -128,7 +127,6 @@ async def failure_of(host: AgentSession, record: ProcessRecord) -> Failure:
 
 
 def unexpected(error: Exception) -> ProcessFailed:
-    """An error nobody thought of, with its evidence."""
     failure = failed_at("The controller failed", error)
     hint = "Launch again; its log (controller.log) has the details."
     return ProcessFailed(replace(failure, hint=hint))
@@ -166,7 +164,6 @@ class Deaths:
         return len(self._deaths[kind]) >= DEATHS_MAX
 
     def reset(self) -> None:
-        """Begin anew: somebody said so."""
         self._deaths.clear()
 
 

@@ -71,7 +71,6 @@ class DegradedPlans:
         return rest
 
     async def fallbacks(self, plan: Plan) -> tuple[Fallback, ...]:
-        """List the plans that remain after each possible loss."""
         measured = self._journal.record.measured
         machines = await self.machines(loaded(plan, measured) if measured else None)
         model = await self._readers.model(plan.model)

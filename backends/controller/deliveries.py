@@ -70,7 +70,6 @@ class Deliveries:
     async def deliver(
         self, peer: SshPeer, source: str, layers: str, settings: Mapping[str, str]
     ) -> Delivered:
-        """Have a peer get a model, or only layers of it."""
         await self._peers.reached([peer.name])
         found = await self._found(peer, source, settings)
         wanted = await asyncio.to_thread(_wanted, found, layers)

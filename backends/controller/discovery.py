@@ -69,7 +69,6 @@ class Discovery:
         return LISTEN_AGAIN_S if self._context.has_served else LISTEN_S
 
     async def facts(self, plan: Plan) -> Facts:
-        """Everything the blueprint of a plan needs."""
         found, self._prepared = await self._site(plan), None
         engine, model = found.engines[plan.head].info, found.model
         detail = f"{engine.version} · RPC {engine.rpc_protocol}"

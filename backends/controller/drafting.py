@@ -81,7 +81,6 @@ class Drafting:
         return plan
 
     async def candidates(self, path: str, found: Iterable[ModelFile]) -> Drafts:
-        """List the files that can draft for a model."""
         model = await self._readers.model(path)
         flags = (await self._readers.engine()).flags
         return await asyncio.to_thread(

@@ -109,7 +109,6 @@ class EventLog:
         self._settling.pop(key)[1]()
 
     def close(self) -> None:
-        """Tell what has not settled: nobody will later."""
         for key in list(self._settling):
             self._settling[key][0].cancel()
             self._settle(key)

@@ -58,7 +58,6 @@ class EventRecorder:
         self._tell(EventKind.TAKEN_UP, text)
 
     def stopped(self, names: Sequence[str], left: Iterable[Leftover]) -> None:
-        """Report the processes that ended, and those that could not be stopped."""
         if names:
             self._tell(EventKind.STOPPED, f"Stopped: {', '.join(names)}")
         for one in left:
@@ -66,7 +65,6 @@ class EventRecorder:
             self._tell(EventKind.WAITING, text, tone=EventTone.WARNING)
 
     def failed(self, failure: Failure) -> None:
-        """Something ended that should not have, or never came up."""
         ended = failure.exit_code is not None or failure.exit_signal is not None
         kind = EventKind.DIED if ended else EventKind.FAILED
         self._tell(kind, failure.what, tone=EventTone.ERROR, failure=failure)
@@ -89,7 +87,6 @@ class EventRecorder:
             self._tell(EventKind.WAITING, text, tone=EventTone.WARNING)
 
     def drained(self, by: Actor, *, on: bool) -> None:
-        """Somebody let what comes wait, or go on."""
         text = "drained the API: new requests wait"
         self._tell(EventKind.DRAIN, text if on else "resumed the API", by)
 

@@ -66,7 +66,6 @@ class Follower:
             raise self._wrong
 
     def show(self, error: DllmError | None) -> None:
-        """Show why the file does not count, or that it does."""
         self._clusters.show_settings_error(error)
         if error is not None:
             text = f"{error.what}: the last good settings count until that is mended"

@@ -93,7 +93,6 @@ class Transports:
         )
 
     def require_open(self) -> None:
-        """See that none broke."""
         for end, way in self._ways.values():
             if not way.open:
                 raise PeerUnreachable(f"The connection to {end.machine} broke")
@@ -215,11 +214,9 @@ class Links:
         return dict(zip(names, held, strict=True))
 
     def passes(self) -> dict[str, tuple[Pass, ...]]:
-        """All passes remembered, by worker, oldest first."""
         return {name: tuple(r.meter.passes) for name, r in self._readers.items()}
 
     async def set_lab(self, worker: str | None, lab: Lab | None) -> None:
-        """Set or clear the lab of one link, or of all."""
         if lab is not None:
             require_possible(lab)
         chosen = list(self._readers) if worker is None else [worker]

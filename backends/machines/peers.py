@@ -225,7 +225,6 @@ class Peers:
     # --- changing them ---------------------------------------------------------------
 
     def add(self, name: str, config: PeerConfig) -> Peer:
-        """Add a peer to the settings and begin to reach it."""
         check_peer_name(name)
         if name in self._known:
             raise ControllerError(

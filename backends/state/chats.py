@@ -153,7 +153,6 @@ class Conversation(Value, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """Its name, else the beginning of the first question."""
         first = self.turns[0].asked if self.turns else ""
         text = " ".join((self.name or first).split())
         return text if len(text) <= TITLE_CHARS else f"{text[: TITLE_CHARS - 1]}…"
@@ -246,7 +245,6 @@ class ChatFrame(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def chat_framed(now: ChatState, last: ChatState | None) -> ChatFrame:
-    """The frame of a state, for a client that has the last one."""
     if last is None or now.answering is None or not last.conversation.turns:
         return ChatFrame(whole=now)
     reply, before = _newest(now), _newest(last)

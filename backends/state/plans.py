@@ -191,7 +191,6 @@ class Speculation(Value, frozen=True, kw_only=True):
 
     @property
     def draft(self) -> str:
-        """As server settings name it."""
         return self.model or (MTP_DRAFT if self.device else NGRAM_DRAFT)
 
     @property

@@ -135,7 +135,6 @@ def split_now(cluster: Cluster) -> tuple[LayerRange, ...]:
 
 
 def require_wanted(snapshot: ClusterSnapshot) -> None:
-    """See that a model serves, or is brought up."""
     if snapshot.state not in BRINGING_UP:
         _serving_port(snapshot)
 

@@ -230,7 +230,6 @@ class Chats:
         return chat
 
     async def _remove(self, chat: str) -> None:
-        """Forget one, on disk too."""
         found = self._held.pop(chat)
         del self._briefs[chat]
         await found.close()

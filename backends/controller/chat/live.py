@@ -83,7 +83,6 @@ class LiveChat:
 
     @property
     def state(self) -> ChatState:
-        """It, and how far the answer is that comes."""
         return ChatState(
             conversation=self.conversation,
             answering=self._answering,

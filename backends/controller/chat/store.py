@@ -57,7 +57,6 @@ class ChatStore:
                 yield conversation
 
     def read(self, chat: str) -> Conversation:
-        """One conversation."""
         if _ID.fullmatch(chat) and self._file(chat).exists():
             conversation = self._read(self._file(chat))
             if conversation is not None:
@@ -112,7 +111,6 @@ class ChatStore:
         return conversation
 
     def _put_aside(self, file: Path, error: Exception) -> None:
-        """Keep it under a name that nothing is written to."""
         aside = _free(file.with_suffix(".unreadable"))
         what = f"The chat {file} cannot be understood ({error})"
         try:

@@ -173,7 +173,6 @@ class Connection:
         self._answered.set()
 
     def answer(self, answers: Mapping[QuestionKind, str]) -> None:
-        """Answer the question it asks; the answers are used once and forgotten."""
         if self.state.phase is ConnectionPhase.ASKING:
             self._answers = dict(answers)
             self._answered.set()
@@ -319,7 +318,6 @@ class Connection:
 
     @property
     def flows(self) -> bool:
-        """True if somebody uses a tunnel through it now."""
         return any(tunnel.connections for tunnel in self._tunnels)
 
     async def _be_greeted(self, link: asyncssh.SSHClientConnection) -> None:

@@ -64,7 +64,6 @@ def known_lines(settings: Settings) -> list[KnownLine]:
 
 
 def remember(settings: Settings, key: asyncssh.SSHKey) -> None:
-    """Append a key to the first known_hosts file; blocks."""
     if not settings.known_hosts:
         return
     path = settings.known_hosts[0]
