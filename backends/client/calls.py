@@ -121,6 +121,17 @@ class ControllerConnection:
         async with self._answer(method, target, body) as response:
             return _decoded(response.status, await response.read(), kind)
 
+    async def get(self, target: str, kind: type[T]) -> T:
+        return await self.call("GET", target, kind)
+
+    async def post(self, target: str, kind: type[T], body: object = None) -> T:
+        return await self.call("POST", target, kind, body)
+
+    def post_stream(
+        self, target: str, kind: type[T], body: object = None
+    ) -> AsyncGenerator[T, None]:
+        return self.stream("POST", target, kind, body)
+
     async def stream(
         self, method: str, target: str, kind: type[T], body: object = None
     ) -> AsyncGenerator[T, None]:

@@ -39,10 +39,10 @@ class ChatsClient:
         self._cluster = cluster
 
     async def listing(self) -> ChatListing:
-        return await self._connection.call("GET", "/v1/chats", ChatListing)
+        return await self._connection.get("/v1/chats", ChatListing)
 
     async def get(self, chat: str) -> ChatState:
-        return await self._connection.call("GET", _path(chat), ChatState)
+        return await self._connection.get(_path(chat), ChatState)
 
     def states(self, model: str, *, chat: str = "") -> AsyncGenerator[ChatState, None]:
         """The current conversation with a model, or one by its id, as it changes."""
@@ -81,7 +81,7 @@ class ChatsClient:
         return await self._post(_path(chat, "restore"))
 
     async def _post(self, target: str, asked: object = None) -> ChatState:
-        return await self._connection.call("POST", target, ChatState, asked)
+        return await self._connection.post(target, ChatState, asked)
 
     def _of(self, path: str, **query: str) -> str:
         return f"{path}?{urlencode({'cluster': self._cluster(), **query})}"

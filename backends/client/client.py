@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 from backends.client.calls import ControllerConnection
@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
-T = TypeVar("T")
-
 SETTLE_S = 4.0
 SETTLE_POLL_S = 0.1
 SETTINGS_S = 5.0
@@ -78,7 +76,10 @@ class ControllerClient:
         silence_s: float = SILENCE_MAX_S,
     ) -> None:
         self._paths = paths or user_paths()
-        self._connection = ControllerConnection(self._paths, silence_s=silence_s)
+        self._connection = there = ControllerConnection(
+            self._paths, silence_s=silence_s
+        )
+        self._get, self._post, self._stream = there.get, there.post, there.post_stream
         self.cluster = cluster
         self.chats = ChatsClient(self._connection, lambda: self.cluster)
         self.models = ModelsClient(self._connection)
@@ -108,7 +109,7 @@ class ControllerClient:
         await self._connection.start()
 
     async def snapshot(self) -> ClusterSnapshot:
-        return await self._call("GET", self._of("/v1/snapshot"), ClusterSnapshot)
+        return await self._get(self._of("/v1/snapshot"), ClusterSnapshot)
 
     def snapshots(
         self, *, holder: str = "", generation: int = 0
@@ -122,7 +123,7 @@ class ControllerClient:
         return self._connection.followed(target, Frame, applied)
 
     async def propose(self, ask: Ask) -> Plan:
-        return await self._call("POST", self._of("/v1/propose"), Plan, ask)
+        return await self._post(self._of("/v1/propose"), Plan, ask)
 
     async def prepare(self, what: Ask | Plan, *, explain: bool = False) -> Preview:
         """The effects of a launch, and the token for it; starts nothing.
@@ -130,14 +131,14 @@ class ControllerClient:
         ``explain`` compares it with other plans too.
         """
         asked = {"ask" if isinstance(what, Ask) else "plan": what, "explain": explain}
-        return await self._call("POST", self._of("/v1/prepare"), Preview, asked)
+        return await self._post(self._of("/v1/prepare"), Preview, asked)
 
     async def imagine(
         self, given: GivenCluster, ask: Ask, *, explain: bool = False
     ) -> Preview:
         """The plan for machines that need not be there; it has no token."""
         asked = {"ask": ask, "cluster": given, "explain": explain}
-        return await self._call("POST", self._of("/v1/prepare"), Preview, asked)
+        return await self._post(self._of("/v1/prepare"), Preview, asked)
 
     async def launch(
         self,
@@ -156,23 +157,19 @@ class ControllerClient:
         """
         wanted = {"plan": plan} if isinstance(plan, Plan) else {"token": plan.token}
         asked = {**wanted, "replaces": replaces, "holder": holder, "listed": listed}
-        target = self._of("/v1/launch")
-        return await self._call("POST", target, ClusterSnapshot, asked)
+        return await self._post(self._of("/v1/launch"), ClusterSnapshot, asked)
 
     async def stop(self) -> ClusterSnapshot:
         """Begin to stop the cluster; the answer has the generation that does it."""
-        return await self._call("POST", self._of("/v1/stop"), ClusterSnapshot)
+        return await self._post(self._of("/v1/stop"), ClusterSnapshot)
 
     async def drain(self, *, on: bool = True) -> ClusterSnapshot:
         """Let what runs at the API end and what comes wait, or go on."""
-        return await self._call(
-            "POST", self._of("/v1/drain"), ClusterSnapshot, {"on": on}
-        )
+        return await self._post(self._of("/v1/drain"), ClusterSnapshot, {"on": on})
 
     async def measure_drafts(self) -> ClusterSnapshot:
         """Have ``--draft auto`` compare all drafts anew at the next idle moment."""
-        target = self._of("/v1/drafts/measure")
-        return await self._call("POST", target, ClusterSnapshot)
+        return await self._post(self._of("/v1/drafts/measure"), ClusterSnapshot)
 
     async def shutdown(self, *, only_if_idle: bool = False) -> None:
         """End the controller and all it runs; returns when that is done.
@@ -183,7 +180,7 @@ class ControllerClient:
             return
         target = f"/v1/shutdown?only_if_idle={int(only_if_idle)}"
         try:
-            last = await self._call("POST", target, ClusterSnapshot)
+            last = await self._post(target, ClusterSnapshot)
         except ControllerError:
             # It may have ended by itself in the meantime, which is what is wanted.
             if await self.running() or self.left_processes():
@@ -195,36 +192,33 @@ class ControllerClient:
             await wait_gone(self._paths, last.controller_pid)
 
     async def inspect(self, path: str) -> ModelInfo:
-        target = f"/v1/inspect?{urlencode({'path': path})}"
-        return await self._call("GET", target, ModelInfo)
+        return await self._get(f"/v1/inspect?{urlencode({'path': path})}", ModelInfo)
 
     async def catalogue(self, *, refresh: bool = False) -> ModelCatalogue:
-        return await self._call(
-            "GET", f"/v1/models?refresh={int(refresh)}", ModelCatalogue
-        )
+        return await self._get(f"/v1/models?refresh={int(refresh)}", ModelCatalogue)
 
     def get_model(self, source: str) -> AsyncGenerator[Download, None]:
         """Get a model; closing the stream ends it, and the next call resumes."""
         from backends.models.download import hub_settings
 
         asked = {"source": source, "settings": hub_settings()}
-        return self._connection.stream("POST", "/v1/models/get", Download, asked)
+        return self._stream("/v1/models/get", Download, asked)
 
     async def removal(
         self, path: str, *, machine: str = LOCAL, lm_studio: bool = False
     ) -> Removal:
         asked = {"path": path, "machine": machine, "lm_studio": lm_studio}
-        return await self._call("POST", "/v1/models/removal", Removal, asked)
+        return await self._post("/v1/models/removal", Removal, asked)
 
     async def remove_model(
         self, path: str, *, machine: str = LOCAL, lm_studio: bool = False
     ) -> Removal:
         """Delete a model; what was deleted."""
         asked = {"path": path, "machine": machine, "lm_studio": lm_studio}
-        return await self._call("POST", "/v1/models/remove", Removal, asked)
+        return await self._post("/v1/models/remove", Removal, asked)
 
     def get_engine(self) -> AsyncGenerator[EngineProgress, None]:
-        return self._connection.stream("POST", "/v1/engine/get", EngineProgress)
+        return self._stream("/v1/engine/get", EngineProgress)
 
     def remote_models(
         self, source: str, peers: Sequence[str] | None = None
@@ -233,24 +227,24 @@ class ControllerClient:
         from backends.models.download import hub_settings
 
         asked = {"source": source, "peers": peers, "settings": hub_settings()}
-        return self._connection.stream("POST", "/v1/models/remote", RemoteModel, asked)
+        return self._stream("/v1/models/remote", RemoteModel, asked)
 
     async def names_after(self, path: str) -> tuple[str, ...]:
         """Completions of the last part of a whole path: folders and models there."""
         target = f"/v1/paths?{urlencode({'path': path})}"
-        return await self._call("GET", target, tuple[str, ...])
+        return await self._get(target, tuple[str, ...])
 
     async def read_log(
         self, name: str, offset: int, limit_bytes: int = 65536
     ) -> LogChunk:
         log = f"/v1/logs/{quote(name, safe='')}"
         target = self._of(log, offset=offset, limit=limit_bytes)
-        return await self._call("GET", target, LogChunk)
+        return await self._get(target, LogChunk)
 
     async def set_lab(self, worker: str | None, lab: Lab | None) -> ClusterSnapshot:
         """Put a worse network on one link (or all), or take it away."""
         asked = {"worker": worker, "lab": lab}
-        return await self._call("POST", self._of("/v1/lab"), ClusterSnapshot, asked)
+        return await self._post(self._of("/v1/lab"), ClusterSnapshot, asked)
 
     async def events(self, *, after: int = 0) -> tuple[Event, ...]:
         """The events of the last days, beyond an event's number, oldest first.
@@ -258,15 +252,14 @@ class ControllerClient:
         Starts no controller: if none runs, it reads the files of earlier ones.
         """
         if await self.running():
-            target = f"/v1/events?after={after}"
-            return await self._call("GET", target, tuple[Event, ...])
+            return await self._get(f"/v1/events?after={after}", tuple[Event, ...])
         kept = EventFiles(self._paths.events_dir).read()
         return tuple(event for event in kept if event.number > after)
 
     async def tell_built(self, what: str) -> None:
         """Add to the event log that an engine was built; starts no controller."""
         if await self.running():
-            await self._call("POST", "/v1/events", tuple[Event, ...], {"text": what})
+            await self._post("/v1/events", tuple[Event, ...], {"text": what})
             return
         # Imported here because only a build outside of any controller needs them.
         from backends.controller.event_log import EventLog
@@ -283,7 +276,7 @@ class ControllerClient:
         try:
             async with asyncio.timeout(SETTINGS_S):
                 if await self.running():
-                    await self._call("POST", "/v1/settings", dict[str, str])
+                    await self._post("/v1/settings", dict[str, str])
         except TimeoutError as error:
             raise ControllerError(
                 f"It did not answer within {SETTINGS_S:g} s",
@@ -295,11 +288,11 @@ class ControllerClient:
 
         Loads nothing and asks no worker; the plan need not run.
         """
-        return await self._call("POST", "/v1/memory", PlanMemory, plan)
+        return await self._post("/v1/memory", PlanMemory, plan)
 
     async def speeds(self, plan: Plan) -> ClusterSpeeds:
         """The speeds for ``split.cost``, of a plan and of any split of its devices."""
-        return await self._call("POST", self._of("/v1/speeds"), ClusterSpeeds, plan)
+        return await self._post(self._of("/v1/speeds"), ClusterSpeeds, plan)
 
     async def best(
         self,
@@ -309,16 +302,14 @@ class ControllerClient:
     ) -> tuple[Alternative, ...]:
         """The best split of a plan's devices, then what else could be."""
         asked = {"plan": plan, "objective": objective, "pins": pins}
-        target = self._of("/v1/best")
-        return await self._call("POST", target, tuple[Alternative, ...], asked)
+        return await self._post(self._of("/v1/best"), tuple[Alternative, ...], asked)
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:
         """Every pass still remembered, by worker, oldest first."""
-        target = self._of("/v1/passes")
-        return await self._call("GET", target, dict[str, tuple[Pass, ...]])
+        return await self._get(self._of("/v1/passes"), dict[str, tuple[Pass, ...]])
 
     async def peers(self) -> tuple[Peer, ...]:
-        return await self._call("GET", "/v1/peers", tuple[Peer, ...])
+        return await self._get("/v1/peers", tuple[Peer, ...])
 
     async def settled_peers(self) -> tuple[Peer, ...]:
         """The same, once none is being reached any more (or after 4 s)."""
@@ -332,33 +323,33 @@ class ControllerClient:
 
     async def peers_to_pick(self) -> tuple[str, ...]:
         """Names in the user's SSH configuration that are no peers yet."""
-        return await self._call("GET", "/v1/peers-to-pick", tuple[str, ...])
+        return await self._get("/v1/peers-to-pick", tuple[str, ...])
 
     async def add_peer(
         self, name: str, *, ssh: str | None = None, bare: str | None = None
     ) -> Peer:
         """Add a machine by what one gives to ``ssh``, or a bare ``host:port``."""
         asked = {"name": name, "ssh": ssh, "bare": bare}
-        return await self._call("POST", "/v1/peers", Peer, asked)
+        return await self._post("/v1/peers", Peer, asked)
 
     async def remove_peer(self, name: str) -> None:
-        await self._call("DELETE", _peer(name), tuple[Peer, ...])
+        await self._connection.call("DELETE", _peer(name), tuple[Peer, ...])
 
     async def probe_peer(self, name: str) -> Peer:
-        return await self._call("POST", _peer(name, "probe"), Peer)
+        return await self._post(_peer(name, "probe"), Peer)
 
     async def answer_peer(self, name: str, answer: PeerAnswer) -> Peer:
-        return await self._call("POST", _peer(name, "answer"), Peer, answer)
+        return await self._post(_peer(name, "answer"), Peer, answer)
 
     async def provision_peer(
         self, name: str, mode: ProvisionMode = ProvisionMode.AUTO
     ) -> Peer:
         """Install engine and helper there; returns when done."""
-        return await self._call("POST", _peer(name, "provision"), Peer, {"mode": mode})
+        return await self._post(_peer(name, "provision"), Peer, {"mode": mode})
 
     async def clean_peer(self, name: str) -> int:
         """Remove what was installed there; the bytes freed."""
-        answer = await self._call("POST", _peer(name, "clean"), dict[str, int])
+        answer = await self._post(_peer(name, "clean"), dict[str, int])
         return answer["freed_bytes"]
 
     async def deliver(self, name: str, source: str, layers: str = "") -> Delivered:
@@ -366,29 +357,22 @@ class ControllerClient:
         from backends.models.download import hub_settings
 
         asked = {"source": source, "layers": layers, "settings": hub_settings()}
-        return await self._call("POST", _peer(name, "deliver"), Delivered, asked)
+        return await self._post(_peer(name, "deliver"), Delivered, asked)
 
     async def cancel_work(self, name: str) -> Peer:
         """End what goes on at a machine; the next time it resumes."""
-        return await self._call("POST", _peer(name, "cancel"), Peer)
+        return await self._post(_peer(name, "cancel"), Peer)
 
     async def health(self) -> tuple[MachineHealth, ...]:
-        target = "/v1/doctor/health"
-        return await self._call("POST", target, tuple[MachineHealth, ...])
+        return await self._post("/v1/doctor/health", tuple[MachineHealth, ...])
 
     async def ways(self) -> tuple[MeasuredWay, ...]:
         """The ways of data between all of them, tried now."""
-        return await self._call("POST", "/v1/doctor/ways", tuple[MeasuredWay, ...])
+        return await self._post("/v1/doctor/ways", tuple[MeasuredWay, ...])
 
     def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Stream an answer; closing the iterator stops the generation."""
-        target = self._of("/v1/chat")
-        return self._connection.stream("POST", target, ChatDelta, request)
-
-    async def _call(
-        self, method: str, target: str, kind: type[T], body: object = None
-    ) -> T:
-        return await self._connection.call(method, target, kind, body)
+        return self._stream(self._of("/v1/chat"), ChatDelta, request)
 
     def _of(self, path: str, **query: object) -> str:
         return f"{path}?{urlencode({'cluster': self.cluster, **query})}"
@@ -415,32 +399,29 @@ class ModelsClient:
     Every call raises ``DllmError`` if the controller refuses or is unreachable.
     """
 
-    def __init__(self, connection: ControllerConnection) -> None:
-        self._connection = connection
+    def __init__(self, there: ControllerConnection) -> None:
+        self._get, self._post, self._stream = there.get, there.post, there.post_stream
 
     def hashing(
         self, path: str, *, machine: str = LOCAL
     ) -> AsyncGenerator[Hashing, None]:
         """Hash every tensor of a model on a machine; at last the hashes."""
         asked = {"path": path, "machine": machine}
-        return self._connection.stream("POST", "/v1/models/hash", Hashing, asked)
+        return self._stream("/v1/models/hash", Hashing, asked)
 
     def seeding(
         self, path: str, *, machine: str, directory: str = "", dry: bool = False
     ) -> AsyncGenerator[Seeding, None]:
         """Fill the cache of a stock worker there from a model there."""
         asked = {"path": path, "machine": machine, "directory": directory, "dry": dry}
-        return self._connection.stream("POST", "/v1/models/seed", Seeding, asked)
+        return self._stream("/v1/models/seed", Seeding, asked)
 
     async def drafts(self, path: str) -> Drafts:
-        target = f"/v1/drafts?path={quote(path, safe='')}"
-        return await self._connection.call("GET", target, Drafts)
+        return await self._get(f"/v1/drafts?path={quote(path, safe='')}", Drafts)
 
     async def cache(self, *, machine: str, directory: str = "") -> WorkerCache:
         asked = {"machine": machine, "directory": directory}
-        return await self._connection.call(
-            "POST", "/v1/models/cache", WorkerCache, asked
-        )
+        return await self._post("/v1/models/cache", WorkerCache, asked)
 
     async def leftovers(
         self, *, machine: str, older_than_s: float, lm_studio: bool = False
@@ -451,9 +432,7 @@ class ModelsClient:
             "older_than_s": older_than_s,
             "lm_studio": lm_studio,
         }
-        return await self._connection.call(
-            "POST", "/v1/models/leftovers", Removal, asked
-        )
+        return await self._post("/v1/models/leftovers", Removal, asked)
 
     async def clean(
         self, found: Removal, *, older_than_s: float, lm_studio: bool = False
@@ -465,14 +444,12 @@ class ModelsClient:
             "lm_studio": lm_studio,
             "paths": [file.path for file in found.files],
         }
-        return await self._connection.call("POST", "/v1/models/clean", Removal, asked)
+        return await self._post("/v1/models/clean", Removal, asked)
 
     async def prune(
         self, names: Sequence[str], *, machine: str, directory: str = ""
     ) -> int:
         """Delete files of that cache; the bytes freed."""
         asked = {"machine": machine, "directory": directory, "names": names}
-        answer = await self._connection.call(
-            "POST", "/v1/models/prune", dict[str, int], asked
-        )
+        answer = await self._post("/v1/models/prune", dict[str, int], asked)
         return answer["freed_bytes"]

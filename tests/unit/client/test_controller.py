@@ -85,7 +85,7 @@ async def test_a_controller_that_does_not_take_settings_is_waited_for_no_longer(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(client, "running", always)
-    monkeypatch.setattr(client, "_call", never)
+    monkeypatch.setattr(client, "_post", never)
     monkeypatch.setattr("backends.client.client.SETTINGS_S", 0.01)
     with pytest.raises(ControllerError, match="did not answer within"):
         await client.settings_taken()
