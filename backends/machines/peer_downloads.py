@@ -483,7 +483,11 @@ class _Delivery:
         async with self._files() as sftp:
             same = (await sftp.stat(path)).size == file.size_bytes
             if same and file.identity:
-                same = await _identity(sftp, path, file.size_bytes) == file.identity
+                # Without the helper, which need not be installed there yet.
+                async with sftp.open(path, "rb") as there:
+                    places = sampled(file.size_bytes)
+                    pieces = [await _piece(there, *place) for place in places]
+                same = identity_from(file.size_bytes, pieces) == file.identity
         if same and file.sha256:
             found = await self._script("sum", file.name)
             same = found.strip() == file.sha256
@@ -578,11 +582,9 @@ class _Delivery:
                     await self._renew()
             have = await part.size()
             if have > before:
-                self._measured(way, have - before, time.monotonic() - began)
+                seconds = max(time.monotonic() - began, 1e-3)
+                self.rates[way.label] = (have - before) / seconds
                 renewed = False
-
-    def _measured(self, way: Way, came: int, seconds: float) -> None:
-        self.rates[way.label] = came / max(seconds, 1e-3)
 
     async def _begun(self, file: Wanted, part: Part) -> int:
         """Bytes that can stay; the header is there then."""
@@ -613,7 +615,7 @@ class _Delivery:
                 self.ways.remove(way)
                 continue
             came = await part.size() - have
-            self._measured(way, came, time.monotonic() - began)
+            self.rates[way.label] = came / max(time.monotonic() - began, 1e-3)
         self.ways.sort(key=lambda way: -self.rates.get(way.label, 0.0))
 
     _no_way: HostError | ModelError = ModelError("There is no way to the model")
@@ -646,13 +648,6 @@ async def _sha256(file: Wanted) -> str:
         return await asyncio.to_thread(full_sha256, file.source, stopped=stop.is_set)
     finally:
         stop.set()
-
-
-async def _identity(sftp: asyncssh.SFTPClient, path: str, size_bytes: int) -> str:
-    # Without the helper, which need not be installed there yet.
-    async with sftp.open(path, "rb") as file:
-        pieces = [await _piece(file, *place) for place in sampled(size_bytes)]
-    return identity_from(size_bytes, pieces)
 
 
 async def _piece(file: Any, offset: int, length: int) -> bytes:

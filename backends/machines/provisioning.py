@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from enum import StrEnum
@@ -27,7 +28,6 @@ from backends.machines.shell import (
     DoesNotRun,
     Greeting,
     PeerBusy,
-    ProvisionError,
     There,
     WrongFile,
     lock,
@@ -51,7 +51,7 @@ from backends.state import (
 from backends.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from backends.engine.install import Manifest
     from backends.engine.releases import Archive, Release
@@ -79,15 +79,11 @@ def misfit(head: System, peer: System) -> str:
     """Why programs of the head cannot run on a peer; empty when they may."""
     if head.os != peer.os:
         return f"they are for {head.os}, it runs {peer.os or 'something else'}"
-    if _arch(head) != _arch(peer):
+    if _ARCHES.get(head.arch, head.arch) != _ARCHES.get(peer.arch, peer.arch):
         return f"they are for {head.arch}, it is {peer.arch}"
     if _family(head.libc) != _family(peer.libc):
         return f"they need {head.libc}, it has {peer.libc or 'another C library'}"
     return ""
-
-
-def _arch(machine: System) -> str:
-    return _ARCHES.get(machine.arch, machine.arch)
 
 
 def _family(libc: str) -> str:
@@ -136,7 +132,8 @@ def toolchain_of(
     if "cxx" not in tools or "cc" not in tools:
         raise CannotBuild(f"{name} has no C++ compiler", _compiler_hint(system))
     cmake = tools.get("cmake")
-    if cmake is None or _version(cmake.version) < CMAKE_MIN:
+    pieces = cmake.version.split(".")[:2] if cmake else ()
+    if cmake is None or tuple(int(n) for n in pieces if n.isdigit()) < CMAKE_MIN:
         had = f" (only {cmake.version})" if cmake else ""
         raise CannotBuild(
             f"{name} has no CMake of version 3.14 or newer{had}",
@@ -167,10 +164,6 @@ def _compiler_hint(peer: System) -> str:
         "Install one there (apt install build-essential, or dnf install gcc gcc-c++), "
         "or provision it from a head of the same system."
     )
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(piece) for piece in text.split(".")[:2] if piece.isdigit())
 
 
 def jobs_of(peer: MachineInfo) -> int:
@@ -207,33 +200,40 @@ async def deliver(
     """
     name = parcel.folder.replace("/", "_")
     aside = f"{root}/provision/{name}.{parcel.digest}"
+    described = [
+        text for file in parcel.files for text in (file.mark, file.name, file.trial)
+    ]
     for attempt in (1, 2):
-        await _upload(shell, parcel, aside, name, tell)
-        result = await _put_in_place(shell, parcel, aside, f"{root}/{parcel.folder}")
+        await check_room(shell, aside, name, parcel.size_bytes)
+        meter = Meter(parcel.size_bytes, tell)
+        async with _files(shell, aside, name, parcel.size_bytes) as sftp:
+            for file in parcel.files:
+                if not file.link:
+                    await upload(sftp, file.path, f"{aside}/{file.name}", meter)
+        target = f"{root}/{parcel.folder}"
+        result = await shell.run(
+            script("install"), aside, target, *described, timeout_s=TRIAL_S, check=False
+        )
         # What lay there of an earlier try was not what we thought: send it anew.
         if result.code != _DIFFERS or attempt == 2:
             break
     raise_for(shell.name, result)
 
 
-async def _upload(
-    shell: Shell,
-    parcel: Parcel,
-    aside: str,
-    name: str,
-    tell: Callable[[str, float], None],
-) -> None:
-    size = parcel.size_bytes
-    await check_room(shell, aside, name, size)
-    meter = Meter(size, tell)
+@contextlib.asynccontextmanager
+async def _files(
+    shell: Shell, folder: str, name: str, need_bytes: int
+) -> AsyncIterator[asyncssh.SFTPClient]:
+    """An SFTP client for a folder there whose errors are explained."""
     try:
         async with shell.files() as sftp:
-            for file in parcel.files:
-                if file.link:
-                    continue
-                await upload(sftp, file.path, f"{aside}/{file.name}", meter)
+            yield sftp
     except asyncssh.SFTPFailure as error:
-        raise await failure(shell, aside, name, size, error) from error
+        # SFTP has no word for a full disk.
+        free_bytes, _ = await _room(shell, folder, name)
+        if free_bytes < SPARE_BYTES or "space" in error.reason:
+            raise peer_full(shell.name, folder, need_bytes) from error
+        raise transfer_error(shell.name, error) from error
     except (asyncssh.Error, OSError) as error:
         raise transfer_error(shell.name, error) from error
 
@@ -254,27 +254,6 @@ async def _room(shell: Shell, folder: str, name: str) -> tuple[int, int]:
     told = dict(row[:2] for row in rows(result.stdout))
     free, taken = (int(told.get(key) or 0) * 1024 for key in ("free", "taken"))
     return free, taken
-
-
-async def failure(
-    shell: Shell, folder: str, name: str, need_bytes: int, error: asyncssh.SFTPFailure
-) -> HostError:
-    """Why a write failed: SFTP has no word for a full disk."""
-    free_bytes, _ = await _room(shell, folder, name)
-    if free_bytes < SPARE_BYTES or "space" in error.reason:
-        return peer_full(shell.name, folder, need_bytes)
-    return transfer_error(shell.name, error)
-
-
-async def _put_in_place(
-    shell: Shell, parcel: Parcel, aside: str, target: str
-) -> ShellResult:
-    described = [
-        text for file in parcel.files for text in (file.mark, file.name, file.trial)
-    ]
-    return await shell.run(
-        script("install"), aside, target, *described, timeout_s=TRIAL_S, check=False
-    )
 
 
 def raise_for(peer: str, result: ShellResult) -> None:
@@ -327,11 +306,20 @@ async def build(
 
     Cancelling it ends everything it started there and keeps what is done.
     """
-    folder = f"{root}/provision/build-{job.name}.0"
-    await _send(shell, job, folder, tell)
+    name = f"build-{job.name}"
+    folder = f"{root}/provision/{name}.0"
+    await check_room(shell, folder, name, job.need_bytes)
+    size = job.archive.stat().st_size
+    meter = Meter(size, lambda text, done: tell(f"Sending it, {text}", done, ()))
+    async with _files(shell, folder, name, job.need_bytes) as sftp:
+        if not await sftp.exists(f"{folder}/source"):
+            await upload(sftp, job.archive, f"{folder}/source.tar.gz", meter)
     made = f"{folder}/programs"
     await _compile(shell, job, toolchain, folder, tell)
-    await _send_notes(shell, job, made)
+    meter = Meter(0, lambda text, done: None)
+    async with _files(shell, folder, name, job.need_bytes) as sftp:
+        for note in job.notes:
+            await upload(sftp, note, f"{made}/{note.name}", meter)
     described = [
         text
         for program, trial in zip(job.programs, job.trials, strict=True)
@@ -342,37 +330,6 @@ async def build(
     )
     raise_for(shell.name, result)
     await shell.run('rm -rf "$1"', folder, timeout_s=TRIAL_S)
-
-
-async def _send(
-    shell: Shell,
-    job: Build,
-    folder: str,
-    tell: Callable[[str, float | None, Sequence[str]], None],
-) -> None:
-    await check_room(shell, folder, f"build-{job.name}", job.need_bytes)
-    size = job.archive.stat().st_size
-    target = f"{folder}/source.tar.gz"
-    meter = Meter(size, lambda text, done: tell(f"Sending it, {text}", done, ()))
-    try:
-        async with shell.files() as sftp:
-            if not await sftp.exists(f"{folder}/source"):
-                await upload(sftp, job.archive, target, meter)
-    except asyncssh.SFTPFailure as error:
-        name = f"build-{job.name}"
-        raise await failure(shell, folder, name, job.need_bytes, error) from error
-    except (asyncssh.Error, OSError) as error:
-        raise transfer_error(shell.name, error) from error
-
-
-async def _send_notes(shell: Shell, job: Build, folder: str) -> None:
-    meter = Meter(0, lambda text, done: None)
-    try:
-        async with shell.files() as sftp:
-            for note in job.notes:
-                await upload(sftp, note, f"{folder}/{note.name}", meter)
-    except (asyncssh.Error, OSError) as error:
-        raise transfer_error(shell.name, error) from error
 
 
 async def _compile(
@@ -389,24 +346,20 @@ async def _compile(
     code, said = await compiling.compile_programs(
         There(shell), folder, job.programs, toolchain, job.options, progress
     )
-    if code != 0:
-        raise _why(shell.name, job, [*progress.lines, said], folder)
-
-
-def _why(peer: str, job: Build, lines: list[str], folder: str) -> ProvisionError:
+    if code == 0:
+        return
+    lines = [*progress.lines, said]
     if build_errors.no_room(lines):
-        return peer_full(peer, folder, job.need_bytes)
+        raise peer_full(shell.name, folder, job.need_bytes)
     if build_errors.was_killed(lines):
-        return CannotBuild(
-            f"The compiler was killed on {peer}, most likely for want of memory",
+        raise CannotBuild(
+            f"The compiler was killed on {shell.name}, most likely for want of memory",
             "Free some there and repeat; it goes on from here.",
             tail=lines,
         )
     first = build_errors.first_error(lines) or lines[-1]
-    return CannotBuild(
-        f"{job.title} could not be built on {peer}: {first}",
-        tail=lines,
-    )
+    what = f"{job.title} could not be built on {shell.name}: {first}"
+    raise CannotBuild(what, tail=lines)
 
 
 RELAY_BUILD_BYTES = 60_000_000
@@ -531,11 +484,13 @@ class _Job:
     def say(
         self, detail: str, progress: float | None = None, tail: Sequence[str] = ()
     ) -> None:
-        title = f"Installing on {self.shell.name}"
-        lines = tuple(tail)
-        self._report(
-            PeerWork(title=title, detail=detail, progress=progress, log_tail=lines)
+        work = PeerWork(
+            title=f"Installing on {self.shell.name}",
+            detail=detail,
+            progress=progress,
+            log_tail=tuple(tail),
         )
+        self._report(work)
 
     # --- our helper -----------------------------------------------------------------
 
@@ -577,12 +532,8 @@ class _Job:
             trials=("--version",),
             notes=tuple(f.path for f in parcel.files if f.name != "dllm-relay"),
             options=(
-                *(
-                    "-DCMAKE_BUILD_TYPE=Release",
-                    "-DDLLM_WERROR=OFF",
-                    "-DDLLM_TESTS=OFF",
-                ),
-                f"-DSKBUILD_PROJECT_VERSION={version}",
+                *("-DCMAKE_BUILD_TYPE=Release", "-DDLLM_WERROR=OFF"),
+                *("-DDLLM_TESTS=OFF", f"-DSKBUILD_PROJECT_VERSION={version}"),
             ),
             need_bytes=RELAY_BUILD_BYTES,
         )
@@ -820,10 +771,12 @@ class _Job:
     # --- both -----------------------------------------------------------------------
 
     async def _deliver(self, shell: Shell, parcel: Parcel, title: str) -> None:
-        def tell(text: str, done: float) -> None:
-            self.say(f"Sending {title}, {text}", done)
-
-        await deliver(shell, parcel, self.root, tell)
+        await deliver(
+            shell,
+            parcel,
+            self.root,
+            lambda text, done: self.say(f"Sending {title}, {text}", done),
+        )
 
     async def _toolchain(
         self, shell: Shell, system: System, jobs: int, refused: str
