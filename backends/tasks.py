@@ -24,7 +24,7 @@ async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         failed = [t for t in tasks if t.done() and not t.cancelled() and t.exception()]
     finally:
-        await _end(tasks)
+        await end_tasks(*tasks)
     return [task.result() for task in (failed[:1] or tasks)]
 
 
@@ -38,7 +38,7 @@ async def first_of(*works: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return next(task for task in tasks if task.done()).result()
     finally:
-        await _end(tasks)
+        await end_tasks(*tasks)
 
 
 async def forever() -> NoReturn:
@@ -46,7 +46,9 @@ async def forever() -> NoReturn:
         await asyncio.Event().wait()
 
 
-async def _end(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    for task in tasks:
+async def end_tasks(*tasks: asyncio.Future[Any] | None) -> None:
+    """Cancel tasks, and wait until they have ended; None is no task."""
+    there = [task for task in tasks if task is not None]
+    for task in there:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*there, return_exceptions=True)

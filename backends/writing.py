@@ -36,6 +36,22 @@ def write_private(file: Path, content: bytes, *, durable: bool = True) -> None:
         raise
 
 
+def append_line(file: Path, line: bytes) -> None:
+    """Add a line, in one write; one that was torn off before it is ended first.
+
+    Raises:
+        OSError: the directory or disk refuses it.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
+        os.write(descriptor, b"\n" * bool(torn) + line + b"\n")
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def set_aside(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
     """A hidden file to write to, gone afterwards; what it became by then stays.

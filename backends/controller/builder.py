@@ -28,7 +28,7 @@ from backends.planning.commands import SERVER
 from backends.planning.pairing import paired_workers
 from backends.split.flags import used_workers
 from backends.state import Failure, ProcessRole, Value
-from backends.tasks import gather_or_cancel
+from backends.tasks import end_tasks, gather_or_cancel
 
 if TYPE_CHECKING:
     from backends.controller.context import ClusterContext
@@ -111,8 +111,7 @@ class Builder:
             incarnations = await self._stand(plan, facts, blueprint, kept)
             api_port = await opening
         finally:
-            opening.cancel()
-            await asyncio.gather(opening, return_exceptions=True)
+            await end_tasks(opening)
         return Built(
             blueprint=blueprint,
             facts=facts,

@@ -34,6 +34,7 @@ from backends.state import (
     EventKind,
     EventTone,
 )
+from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,9 +143,7 @@ class Clusters:
 
     async def leave(self) -> None:
         """Let go of all; everything keeps running for the next controller."""
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await end_tasks(*self._tasks.values())
         self.event_log.close()
 
     def close(self) -> None:

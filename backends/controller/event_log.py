@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections import deque
 from datetime import UTC, datetime, timedelta
@@ -15,6 +14,7 @@ import msgspec
 
 from backends.state import NOT_JSON, Actor, Event, EventKind, EventTone, Failure, Value
 from backends.state.base import json_bytes
+from backends.writing import append_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -167,23 +167,14 @@ class EventFiles:
     def append(self, event: Event) -> None:
         """Add one line; a disk that is full costs the line, nothing else."""
         try:
-            self._append(event)
+            file = self._current() or self._begun(event.number)
+            append_line(file, json_bytes(_Line(v=VERSION, event=event)))
         except OSError as error:
             if not self._failing:
                 log.error("events are not written to %s: %s", self._folder, error)
             self._failing = True
         else:
             self._failing = False
-
-    def _append(self, event: Event) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = self._current() or self._begun(event.number)
-        line = json_bytes(_Line(v=VERSION, event=event)) + b"\n"
-        descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(descriptor, _line_end(descriptor) + line)
-        finally:
-            os.close(descriptor)
 
     def _current(self) -> Path | None:
         """The newest file, if it is of today and has room."""
@@ -206,13 +197,6 @@ class EventFiles:
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("*.jsonl"))
-
-
-def _line_end(descriptor: int) -> bytes:
-    # A line that was not written whole needs an end before the next.
-    size = os.fstat(descriptor).st_size
-    torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
-    return b"\n" if torn else b""
 
 
 def _event(raw: bytes) -> Event | None:

@@ -12,7 +12,7 @@ from backends.link.relay import RelayReader, worker_relay_name, worker_weights
 from backends.link.tokens import Outcomes, ServerCount
 from backends.link.transport import LinkRoute, TransportKind
 from backends.link.wire import require_possible
-from backends.tasks import gather_or_cancel
+from backends.tasks import end_tasks, gather_or_cancel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -143,9 +143,7 @@ class Links:
     async def unfollow(self) -> None:
         """End that."""
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
         self._readers, self._sockets = {}, {}
 
     def heed(self, speed: Speed) -> None:

@@ -32,6 +32,7 @@ from backends.models.search import names_after
 from backends.places import LOCAL
 from backends.printable import printable
 from backends.state import Ask, EngineProgress, EngineStage, EventKind, Fit, Value
+from backends.tasks import end_tasks
 from backends.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -172,8 +173,7 @@ class ModelApi:
                 yield now
             await task
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end_tasks(task)
         await self._parts.clusters.look_for_engine()
         engine = (await readers.engine()).info
         yield EngineProgress(stage=EngineStage.DONE, fraction=1.0, engine=engine)

@@ -55,7 +55,7 @@ from backends.state import (
     RolledBack,
     Step,
 )
-from backends.tasks import first_of, forever
+from backends.tasks import end_tasks, first_of, forever
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -306,8 +306,7 @@ class Reconciler:
             self._keeper = asyncio.create_task(keeping)
         elif not is_wanted and keeper is not None:
             self._keeper = None
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+            await end_tasks(keeper)
 
     @property
     def is_at_rest(self) -> bool:

@@ -28,6 +28,7 @@ from backends.split.calibration import Calibration, Residual, decoded
 from backends.split.cost import pass_cost
 from backends.split.flags import used_workers
 from backends.state import NOT_JSON, ClusterSpeeds, Speed
+from backends.tasks import end_tasks
 from backends.writing import write_private
 
 if TYPE_CHECKING:
@@ -189,9 +190,7 @@ class RunRecorder:
 
     async def end(self) -> None:
         """Give up what is not kept yet."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end_tasks(self._task)
 
     async def settled(self) -> None:
         """Wait until the run that ended last is kept."""

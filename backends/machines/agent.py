@@ -37,6 +37,7 @@ from backends.state import (
     Value,
 )
 from backends.state.models import Hashing, Seeding, WorkerCache
+from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -324,7 +325,7 @@ class AgentSession:
     async def close(self) -> None:
         """End the agent; what it started lives on. A later request starts another."""
         self._closes += 1
-        await _ended(self._keeping, self._renewing, self._opening)
+        await end_tasks(self._keeping, self._renewing, self._opening)
         self._keeping = self._renewing = None
         channel, self._channel = self._channel, None
         if channel is not None:
@@ -377,7 +378,7 @@ class AgentSession:
         listed = True
         for message in early:
             self._pushed(message)
-        await _ended(self._renewing)
+        await end_tasks(self._renewing)
         if self._lease_s is not None:
             renewed = _renewed(channel, self._lease_s)
             self._renewing = asyncio.create_task(renewed)
@@ -806,10 +807,3 @@ async def _renewed(channel: Channel, lease_s: float) -> None:
             # Silence, or the end of the channel; the way may come back in time.
             pass
         await asyncio.sleep(lease_s / RENEWALS)
-
-
-async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
-    there = [task for task in tasks if task is not None]
-    for task in there:
-        task.cancel()
-    await asyncio.gather(*there, return_exceptions=True)

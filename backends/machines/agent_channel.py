@@ -11,6 +11,7 @@ import msgspec
 
 from backends.errors import HostError, PeerUnreachable
 from backends.state import NOT_JSON, Value
+from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -206,9 +207,7 @@ class Channel:
 
     async def close(self) -> None:
         """End the agent; what it started lives on."""
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
+        await end_tasks(self._reader)
         self._end()
         await self._stream.close()
 

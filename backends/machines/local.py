@@ -11,6 +11,7 @@ from backends.engine.ask import describe
 from backends.errors import HostError
 from backends.machines.agent import LOG_LIMIT_BYTES, AgentSession
 from backends.paths import relay_binary
+from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -57,8 +58,7 @@ class PipeStream:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
-        self._listening.cancel()
-        await asyncio.gather(self._listening, return_exceptions=True)
+        await end_tasks(self._listening)
 
     def last_words(self) -> str:
         text = self._words.decode(errors="replace").strip()

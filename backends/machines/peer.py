@@ -38,6 +38,7 @@ from backends.models.search import named_folders
 from backends.paths import SOCKET_PATH_BYTES_MAX, make_private, relay_binary
 from backends.places import at_peer
 from backends.state import Peer, PeerData, PeerFacts, PeerState, PeerWork, Transport
+from backends.tasks import end_tasks
 from backends.units import format_age
 
 if TYPE_CHECKING:
@@ -161,9 +162,7 @@ class SshPeer:
         try:
             await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*tasks)
             await self.cancel_work()
             await self.connection.stop()
 
@@ -397,9 +396,7 @@ class SshPeer:
 
     async def cancel_work(self) -> None:
         """End what goes on; the next time it resumes."""
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
+        await end_tasks(self._work)
 
     async def _at_work(self, work: Coroutine[Any, Any, T]) -> T:
         if self._work is not None and not self._work.done():

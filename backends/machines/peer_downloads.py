@@ -41,6 +41,7 @@ from backends.models.layer_file import Run
 from backends.models.search import DEFAULT_FOLDER
 from backends.state import PeerWork
 from backends.state.models import Delivered
+from backends.tasks import end_tasks
 from backends.units import format_mb_s
 
 if TYPE_CHECKING:
@@ -309,8 +310,7 @@ class ByItself:
                 if not await self._get(part, index, at, length, rest_s):
                     return
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await end_tasks(watching)
 
     async def _get(
         self, part: Part, index: int, at: int, length: int, limit_s: float

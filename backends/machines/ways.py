@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from backends.errors import DllmError
 from backends.state import NOT_JSON, Transport, Value
 from backends.state.health import MeasuredWay
+from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -124,8 +125,7 @@ async def _tried(
         )
         heard = await listening
     finally:
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
+        await end_tasks(listening)
     way = replace(way, address=address)
     if done.code == 0:
         told = _told(done.stdout)

@@ -20,6 +20,7 @@ from backends.state import (
     Reply,
 )
 from backends.state.chats import with_newest
+from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -155,9 +156,7 @@ class LiveChat:
     async def close(self) -> None:
         """End the answer, and write what is not yet."""
         await self.stop("interrupted")
-        if self._saver is not None:
-            self._saver.cancel()
-            await asyncio.gather(self._saver, return_exceptions=True)
+        await end_tasks(self._saver)
         if self._unsaved:
             await self._save()
 

@@ -27,6 +27,7 @@ from backends.machines.ssh.login import CLOSE_TIMEOUT_S, Login, on_lost
 from backends.machines.ssh.sessions import behind, hold, run_script
 from backends.machines.ssh.tunnels import Tunnel
 from backends.state import PeerQuestion, QuestionKind, Value
+from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -156,9 +157,7 @@ class Connection:
             await asyncio.shield(self._keeping)
 
     async def stop(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        await end_tasks(self._keeping)
         await self.close()
         self._tell(_fresh(ConnectionPhase.STOPPED))
 
@@ -233,8 +232,7 @@ class Connection:
             self._heard_at = time.monotonic()
             self._change(rtt_ms=rtt_ms, suspect=False, silent_for_s=0.0)
         finally:
-            ping.cancel()
-            await asyncio.gather(ping, return_exceptions=True)
+            await end_tasks(ping)
 
     def _unreached(self, phase: ConnectionPhase) -> ConnectionState:
         # Unreachable since the first failure, not since the newest attempt.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
-import os
 import socket
 import threading
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from backends.machines.ssh import errors
 from backends.machines.ssh.config import KnownLine, Settings, resolve
 from backends.machines.ssh.errors import explain
 from backends.state import PeerQuestion, QuestionKind
+from backends.writing import append_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,27 +68,15 @@ def remember(settings: Settings, key: asyncssh.SSHKey) -> None:
         return
     path = settings.known_hosts[0]
     public = key.export_public_key("openssh").decode("ascii").split()
-    line = f"{settings.known_name} {public[0]} {public[1]}\n"
+    line = f"{settings.known_name} {public[0]} {public[1]}"
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _append(path, line.encode())
+        append_line(path, line.encode())
     except OSError as error:
         raise HostError(
             f"The host key of {settings.label} cannot be remembered: {path} cannot be "
             f"written ({error.strerror})",
             "Make the file writable, or add the key with ssh itself.",
         ) from error
-
-
-def _append(path: Path, line: bytes) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        end = os.fstat(descriptor).st_size
-        unfinished = end and os.pread(descriptor, 1, end - 1) != b"\n"
-        # One write: two consoles may remember something at the same moment.
-        os.write(descriptor, b"\n" + line if unfinished else line)
-    finally:
-        os.close(descriptor)
 
 
 def _lines(settings: Settings) -> Iterator[tuple[Path, int, str]]:

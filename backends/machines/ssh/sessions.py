@@ -14,6 +14,7 @@ import asyncssh
 from backends.errors import HostError
 from backends.machines.shell import ShellResult
 from backends.printable import last_line
+from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -134,9 +135,7 @@ class _Session:
         try:
             await asyncio.gather(*readers)
         finally:
-            for reader in readers:
-                reader.cancel()
-            await asyncio.gather(*readers, return_exceptions=True)
+            await end_tasks(*readers)
         await process.channel.wait_closed()
         return ShellResult(
             code=_code(process), stdout=self._stdout.text(), stderr=self._stderr.text()
@@ -276,8 +275,7 @@ class HeldSession:
             raise BrokenPipeError(str(error)) from error
 
     async def close(self) -> None:
-        self._listening.cancel()
-        await asyncio.gather(self._listening, return_exceptions=True)
+        await end_tasks(self._listening)
         await end_session(self._process)
 
     def last_words(self) -> str:
