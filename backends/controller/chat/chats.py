@@ -144,11 +144,8 @@ class Chats:
             raise ControllerError(
                 "An answer is still coming in that chat", "Wait for it, or stop it."
             )
-        found.put(
-            msgspec.structs.replace(
-                now, cluster=cluster, model=model, opened_at=self._newest_at()
-            )
-        )
+        opened = {"cluster": cluster, "model": model, "opened_at": self._newest_at()}
+        found.put(msgspec.structs.replace(now, **opened))
         if present is not found and present.conversation.is_blank:
             await self._remove(present.conversation.id)
         return found
@@ -200,17 +197,16 @@ class Chats:
 
     def _blank(self, cluster: str, model: str) -> LiveChat:
         at = self._newest_at()
-        name = f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(at))}"
-        return self._hold(
-            Conversation(
-                id=f"{name}-{secrets.token_hex(3)}",
-                cluster=cluster,
-                model=model,
-                began_at=at,
-                opened_at=at,
-                changed_at=at,
-            )
+        name = time.strftime("%Y%m%d-%H%M%S", time.localtime(at))
+        blank = Conversation(
+            id=f"{name}-{secrets.token_hex(3)}",
+            cluster=cluster,
+            model=model,
+            began_at=at,
+            opened_at=at,
+            changed_at=at,
         )
+        return self._hold(blank)
 
     def _newest_at(self) -> float:
         # Later than any other was opened, even if the clock was set back.

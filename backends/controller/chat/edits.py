@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from backends.errors import UsageError
 from backends.state import (
@@ -20,7 +20,7 @@ def asked(conversation: Conversation, question: str, reply: Reply) -> Conversati
     _require_words(question)
     turn = Turn(question=question, replies=(reply,))
     turns = (*conversation.turns, turn)
-    return _replaced(conversation, turns=turns, model=reply.model)
+    return replace(conversation, turns=turns, model=reply.model)
 
 
 def asked_again(
@@ -35,10 +35,10 @@ def asked_again(
     _require_words(words)
     said = tuple(one for one in turn.replies if one.said)
     first = turn.question if said else words
-    reply = msgspec.structs.replace(reply, question="" if words == first else words)
+    reply = replace(reply, question="" if words == first else words)
     turn = Turn(question=first, replies=(*said, reply), shown=len(said))
     turns = (*conversation.turns[:index], turn)
-    return _replaced(conversation, turns=turns, model=reply.model)
+    return replace(conversation, turns=turns, model=reply.model)
 
 
 def chosen(conversation: Conversation, index: int, shown: int) -> Conversation:
@@ -47,15 +47,15 @@ def chosen(conversation: Conversation, index: int, shown: int) -> Conversation:
     if not 0 <= shown < len(turn.replies):
         raise UsageError(f"Question {index + 1} has no answer {shown + 1}")
     then = turn.replies[shown].then
-    turn = msgspec.structs.replace(_with_then(turn, shown, ()), shown=shown)
-    return _replaced(conversation, turns=(*conversation.turns[:index], turn, *then))
+    turn = replace(_with_then(turn, shown, ()), shown=shown)
+    return replace(conversation, turns=(*conversation.turns[:index], turn, *then))
 
 
 def changed(conversation: Conversation, asked: ChatChange) -> Conversation:
     """With another name, other settings, or going on from another answer."""
     wanted = {name: getattr(asked, name) for name in ("name", "system", "sampling")}
     changes = {name: value for name, value in wanted.items() if value is not None}
-    conversation = _replaced(conversation, **changes)
+    conversation = replace(conversation, **changes)
     if asked.shown is None:
         return conversation
     last = len(conversation.turns) - 1
@@ -83,18 +83,15 @@ def request_of(conversation: Conversation) -> ChatRequest:
 
 def ended(conversation: Conversation, reason: str) -> Conversation:
     """With no answer that is still to come: whoever brought it is gone."""
-    turns = tuple(_ended(turn, reason) for turn in conversation.turns)
-    return msgspec.structs.replace(conversation, turns=turns)
 
+    def ended_reply(reply: Reply) -> Reply:
+        return reply if reply.done else replace(reply, finish_reason=reason)
 
-def _ended(turn: Turn, reason: str) -> Turn:
-    if all(reply.done for reply in turn.replies):
-        return turn
-    replies = tuple(
-        reply if reply.done else msgspec.structs.replace(reply, finish_reason=reason)
-        for reply in turn.replies
+    turns = tuple(
+        replace(turn, replies=tuple(map(ended_reply, turn.replies)))
+        for turn in conversation.turns
     )
-    return msgspec.structs.replace(turn, replies=replies)
+    return replace(conversation, turns=turns)
 
 
 def _left(conversation: Conversation, index: int) -> Turn:
@@ -111,15 +108,10 @@ def _left(conversation: Conversation, index: int) -> Turn:
 
 def _with_then(turn: Turn, shown: int, then: tuple[Turn, ...]) -> Turn:
     replies = list(turn.replies)
-    replies[shown] = msgspec.structs.replace(replies[shown], then=then)
-    return msgspec.structs.replace(turn, replies=tuple(replies))
+    replies[shown] = replace(replies[shown], then=then)
+    return replace(turn, replies=tuple(replies))
 
 
 def _require_words(question: str) -> None:
     if not question.strip():
         raise UsageError("The question is empty", "Give some text.")
-
-
-def _replaced(conversation: Conversation, **changes: object) -> Conversation:
-    changed: Conversation = msgspec.structs.replace(conversation, **changes)
-    return changed

@@ -114,7 +114,11 @@ class LiveChat:
 
         ``reply`` says what it is answered with; ``answers`` brings it.
         """
-        self._require(asked.turns)
+        self._require_idle()
+        if asked.turns != len(self._conversation.turns):
+            raise ControllerError(
+                "The chat was gone on with from elsewhere", "Look at it, then ask."
+            )
         now = self.conversation
         if asked.again is None:
             now = edits.asked(now, asked.question or "", reply)
@@ -129,13 +133,6 @@ class LiveChat:
         if self.answering:
             raise ControllerError(
                 "An answer is still coming in this chat", "Stop it, or wait for it."
-            )
-
-    def _require(self, turns: int) -> None:
-        self._require_idle()
-        if turns != len(self._conversation.turns):
-            raise ControllerError(
-                "The chat was gone on with from elsewhere", "Look at it, then ask."
             )
 
     async def stop(self, reason: str = "stopped") -> None:
@@ -193,7 +190,7 @@ class LiveChat:
         self._touch()
 
     def _fold(self) -> None:
-        reply = self._newest()
+        reply = self._conversation.turns[-1].replies[-1]
         reply = msgspec.structs.replace(
             reply,
             text=reply.text + "".join(self._texts),
@@ -204,9 +201,6 @@ class LiveChat:
         if not self.answering:
             self._timings = None
         self._conversation = with_newest(self._conversation, reply)
-
-    def _newest(self) -> Reply:
-        return self._conversation.turns[-1].replies[-1]
 
     def _end(self, reason: str, failure: Failure | None) -> None:
         self._answering = None

@@ -23,10 +23,9 @@ from msgspec.structs import replace
 from backends.client import http
 from backends.client.calls import RequestFailed, _require_whole
 from backends.config import Config
-from backends.controller import model_api, responses
-from backends.controller.chat import asking
-from backends.controller.chat.asking import QuestionQueue, split_now
+from backends.controller import chat_api, model_api, responses
 from backends.controller.chat.live import LiveChat
+from backends.controller.chat_api import QuestionQueue, split_now
 from backends.controller.cluster import Cluster
 from backends.controller.model_api import ModelApi
 from backends.controller.responses import (
@@ -341,7 +340,7 @@ async def served(active: int = 0) -> AsyncIterator[tuple[OneSlot, Cluster]]:
 async def test_who_comes_second_is_told_and_then_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(asking, "LOOK_S", 0.01)
+    monkeypatch.setattr(chat_api, "LOOK_S", 0.01)
     together = QuestionQueue()
     async with served() as (server, cluster):
         one = together.answer(cluster, REQUEST)
@@ -362,7 +361,7 @@ async def test_who_is_alone_is_told_of_nobody_though_the_slot_is_busy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is busy with the question itself: a slow prompt is no queue."""
-    monkeypatch.setattr(asking, "LOOK_S", 0.005)
+    monkeypatch.setattr(chat_api, "LOOK_S", 0.005)
     async with (
         served() as (server, cluster),
         aclosing(QuestionQueue().answer(cluster, REQUEST)) as deltas,
@@ -378,7 +377,7 @@ async def test_who_is_alone_is_told_of_nobody_though_the_slot_is_busy(
 
 async def test_other_clients_are_ahead_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller saw the slot busy before we came."""
-    monkeypatch.setattr(asking, "LOOK_S", 0.01)
+    monkeypatch.setattr(chat_api, "LOOK_S", 0.01)
     async with served(active=1) as (server, cluster):
         other = QuestionQueue().answer(cluster, REQUEST)
         ours = QuestionQueue().answer(cluster, REQUEST)
