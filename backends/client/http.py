@@ -128,8 +128,6 @@ async def request(
 
 
 class ClientFacts(Value, frozen=True, kw_only=True):
-    """The client's facts of this process."""
-
     program: str = ""
     readonly: bool = False
     """True if it only watches: nothing is asked that would change anything."""

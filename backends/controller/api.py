@@ -75,8 +75,6 @@ class PrepareRequest(Value, frozen=True, kw_only=True):
 
 
 class BestRequest(Value, frozen=True, kw_only=True):
-    """Find the best split of a plan's devices."""
-
     plan: Plan
     objective: Objective = Objective.DECODE
     pins: tuple[str, ...] = ()
@@ -109,8 +107,6 @@ class LabRequest(Value, frozen=True, kw_only=True):
 
 
 class EventText(Value, frozen=True, kw_only=True):
-    """The text of an event."""
-
     text: str
 
 
@@ -148,8 +144,6 @@ class Leases:
 
 
 class Api:
-    """Answers requests from the parts of the controller."""
-
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._clusters = parts.clusters

@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 
 class LatestWins:
-    """Numbers the requests to one cluster: the latest wins, however long its checks."""
-
     def __init__(self) -> None:
         self._numbers = count(1)
         self._followed = 0

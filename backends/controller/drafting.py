@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 
 class Drafting:
-    """Settles the drafts of plans."""
-
     def __init__(
         self,
         readers: Readers,

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class EventRecorder:
-    """Records the events of one cluster."""
-
     def __init__(self, event_log: EventLog, cluster: str) -> None:
         self._event_log = event_log
         self._cluster = cluster
@@ -141,8 +139,6 @@ class EventRecorder:
 
 
 class PeerRecorder:
-    """Records how other machines come and go."""
-
     def __init__(self, event_log: EventLog) -> None:
         self._event_log = event_log
         self._known: dict[str, str] = {}

@@ -58,8 +58,6 @@ class ReplacedServer(Value, frozen=True, kw_only=True):
 
 
 class Record(Value, frozen=True, kw_only=True):
-    """The journal's content."""
-
     version: int = VERSION
     goal: Goal = Goal()
     failure: Failure | None = None

@@ -59,8 +59,6 @@ def prometheus_text(snapshot: ClusterSnapshot) -> str:
 
 
 class _Figures(Collector):
-    """One snapshot as metric families."""
-
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 
 class HashRequest(Value, frozen=True, kw_only=True):
-    """A model on a machine whose tensors are to be hashed."""
-
     path: str
     machine: str = LOCAL
 
@@ -79,8 +77,6 @@ class GetRequest(Value, frozen=True, kw_only=True):
 
 
 class RemovalRequest(Value, frozen=True, kw_only=True):
-    """A model on a machine to delete."""
-
     path: str
     machine: str = LOCAL
     lm_studio: bool = False

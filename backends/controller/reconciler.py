@@ -73,8 +73,6 @@ REACH_S = 10.0
 
 
 class Phase(StrEnum):
-    """The present work on a cluster."""
-
     REACHING = "reaching"
     """Wait for the machines of a launch."""
     ADOPTING = "adopting"
@@ -104,8 +102,6 @@ class Phase(StrEnum):
 
 
 class Trigger(StrEnum):
-    """A reason to leave a phase."""
-
     LAUNCHED = "launched"
     STOPPED = "stopped"
     FOUND = "found"

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 
 class Removals:
-    """Plans removals and carries them out, a file of a cluster excepted."""
-
     def __init__(
         self,
         machines: Peers,

@@ -320,8 +320,6 @@ HEADERS_BYTES = 64 << 10
 
 
 class WorkerLoad(NamedTuple):
-    """Weights of one worker."""
-
     arrived_bytes: int
     total_bytes: int
     bytes_per_s: float | None

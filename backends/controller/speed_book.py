@@ -157,8 +157,6 @@ def _new(figure: float | None, before: float | None) -> float | None:
 
 
 class RunRecorder:
-    """Adds the runs of one cluster to the book, as its speed is read."""
-
     def __init__(
         self,
         book: SpeedBook,

@@ -86,8 +86,6 @@ _NAME = re.compile(f"(?:{_NAME_PART}/)?{_NAME_PART}")
 
 
 class ProcessSpec(Value, frozen=True, kw_only=True):
-    """A process to start."""
-
     name: str
     """``cluster/name``, its directory below the run directory; one process each."""
     role: ProcessRole

@@ -7,15 +7,11 @@ from backends.units import format_count
 
 
 class MemoryLimit(Value, frozen=True, kw_only=True):
-    """A limit that a control group sets."""
-
     limit_bytes: int
     available_bytes: int
 
 
 class MemoryInfo(Value, frozen=True, kw_only=True):
-    """Main memory, as the kernel reports it."""
-
     total_bytes: int
     available_bytes: int
     limits: tuple[MemoryLimit, ...] = ()

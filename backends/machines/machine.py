@@ -155,8 +155,6 @@ class LocalMachine:
 
 
 class Machines(Protocol):
-    """All machines, by name."""
-
     def get(self, name: str) -> Machine: ...
 
     def all(self) -> Iterable[Machine]:

@@ -129,8 +129,6 @@ class Way(Protocol):
 
 
 class Part:
-    """The half file on the peer."""
-
     def __init__(
         self, shell: Shell, sftp: asyncssh.SFTPClient, path: str, meter: Meter
     ) -> None:
@@ -196,8 +194,6 @@ class _Stream:
 
 
 class FromHere(_Stream):
-    """From files of this machine."""
-
     label = "from this machine"
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -261,8 +257,6 @@ class Addresses:
 
 
 class FromHub(_Stream):
-    """From the hub through this machine."""
-
     def __init__(self, addresses: Addresses) -> None:
         self.label = f"from {addresses.host} through this machine"
         self._addresses = addresses
@@ -411,8 +405,6 @@ async def deliver_model(
 
 
 class _Delivery:
-    """One model on its way to one peer."""
-
     def __init__(
         self,
         shell: Shell,

@@ -101,8 +101,6 @@ def lacking(head: str, peer: str) -> str:
 
 
 class Tool(Value, frozen=True, kw_only=True):
-    """A program a build may need."""
-
     path: str
     text: str = ""
     """The line in which it tells its version."""
@@ -278,8 +276,6 @@ _STAGES = {
 
 
 class Build(Value, frozen=True, kw_only=True):
-    """Something to build on a peer."""
-
     name: str
     """Of its folder there: the same name goes on where it was left."""
     title: str
@@ -379,8 +375,6 @@ class InstallMethod(StrEnum):
 
 
 class Provisioned(Value, frozen=True, kw_only=True):
-    """The result of an installation."""
-
     engine: EngineInfo
     helper: str
     """Path of our helper there."""
@@ -391,8 +385,6 @@ class Provisioned(Value, frozen=True, kw_only=True):
 
 
 class InstallTarget(Protocol):
-    """A peer on which something is to be installed."""
-
     @property
     def connection(self) -> Shell: ...
 

@@ -31,8 +31,6 @@ AGENT_RUN_S = 600.0
 
 
 class ShellResult(Value, frozen=True, kw_only=True):
-    """The output and exit status of a script."""
-
     code: int
     stdout: str
     stderr: str

@@ -33,8 +33,6 @@ LISTEN_S = 4.0
 
 
 class _Told(Value, frozen=True, kw_only=True):
-    """The answer of a probe."""
-
     rtt_us: int
     bytes_per_s: int | None = None
 

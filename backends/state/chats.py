@@ -12,8 +12,6 @@ TITLE_CHARS = 48
 
 
 class ChatMessage(Value, frozen=True, kw_only=True):
-    """One turn of a conversation."""
-
     role: str
     content: str
 
@@ -31,8 +29,6 @@ class Sampling(Value, frozen=True, kw_only=True):
 
 
 class ChatRequest(Value, frozen=True, kw_only=True):
-    """A question to the model."""
-
     messages: tuple[ChatMessage, ...]
     sampling: Sampling = Sampling()
 
@@ -188,8 +184,6 @@ class ChatListing(Value, frozen=True, kw_only=True):
 
 
 class Answering(Value, frozen=True, kw_only=True):
-    """The progress of the answer that comes."""
-
     ahead: int = 0
     """Requests that are answered before it."""
     waiting: str = ""
@@ -199,8 +193,6 @@ class Answering(Value, frozen=True, kw_only=True):
 
 
 class ChatState(Value, frozen=True, kw_only=True):
-    """A conversation now."""
-
     conversation: Conversation
     answering: Answering | None = None
     """None while no answer comes."""
@@ -211,8 +203,6 @@ class ChatState(Value, frozen=True, kw_only=True):
 
 
 class ChatQuestion(Value, frozen=True, kw_only=True):
-    """A question in a conversation."""
-
     question: str | None = None
     """None: in the words in which it was asked before."""
     again: int | None = None

@@ -9,8 +9,6 @@ from backends.state.base import Value
 
 
 class EventKind(StrEnum):
-    """The kinds of events."""
-
     LAUNCH = "launch"
     """Somebody asked for a plan."""
     STOP = "stop"
@@ -40,8 +38,6 @@ class EventKind(StrEnum):
 
 
 class EventTone(StrEnum):
-    """The severity of an event."""
-
     INFORMATION = "information"
     WARNING = "warning"
     ERROR = "error"
@@ -73,8 +69,6 @@ class Actor(Value, frozen=True, kw_only=True):
 
 
 class Event(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that happened."""
-
     number: int
     """Grows by one from event to event."""
     at: datetime

@@ -9,8 +9,6 @@ from backends.state.models import ModelFile
 
 
 class DeviceKind(StrEnum):
-    """The kinds of devices."""
-
     CPU = "cpu"
     CUDA = "cuda"
     METAL = "metal"
@@ -50,8 +48,6 @@ class PeerRole(StrEnum):
 
 
 class PeerState(StrEnum):
-    """The state of a peer."""
-
     PROBING = "probing"
     """Being reached and looked at."""
     ASKING = "asking"
@@ -113,8 +109,6 @@ class ProvisionMode(StrEnum):
 
 
 class EngineSource(StrEnum):
-    """The ways to find an engine."""
-
     CONFIG = "config"
     ENV = "env"
     CACHE = "cache"
@@ -141,8 +135,6 @@ class EngineInfo(Value, frozen=True, kw_only=True):
 
 
 class EngineStage(StrEnum):
-    """The stages of getting or building an engine."""
-
     WAIT = "wait"
     DOWNLOAD = "download"
     TRY = "try"
@@ -155,8 +147,6 @@ class EngineStage(StrEnum):
 
 
 class EngineProgress(Value, frozen=True, kw_only=True):
-    """The progress of getting or building an engine."""
-
     stage: EngineStage
     fraction: float | None = None
     """0…1 of this stage; None where it cannot be known."""
@@ -169,8 +159,6 @@ class EngineProgress(Value, frozen=True, kw_only=True):
 
 
 class PeerFacts(Value, frozen=True, kw_only=True):
-    """The facts that a probe found on a peer."""
-
     at: float
     """Unix seconds by our own clock."""
     os: str = ""

@@ -103,8 +103,6 @@ class ModelInfo(Value, frozen=True, kw_only=True):
 
 
 class ModelFile(Value, frozen=True, kw_only=True):
-    """One model found on disk."""
-
     path: str
     """``peer:/path`` where only a peer holds it."""
     name: str
@@ -164,8 +162,6 @@ class DraftCandidate(Value, frozen=True, kw_only=True):
 
 
 class Drafts(Value, frozen=True, kw_only=True):
-    """The drafts for a model."""
-
     model: str
     size_bytes: int
     heads: tuple[str, ...] = ()
@@ -258,8 +254,6 @@ class WorkerCache(Value, frozen=True, kw_only=True):
 
 
 class RemovedFile(Value, frozen=True, kw_only=True):
-    """A file that is to be deleted."""
-
     path: str
     size_bytes: int
     """On disk: of a link next to nothing, of a file with holes what it takes."""

@@ -20,8 +20,6 @@ DRAFT_MAX = 8
 
 
 class Objective(StrEnum):
-    """The aims of a best split."""
-
     DECODE = "decode"
     """Most tokens per second for one client."""
     FIRST_TOKEN = "first-token"
@@ -115,8 +113,6 @@ class Fit(Value, frozen=True, kw_only=True):
 
 
 class WorkerSpec(Value, frozen=True, kw_only=True):
-    """One rpc-server of a plan."""
-
     name: str
     peer: str = "local"
     devices: tuple[str, ...] = ("CPU",)

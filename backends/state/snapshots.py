@@ -26,8 +26,6 @@ DEFAULT_CLUSTER = "default"
 
 
 class ProcessRole(StrEnum):
-    """The purpose of a process."""
-
     WORKER = "worker"
     WORKER_RELAY = "worker-relay"
     """The relay beside a worker."""
@@ -39,8 +37,6 @@ class ProcessRole(StrEnum):
 
 
 class ProcessState(StrEnum):
-    """The states of a process."""
-
     STARTING = "starting"
     RUNNING = "running"
     NOT_RESPONDING = "not responding"
@@ -100,8 +96,6 @@ class RolledBack(Value, frozen=True, kw_only=True):
 
 
 class StepState(StrEnum):
-    """Progress of one step of a launch."""
-
     PENDING = "pending"
     RUNNING = "running"
     DONE = "done"
@@ -122,8 +116,6 @@ class Step(Value, frozen=True, kw_only=True):
 
 
 class ClusterState(StrEnum):
-    """The states of a cluster."""
-
     IDLE = "idle"
     STARTING = "starting"
     LOADING = "loading"

@@ -123,8 +123,6 @@ class Alternative(Value, frozen=True, kw_only=True):
 
 
 class GivenDevice(Value, frozen=True, kw_only=True):
-    """A device of a cluster file."""
-
     name: str
     kind: DeviceKind
     memory_bytes: int
@@ -137,8 +135,6 @@ class GivenDevice(Value, frozen=True, kw_only=True):
 
 
 class GivenMachine(Value, frozen=True, kw_only=True):
-    """A machine of a cluster file."""
-
     name: str
     devices: tuple[GivenDevice, ...]
     """The CPU first."""

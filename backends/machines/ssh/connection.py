@@ -75,8 +75,6 @@ class ConnectionPhase(StrEnum):
 
 
 class ConnectionState(Value, frozen=True, kw_only=True):
-    """A connection that is kept up, now."""
-
     phase: ConnectionPhase = ConnectionPhase.STOPPED
     since: float = 0.0
     """Unix seconds at which this phase began; WAITING and CONNECTING after a failure

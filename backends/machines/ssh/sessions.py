@@ -107,8 +107,6 @@ async def open_session(connection: asyncssh.SSHClientConnection, name: str) -> P
 
 
 class _Session:
-    """One script from start to end."""
-
     def __init__(
         self, name: str, mark: bytes, on_line: Callable[[str], None] | None
     ) -> None:
@@ -170,8 +168,6 @@ def behind(stderr: str) -> str:
 
 
 class _Output:
-    """Output of one stream behind the mark, bounded."""
-
     def __init__(self, mark: bytes, on_line: Callable[[str], None] | None) -> None:
         self.size = 0
         self._mark: bytes | None = mark + b"\n"
