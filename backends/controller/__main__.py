@@ -53,15 +53,24 @@ TURN_S = 0.5
 def main() -> int:
     """Run until a signal or the API ends it; 1 with a sentence if it cannot start."""
     spare_modules()
-    stays = _stays()
+    parser = argparse.ArgumentParser(prog="backends.controller")
+    parser.add_argument("--stay", action="store_true")
+    stays = parser.parse_known_args()[0].stay
     paths = user_paths()
     os.umask(0o077)
-    _forget_llama_arguments()
+    # llama-server obeys LLAMA_ARG_* too; a plan must be all that it obeys.
+    for name in [name for name in os.environ if name.startswith("LLAMA_ARG_")]:
+        del os.environ[name]
     try:
         make_private(paths.runtime_dir)
         make_private(paths.state_dir)
         _log_to(paths.controller_log)
-        info = _info(checked_socket(paths))
+        info = ControllerInfo(
+            api=API_VERSION,
+            version=version("dllm-tui"),
+            pid=os.getpid(),
+            socket=str(checked_socket(paths)),
+        )
         lock = _turn(paths.lock, info, stays=stays)
         asyncio.run(run(paths, info, stays=stays))
     except DllmError as error:
@@ -74,12 +83,6 @@ def main() -> int:
     return 0
 
 
-def _stays() -> bool:
-    parser = argparse.ArgumentParser(prog="backends.controller")
-    parser.add_argument("--stay", action="store_true")
-    return bool(parser.parse_known_args()[0].stay)
-
-
 def _turn(path: Path, info: ControllerInfo, *, stays: bool) -> int:
     """Take the lock of the one controller; one that stays waits for it."""
     while True:
@@ -89,22 +92,6 @@ def _turn(path: Path, info: ControllerInfo, *, stays: bool) -> int:
             if not stays:
                 raise
         time.sleep(TURN_S)
-
-
-def _info(socket: Path) -> ControllerInfo:
-    """Return the identity that the lock and the API of this controller report."""
-    return ControllerInfo(
-        api=API_VERSION,
-        version=version("dllm-tui"),
-        pid=os.getpid(),
-        socket=str(socket),
-    )
-
-
-def _forget_llama_arguments() -> None:
-    # llama-server obeys LLAMA_ARG_* too; a plan must be all that it obeys.
-    for name in [name for name in os.environ if name.startswith("LLAMA_ARG_")]:
-        del os.environ[name]
 
 
 def _log_to(file: Path) -> None:
@@ -132,28 +119,23 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         host, readers, paths.relay_socket, lambda: catalogue.listing.models
     )
     peers = Peers(
-        here,
-        readers,
-        paths,
-        show=clusters.show_peers,
-        serves=clusters.serves,
+        here, readers, paths, show=clusters.show_peers, serves=clusters.serves
     )
     readers.models.elsewhere = peers.model
     readers.serves = lambda: clusters.serves(LOCAL)
     chats = Chats(ChatStore(paths.chats_dir), _keeps_chats(readers, paths.config_file))
     follower = Follower(paths.config_file, readers, catalogue, clusters, peers)
-    api = Api(
-        Parts(
-            readers=readers,
-            clusters=clusters,
-            catalogue=catalogue,
-            peers=peers,
-            chats=chats,
-            follower=follower,
-            info=info,
-            ended=ended,
-        )
+    parts = Parts(
+        readers=readers,
+        clusters=clusters,
+        catalogue=catalogue,
+        peers=peers,
+        chats=chats,
+        follower=follower,
+        info=info,
+        ended=ended,
     )
+    api = Api(parts)
     await _begin(clusters, peers)
     follower.show(readers.settings_error)
     async with Listening(api.application(), checked_socket(paths)) as listening:

@@ -31,7 +31,7 @@ from backends.state import ChatTimings, Failure, Speed
 from backends.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from backends.controller.builder import Built
     from backends.controller.context import ClusterContext
@@ -174,17 +174,15 @@ class Load:
                 await self._watch.require()
                 await self._read()
                 self._tell(progress.measure())
-                if await client.health() is Health.OK and await self._is_ours():
-                    break
+                if await client.health() is Health.OK:
+                    # Another server may answer at the port of ours.
+                    server = self._built.blueprint.nodes[-1].spec
+                    pid = pid_of(self._built.server)
+                    if await self._host.listens(pid, server.port or 0):
+                        break
                 await asyncio.sleep(pause_s)
         for worker, one in progress.measure().items():
             self._steps.done(f"load:{worker}", one.text if one.arrived_bytes else "")
-
-    async def _is_ours(self) -> bool:
-        # Another server may answer at the port of ours.
-        server = self._built.blueprint.nodes[-1]
-        pid = pid_of(self._built.server)
-        return await self._host.listens(pid, server.spec.port or 0)
 
     async def _read(self) -> bool:
         chunk = await self._host.read_log(self._log_name, self._offset, READ_BYTES)
@@ -335,18 +333,16 @@ class WorkerLoad(NamedTuple):
     @property
     def text(self) -> str:
         """``1.2 GiB of 9.8 GiB · 85.0 MiB/s · 1 m 44 s left``, and what stayed home."""
-        return " · ".join(self._parts())
-
-    def _parts(self) -> Iterator[str]:
         got, total = format_bytes(self.arrived_bytes), format_bytes(self.total_bytes)
-        yield f"{got} of {total}"
+        text = f"{got} of {total}"
         if self.home_bytes is not None:
             sent = format_bytes(self.arrived_bytes - self.home_bytes)
-            yield f"{format_bytes(self.home_bytes)} home, {sent} sent"
+            text += f" · {format_bytes(self.home_bytes)} home, {sent} sent"
         left_bytes = self.total_bytes - self.arrived_bytes
         if self.bytes_per_s and left_bytes:
-            yield f"{format_bytes(self.bytes_per_s)}/s"
-            yield f"~{format_seconds(left_bytes / self.bytes_per_s)} left"
+            left = format_seconds(left_bytes / self.bytes_per_s)
+            text += f" · {format_bytes(self.bytes_per_s)}/s · ~{left} left"
+        return text
 
 
 class LoadProgress:
@@ -391,7 +387,9 @@ class LoadProgress:
     def _arrived(self, worker: str, carried: int, home: int | None) -> WorkerLoad:
         total = self._expected[worker]
         zero = self._zero.setdefault(worker, carried)
-        kept = self._kept(worker, home)
+        kept = None
+        if home is not None:
+            kept = home - self._home_zero.setdefault(worker, home)
         # Requests carry headers and questions besides the weights, and before them.
         got = max(0, min(carried - zero, total))
         if got < min(HEADERS_BYTES, total):
@@ -400,11 +398,6 @@ class LoadProgress:
         elapsed = now - self._first_at.setdefault(worker, now)
         rate = got / elapsed if elapsed > ETA_AFTER_S else None
         return WorkerLoad(got, total, rate, None if kept is None else min(kept, got))
-
-    def _kept(self, worker: str, home: int | None) -> int | None:
-        if home is None:
-            return None
-        return home - self._home_zero.setdefault(worker, home)
 
 
 def overall(arrived: Mapping[str, WorkerLoad]) -> WorkerLoad:

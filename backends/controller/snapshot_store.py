@@ -177,10 +177,23 @@ class SnapshotStore:
         known = with_memory(self._known, self._memory_there)
         machines = [Peer(name=LOCAL, devices=own, note="this machine"), *known]
         here, *known = room_for(machines, None, self._others)
-        workers = self._local_workers(snapshot)
+        is_head = snapshot.plan is None or snapshot.plan.head == LOCAL
+        workers = (
+            Peer(
+                name=worker.name,
+                role=PeerRole.WORKER,
+                state=_peer_state(snapshot, worker.name),
+                devices=worker_devices(worker, here),
+            )
+            for worker in self._local_workers(snapshot)
+        )
         return (
-            _as_head_or_idle(here, snapshot),
-            *(_local_worker(worker, here, snapshot) for worker in workers),
+            msgspec.structs.replace(
+                here,
+                role=PeerRole.HEAD if is_head else PeerRole.IDLE,
+                state=_peer_state(snapshot, None) if is_head else PeerState.READY,
+            ),
+            *workers,
             *(_in_cluster(self._with_data(peer, snapshot), snapshot) for peer in known),
         )
 
@@ -202,24 +215,6 @@ class SnapshotStore:
         if any(peer.state is PeerState.READY for peer in self._known):
             return ()
         return local_workers(self._settings().workers, None, os.cpu_count() or 1)
-
-
-def _as_head_or_idle(here: Peer, snapshot: ClusterSnapshot) -> Peer:
-    head = snapshot.plan is None or snapshot.plan.head == LOCAL
-    return msgspec.structs.replace(
-        here,
-        role=PeerRole.HEAD if head else PeerRole.IDLE,
-        state=_peer_state(snapshot, None) if head else PeerState.READY,
-    )
-
-
-def _local_worker(worker: WorkerSpec, here: Peer, snapshot: ClusterSnapshot) -> Peer:
-    return Peer(
-        name=worker.name,
-        role=PeerRole.WORKER,
-        state=_peer_state(snapshot, worker.name),
-        devices=worker_devices(worker, here),
-    )
 
 
 def _data_now(peer: Peer, snapshot: ClusterSnapshot) -> PeerData | None:

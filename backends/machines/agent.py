@@ -179,10 +179,12 @@ def record_of(told: AgentProcess) -> ProcessRecord:
         meta = msgspec.json.decode(told.meta.encode(errors="replace"), type=Meta)
     except NOT_JSON:
         meta = Meta()
+    state = ProcessState.NOT_RESPONDING if told.stopped else ProcessState.RUNNING
+    state = ProcessState.STOPPING if told.stopping else state
     return ProcessRecord(
         name=told.name,
         role=meta.role,
-        state=_state(told),
+        state=state if told.alive else ProcessState.EXITED,
         pid=told.pid,
         argv=told.argv,
         port=meta.port,
@@ -194,14 +196,6 @@ def record_of(told: AgentProcess) -> ProcessRecord:
         rss_bytes=told.rss_bytes,
         cpu_ms=told.cpu_ms,
     )
-
-
-def _state(told: AgentProcess) -> ProcessState:
-    if not told.alive:
-        return ProcessState.EXITED
-    if told.stopping:
-        return ProcessState.STOPPING
-    return ProcessState.NOT_RESPONDING if told.stopped else ProcessState.RUNNING
 
 
 # The rest of a character is shorter than the longest UTF-8 sequence.
@@ -372,7 +366,11 @@ class AgentSession:
             if isinstance(error, Refused):
                 raise HostError(f"{error} on {self.name}") from error
             raise
-        self._all_told(converted(answer.get("records"), tuple[AgentProcess, ...]) or ())
+        records = converted(answer.get("records"), tuple[AgentProcess, ...]) or ()
+        seen = {one.name: record_of(one) for one in records}
+        if seen != self._seen:
+            self._seen = seen
+            self._tell()
         listed = True
         for message in early:
             self._pushed(message)
@@ -526,12 +524,6 @@ class AgentSession:
                 self._tell()
         elif message.get("push") == "removed":
             self._seen.pop(str(message.get("name")), None)
-            self._tell()
-
-    def _all_told(self, told: tuple[AgentProcess, ...]) -> None:
-        seen = {one.name: record_of(one) for one in told}
-        if seen != self._seen:
-            self._seen = seen
             self._tell()
 
     def _tell(self) -> None:

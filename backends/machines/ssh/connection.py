@@ -223,7 +223,10 @@ class Connection:
             while not (await asyncio.wait({ping}, timeout=_TICK_S))[0]:
                 silent_s = time.monotonic() - self._heard_at
                 if silent_s > self._lost_after_s:
-                    self._give_up()
+                    if (link := self._link) is not None:
+                        silence = asyncssh.ConnectionLost("no answer to a keepalive")
+                        self._on_lost(link, silence)
+                        link.abort()
                 elif silent_s >= SUSPECT_AFTER_S:
                     self._change(rtt_ms=None, suspect=True, silent_for_s=silent_s)
             rtt_ms = round(ping.result(), 1)
@@ -335,12 +338,6 @@ class Connection:
         if self._link is None or self._link.is_closed():
             raise self.lost or PeerUnreachable(f"{self.name} is not connected")
         return self._link
-
-    def _give_up(self) -> None:
-        link = self._link
-        if link is not None:
-            self._on_lost(link, asyncssh.ConnectionLost("no answer to a keepalive"))
-            link.abort()
 
     def _broken(
         self, link: asyncssh.SSHClientConnection, error: Exception

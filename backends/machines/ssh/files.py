@@ -140,27 +140,22 @@ async def upload(
     The parts of a chunk may be written in any order. So the range of the last chunk of
     a broken transfer is sent again. Whether all is right shows only in its hash.
     """
-    size = (await asyncio.to_thread(source.stat)).st_size
-    there = await _size(sftp, target)
+    size, there = (await asyncio.to_thread(source.stat)).st_size, 0
+    with contextlib.suppress(asyncssh.SFTPNoSuchFile):
+        there = (await sftp.stat(target)).size or 0
     resumed = 0 < there <= size
     offset = max(there - CHUNK_BYTES_MAX, 0) if resumed else 0
     meter.skip(offset)
     async with sftp.open(target, "r+b" if resumed else "wb") as file:
         with await asyncio.to_thread(source.open, "rb") as local:
-            await _send(local, file, offset, meter)
+            async with contextlib.aclosing(read_chunks(local, offset)) as chunks:
+                async for data in chunks:
+                    await file.write(data, offset)
+                    offset += len(data)
+                    meter.sent(len(data))
         with contextlib.suppress(asyncssh.SFTPOpUnsupported):
             await file.fsync()
     return resumed
-
-
-async def _send(
-    local: BinaryIO, file: asyncssh.SFTPClientFile, offset: int, meter: Meter
-) -> None:
-    async with contextlib.aclosing(read_chunks(local, offset)) as chunks:
-        async for data in chunks:
-            await file.write(data, offset)
-            offset += len(data)
-            meter.sent(len(data))
 
 
 async def read_chunks(
@@ -188,10 +183,3 @@ def _read(local: BinaryIO, n_bytes: int) -> bytes:
         # A failed read, unlike a failed open, does not name the file.
         error.filename = local.name
         raise
-
-
-async def _size(sftp: asyncssh.SFTPClient, path: str) -> int:
-    try:
-        return (await sftp.stat(path)).size or 0
-    except asyncssh.SFTPNoSuchFile:
-        return 0

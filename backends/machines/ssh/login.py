@@ -60,7 +60,15 @@ def matcher(settings: Settings) -> Callable[[str, str, int | None], Trusted]:
 
 def known_lines(settings: Settings) -> list[KnownLine]:
     """List the other keys of exactly this name; blocks."""
-    return list(_known_lines(settings))
+    found = []
+    for path, number, line in _lines(settings):
+        one = asyncssh.SSHKnownHosts()
+        _load(one, line)
+        found += [
+            KnownLine(path=str(path), number=number, algorithm=key_type(key))
+            for key in one.match(settings.known_name, "", None)[0]
+        ]
+    return found
 
 
 def remember(settings: Settings, key: asyncssh.SSHKey) -> None:
@@ -89,14 +97,6 @@ def _lines(settings: Settings) -> Iterator[tuple[Path, int, str]]:
             yield path, number, line
 
 
-def _known_lines(settings: Settings) -> Iterator[KnownLine]:
-    for path, number, line in _lines(settings):
-        one = asyncssh.SSHKnownHosts()
-        _load(one, line)
-        for key in one.match(settings.known_name, "", None)[0]:
-            yield KnownLine(path=str(path), number=number, algorithm=key_type(key))
-
-
 def _load(known: asyncssh.SSHKnownHosts, line: str) -> None:
     # A line that OpenSSH would pass over must not lock anybody out, whatever a broken
     # key makes its decoder raise (OverflowError, UnsupportedAlgorithm, …).
@@ -121,8 +121,10 @@ class Keys:
         for path in identities:
             public = _public_half(path)
             self.public += public
-            if _is_private(path):
-                self._load(path, public)
+            # It may also name a public key whose private half an agent holds.
+            with contextlib.suppress(OSError):
+                if b"PRIVATE KEY" in path.read_bytes():
+                    self._load(path, public)
 
     def _load(self, path: Path, public: Sequence[bytes]) -> None:
         # A key without readable public half cannot be offered: unlock it first.
@@ -152,14 +154,6 @@ class Keys:
 def can_unlock() -> bool:
     """True if OpenSSH's own format of locked keys can be read here."""
     return importlib.util.find_spec("bcrypt") is not None
-
-
-def _is_private(path: Path) -> bool:
-    # IdentityFile may also name a public key whose private half an agent holds.
-    try:
-        return b"PRIVATE KEY" in path.read_bytes()
-    except OSError:
-        return False
 
 
 def _public_half(path: Path) -> Sequence[bytes]:
