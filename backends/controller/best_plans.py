@@ -247,12 +247,8 @@ async def longest_fit(
 ) -> Fit:
     """Find the longest context up to ``most``.
 
-    Args:
-        made: makes the plan of a context, or raises a ``PlanError``.
-        most: tokens.
-        model: the model, of which the header suffices.
-        devices: those of a plan, with what is free there.
-        asked: gives the memory of a plan by llama.cpp, or the prediction.
+    ``made`` makes the plan of a context, or raises a ``PlanError``. Of ``model`` the
+    header suffices. ``asked`` gives the memory of a plan by llama.cpp, or predicts it.
     """
     sizes = [*range(CTX_STEP, most, CTX_STEP), most]
     try:

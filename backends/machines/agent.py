@@ -659,9 +659,6 @@ class AgentSession:
 
         Reads all of the model once in its life: what is known is kept there, also of a
         part when this is given up, until the file changes.
-
-        Args:
-            path: any part of the model.
         """
         return self._sliced("tensors", Hashing, lambda told: told.done_bytes, path=path)
 
@@ -673,10 +670,8 @@ class AgentSession:
         Only whole files, compared with what was hashed, get their names; given up, it
         goes on where it was.
 
-        Args:
-            path: any part of the model.
-            directory: of the cache; empty: where the agent's user has it.
-            dry: only find out how much it would be.
+        An empty ``directory`` is where the agent's user has it. ``dry`` only finds out
+        how much it would be.
         """
         return self._sliced(
             "seed",

@@ -256,13 +256,7 @@ def merged(ours: ModelCatalogue, peers: Iterable[Peer]) -> ModelCatalogue:
 
 
 def path_at(peer: Peer, identity: str, name: str) -> str:
-    """Find a peer's path of a model: by identity, else by name, or none.
-
-    Args:
-        peer: as it was looked at last.
-        identity: of the model's first file.
-        name: of that file.
-    """
+    """Find a peer's path of a model: by its first file's identity or name, or none."""
     found = peer.facts.models if peer.facts else ()
     same = [model.path for model in found if identity and model.identity == identity]
     called = [model.path for model in found if PurePath(model.path).name == name]

@@ -388,13 +388,8 @@ async def deliver_model(
 ) -> Delivered:
     """Have a peer get files; cancelling it keeps what came, and the next call resumes.
 
-    Args:
-        shell: the peer.
-        wanted: the files.
-        ways: all that may lead there, the likely best first.
-        report: gets the state of the work as it changes.
-        renew: asks for the addresses anew, once a way has ended.
-        folder: where to put them there.
+    The likely best of ``ways`` comes first. ``renew`` asks for the addresses anew, once
+    a way has ended.
     """
     if any(bad in file.name for file in wanted for bad in "\t\n"):
         raise UsageError("A file with a tab or line end in its name is not copied")

@@ -197,11 +197,8 @@ class Prober:
 
         The round trip and, for at most half a second, the bandwidth are measured.
 
-        Args:
-            host: the peer's agent.
-            known: the facts of the last look.
-            light: whether to leave out what would hold up an engine that serves there:
-                its devices and the bandwidth are then as they were.
+        ``light`` leaves out what would hold up an engine that serves there: its devices
+        and the bandwidth are then as they were.
         """
         started, at = time.monotonic(), time.time()
         rtt = await rtt_ms(self._connection)

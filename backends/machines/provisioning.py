@@ -187,11 +187,7 @@ async def deliver(
 ) -> None:
     """Send a parcel and put it in place; what was sent before is not sent again.
 
-    Args:
-        shell: the peer.
-        parcel: what to send.
-        root: our cache there.
-        tell: gets a text and a fraction (0…1) as it goes on.
+    ``root`` is our cache there; ``tell`` gets a text and a fraction (0…1).
 
     Raises:
         DoesNotRun: the programs do not run there.
@@ -408,14 +404,7 @@ async def provision(
     Cancelling it leaves no process there and keeps what was sent or built; calling it
     again goes on from there. Installed things appear whole or not at all.
 
-    Args:
-        site: the peer.
-        head: the machine the programs were built on.
-        engine: the head's.
-        helper: the head's ``dllm-relay``.
-        paths: the head's directories; archives of sources are kept in the cache.
-        report: gets the state of the work as it changes.
-        mode: copy, build, or whatever fits.
+    Archives of sources are kept in the cache of ``paths``.
     """
     job = _Job(site, head, paths, report, mode)
     job.say("Looking at what is there")
@@ -584,8 +573,7 @@ class _Job:
     ) -> str | None:
         """Bring the head's release, in the archive for this peer.
 
-        Returns:
-            Why not; None if it is there.
+        Returns why not; None if it is there.
         """
         if self.mode is ProvisionMode.BUILD:
             return "asked to be built there"
@@ -802,10 +790,7 @@ async def clean(shell: Shell, host: AgentSession | None = None) -> int:
     ``host`` tells of the processes there; None where no helper is installed.
 
     Engines that the peer's user built or installed stay: only what carries our mark
-    goes.
-
-    Returns:
-        The bytes that are free again.
+    goes. Returns the bytes that are free again.
     """
     if host is not None:
         await _forget_ended(host)

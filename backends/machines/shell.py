@@ -193,12 +193,8 @@ def refusal(peer: str, result: ShellResult) -> ProvisionError:
 async def lock(shell: Shell, name: str, doing: str) -> AsyncIterator[Greeting]:
     """Hold a lock on the peer: a process there, which ends with the connection.
 
-    It greets too: whoever installs needs that, and no session more.
-
-    Args:
-        shell: the peer.
-        name: of the lock, a plain word.
-        doing: what would be going on if another has it: ``"An installation"``.
+    It greets too: whoever installs needs that, and no session more. ``doing`` is what
+    goes on if another has it: ``"An installation"``.
     """
     held: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
     said: list[str] = []
