@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from backends.client.http import request
 from backends.controller.lock import lock_holder
 from backends.errors import ControllerError
-from backends.paths import checked_socket, make_private
+from backends.paths import Paths, checked_socket, make_private
 
 if TYPE_CHECKING:
-    from backends.paths import Paths
     from backends.state import ControllerInfo
 
 START_TIMEOUT_S = 60.0

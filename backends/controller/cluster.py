@@ -19,18 +19,16 @@ from backends.controller.event_log import CONTROLLER
 from backends.controller.journal import Goal, Record
 from backends.controller.reconciler import Reconciler, Trigger
 from backends.errors import ControllerError, DllmError, PeerUnreachable
-from backends.planning.blueprint import machines_of
+from backends.planning.blueprint import Facts, machines_of
 from backends.planning.room import is_same
 from backends.split.flags import check_exact, compile_split
-from backends.state import ClusterState
+from backends.state import Actor, ClusterState, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.controller.context import ClusterContext
     from backends.gateway.access import ApiSettings
-    from backends.planning.blueprint import Facts
-    from backends.state import Actor, Plan
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from backends.planning.blueprint import (
     short_name,
 )
 from backends.planning.commands import SERVER
-from backends.state import Failure, ProcessRole
+from backends.state import Failure, Plan, ProcessRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from backends.controller.journal import Journal
     from backends.machines.agent import AgentSession, ProcessRecord
     from backends.machines.machine import Machines
-    from backends.state import Plan
 
 DEATHS_MAX = 5
 WINDOW_S = 120.0

@@ -11,19 +11,17 @@ from backends.controller.memory_usage import loaded, machines_now
 from backends.errors import DllmError, HostError
 from backends.planning.blueprint import machines_of
 from backends.planning.fallback import plan_without
-from backends.planning.room import room_for
+from backends.planning.room import ClusterMemory, room_for
 from backends.speculation.methods import methods_of
 from backends.split.flags import used_workers
 from backends.split.layout import ranges, ranges_text
 from backends.split.loads import plan_loads
-from backends.state import AUTO_DRAFT, ClusterState, Fallback
+from backends.state import AUTO_DRAFT, ClusterState, Fallback, Peer, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from backends.controller.context import ClusterContext
-    from backends.planning.room import ClusterMemory
-    from backends.state import Peer, Plan
 
 STEADY_S = 15.0
 """A machine that is back is not taken back before it has stayed so long."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from backends.config import stamp_of
+from backends.config import Config, stamp_of
 from backends.errors import DllmError
 from backends.models.search import user_folders
 from backends.state import EventKind, EventTone
@@ -14,7 +14,6 @@ from backends.state import EventKind, EventTone
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backends.config import Config
     from backends.controller.clusters import Clusters
     from backends.machines.peers import Peers
     from backends.machines.readers import Readers

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from backends.controller.deaths import Deaths, failure_of
 from backends.controller.journal import ReplacedServer
 from backends.errors import DllmError, HostError, ProcessFailed
-from backends.gateway.access import Access
+from backends.gateway.access import Access, ApiSettings
 from backends.gateway.control import GatewayLink
 from backends.gateway.target import (
     GATEWAY,
@@ -22,11 +22,11 @@ from backends.gateway.target import (
     Target,
     gateway_argv,
 )
-from backends.machines.agent import ProcessSpec
+from backends.machines.agent import AgentSession, ProcessRecord, ProcessSpec
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name
 from backends.planning.commands import model_alias
-from backends.state import ProcessRole, ProcessState
+from backends.state import Plan, ProcessRole, ProcessState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 
     from backends.controller.event_recorders import EventRecorder
     from backends.controller.snapshot_store import SnapshotStore
-    from backends.gateway.access import ApiSettings
-    from backends.machines.agent import AgentSession, ProcessRecord
     from backends.machines.machine import Machines
-    from backends.state import Plan
     from backends.state.snapshots import RequestCounts
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from backends.errors import PeerUnreachable, UsageError, did_you_mean
 from backends.link.figures import why_no_link
 from backends.link.relay import RelayReader, worker_relay_name, worker_weights
 from backends.link.tokens import Outcomes, ServerCount
-from backends.link.transport import LinkRoute, TransportKind
+from backends.link.transport import LinkRoute, LinkTransport, TransportKind
 from backends.link.wire import require_possible
 from backends.tasks import end_tasks, gather_or_cancel
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from backends.controller.event_recorders import EventRecorder
     from backends.controller.snapshot_store import SnapshotStore
     from backends.data_place import DataPlace
-    from backends.link.transport import LinkTransport
     from backends.planning.blueprint import Facts
     from backends.state import Lab, Link, Pass, Plan, Speed
     from backends.state.links import WorkerWeights

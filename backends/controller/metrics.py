@@ -6,18 +6,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from backends.gateway.counters import families
-from backends.state import ClusterState
+from backends.state import ClusterSnapshot, ClusterState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from prometheus_client.core import Metric
-
-    from backends.state import ClusterSnapshot
 
 LINK_FIGURES = {
     "generation.tokens_per_pass": 1.0,

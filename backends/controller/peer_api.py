@@ -11,7 +11,7 @@ from aiohttp import web
 
 from backends.config import PeerConfig
 from backends.controller.deliveries import Deliveries
-from backends.controller.responses import body, json_response
+from backends.controller.responses import Parts, body, json_response
 from backends.errors import DllmError
 from backends.machines.health import READ_S, read_health
 from backends.machines.ways import ways_between
@@ -21,7 +21,6 @@ from backends.state.health import MachineHealth
 
 if TYPE_CHECKING:
     from backends.controller.event_recorders import WorkRecorder
-    from backends.controller.responses import Parts
     from backends.machines.machine import Machine
     from backends.machines.peer import SshPeer
 

@@ -16,7 +16,7 @@ from backends.controller.deaths import (
     ended_unwatched,
     needs_tunnels,
 )
-from backends.controller.degraded_plan import degraded_text
+from backends.controller.degraded_plan import DegradedPlans, degraded_text
 from backends.controller.gateway import ApiPortTaken
 from backends.controller.memory_usage import still_held
 from backends.engine.explain import lost_port
@@ -31,13 +31,11 @@ from backends.link.relay import is_relay
 from backends.machines.bare import blamed, connects
 from backends.planning.blueprint import machines_of
 from backends.planning.commands import SERVER
-from backends.state import PeerState
+from backends.state import Failure, PeerState, Plan
 
 if TYPE_CHECKING:
     from backends.controller.context import ClusterContext
-    from backends.controller.degraded_plan import DegradedPlans
     from backends.controller.stopping import ClusterProcesses
-    from backends.state import Failure, Plan
 
 log = logging.getLogger(__name__)
 

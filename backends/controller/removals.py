@@ -15,7 +15,7 @@ from backends.errors import DllmError
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
 from backends.models.removal import DAY_S, leftovers, model_removal, remove
-from backends.models.search import configured_folders
+from backends.models.search import Folder, configured_folders
 from backends.places import LOCAL, at_peer
 from backends.planning.blueprint import machines_of
 from backends.server_settings import weight_files
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from backends.machines.peers import Peers
     from backends.machines.readers import Readers
     from backends.models.catalogue import Catalogue
-    from backends.models.search import Folder
     from backends.state import ModelFile, Plan
     from backends.state.models import Removal
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from backends.controller.deaths import failure_of
 from backends.engine.logs import LoadLog
-from backends.engine.server import Counts, Health, ServerClient
+from backends.engine.server import Counts, Health, ServerClient, Slot
 from backends.errors import DllmError, ProcessFailed
-from backends.machines.agent import pid_of
+from backends.machines.agent import AgentSession, ProcessRecord, pid_of
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name, short_name
 from backends.planning.commands import SERVER
@@ -27,7 +27,7 @@ from backends.split.measured import (
     held_split,
     measured_split,
 )
-from backends.state import ChatTimings, Failure, Speed
+from backends.state import ChatTimings, Failure, MeasuredSplit, ModelInfo, Plan, Speed
 from backends.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -38,10 +38,7 @@ if TYPE_CHECKING:
     from backends.controller.links import Links
     from backends.controller.snapshot_store import SnapshotStore
     from backends.controller.speed_book import RunRecorder
-    from backends.engine.server import Slot
-    from backends.machines.agent import AgentSession, ProcessRecord
     from backends.machines.machine import Machine
-    from backends.state import MeasuredSplit, ModelInfo, Plan
 
 
 log = logging.getLogger(__name__)

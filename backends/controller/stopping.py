@@ -15,7 +15,7 @@ from backends.planning.blueprint import (
     short_name,
     stop_order,
 )
-from backends.state import Leftover, ProcessRole, Step
+from backends.state import Leftover, Plan, ProcessRole, Step
 from backends.tasks import gather_or_cancel
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from backends.controller.context import ClusterContext
     from backends.machines.agent import AgentSession, ProcessRecord
     from backends.machines.machine import Machine
-    from backends.state import Plan
 
 log = logging.getLogger(__name__)
 

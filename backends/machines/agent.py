@@ -22,6 +22,7 @@ from backends.machines.agent_channel import (
     Channel,
     Hello,
     Refused,
+    Stream,
     converted,
     error_of,
 )
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
-
-    from backends.machines.agent_channel import Stream
 
 
 log = logging.getLogger(__name__)

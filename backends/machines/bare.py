@@ -23,14 +23,13 @@ from backends.errors import (
 )
 from backends.link.relay import relay_argv
 from backends.paths import relay_binary
-from backends.state import Device, Peer, PeerState, Transport
+from backends.state import Device, Peer, PeerState, Plan, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.config import PeerConfig
     from backends.machines.readers import Readers
-    from backends.state import Plan
 
 
 CONNECT_TIMEOUT_S = 3.0

@@ -7,14 +7,10 @@ any process of the cluster. A machine that has neither serves all the same.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from backends.errors import DllmError
-from backends.machines.agent import ProcessSpec
+from backends.machines.agent import AgentSession, ProcessSpec
 from backends.state import ProcessRole, ProcessState
-
-if TYPE_CHECKING:
-    from backends.machines.agent import AgentSession
 
 log = logging.getLogger(__name__)
 

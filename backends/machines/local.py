@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from backends.engine.ask import describe
 from backends.errors import HostError
 from backends.machines.agent import LOG_LIMIT_BYTES, AgentSession
-from backends.paths import relay_binary
+from backends.paths import Paths, relay_binary
 from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from backends.paths import Paths
     from backends.state import EngineInfo
 
 

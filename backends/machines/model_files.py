@@ -15,14 +15,13 @@ import asyncssh
 import msgspec
 
 from backends.errors import ModelError
-from backends.machines.shell import transfer_error
+from backends.machines.shell import Shell, transfer_error
 from backends.models.header import has_whole_header
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
 from backends.writing import set_aside
 
 if TYPE_CHECKING:
-    from backends.machines.shell import Shell
     from backends.state import ModelInfo
 
 

@@ -20,19 +20,17 @@ from backends.engine import fetch, install
 from backends.engine.build import CMAKE_FLAGS
 from backends.engine.build_errors import disk_errors
 from backends.engine.children import run
-from backends.engine.versions import SOURCES
+from backends.engine.versions import SOURCES, Source
 from backends.errors import DllmError, EngineError, UsageError
 from backends.http_download import sha256_of
-from backends.state import Value
+from backends.state import EngineInfo, Value
 from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from backends.engine.install import Manifest
-    from backends.engine.versions import Source
     from backends.paths import Paths
-    from backends.state import EngineInfo
 
 
 MARKER = "provisioned"

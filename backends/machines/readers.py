@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.config import Config, load_config, stamp_of
+from backends.config import Config, Stamp, load_config, stamp_of
 from backends.engine.ask import Engine, describe, list_devices
 from backends.engine.find import find_engine
 from backends.errors import DllmError
@@ -20,7 +20,6 @@ from backends.writing import write_private
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from backends.config import Stamp
     from backends.machines.agent import AgentSession
     from backends.paths import Paths
     from backends.state import Device, EngineInfo, ModelInfo

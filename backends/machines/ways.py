@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.errors import DllmError
-from backends.state import NOT_JSON, Transport, Value
+from backends.state import NOT_JSON, Peer, Transport, Value
 from backends.state.health import MeasuredWay
 from backends.tasks import end_tasks
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from backends.machines.machine import Machine
-    from backends.state import Peer
 
 LOOPBACK, DIRECT, TUNNEL, BARE = "loopback", "direct", "tunnel", "bare"
 PROBE = "probe"

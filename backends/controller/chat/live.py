@@ -13,10 +13,15 @@ from backends.controller.chat import edits
 from backends.errors import ControllerError, DllmError
 from backends.state import (
     Answering,
+    ChatChange,
+    ChatDelta,
+    ChatQuestion,
+    ChatRequest,
     ChatState,
     ChatTimings,
     Conversation,
     Failure,
+    LayerRange,
     Reply,
 )
 from backends.state.chats import with_newest
@@ -24,14 +29,6 @@ from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
-
-    from backends.state import (
-        ChatChange,
-        ChatDelta,
-        ChatQuestion,
-        ChatRequest,
-        LayerRange,
-    )
 
     Answers = Callable[[ChatRequest], AsyncGenerator[ChatDelta, None]]
 

@@ -13,7 +13,7 @@ import asyncssh
 from msgspec.structs import replace
 
 from backends.errors import HostError, NeedsAnswer, PeerUnreachable
-from backends.link.transport import LOOPBACK
+from backends.link.transport import LOOPBACK, LinkTransport
 from backends.machines.shell import (
     RUN_TIMEOUT_S,
     Greeting,
@@ -24,8 +24,8 @@ from backends.machines.shell import (
 from backends.machines.ssh.errors import connection_lost, no_commands
 from backends.machines.ssh.files import start_sftp
 from backends.machines.ssh.login import CLOSE_TIMEOUT_S, Login, on_lost
-from backends.machines.ssh.sessions import behind, hold, run_script
-from backends.machines.ssh.tunnels import Tunnel
+from backends.machines.ssh.sessions import HeldSession, behind, hold, run_script
+from backends.machines.ssh.tunnels import RemoteEnd, Tunnel
 from backends.state import PeerQuestion, QuestionKind, Value
 from backends.tasks import end_tasks
 
@@ -33,10 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
-    from backends.link.transport import LinkTransport
     from backends.machines.ssh.config import Destination
-    from backends.machines.ssh.sessions import HeldSession
-    from backends.machines.ssh.tunnels import RemoteEnd
 
 
 HEARTBEAT_S = 1.0

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import sys
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import asyncssh
 
@@ -16,7 +16,6 @@ from backends.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
-    from typing import BinaryIO
 
 
 # Where systems keep it; OpenSSH itself only knows its own place.

@@ -16,7 +16,7 @@ from aiohappyeyeballs import start_connection
 
 from backends.errors import HostError, NeedsAnswer, PeerUnreachable
 from backends.machines.ssh import errors
-from backends.machines.ssh.config import KnownLine, Settings, resolve
+from backends.machines.ssh.config import Destination, KnownLine, Settings, resolve
 from backends.machines.ssh.errors import explain
 from backends.state import PeerQuestion, QuestionKind
 from backends.writing import append_line
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     Trusted = tuple[list[asyncssh.SSHKey], list[asyncssh.SSHKey], list[asyncssh.SSHKey]]
     from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from backends.machines.ssh.config import Destination
 
 
 def fingerprint(key: asyncssh.SSHKey) -> str:

@@ -15,6 +15,7 @@ import asyncssh
 from backends.errors import HostError
 from backends.link.transport import (
     LOOPBACK,
+    LinkTransport,
     TransportKind,
     path_of,
     port_of,
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
     OpenChannel = Callable[[Callable[[], "RemoteEnd"]], Awaitable[Any]]
     from collections.abc import Callable
-
-    from backends.link.transport import LinkTransport
 
 
 class LocalEnd(asyncio.Protocol):
