@@ -111,15 +111,12 @@ class ControllerClient:
     async def snapshot(self) -> ClusterSnapshot:
         return await self._get(self._of("/v1/snapshot"), ClusterSnapshot)
 
-    def snapshots(
-        self, *, holder: str = "", generation: int = 0
-    ) -> AsyncGenerator[ClusterSnapshot, None]:
+    def snapshots(self, *, holder: str = "") -> AsyncGenerator[ClusterSnapshot, None]:
         """Snapshots as they change.
 
-        With a ``holder``, a word of our own, the cluster ends when we do. It must be of
-        that ``generation`` still, or of one that the same holder launched meanwhile.
+        With a ``holder``, a word of our own, what that launched ends when we do.
         """
-        target = self._of("/v1/snapshots", holder=holder, generation=generation)
+        target = self._of("/v1/snapshots", holder=holder)
         return self._connection.followed(target, Frame, applied)
 
     async def propose(self, ask: Ask) -> Plan:

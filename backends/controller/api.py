@@ -200,17 +200,12 @@ class Api:
         return json_response(cluster.store.snapshot)
 
     async def _snapshots(self, request: web.Request) -> web.StreamResponse:
-        """Snapshots as they change.
-
-        The cluster ends with a ``holder``, where it is of the ``generation`` still that
-        this one named, or launched meanwhile.
-        """
+        """Snapshots as they change; with its ``holder`` ends what that launched."""
         cluster = self._of(request)
         holder, by = request.query.get("holder", ""), asker(request)
-        generation = number(request, "generation", 0)
         response = await start_stream(request)
         self.streams += 1
-        self._leases.holds(holder, generation)
+        self._leases.holds(holder, 0)
         try:
             await write_values(response, frames(cluster.store.changes(), framed))
         finally:

@@ -162,9 +162,8 @@ async def told_of(
     option: Option, objective: Objective | None, *, explain: bool = False
 ) -> Told:
     """The predicted speed of a plan as it is; ``explain`` compares it with others."""
-    if explain:
-        return await asyncio.to_thread(_explained, option, objective)
-    return await asyncio.to_thread(_predicted, option, objective)
+    work = _explained if explain else _predicted
+    return await asyncio.to_thread(work, option, objective)
 
 
 def _predicted(option: Option, objective: Objective | None) -> Told:

@@ -17,6 +17,7 @@ from backends.split.flags import used_workers
 from backends.split.layout import ranges, ranges_text
 from backends.split.loads import plan_loads
 from backends.state import AUTO_DRAFT, ClusterState, Fallback, Peer, Plan
+from backends.tasks import forever
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -79,13 +80,11 @@ class DegradedPlans:
             except DllmError as error:
                 found.append(Fallback(lost=name, why=str(error)))
                 continue
-            fallback = Fallback(
-                lost=name,
-                split=ranges(rest.split),
-                ctx_size=rest.ctx_size,
-                memory=tuple(load.memory for load in plan_loads(model, rest)),
+            memory = tuple(load.memory for load in plan_loads(model, rest))
+            split, ctx_size = ranges(rest.split), rest.ctx_size
+            found.append(
+                Fallback(lost=name, split=split, ctx_size=ctx_size, memory=memory)
             )
-            found.append(fallback)
         return tuple(found)
 
     async def machines(self, held: ClusterMemory | None) -> dict[str, Peer]:
@@ -126,14 +125,14 @@ class DegradedPlans:
         workers = {w.name for w in plan.workers} - {w.name for w in running.workers}
         away = " and ".join(sorted(gone or workers))
         if self._journal.record.given_up:
-            await asyncio.Event().wait()
+            await forever()
         while True:
             await self._lasting(self._steady_s, lambda: self._all_there(plan))
             policy = self._readers.settings().rejoin
             if policy != "idle":
                 if policy == "ask":
                     self._recorder.waiting(f"{away} is back: launch again to use it")
-                await asyncio.Event().wait()
+                await forever()
             await self._lasting(IDLE_S, self._is_idle)
             if await self._all_there(plan):
                 self._steady_s = min(2 * self._steady_s, STEADY_MAX_S)

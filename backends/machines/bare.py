@@ -217,12 +217,10 @@ class AskingRelay:
     Use ``start``.
     """
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, port: int, endpoint: str
-    ) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, endpoint: str) -> None:
         self._process = process
         self._upstream = endpoint
-        self.address = f"127.0.0.1:{port}"
+        self.address = ""
 
     @classmethod
     async def start(cls, name: str, endpoint: str) -> AskingRelay:
@@ -237,15 +235,16 @@ class AskingRelay:
             start_new_session=True,
         )
         assert process.stdout is not None
-        relay = cls(process, 0, endpoint)
+        relay = cls(process, endpoint)
         try:
             line = await process.stdout.readline()
             if not line:
                 raise HostError(f"The relay to {name} did not start")
+            relay.address = f"127.0.0.1:{json.loads(line)['port']}"
         except BaseException:
             await relay.end()
             raise
-        return cls(process, int(json.loads(line)["port"]), endpoint)
+        return relay
 
     @property
     def idle(self) -> bool:

@@ -72,13 +72,6 @@ class Parcel(Value, frozen=True, kw_only=True):
         return sum(file.path.stat().st_size for file in self.files if not file.link)
 
 
-async def engine_parcel(
-    engine: EngineInfo, manifest: install.Manifest, paths: Paths
-) -> Parcel:
-    """The engine's programs and the libraries beside them, with a manifest."""
-    return await asyncio.to_thread(_engine_parcel, engine, manifest, paths)
-
-
 async def manifest_of(engine: EngineInfo) -> install.Manifest:
     """Its own manifest, or for an engine that is not ours what it tells of itself."""
     folder = Path(engine.directory)
@@ -101,9 +94,10 @@ async def manifest_of(engine: EngineInfo) -> install.Manifest:
     )
 
 
-def _engine_parcel(
+def engine_parcel(
     engine: EngineInfo, manifest: install.Manifest, paths: Paths
 ) -> Parcel:
+    """The engine's programs and the libraries beside them, with a manifest; blocks."""
     folder = Path(engine.directory)
     found = {library for glob in _LIBRARIES for library in folder.glob(glob)}
     libraries = [(path.name, path, "-") for path in sorted(found) if path.is_file()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -545,7 +546,7 @@ class _Job:
         refused = self._why_not_copied(wanted, tools)
         if not refused:
             self.say("Reading the head's engine")
-            parcel = await parcels.engine_parcel(engine, self.manifest, self.paths)
+            parcel = await self._parcel(engine)
             try:
                 await self._deliver(self.agent, parcel, "llama.cpp")
                 self.engine_method = InstallMethod.COPIED
@@ -620,8 +621,7 @@ class _Job:
             return there
         near = await self._release_here(engine, release, archive)
         self.say("Reading llama.cpp's release")
-        parcel = await parcels.engine_parcel(near, self.manifest, self.paths)
-        await self._deliver(self.agent, parcel, "llama.cpp")
+        await self._deliver(self.agent, await self._parcel(near), "llama.cpp")
         self.engine_method = InstallMethod.COPIED
         return there
 
@@ -747,6 +747,11 @@ class _Job:
             need_bytes=(local_build.NEED_BYTES if none else local_build.NEED_BYTES_GPU),
         )
         await self._build(job, toolchain, f"engines/{self.manifest.key}")
+
+    async def _parcel(self, engine: EngineInfo) -> Parcel:
+        return await asyncio.to_thread(
+            parcels.engine_parcel, engine, self.manifest, self.paths
+        )
 
     # --- both -----------------------------------------------------------------------
 
