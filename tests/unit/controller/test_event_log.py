@@ -198,7 +198,7 @@ def test_an_event_that_cannot_be_made_costs_nothing_else(
         raise ZeroDivisionError
 
     event_log = EventLog(EventFiles(tmp_path))
-    monkeypatch.setattr(module, "_evidence", broken)
+    monkeypatch.setattr(module, "_clipped", broken)
     event_log.tell(EventKind.FAILED, "it broke")
     assert event_log.after(0) == ()
 
