@@ -97,17 +97,14 @@ class Gateway:
     # --- what it is told ----------------------------------------------------------
 
     def holds(self, plan: Plan, hold_s: float) -> None:
-        """Requests wait: this plan is being brought up."""
         self._tell(replace(_target(plan, hold_s), mode=Mode.HOLD))
 
     def serves(self, plan: Plan, port: int, server: str, hold_s: float) -> None:
-        """Requests go to this llama-server."""
         target = _target(plan, hold_s)
         target = replace(target, mode=Mode.SERVE, port=port, server=server)
         self._tell(_drained(target, self.is_drained))
 
     def drain(self, on: bool) -> None:
-        """Let what runs end and what comes wait, or go on."""
         self.is_drained = on
         if self._served is not None:
             self._tell(_drained(self._served, on))
@@ -219,7 +216,6 @@ class Gateway:
 
     @property
     def is_silent(self) -> bool:
-        """Return true if it runs and does not answer us."""
         return self._link.is_silent and not self._has_ended
 
     def keeps_port(self, port: int) -> bool:

@@ -60,18 +60,15 @@ class Transports:
         return way
 
     async def close(self, name: str) -> None:
-        """Close one, if it is open."""
         known = self._ways.pop(name, None)
         if known is not None:
             await known[1].close()
 
     async def keep(self, names: Collection[str]) -> None:
-        """Close all others."""
         await gather_or_cancel(self.close(n) for n in set(self._ways) - set(names))
 
     @property
     def incarnations(self) -> dict[str, str]:
-        """Name to the incarnation of that way."""
         return {name: way.incarnation for name, (_, way) in self._ways.items()}
 
     def rtt_ms(self, worker: str) -> float | None:
@@ -140,13 +137,11 @@ class Links:
         self._tasks = [asyncio.create_task(r.run()) for r in self._readers.values()]
 
     async def unfollow(self) -> None:
-        """End that."""
         tasks, self._tasks = self._tasks, []
         await end_tasks(*tasks)
         self._readers, self._sockets = {}, {}
 
     def heed(self, speed: Speed) -> None:
-        """Take what llama-server counted itself."""
         drafted = self._draft_max if speed.speculative else 0
         server = ServerCount(
             tokens=speed.tokens,
@@ -230,5 +225,4 @@ class Links:
             self._labs[name] = lab
 
     def forget_labs(self) -> None:
-        """Put none on relays that are started from here on."""
         self._labs.clear()

@@ -49,7 +49,6 @@ async def machines_now(machines: Machines, readers: Readers) -> list[Peer]:
 
 
 async def memory_of(machines: Iterable[Machine]) -> list[Device]:
-    """Main memory of each machine that tells it."""
     told = await asyncio.gather(*map(_memory, machines))
     return [memory for memory in told if memory is not None]
 
@@ -121,7 +120,6 @@ def still_held(
 
 
 def loaded(plan: Plan, measured: MeasuredSplit) -> ClusterMemory:
-    """Return the memory that a loaded plan takes, by its measurements."""
     memory = tuple(with_draft(one, plan.speculation) for one in measured.buffers)
     return ClusterMemory(plan=plan, memory=memory, loaded=True)
 

@@ -145,13 +145,11 @@ class Preparations:
         return msgspec.structs.replace(preview, token=self._keep(cluster, prepared))
 
     async def rooms(self, cluster: Cluster) -> int:
-        """Bytes that all devices together have free for the plan of a cluster."""
         survey = await self._survey(cluster)
         devices = [device for peer in survey.peers for device in peer.devices]
         return sum(pool_rooms(devices, {}).values())
 
     async def fit(self, cluster: Cluster, ask: Ask) -> Fit:
-        """The longest context with which a model fits on the machines of an ask."""
         survey = await self._survey(cluster)
         model = await self._readers.model(ask.model)
         config, cores = self._readers.config(), os.cpu_count() or 1
@@ -168,7 +166,6 @@ class Preparations:
         )
 
     async def speeds(self, cluster: Cluster, plan: Plan) -> ClusterSpeeds:
-        """The speeds to predict a plan with, and any other split of its devices."""
         survey = await self._survey(cluster)
         model = await self._readers.model(plan.model)
         return (await self._option(cluster, plan, model, survey)).speeds
@@ -410,7 +407,6 @@ async def _checked(plan: Plan, model: ModelInfo, survey: Survey) -> Plan:
 
 
 def imagined_options(given: GivenCluster, ask: Ask, model: ModelInfo) -> list[Option]:
-    """A plan for each machine of a cluster file that may be the head."""
     return [_imagined(given, ask, model, head) for head in _heads(given, ask)]
 
 

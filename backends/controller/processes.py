@@ -110,7 +110,6 @@ class ProcessBook:
             self._heard[machine] = host, host.subscribe(self._changed)
 
     def clusters(self) -> set[str]:
-        """Names of the clusters that have a living process anywhere."""
         return {
             cluster_of(record.name)
             for records in self._known.values()
@@ -119,7 +118,6 @@ class ProcessBook:
         }
 
     def of(self, cluster: str) -> tuple[ProcessInfo, ...]:
-        """The processes of one cluster, in the order of machines and names."""
         return tuple(
             self._shown(machine, record)
             for machine, records in self._known.items()
@@ -128,7 +126,6 @@ class ProcessBook:
         )
 
     def knows(self, machine: str) -> bool:
-        """Return true if that machine ever reported its processes."""
         return machine in self._known
 
     def may_run(self, machine: str, name: str) -> bool:

@@ -174,17 +174,14 @@ AT_REST = (Phase.FAILED, Phase.STOPPING, Phase.IDLE, Phase.LEFT_ALONE)
 
 
 def next_phase(phase: Phase, trigger: Trigger) -> Phase:
-    """The phase after a trigger."""
     return REQUESTS.get(trigger) or TRANSITIONS[phase].get(trigger, Phase.FAILED)
 
 
 def fault_pauses_s() -> Iterator[float]:
-    """Pauses after faults, one after the other, without end."""
     return chain(FAULT_PAUSES_S, repeat(FAULT_PAUSES_S[-1]))
 
 
 def trigger_of(error: Exception) -> Trigger:
-    """The trigger for which an error stands."""
     match error:
         case NeedsAnswer():
             return Trigger.ASKED
@@ -358,7 +355,6 @@ class Reconciler:
         )
 
     def take_up(self) -> None:
-        """Go on where an earlier controller was."""
         record = self._journal.record
         self._request = Trigger.FOUND if record.goal.plan else Trigger.STOPPED
         if record.goal.plan is not None:
@@ -368,7 +364,6 @@ class Reconciler:
             self._store.failed(record.failure)
 
     def leave_alone(self, error: DllmError) -> None:
-        """Touch nothing of what runs, until somebody decides."""
         self._ask(Trigger.UNKNOWN)
         failure = error.failure(time.time())
         self._journal.record = replace(self._journal.record, failure=failure)
@@ -377,7 +372,6 @@ class Reconciler:
 
     @property
     def is_left_alone(self) -> bool:
-        """Return true if nothing may be touched."""
         now = next_phase(self.phase, self._request) if self._request else self.phase
         return now is Phase.LEFT_ALONE
 
@@ -560,7 +554,6 @@ class Reconciler:
     # --- after trouble --------------------------------------------------------------
 
     async def _wait(self) -> Trigger:
-        """Wait for a machine, or go on without it."""
         assert isinstance(self._error, PeerUnreachable)
         self.announce()
         before = self._running
@@ -574,7 +567,6 @@ class Reconciler:
         return Trigger.BACK if self._before is Phase.ADOPTING else Trigger.DONE
 
     async def _recover(self) -> Trigger:
-        """Find the plan to go on with."""
         match self._error:
             case ProcessFailed(evidence=died) if (
                 died.process == SERVER and self.auto.blames(self._draft)

@@ -113,7 +113,6 @@ class Recovery:
         return running
 
     async def with_or_without(self, running: Plan, error: PeerUnreachable) -> Plan:
-        """Wait for a machine that is gone, or go on without it."""
         bare = {w.name: w.endpoint for w in running.workers if w.endpoint}
         worker = error.worker if error.worker in bare else ""
         try:

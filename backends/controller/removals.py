@@ -45,7 +45,6 @@ class Removals:
         self._readers = readers
 
     async def of_model(self, machine: str, path: str, *, lm_studio: bool) -> Removal:
-        """Plan to delete a model there."""
         await self._machines.reached([machine])
         host = self._machines.get(machine).host
         used = await self._used(machine)

@@ -93,7 +93,6 @@ async def body(request: web.Request, kind: type[T]) -> T:
 
 
 def number(request: web.Request, name: str, default: int) -> int:
-    """A whole number of the query."""
     text = request.query.get(name, str(default))
     try:
         return int(text)
@@ -252,7 +251,6 @@ def asker(request: web.Request) -> Actor:
 
 
 def myself(program: str) -> Actor:
-    """This very process as an asker."""
     user, tty = _user_and_terminal(os.getpid())
     return Actor(program=program, user=user, host=_host(), pid=os.getpid(), tty=tty)
 

@@ -73,7 +73,6 @@ class Watch:
         self.built: Built | None = None
 
     def report(self, error: DllmError) -> None:
-        """Somebody else found what cannot go on like this."""
         self._reported = error
         self._context.news.set()
 
@@ -324,7 +323,6 @@ class WorkerLoad(NamedTuple):
 
     @property
     def fraction(self) -> float | None:
-        """0…1; None if no bytes are expected."""
         return self.arrived_bytes / self.total_bytes if self.total_bytes else None
 
     @property

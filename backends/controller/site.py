@@ -80,7 +80,6 @@ async def site_of(
 
 
 def relay_key(cluster: str, worker: str) -> str:
-    """Return the key that separates a worker's relay sockets from other clusters'."""
     return f"{cluster}.{worker}"
 
 

@@ -102,7 +102,6 @@ class SnapshotStore:
             log.exception("a change was not shown everywhere")
 
     def begin(self, generation: int, plan: Plan | None, state: ClusterState) -> None:
-        """A goal is being pursued from its beginning."""
         plan = plan or self.snapshot.plan
         self.update(**_NOTHING_RUNS, generation=generation, state=state, plan=plan)
 
@@ -230,7 +229,6 @@ def _data_now(peer: Peer, snapshot: ClusterSnapshot) -> PeerData | None:
 
 
 def _in_cluster(peer: Peer, snapshot: ClusterSnapshot) -> Peer:
-    """A peer with the part it has in the present plan."""
     plan = snapshot.plan
     if plan is None:
         return peer

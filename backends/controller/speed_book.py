@@ -172,7 +172,6 @@ class RunRecorder:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Another llama-server serves from here on."""
         self._watch = RunWatch()
 
     def look(self, speed: Speed) -> None:
@@ -223,7 +222,6 @@ def ground_of(
     machines: Sequence[Peer],
     engine: EngineInfo | None,
 ) -> Ground:
-    """A plan on machines as they are now."""
     by_name = {machine.name: machine for machine in machines}
     return Ground(
         plan=plan,

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def launch_steps(plan: Plan) -> tuple[Step, ...]:
-    """The steps of a launch, all pending."""
     workers = used_workers(plan)
     reached = {w.name: "Reach" if w.endpoint else "Start" for w in workers}
     beside = [worker_relay_name(worker.name) for worker in paired_workers(plan)]
@@ -52,7 +51,6 @@ class Steps:
         self._steps: dict[str, Step] = {}
 
     def reset(self, *steps: Step) -> None:
-        """Start a new list."""
         self._steps = {step.id: step for step in steps}
         self._show()
 

@@ -113,7 +113,6 @@ class ClusterProcesses:
         return left
 
     async def _stop_orphans(self) -> None:
-        """End processes whose directory is lost."""
         for host in filter(None, map(_host_of, self._machines.all())):
             try:
                 lost = {orphan.name for orphan in await host.orphans()}
@@ -129,7 +128,6 @@ class ClusterProcesses:
                 await self._machines.get(machine).host.remove(record.name)
 
     async def settle(self, machine: Machine, plan: Plan | None) -> None:
-        """End what a plan does not want on a machine that came back."""
         wanted = needed_names(plan) if plan else {}
         for record in await machine.host.records():
             name = short_name(record.name)
@@ -181,7 +179,6 @@ class ClusterProcesses:
         self._context.store.update(leftovers=known)
 
     def machines_missing(self) -> tuple[str, ...]:
-        """Machines of the goal that are not connected."""
         plan = self._context.record.goal.plan
         connected = {machine.name for machine in self._machines.all()}
         return tuple(n for n in machines_of(plan) if n not in connected) if plan else ()

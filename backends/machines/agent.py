@@ -173,7 +173,6 @@ def checked_name(name: str) -> str:
 
 
 def record_of(told: AgentProcess) -> ProcessRecord:
-    """A process directory as everything else knows it."""
     try:
         meta = msgspec.json.decode(told.meta.encode(errors="replace"), type=Meta)
     except NOT_JSON:
@@ -564,7 +563,6 @@ class AgentSession:
         return self._part((await self._ask("free_port")).get("port"), int)
 
     async def listens(self, pid: int, port: int) -> bool:
-        """True if that very process listens on that loopback port."""
         answer = await self._ask("listens", pid=pid, port=port)
         return self._part(answer.get("listens"), bool)
 
@@ -711,7 +709,6 @@ class AgentSession:
         return self._shown(record_of(self._part(answer["record"], AgentProcess)))
 
     async def _require(self, feature: str) -> None:
-        """See that the helper there can do something."""
         await self.connect()
         if feature not in self.features:
             raise HostError(

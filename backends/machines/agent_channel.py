@@ -41,9 +41,7 @@ class Stream(Protocol):
         """End the program's input and wait a moment for its end."""
         ...
 
-    def last_words(self) -> str:
-        """The last line of its stderr."""
-        ...
+    def last_words(self) -> str: ...
 
 
 class Hello(Value, frozen=True, kw_only=True):
@@ -99,7 +97,6 @@ def decode_line(line: bytes) -> dict[str, Any] | None:
 
 
 def converted(value: object, kind: type[T]) -> T | None:
-    """A part of a message as what it should be; None when it is something else."""
     try:
         return msgspec.convert(value, type=kind, strict=True)
     except (msgspec.ValidationError, RecursionError, UnicodeError):

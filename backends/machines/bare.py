@@ -168,7 +168,6 @@ def next_pause_s(pause_s: float, before: PeerState, now: PeerState) -> float:
 
 
 def require_address(address: str) -> None:
-    """See that a text is the address of an rpc-server."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) <= PORT_MAX):
         raise UsageError(

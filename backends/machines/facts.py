@@ -57,7 +57,6 @@ class MachineInfo(System, frozen=True, kw_only=True):
 
 
 def device_of(memory: MemoryInfo, host: str) -> Device:
-    """Main memory as the device the engine calls CPU; the narrowest limit counts."""
     limits = [limit.limit_bytes for limit in memory.limits]
     available = [limit.available_bytes for limit in memory.limits]
     cores = format_count(memory.cores, "core")

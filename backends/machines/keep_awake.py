@@ -26,17 +26,14 @@ hold sleep:idle || hold idle
 
 
 def keep_awake_name(machine: str) -> str:
-    """The short name of the process that holds a machine awake."""
     return f"{PREFIX}{machine}"
 
 
 def holds_awake(short_name: str) -> bool:
-    """True if a process of that name holds a machine awake."""
     return short_name.startswith(PREFIX)
 
 
 def keep_awake_argv(os: str) -> tuple[str, ...]:
-    """The command that holds a machine of an operating system awake until it ends."""
     if os == "Darwin":
         return ("caffeinate", "-i", "-s")
     return ("sh", "-c", _INHIBIT)

@@ -376,7 +376,6 @@ class SshPeer:
         ways: Sequence[Way],
         renew: Callable[[], Awaitable[None]] | None,
     ) -> Delivered:
-        """Have it get the files of a model by the fastest of these ways."""
         await self._reach()
         delivered = await self._at_work(
             deliver_model(
@@ -387,7 +386,6 @@ class SshPeer:
         return delivered
 
     async def clean(self) -> int:
-        """Remove what was installed; the bytes freed."""
         await self._reach()
         host = self.host if self.facts.relay_version else None
         freed = await self._at_work(clean(self.connection, host))

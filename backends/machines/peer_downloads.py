@@ -99,7 +99,6 @@ class Wanted(NamedTuple):
 
 
 def whole_files(files: Sequence[Path]) -> list[Wanted]:
-    """Files that are here, for a peer to have."""
     found = ((file, identity_of(file)) for file in files)
     return [
         Wanted(file.name, b"", (Run(0, size_in(known), 0),), "", file, known)
@@ -155,7 +154,6 @@ class Part:
         self._told = size_bytes
 
     async def write(self, data: bytes, at: int) -> None:
-        """Write at its end."""
         if self._file is None:
             # It ends with the session.
             self._file = await self._sftp.open(self.path, "r+b" if at else "wb")
@@ -520,7 +518,6 @@ class _Delivery:
     async def _fill(
         self, index: int, file: Wanted, path: str, meter: Meter, *, new: bool
     ) -> None:
-        """Bring all that is missing of a half file."""
         async with self._files() as sftp:
             if new:
                 async with sftp.open(f"{path}.part.identity", "wb") as kept:

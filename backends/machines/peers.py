@@ -219,7 +219,6 @@ class Peers:
         return any(peer.work is not None for peer in self.values())
 
     def values(self) -> tuple[Peer, ...]:
-        """Every peer as it is now, in the order of the settings."""
         return tuple(known.peer for known in self._known.values())
 
     # --- changing them ---------------------------------------------------------------

@@ -311,7 +311,6 @@ class Prober:
         return tuple(models), problem
 
     async def _identify(self, host: Asked, files: Sequence[FoundFile]) -> None:
-        """Read the identities of files that are new or have changed."""
         until = time.monotonic() + IDENTITIES_S
         kept = {f: self._identities[f] for f in files if f in self._identities}
         self._identities = kept

@@ -219,7 +219,6 @@ async def deliver(
 async def _files(
     shell: Shell, folder: str, name: str, need_bytes: int
 ) -> AsyncIterator[asyncssh.SFTPClient]:
-    """An SFTP client for a folder there whose errors are explained."""
     try:
         async with shell.files() as sftp:
             yield sftp
@@ -252,7 +251,6 @@ async def _room(shell: Shell, folder: str, name: str) -> tuple[int, int]:
 
 
 def raise_for(peer: str, result: ShellResult) -> None:
-    """Turn the status of ``install.sh`` into what it means."""
     said = why_ended(result)
     if result.code == _DIFFERS:
         raise WrongFile(

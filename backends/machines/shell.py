@@ -184,7 +184,6 @@ def rows(text: str) -> list[list[str]]:
 
 
 def refusal(peer: str, result: ShellResult) -> ProvisionError:
-    """Explain a script that did not do its work, by its last line."""
     hint = _CANNOT_WRITE if result.code == _IO_ERROR else ""
     return ProvisionError(f"{peer}: {why_ended(result)}", hint.format(peer=peer))
 

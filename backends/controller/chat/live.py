@@ -101,7 +101,6 @@ class LiveChat:
         self._touch()
 
     def change(self, asked: ChatChange) -> None:
-        """Name it, or set what answers are made with."""
         if asked.shown is not None:
             self._require_idle()
         self.put(edits.changed(self.conversation, asked))

@@ -277,7 +277,6 @@ class Connection:
             self._on_lost(link, None)
 
     async def close(self) -> None:
-        """End the connection with its tunnels."""
         link, self._link = self._link, None
         await asyncio.gather(*(tunnel.close() for tunnel in self._tunnels))
         self._tunnels.clear()

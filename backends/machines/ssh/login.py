@@ -34,7 +34,6 @@ def fingerprint(key: asyncssh.SSHKey) -> str:
 
 
 def key_type(key: asyncssh.SSHKey) -> str:
-    """``ssh-ed25519``, as in known_hosts."""
     return key.algorithm.decode("ascii")
 
 

@@ -91,7 +91,6 @@ def _framed(name: str, script: str, args: Sequence[str], mark: str) -> bytes:
 
 
 async def open_session(connection: asyncssh.SSHClientConnection, name: str) -> Process:
-    """A session whose standard input sh reads."""
     # A session that has just ended may still count for sshd's MaxSessions.
     for pause_s in (*_SESSION_RETRIES_S, None):
         try:
