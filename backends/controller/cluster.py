@@ -71,8 +71,6 @@ class Cluster:
         self._looked_s = 0.0
         self._load()
 
-    # --- the goal ----------------------------------------------------------------
-
     @property
     def goal(self) -> Goal:
         return self._journal.record.goal

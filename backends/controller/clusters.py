@@ -173,8 +173,6 @@ class Clusters:
             for plan in self.plans
         )
 
-    # --- what machines tell ------------------------------------------------------
-
     async def settle(self, machine: Machine) -> None:
         """End what nobody wants on a machine that has just been reached (again)."""
         self.look_at_processes()

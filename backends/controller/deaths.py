@@ -145,9 +145,6 @@ def failed_at(what: str, error: Exception, at: float = 0.0) -> Failure:
     )
 
 
-# --- how often ------------------------------------------------------------------
-
-
 class Deaths:
     """Counts deaths of the same kind within two minutes; ``clock`` gives seconds."""
 
@@ -206,9 +203,6 @@ class Breaker(Deaths):
         if not record.server and before + 1 >= DEATHS_MAX:
             what = LOADING.format(what=failure.what, times=DEATHS_MAX)
             raise ProcessFailed(replace(failure, what=what, hint=GIVEN_UP))
-
-
-# --- with no controller there ---------------------------------------------------
 
 
 def needs_tunnels(plan: Plan) -> bool:

@@ -120,8 +120,6 @@ class Discovery:
         record = self._record(self._machines.get(worker.peer), name)
         return record.argv if record else ()
 
-    # --- ports -----------------------------------------------------------------
-
     async def _ports(
         self, plan: Plan, pairings: Mapping[str, Pairing]
     ) -> dict[str, int]:
@@ -189,8 +187,6 @@ class Discovery:
                 f"Port {port} is in use by {owner}",
                 "Stop that program or choose another port (--port, api_port).",
             )
-
-    # --- ways ------------------------------------------------------------------
 
     async def _endpoints(
         self, plan: Plan, ports: dict[str, int], pairings: Mapping[str, Pairing]

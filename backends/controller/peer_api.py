@@ -158,8 +158,6 @@ class PeerApi:
     def _ssh(self, request: web.Request) -> SshPeer:
         return self._peers.ssh(_name(request))
 
-    # --- examining ------------------------------------------------------------------
-
     async def _health(self, request: web.Request) -> web.Response:
         found = await asyncio.gather(*map(self._read, self._peers.all()))
         return json_response(found)

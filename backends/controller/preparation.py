@@ -208,8 +208,6 @@ class Preparations:
         require_room(plan, model, survey.devices(plan))
         return plan, None
 
-    # --- inside ------------------------------------------------------------------
-
     async def _survey(
         self, cluster: Cluster, machines: Sequence[Peer] | None = None
     ) -> Survey:
@@ -334,8 +332,6 @@ class Preparations:
             commands=(*preview.commands, gateway),
             notes=remarks(plan, model, option.devices, peers),
         )
-
-    # --- machines that are not there ---------------------------------------------
 
     async def imagine(
         self, given: GivenCluster, ask: Ask, *, explain: bool = False

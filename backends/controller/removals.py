@@ -79,8 +79,6 @@ class Removals:
             await self._machines.known(removal.machine).look()
         return replace(removal, deleted=True)
 
-    # --- in use -------------------------------------------------------------------
-
     async def _used(self, machine: str) -> dict[str, str]:
         """The files of models that clusters use on a machine, each with who does."""
         used: dict[str, str] = {}
@@ -112,8 +110,6 @@ class Removals:
                             m.path for m in models if PurePath(m.path).name == name
                         ]
         return [path for path in found if path.startswith("/")]
-
-    # --- leftovers ----------------------------------------------------------------
 
     async def _folders(self, machine: str) -> tuple[Folder, ...]:
         if machine == LOCAL:

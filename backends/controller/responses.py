@@ -287,9 +287,6 @@ def _host() -> str:
     return platform.node().partition(".")[0] or "localhost"
 
 
-# --- the socket ---------------------------------------------------------------------
-
-
 class Listening:
     """Listens on a Unix socket only this user can open; removes it at the end."""
 

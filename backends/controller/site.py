@@ -83,9 +83,6 @@ def relay_key(cluster: str, worker: str) -> str:
     return f"{cluster}.{worker}"
 
 
-# --- engines and files ---------------------------------------------------------------
-
-
 async def engines_of(plan: Plan, machines: Machines) -> dict[str, Engine]:
     """The engine of every machine that takes part, the head's first, by machine."""
     first = await machines.get(plan.head).engine(plan.engine)
@@ -154,9 +151,6 @@ def _first_sparse(files: list[str]) -> str:
                 if has_holes(read_header(part)):
                     return part.name
     return ""
-
-
-# --- pairs of relays -----------------------------------------------------------------
 
 
 async def _pairings(

@@ -165,8 +165,6 @@ class SnapshotStore:
             await asyncio.sleep(PERIOD_S)
             await changed.wait()
 
-    # --- peers ---------------------------------------------------------------
-
     def _peers(self, snapshot: ClusterSnapshot) -> tuple[Peer, ...]:
         """This machine, its workers (those of a launch while idle), other machines."""
         if self._memory is None:

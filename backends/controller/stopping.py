@@ -137,8 +137,6 @@ class ClusterProcesses:
                 await machine.host.stop(record.name, GRACE_S)
         self._keep(o for o in self._context.record.leftovers if o.peer != machine.name)
 
-    # --- left over ----------------------------------------------------------------
-
     def after(self, plan: Plan | None) -> tuple[Leftover, ...]:
         """Return the leftovers once ``plan`` replaces the present goal.
 

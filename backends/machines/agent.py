@@ -586,12 +586,6 @@ class AgentSession:
         answer = await self._errand("machine", variables=VARIABLES)
         return self._part(answer, MachineInfo)
 
-    async def rss_bytes(self, pids: Sequence[int]) -> dict[int, int]:
-        """Main memory in use by those of some processes that live."""
-        answer = await self._ask("rss", pids=list(pids))
-        found = self._part(answer.get("rss_bytes"), dict[str, int])
-        return {int(pid): size for pid, size in found.items() if pid.isdigit()}
-
     async def run(
         self,
         argv: Sequence[str],

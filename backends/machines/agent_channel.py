@@ -208,8 +208,6 @@ class Channel:
         self._end()
         await self._stream.close()
 
-    # --- inside -------------------------------------------------------------------
-
     async def _find_hello(self) -> bytes:
         """Everything that came behind the first line."""
         text = b""

@@ -372,9 +372,6 @@ async def _watch(part: Part) -> None:
             await part.size()
 
 
-# --- getting -------------------------------------------------------------------------
-
-
 async def deliver_model(
     shell: Shell,
     wanted: Sequence[Wanted],

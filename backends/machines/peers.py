@@ -74,8 +74,6 @@ class Peers:
         self._showing: asyncio.TimerHandle | None = None
         self._head_id = ""
 
-    # --- the machines, for the cluster ------------------------------------------
-
     def get(self, name: str) -> Machine:
         if name == LOCAL:
             return self._local
@@ -105,8 +103,6 @@ class Peers:
 
     async def model(self, name: str, path: str) -> ModelInfo:
         return await self.ssh(name).model(path)
-
-    # --- looking after them ------------------------------------------------------
 
     def start(self, settle: Callable[[Machine], Awaitable[None]]) -> None:
         """Look after every peer of the settings; returns at once.
@@ -203,8 +199,6 @@ class Peers:
             write_private(file, self._head_id.encode())
         return self._head_id
 
-    # --- showing them --------------------------------------------------------------
-
     def _changed(self) -> None:
         if self._showing is None:
             loop = asyncio.get_running_loop()
@@ -220,8 +214,6 @@ class Peers:
 
     def values(self) -> tuple[Peer, ...]:
         return tuple(known.peer for known in self._known.values())
-
-    # --- changing them ---------------------------------------------------------------
 
     def add(self, name: str, config: PeerConfig) -> Peer:
         check_peer_name(name)

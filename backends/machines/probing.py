@@ -245,8 +245,6 @@ class Prober:
         )
         return facts, engines
 
-    # --- engines ------------------------------------------------------------------
-
     async def _engines(
         self, host: Asked, found: Sequence[EngineInfo], light: bool
     ) -> tuple[tuple[Engine, ...], list[str]]:
@@ -278,8 +276,6 @@ class Prober:
 
     def _budgeted(self, device: Device) -> Device:
         return replace(device, budget_bytes=self._config.budget_bytes(device.name))
-
-    # --- models -------------------------------------------------------------------
 
     async def _models(
         self, host: Asked, folders: Iterable[Folder], known: PeerFacts

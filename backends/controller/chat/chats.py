@@ -51,8 +51,6 @@ class Chats:
         self._disk = ThreadPoolExecutor(1, "chats")
         self._loading: asyncio.Future[None] | None = None
 
-    # --- which there are -------------------------------------------------------------
-
     async def loaded(self) -> None:
         """Wait until it is known what is on disk; the first who asks has it read."""
         failed = self._loading and self._loading.done() and self._loading.exception()
@@ -118,8 +116,6 @@ class Chats:
             for brief in map(self._brief, self._briefs)
             if (brief.cluster, brief.model) == (cluster, model)
         ]
-
-    # --- what is done with them -------------------------------------------------------
 
     async def begin(self, cluster: str, model: str) -> LiveChat:
         """Another conversation becomes the current one, with the settings of the last.
@@ -192,8 +188,6 @@ class Chats:
         self.tell()
         await asyncio.gather(*(chat.close() for chat in self._held.values()))
         await asyncio.to_thread(self._disk.shutdown)
-
-    # --- inside -------------------------------------------------------------------
 
     def _blank(self, cluster: str, model: str) -> LiveChat:
         at = self._newest_at()

@@ -92,8 +92,6 @@ class LiveChat:
     def answering(self) -> bool:
         return self._answering is not None
 
-    # --- what is done with it ------------------------------------------------------
-
     def put(self, conversation: Conversation) -> None:
         self._conversation = msgspec.structs.replace(
             conversation, changed_at=time.time()
@@ -153,8 +151,6 @@ class LiveChat:
         if self._unsaved:
             await self._save()
 
-    # --- the answer ----------------------------------------------------------------
-
     async def _take(self, deltas: AsyncGenerator[ChatDelta, None]) -> None:
         reason, failure = "stop", None
         try:
@@ -210,8 +206,6 @@ class LiveChat:
         self._timings = self._answer = None
         self._layers = ()
         self.put(with_newest(self._conversation, reply))
-
-    # --- keeping -------------------------------------------------------------------
 
     def _touch(self) -> None:
         self._unsaved = True

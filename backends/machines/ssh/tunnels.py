@@ -86,8 +86,6 @@ class LocalEnd(asyncio.Protocol):
             channel, self._channel = self._channel, None
             channel.close()
 
-    # -- Told by the channel -------------------------------------------------------
-
     def write(self, data: bytes) -> None:
         if self._transport is not None:
             self._transport.write(data)
@@ -248,8 +246,6 @@ class Tunnel:
             if _inode(path) == self._inode:
                 _remove_socket(path)
 
-    # -- From here to the peer -----------------------------------------------------
-
     async def listen_here(self, channel: OpenChannel, near: Path | int) -> None:
         """Listen; every connection opens a channel.
 
@@ -302,8 +298,6 @@ class Tunnel:
         except asyncio.CancelledError:
             end.abort()
             raise
-
-    # -- From the peer to here -----------------------------------------------------
 
     async def listen_there(
         self, connection: asyncssh.SSHClientConnection, far: str, endpoint: str

@@ -264,10 +264,3 @@ async def test_asking_a_program(host: AgentSession) -> None:
     assert (late.timed_out, late.code) == (True, None)
     with pytest.raises(HostError, match="cannot execute '/no/such'"):
         await host.run(("/no/such",))
-
-
-async def test_memory_of_processes(host: AgentSession) -> None:
-    started = await host.start(spec())
-    found = await host.rss_bytes([started.pid, 1 << 22])
-    assert list(found) == [started.pid]
-    assert found[started.pid] > 0
