@@ -1,4 +1,4 @@
-"""One conversation while it is held: its answer comes whoever looks, and is kept."""
+"""One conversation: edited, answered whoever looks, and kept."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
-from backends.controller.chat import edits
-from backends.errors import ControllerError, DllmError
+from backends.errors import ControllerError, DllmError, UsageError
 from backends.state import (
     Answering,
     ChatChange,
     ChatDelta,
+    ChatMessage,
     ChatQuestion,
     ChatRequest,
     ChatState,
@@ -23,6 +23,7 @@ from backends.state import (
     Failure,
     LayerRange,
     Reply,
+    Turn,
 )
 from backends.state.chats import with_newest
 from backends.tasks import end_tasks
@@ -55,7 +56,7 @@ class LiveChat:
         told: Callable[[], None],
         save_s: float,
     ) -> None:
-        self._conversation = edits.ended(conversation, "interrupted")
+        self._conversation = without_pending(conversation, "interrupted")
         self._keep = keep
         self._told = told
         self._save_s = save_s
@@ -93,15 +94,13 @@ class LiveChat:
         return self._answering is not None
 
     def put(self, conversation: Conversation) -> None:
-        self._conversation = msgspec.structs.replace(
-            conversation, changed_at=time.time()
-        )
+        self._conversation = replace(conversation, changed_at=time.time())
         self._touch()
 
     def change(self, asked: ChatChange) -> None:
         if asked.shown is not None:
             self._require_idle()
-        self.put(edits.changed(self.conversation, asked))
+        self.put(with_change(self.conversation, asked))
 
     def ask(self, asked: ChatQuestion, reply: Reply, answers: Answers) -> None:
         """Begin a turn, or another answer to a question; it comes by itself.
@@ -115,12 +114,12 @@ class LiveChat:
             )
         now = self.conversation
         if asked.again is None:
-            now = edits.asked(now, asked.question or "", reply)
+            now = with_turn(now, asked.question or "", reply)
         else:
-            now = edits.asked_again(now, asked.again, asked.question, reply)
+            now = with_reply(now, asked.again, asked.question, reply)
         self._answering = Answering()
         self.put(now)
-        request = edits.request_of(now)
+        request = request_of(now)
         self._answer = asyncio.ensure_future(self._take(answers(request)))
 
     def _require_idle(self) -> None:
@@ -183,7 +182,7 @@ class LiveChat:
 
     def _fold(self) -> None:
         reply = self._conversation.turns[-1].replies[-1]
-        reply = msgspec.structs.replace(
+        reply = replace(
             reply,
             text=reply.text + "".join(self._texts),
             reasoning=reply.reasoning + "".join(self._reasonings),
@@ -197,7 +196,7 @@ class LiveChat:
     def _end(self, reason: str, failure: Failure | None) -> None:
         self._answering = None
         reply = self.conversation.turns[-1].replies[-1]
-        reply = msgspec.structs.replace(
+        reply = replace(
             reply,
             finish_reason=reason,
             failure=failure,
@@ -247,3 +246,105 @@ class LiveChat:
             self._problem = problem
             self._tell()
         return not problem
+
+
+def with_turn(conversation: Conversation, question: str, reply: Reply) -> Conversation:
+    """With a new turn, whose answer is to come."""
+    _require_words(question)
+    turn = Turn(question=question, replies=(reply,))
+    turns = (*conversation.turns, turn)
+    return replace(conversation, turns=turns, model=reply.model)
+
+
+def with_reply(
+    conversation: Conversation, index: int, question: str | None, reply: Reply
+) -> Conversation:
+    """With another answer to come to a question; None asks it in the same words.
+
+    Answers that said something are kept, each with what followed it.
+    """
+    turn = _left(conversation, index)
+    words = turn.asked if question is None else question
+    _require_words(words)
+    said = tuple(one for one in turn.replies if one.said)
+    first = turn.question if said else words
+    reply = replace(reply, question="" if words == first else words)
+    turn = Turn(question=first, replies=(*said, reply), shown=len(said))
+    turns = (*conversation.turns[:index], turn)
+    return replace(conversation, turns=turns, model=reply.model)
+
+
+def going_on_from(conversation: Conversation, index: int, shown: int) -> Conversation:
+    """Going on from another answer to a question, with what followed that one."""
+    turn = _left(conversation, index)
+    if not 0 <= shown < len(turn.replies):
+        raise UsageError(f"Question {index + 1} has no answer {shown + 1}")
+    then = turn.replies[shown].then
+    turn = replace(_with_then(turn, shown, ()), shown=shown)
+    return replace(conversation, turns=(*conversation.turns[:index], turn, *then))
+
+
+def with_change(conversation: Conversation, asked: ChatChange) -> Conversation:
+    """With another name, other settings, or going on from another answer."""
+    wanted = {name: getattr(asked, name) for name in ("name", "system", "sampling")}
+    changes = {name: value for name, value in wanted.items() if value is not None}
+    conversation = replace(conversation, **changes)
+    if asked.shown is None:
+        return conversation
+    last = len(conversation.turns) - 1
+    index = last if asked.turn is None else asked.turn
+    return going_on_from(conversation, index, asked.shown)
+
+
+def request_of(conversation: Conversation) -> ChatRequest:
+    """Return the request for the last question.
+
+    It leaves out earlier questions without an answer: many chat templates require that
+    user and assistant take turns.
+    """
+    *earlier, last = conversation.turns
+    messages = []
+    if conversation.system.strip():
+        messages.append(ChatMessage(role="system", content=conversation.system))
+    for turn in earlier:
+        if turn.reply.text:
+            messages.append(ChatMessage(role="user", content=turn.asked))
+            messages.append(ChatMessage(role="assistant", content=turn.reply.text))
+    messages.append(ChatMessage(role="user", content=last.asked))
+    return ChatRequest(messages=tuple(messages), sampling=conversation.sampling)
+
+
+def without_pending(conversation: Conversation, reason: str) -> Conversation:
+    """With no answer that is still to come: whoever brought it is gone."""
+
+    def ended_reply(reply: Reply) -> Reply:
+        return reply if reply.done else replace(reply, finish_reason=reason)
+
+    turns = tuple(
+        replace(turn, replies=tuple(map(ended_reply, turn.replies)))
+        for turn in conversation.turns
+    )
+    return replace(conversation, turns=turns)
+
+
+def _left(conversation: Conversation, index: int) -> Turn:
+    """A turn whose answer keeps what followed it, to go on from another."""
+    turns = conversation.turns
+    if not turns:
+        raise UsageError("Nothing was asked in this chat yet", "Ask something first.")
+    if not 0 <= index < len(turns):
+        asked = f"there are {len(turns)}" if len(turns) > 1 else "there is one"
+        raise UsageError(f"There is no question {index + 1} in this chat: {asked}")
+    turn, then = turns[index], turns[index + 1 :]
+    return _with_then(turn, turn.shown, then) if turn.replies else turn
+
+
+def _with_then(turn: Turn, shown: int, then: tuple[Turn, ...]) -> Turn:
+    replies = list(turn.replies)
+    replies[shown] = replace(replies[shown], then=then)
+    return replace(turn, replies=tuple(replies))
+
+
+def _require_words(question: str) -> None:
+    if not question.strip():
+        raise UsageError("The question is empty", "Give some text.")
