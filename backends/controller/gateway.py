@@ -206,7 +206,12 @@ class Gateway:
         """
         async with self._turn:
             self._port = port
-            spec = self._spec(port)
+            spec = ProcessSpec(
+                name=self._name,
+                role=ProcessRole.GATEWAY,
+                argv=gateway_argv(self._cluster, port, self._socket, self.access),
+                port=port,
+            )
             record = self._record()
             runs = record is not None and record.state is ProcessState.RUNNING
             if record is None or not runs or record.digest != spec.digest:
@@ -255,14 +260,6 @@ class Gateway:
         owner = await self._host.port_owner(port)
         lost = ended is not None and ended.exit_code == PORT_TAKEN
         return owner or ("another program" if lost else None)
-
-    def _spec(self, port: int) -> ProcessSpec:
-        return ProcessSpec(
-            name=self._name,
-            role=ProcessRole.GATEWAY,
-            argv=gateway_argv(self._cluster, port, self._socket, self.access),
-            port=port,
-        )
 
     @property
     def _host(self) -> AgentSession:

@@ -15,14 +15,14 @@ from backends.link.wire import require_possible
 from backends.tasks import end_tasks, gather_or_cancel
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping
     from pathlib import Path
 
     from backends.controller.event_recorders import EventRecorder
     from backends.controller.snapshot_store import SnapshotStore
     from backends.data_place import DataPlace
     from backends.planning.blueprint import Facts
-    from backends.state import Lab, Link, Pass, Plan, Speed
+    from backends.state import Lab, Pass, Plan, Speed
     from backends.state.links import WorkerWeights
 
 EXTRA_DRAFT_MAX = 16
@@ -160,10 +160,6 @@ class Links:
         for reader in self._each():
             reader.meter.judge()
         links = tuple(reader.meter.link for reader in self._each())
-        self._tell_reconnects(links)
-        self._store.update(links=links)
-
-    def _tell_reconnects(self, links: Sequence[Link]) -> None:
         known = {one.worker: one for one in self._store.snapshot.links if one.protocol}
         for link in links:
             before = known.get(link.worker, link)
@@ -172,6 +168,7 @@ class Links:
                     f"The link to {link.worker} broke and went on over another "
                     f"connection after {link.pause_ms} ms"
                 )
+        self._store.update(links=links)
 
     def rows(self) -> int | None:
         """Tokens that came out of all passes; None if relays do not see them all."""

@@ -56,7 +56,13 @@ async def memory_of(machines: Iterable[Machine]) -> list[Device]:
 def with_memory(peers: Iterable[Peer], memory: Iterable[Device]) -> list[Peer]:
     """The peers with the free main memory that their machines reported."""
     free = {cpu.id: cpu.free_bytes for cpu in memory}
-    return [replace(peer, devices=_with(peer.devices, free)) for peer in peers]
+
+    def now(device: Device) -> Device:
+        if device.kind is not DeviceKind.CPU:
+            return device
+        return replace(device, free_bytes=free.get(device.id, device.free_bytes))
+
+    return [replace(peer, devices=tuple(map(now, peer.devices))) for peer in peers]
 
 
 async def _own_accelerators(readers: Readers) -> tuple[Device, ...]:
@@ -72,15 +78,6 @@ async def _memory(machine: Machine) -> Device | None:
             return await machine.host.memory()
     except (HostError, TimeoutError):
         return None
-
-
-def _with(devices: Iterable[Device], free: dict[str, int]) -> tuple[Device, ...]:
-    return tuple(
-        replace(device, free_bytes=free.get(device.id, device.free_bytes))
-        if device.kind is DeviceKind.CPU
-        else device
-        for device in devices
-    )
 
 
 async def held_by(

@@ -142,7 +142,10 @@ class Preparations:
         await self._machines.reached(machines_of(plan))
         prepared = await self._prepared(cluster, plan, survey)
         preview = await self._preview(cluster, prepared, explain=explain)
-        return msgspec.structs.replace(preview, token=self._keep(cluster, prepared))
+        now, token = time.monotonic(), secrets.token_hex(8)
+        self._kept = {key: one for key, one in self._kept.items() if one.until > now}
+        self._kept[cluster.name, token] = replace(prepared, until=now + LASTS_S)
+        return msgspec.structs.replace(preview, token=token)
 
     async def rooms(self, cluster: Cluster) -> int:
         survey = await self._survey(cluster)
@@ -194,7 +197,10 @@ class Preparations:
         """
         if isinstance(asked, str):
             prepared = await self._taken(cluster, asked)
-            survey = await self._memory_again(cluster, prepared)
+            names = machines_of(prepared.plan)
+            there = [one for one in self._machines.all() if one.name in names]
+            now = with_memory(prepared.survey.machines, await memory_of(there))
+            survey = await self._survey(cluster, now)
             devices = survey.devices(prepared.plan)
             require_room(prepared.plan, prepared.model, devices)
             return prepared.plan, prepared.facts
@@ -218,12 +224,6 @@ class Preparations:
         mine = await held_by(cluster.pursued, cluster.store.snapshot, self._readers)
         others = await self._clusters.held_by_others(cluster)
         return Survey(machines=machines, peers=room_for(machines, mine, others))
-
-    async def _memory_again(self, cluster: Cluster, prepared: Prepared) -> Survey:
-        names = machines_of(prepared.plan)
-        memory = await memory_of(m for m in self._machines.all() if m.name in names)
-        machines = with_memory(prepared.survey.machines, memory)
-        return await self._survey(cluster, machines)
 
     async def _proposed(self, ask: Ask, survey: Survey, cluster: Cluster) -> Plan:
         model = await self._readers.model(ask.model)
@@ -287,13 +287,6 @@ class Preparations:
             ),
             probed=self._probed(plan),
         )
-
-    def _keep(self, cluster: Cluster, prepared: Prepared) -> str:
-        now = time.monotonic()
-        self._kept = {key: one for key, one in self._kept.items() if one.until > now}
-        token = secrets.token_hex(8)
-        self._kept[cluster.name, token] = replace(prepared, until=now + LASTS_S)
-        return token
 
     async def _taken(self, cluster: Cluster, token: str) -> Prepared:
         """The preparation of a token, made anew if its model or a peer changed."""

@@ -100,7 +100,11 @@ class Recovery:
     async def plan_after(self, running: Plan, error: DllmError) -> Plan:
         """Return the plan to bring up after trouble: the same, or one with less."""
         if isinstance(error, ApiPortTaken):
-            self._require_other_port(error, running)
+            if self._context.demanded_port(running) is not None:
+                raise error
+            self._context.api_ports.lose(self._context.name)
+            again = "the gateway was started again with another port"
+            self.tell(f"{error.what}: {again}")
             return running
         if not isinstance(error, ProcessFailed):
             return await self._without_refused(running, error)
@@ -229,10 +233,3 @@ class Recovery:
         if served or is_relay(failure.process):
             return "it was started again, with llama-server"
         return ""
-
-    def _require_other_port(self, error: DllmError, plan: Plan) -> None:
-        if self._context.demanded_port(plan) is not None:
-            raise error
-        self._context.api_ports.lose(self._context.name)
-        again = "the gateway was started again with another port"
-        self.tell(f"{error.what}: {again}")

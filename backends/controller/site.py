@@ -61,7 +61,12 @@ async def site_of(
         engines = await engines_of(plan, machines)
     with steps.step("model"):
         model = await readers.model(plan.model)
-        _require_layers(plan, model)
+        if model.n_layer != plan.split.n_layer:
+            raise PlanError(
+                f"The plan is for {plan.split.n_layer} layers, "
+                f"{plan.model} has {model.n_layer}",
+                "Pick the model again to get a plan for it.",
+            )
         model_path = await head.model_path(model)
         await check_whole(plan)
         draft = await draft_path(plan, machines, readers)
@@ -97,15 +102,6 @@ async def engines_of(plan: Plan, machines: Machines) -> dict[str, Engine]:
             require_same_protocol(protocol, there.info.rpc_protocol, worker.peer)
         engines[worker.peer] = there
     return engines
-
-
-def _require_layers(plan: Plan, model: ModelInfo) -> None:
-    if model.n_layer != plan.split.n_layer:
-        raise PlanError(
-            f"The plan is for {plan.split.n_layer} layers, "
-            f"{plan.model} has {model.n_layer}",
-            "Pick the model again to get a plan for it.",
-        )
 
 
 async def draft_path(plan: Plan, machines: Machines, readers: Readers) -> str:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
         AsyncGenerator,
         Awaitable,
         Callable,
-        Coroutine,
         Iterable,
         Iterator,
         Mapping,
@@ -402,7 +401,12 @@ class AgentSession:
 
         Cancelled meanwhile it has happened, and is ``seen``, or not at all.
         """
-        return await _finished(self._started(spec))
+        starting = asyncio.ensure_future(self._started(spec))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait([starting])
+            raise
 
     async def _started(self, spec: ProcessSpec) -> ProcessRecord:
         # A stop that nobody waits for any more would take the new process, too.
@@ -755,19 +759,6 @@ class AgentSession:
             # Where nothing can be kept, all has to be done in one go.
             work_s = WORK_S if progress(told) > before else work_s * 2
             before = max(before, progress(told))
-
-
-async def _finished(work: Coroutine[Any, Any, T]) -> T:
-    """Let short work end though we are cancelled meanwhile, so that none is half done.
-
-    A start that was cancelled has then happened, and is recorded, or not at all.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
 
 
 async def _renewed(channel: Channel, lease_s: float) -> None:

@@ -53,8 +53,14 @@ async def read_there(shell: Shell, path: str, cache: Path) -> ModelInfo:
             for part, copy, (size, _) in zip(parts, copies, sizes, strict=True):
                 await _bring(sftp, part, copy, size)
         await asyncio.to_thread(_forget_unused, cache)
+    except asyncssh.SFTPNoSuchFile as error:
+        what = f"There is no {path} on {peer}"
+        raise ModelError(what, "Check the path.") from error
+    except asyncssh.SFTPPermissionDenied as error:
+        what = f"{path} on {peer} may not be read"
+        raise ModelError(what, "Check its permissions.") from error
     except (OSError, asyncssh.Error) as error:
-        raise _cannot(peer, path, error) from error
+        raise transfer_error(peer, error) from error
     info = await asyncio.to_thread(read_model, copies[0])
     there = tuple(f"{peer}:{part}" for part in parts)
     return msgspec.structs.replace(info, path=there[0], files=there)
@@ -112,11 +118,3 @@ async def _fetch(
                 # All there is to have: the walk says what is wrong with it.
                 return
             want = min(size, HEADER_BYTES_MAX, want * 2)
-
-
-def _cannot(peer: str, path: str, error: Exception) -> ModelError | Exception:
-    if isinstance(error, asyncssh.SFTPNoSuchFile):
-        return ModelError(f"There is no {path} on {peer}", "Check the path.")
-    if isinstance(error, asyncssh.SFTPPermissionDenied):
-        return ModelError(f"{path} on {peer} may not be read", "Check its permissions.")
-    return transfer_error(peer, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from itertools import permutations
 from typing import TYPE_CHECKING
@@ -125,8 +126,8 @@ async def _tried(
         await end_tasks(listening)
     way = replace(way, address=address)
     if done.code == 0:
-        told = _told(done.stdout)
-        if told is not None:
+        with contextlib.suppress(*NOT_JSON):
+            told = msgspec.json.decode(done.stdout, type=_Told)
             return replace(
                 way,
                 way=DIRECT,
@@ -137,13 +138,6 @@ async def _tried(
     if heard.code != 0 and "cannot listen" in heard.stderr:
         return replace(way, why=_said(heard.stderr))
     return replace(way, blocked=True, why=_said(done.stderr) or "it did not answer")
-
-
-def _told(text: str) -> _Told | None:
-    try:
-        return msgspec.json.decode(text, type=_Told)
-    except NOT_JSON:
-        return None
 
 
 def _said(stderr: str) -> str:

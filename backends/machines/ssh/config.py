@@ -204,8 +204,11 @@ def resolve(
     known_hosts: Path | None = None,
 ) -> Settings:
     """Read the ssh config (None: the user's own) for one destination; blocks."""
-    config = _config_files(config_file)
+    own = config_file or Path.home() / ".ssh" / "config"
+    config = (own,) if config_file or own.is_file() else ()
     options = _read(destination, config)
+    usual = [f"~/.ssh/{name}" for name in DEFAULT_IDENTITIES]
+    identities: Any = options.config.get("IdentityFile", usual)
     return Settings(
         destination=destination,
         host=options.host,
@@ -213,7 +216,7 @@ def resolve(
         user=options.username,
         alias=options.host_key_alias or "",
         jumps=_jumps(destination, options.tunnel),
-        identities=_identities(options.config),
+        identities=tuple(Path(name).expanduser() for name in identities),
         identities_only=bool(options.config.get("IdentitiesOnly")),
         known_hosts=_known_hosts_files(options.config, known_hosts),
         config=config,
@@ -222,13 +225,6 @@ def resolve(
         has_ciphers=options.config.get("Ciphers") is not None,
         has_host_key_algorithms=options.config.get("HostKeyAlgorithms") is not None,
     )
-
-
-def _config_files(config_file: Path | None) -> tuple[Path, ...]:
-    if config_file is not None:
-        return (config_file,)
-    own = Path.home() / ".ssh" / "config"
-    return (own,) if own.is_file() else ()
 
 
 def _read(
@@ -266,13 +262,6 @@ def _jumps(destination: Destination, text: object) -> tuple[Destination, ...]:
         raise PeerUnreachable(
             f"ProxyJump of {destination.host}: {error.what}", "Mend your ssh config."
         ) from error
-
-
-def _identities(config: Any) -> tuple[Path, ...]:
-    named = config.get("IdentityFile")
-    if named is not None:
-        return tuple(Path(name).expanduser() for name in named)
-    return tuple(Path.home() / ".ssh" / name for name in DEFAULT_IDENTITIES)
 
 
 def _known_hosts_files(config: Any, given: Path | None) -> tuple[Path, ...]:

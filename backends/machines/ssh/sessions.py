@@ -65,8 +65,15 @@ async def run_script(
 
     With ``on_line`` only the last 4 MB of stdout are kept for the result.
     """
+    if any("\0" in text for text in (script, *args)):
+        raise HostError(f"A command for {name} contains a NUL character")
     mark = secrets.token_hex(16)
-    text = _framed(name, script, args, mark)
+    framed = _FRAME.format(
+        arguments=" ".join(shlex.quote(arg) for arg in args),
+        mark=mark,
+        script=shlex.quote(script),
+    )
+    text = framed.encode("utf-8", "surrogateescape")
     session = _Session(name, mark.encode(), on_line)
     try:
         async with asyncio.timeout(timeout_s):
@@ -77,17 +84,6 @@ async def run_script(
             + session.last_words(),
             "The machine may be overloaded; try again.",
         ) from error
-
-
-def _framed(name: str, script: str, args: Sequence[str], mark: str) -> bytes:
-    if any("\0" in text for text in (script, *args)):
-        raise HostError(f"A command for {name} contains a NUL character")
-    text = _FRAME.format(
-        arguments=" ".join(shlex.quote(arg) for arg in args),
-        mark=mark,
-        script=shlex.quote(script),
-    )
-    return text.encode("utf-8", "surrogateescape")
 
 
 async def open_session(connection: asyncssh.SSHClientConnection, name: str) -> Process:
