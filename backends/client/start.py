@@ -95,8 +95,10 @@ async def _up(
         if process.poll() not in (None, 0, 1) or time.monotonic() > deadline:
             raise _not_started(paths, process)
         if process.poll() == 1:
-            if winner := await _answers_soon(paths):
-                return RunningController(winner, started=False)
+            for _ in range(50):
+                if winner := await find_running(paths):
+                    return RunningController(winner, started=False)
+                await asyncio.sleep(POLL_S)
             raise _not_started(paths, process)
         await asyncio.sleep(POLL_S)
     return RunningController(socket, started=not await _ended_as_late(paths, process))
@@ -114,14 +116,6 @@ async def _ended_as_late(paths: Paths, process: subprocess.Popen[bytes]) -> bool
     with contextlib.suppress(subprocess.TimeoutExpired):
         await asyncio.to_thread(process.wait, PRESENT_TIMEOUT_S)
     return True
-
-
-async def _answers_soon(paths: Paths) -> Path | None:
-    for _ in range(50):
-        if socket := await find_running(paths):
-            return socket
-        await asyncio.sleep(POLL_S)
-    return None
 
 
 async def _listening(paths: Paths, socket: Path, holder: ControllerInfo) -> Path | None:

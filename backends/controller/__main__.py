@@ -121,7 +121,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
     peers = Peers(
         here, readers, paths, show=clusters.show_peers, serves=clusters.serves
     )
-    readers.models.elsewhere = peers.model
+    readers.models.elsewhere = lambda name, path: peers.ssh(name).model(path)
     readers.serves = lambda: clusters.serves(LOCAL)
     chats = Chats(ChatStore(paths.chats_dir), _keeps_chats(readers, paths.config_file))
     follower = Follower(paths.config_file, readers, catalogue, clusters, peers)

@@ -129,7 +129,14 @@ class Cluster:
         async with self._word:
             current = self.goal.generation if self.pursued else 0
             if replaces not in (None, current, self.goal.generation):
-                raise self._came_first()
+                now = self.pursued
+                state = self.store.snapshot.state.value
+                what = f"{now.model} is {state}" if now else "ended"
+                raise ControllerError(
+                    f"Another request came first: {what} "
+                    f"(generation {self.goal.generation})",
+                    "See dllm-tui status; repeat with --replace to replace it.",
+                )
             self.order.follow(number)
             record = self._journal.record
             same = plan is not None and is_same(plan, self.pursued)
@@ -210,14 +217,6 @@ class Cluster:
             self.store.update(drained_since=since)
             self.recorder.drained(by, on=on)
             self.gateway.drain(on)
-
-    def _came_first(self) -> ControllerError:
-        plan = self.pursued
-        what = f"{plan.model} is {self.store.snapshot.state.value}" if plan else "ended"
-        return ControllerError(
-            f"Another request came first: {what} (generation {self.goal.generation})",
-            "See dllm-tui status; repeat with --replace to replace it.",
-        )
 
     async def look_at_fallbacks(self, max_age_s: float) -> None:
         """Show what it would go on with after a loss; not anew before that is old."""

@@ -245,18 +245,17 @@ class Clusters:
         await self.book.listen(hung)
         now = self.book.silent
         for machine, name in sorted(now ^ before):
-            self._tell_silent(machine, name, is_silent=(machine, name) in now)
-
-    def _tell_silent(self, machine: str, name: str, *, is_silent: bool) -> None:
-        where = "" if machine == LOCAL else f" on {machine}"
-        how = "does not respond: something holds it" if is_silent else "responds again"
-        self.event_log.tell(
-            EventKind.WAITING,
-            f"{short_name(name)}{where} {how}",
-            tone=EventTone.WARNING if is_silent else EventTone.INFORMATION,
-            cluster="" if name == AGENT else cluster_of(name),
-            peer="" if machine == LOCAL else machine,
-        )
+            where = "" if machine == LOCAL else f" on {machine}"
+            how, tone = "responds again", EventTone.INFORMATION
+            if (machine, name) in now:
+                how, tone = "does not respond: something holds it", EventTone.WARNING
+            self.event_log.tell(
+                EventKind.WAITING,
+                f"{short_name(name)}{where} {how}",
+                tone=tone,
+                cluster="" if name == AGENT else cluster_of(name),
+                peer="" if machine == LOCAL else machine,
+            )
 
     def show_settings_error(self, error: DllmError | None) -> None:
         """Show why the settings are not those of the file, or that they are again."""

@@ -180,16 +180,12 @@ def degraded_text(plan: Plan, before: Plan) -> str:
     """Its split, and its context and draft where these are others."""
     shorter = plan.ctx_size != before.ctx_size
     context = f", context {plan.ctx_size} instead of {before.ctx_size}"
-    return split_text(plan) + (context if shorter else "") + _undrafted(plan, before)
-
-
-def _undrafted(plan: Plan, before: Plan) -> str:
-    """``, without its draft``, or which of those that ``auto`` may choose from."""
+    text = split_text(plan) + (context if shorter else "")
     kept = methods_of(plan)
     lost = [draft for draft in methods_of(before) if draft not in kept]
     if not lost:
-        return ""
+        return text
     if before.server.draft != AUTO_DRAFT:
-        return ", without its draft"
+        return f"{text}, without its draft"
     names = (PurePath(draft).stem for draft in reversed(lost))
-    return f", without the drafts of {' and '.join(names)}"
+    return f"{text}, without the drafts of {' and '.join(names)}"

@@ -74,22 +74,19 @@ class Follower:
     async def _look(self) -> None:
         async with self._looking:
             stamp = stamp_of(self._file)
-            if stamp != self._seen:
-                self._seen = stamp
-                await self._try_to_take()
-            elif not self._all_peers:
-                self._all_peers = await self._peers.follow(self._known.peers)
-
-    async def _try_to_take(self) -> None:
-        self._wrong = None
-        try:
-            config = self._readers.config()
-            self.show(None)
-            await self._take(config)
-        except DllmError as error:
-            self._wrong = error
-            self.show(error)
-            raise
+            if stamp == self._seen:
+                if not self._all_peers:
+                    self._all_peers = await self._peers.follow(self._known.peers)
+                return
+            self._seen, self._wrong = stamp, None
+            try:
+                config = self._readers.config()
+                self.show(None)
+                await self._take(config)
+            except DllmError as error:
+                self._wrong = error
+                self.show(error)
+                raise
 
     async def _take(self, config: Config) -> None:
         before, self._known = self._known, config

@@ -29,7 +29,12 @@ def hold_lock(path: Path, info: ControllerInfo) -> int:
         ControllerError: another controller holds it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if not _taken(descriptor):
+    for _ in range(TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        time.sleep(PAUSE_S)
+    else:
         holder = _read(descriptor)
         os.close(descriptor)
         raise ControllerError(
@@ -59,17 +64,6 @@ def lock_holder(path: Path) -> ControllerInfo | None:
         return None
     finally:
         os.close(descriptor)
-
-
-def _taken(descriptor: int) -> bool:
-    for _ in range(TRIES):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(PAUSE_S)
-        else:
-            return True
-    return False
 
 
 def _read(descriptor: int) -> ControllerInfo | None:

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from backends.errors import DllmError, HostError
 from backends.planning.blueprint import cluster_of, short_name
 from backends.state import ProcessInfo, ProcessState
@@ -142,18 +144,11 @@ class ProcessBook:
         elif record.alive and (machine, record.name) in self.silent:
             state = ProcessState.NOT_RESPONDING
         usage = self._usage.get((machine, record.incarnation))
-        return ProcessInfo(
+        return msgspec.structs.replace(
+            msgspec.convert(record, ProcessInfo, from_attributes=True),
             name=short_name(record.name),
-            role=record.role,
             peer=machine,
             state=state,
-            pid=record.pid,
-            port=record.port,
-            argv=record.argv,
-            started_at=record.started_at,
-            exit_code=record.exit_code,
-            exit_signal=record.exit_signal,
-            log_path=record.log_path,
             rss_bytes=usage.rss_bytes if usage else None,
             cpu_cores=usage.cpu_cores if usage else None,
         )
@@ -186,21 +181,19 @@ class ProcessBook:
     async def weigh(self, max_age_s: float = 0.0) -> None:
         """Ask all machines what their processes use of them, if that is old."""
         now = time.monotonic()
-        if now - self._weighed_at < max_age_s and not self._unweighed():
-            return
-        self._weighed_at = now
-        machines = list(self._machines.all())
-        await asyncio.gather(*(self._weigh(machine) for machine in machines))
-        self._changed()
-
-    def _unweighed(self) -> bool:
-        """Return true if a process within reach has come since."""
-        return any(
+        # A process within reach that has come since is not weighed yet.
+        has_new = any(
             record.alive and (machine, record.incarnation) not in self._usage
             for machine, records in self._known.items()
             if machine not in self._away
             for record in records
         )
+        if now - self._weighed_at < max_age_s and not has_new:
+            return
+        self._weighed_at = now
+        machines = list(self._machines.all())
+        await asyncio.gather(*(self._weigh(machine) for machine in machines))
+        self._changed()
 
     async def _weigh(self, machine: Machine) -> None:
         try:

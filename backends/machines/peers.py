@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from backends.machines.peer import SshPeer
     from backends.machines.readers import Readers
     from backends.paths import Paths
-    from backends.state import ModelInfo, Peer
+    from backends.state import Peer
 
     KnownPeer = SshPeer | BarePeer
 
@@ -100,9 +100,6 @@ class Peers:
             raise NeedsAnswer(peer.question)
         if not known.connected or peer.silent_since:
             raise PeerUnreachable(f"{name} cannot be reached ({peer.note})")
-
-    async def model(self, name: str, path: str) -> ModelInfo:
-        return await self.ssh(name).model(path)
 
     def start(self, settle: Callable[[Machine], Awaitable[None]]) -> None:
         """Look after every peer of the settings; returns at once.

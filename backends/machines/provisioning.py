@@ -555,9 +555,7 @@ class _Job:
                 refused = error.what
         elif self.mode is ProvisionMode.COPY:
             raise self._not_copied(refused)
-        self.note = f"{refused}. {self.note}" if self.note else refused
         await self._build_engine(wanted, refused)
-        self.engine_method = InstallMethod.BUILT
 
     def _not_copied(self, refused: str) -> DoesNotRun:
         return DoesNotRun(
@@ -652,9 +650,7 @@ class _Job:
         if self.version and self.mode is not ProvisionMode.BUILD:
             return
         wanted = await self._choose(await tools_of(self.agent))
-        self.note = f"{refused}. {self.note}" if self.note else refused
         await self._build_engine(wanted, refused)
-        self.engine_method = InstallMethod.BUILT
 
     # --- what is there --------------------------------------------------------------
 
@@ -714,6 +710,7 @@ class _Job:
         return (*base, *wanted.cmake_flags)
 
     async def _build_engine(self, wanted: Choice, refused: str) -> None:
+        self.note = f"{refused}. {self.note}" if self.note else refused
         jobs = jobs_of(self.told)
         toolchain = await self._toolchain(self.agent, self.told, jobs, refused)
         source = parcels.source_for(self.manifest)
@@ -745,6 +742,7 @@ class _Job:
             need_bytes=(local_build.NEED_BYTES if none else local_build.NEED_BYTES_GPU),
         )
         await self._build(job, toolchain, f"engines/{self.manifest.key}")
+        self.engine_method = InstallMethod.BUILT
 
     async def _parcel(self, engine: EngineInfo) -> Parcel:
         return await asyncio.to_thread(
@@ -796,7 +794,11 @@ async def clean(shell: Shell, host: AgentSession | None = None) -> int:
     goes. Returns the bytes that are free again.
     """
     if host is not None:
-        await _forget_ended(host)
+        records = await host.records()
+        if living := [f"{r.name} (pid {r.pid})" for r in records if r.alive]:
+            raise _busy(host.name, living)
+        for record in records:
+            await host.remove(record.name)
     result = await shell.run(script("clean"), timeout_s=_CLEAN_S, check=False)
     told = rows(result.stdout)
     if result.code == _BUSY:
@@ -804,16 +806,6 @@ async def clean(shell: Shell, host: AgentSession | None = None) -> int:
     if result.code != 0:
         raise refusal(shell.name, result)
     return sum(int(row[1]) for row in told if row[0] == "freed")
-
-
-async def _forget_ended(host: AgentSession) -> None:
-    """Remove the directories of our processes there, of which none may live."""
-    records = await host.records()
-    living = [f"{r.name} (pid {r.pid})" for r in records if r.alive]
-    if living:
-        raise _busy(host.name, living)
-    for record in records:
-        await host.remove(record.name)
 
 
 def _busy(name: str, running: list[str]) -> PeerBusy:

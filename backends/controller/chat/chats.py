@@ -105,17 +105,14 @@ class Chats:
     async def current(self, cluster: str, model: str) -> LiveChat:
         """The conversation with a model on a cluster; a blank one if there is none."""
         await self.loaded()
-        while theirs := self._of(cluster, model):
-            with contextlib.suppress(ControllerError):
-                return await self.get(max(theirs, key=lambda brief: brief.opened_at).id)
-        return self._blank(cluster, model)
-
-    def _of(self, cluster: str, model: str) -> list[ChatBrief]:
-        return [
+        while theirs := [
             brief
             for brief in map(self._brief, self._briefs)
             if (brief.cluster, brief.model) == (cluster, model)
-        ]
+        ]:
+            with contextlib.suppress(ControllerError):
+                return await self.get(max(theirs, key=lambda brief: brief.opened_at).id)
+        return self._blank(cluster, model)
 
     async def begin(self, cluster: str, model: str) -> LiveChat:
         """Another conversation becomes the current one, with the settings of the last.

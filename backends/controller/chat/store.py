@@ -111,7 +111,10 @@ class ChatStore:
         return conversation
 
     def _put_aside(self, file: Path, error: Exception) -> None:
-        aside = _free(file.with_suffix(".unreadable"))
+        aside, number = file.with_suffix(".unreadable"), 1
+        while aside.exists():
+            number += 1
+            aside = file.with_suffix(f".unreadable-{number}")
         what = f"The chat {file} cannot be understood ({error})"
         try:
             # A link first: unlike a rename it never takes another's place.
@@ -126,13 +129,3 @@ class ChatStore:
         if problem not in self.problems:
             log.warning("%s", problem)
             self.problems.append(problem)
-
-
-def _free(path: Path) -> Path:
-    """A path that is free: ``x.unreadable``, ``x.unreadable-2``…"""
-    number = 1
-    found = path
-    while found.exists():
-        number += 1
-        found = path.with_name(f"{path.name}-{number}")
-    return found

@@ -353,7 +353,15 @@ class _Attempt:
             return PeerUnreachable(
                 f"The host key of {settings.label} cannot be checked ({error})"
             )
-        return NeedsAnswer(_host_key_question(settings, client.offered))
+        known, kind = fingerprint(client.offered), key_type(client.offered)
+        text = f"The host key of {settings.label} is not known yet: {kind} {known}. "
+        question = PeerQuestion(
+            kind=QuestionKind.HOST_KEY,
+            text=f"{text}Is it the right one?",
+            fingerprint=known,
+            key_type=kind,
+        )
+        return NeedsAnswer(question)
 
     def _refused(self, client: _Client, keys: Keys) -> HostError:
         settings = self.settings
@@ -398,18 +406,6 @@ def _options(settings: Settings, keys: Keys) -> dict[str, Any]:
     if not settings.has_ciphers:
         given["encryption_algs"] = _FAST_CIPHERS
     return given
-
-
-def _host_key_question(settings: Settings, key: asyncssh.SSHKey) -> PeerQuestion:
-    print_ = fingerprint(key)
-    kind = key_type(key)
-    return PeerQuestion(
-        kind=QuestionKind.HOST_KEY,
-        text=f"The host key of {settings.label} is not known yet: {kind} {print_}. "
-        "Is it the right one?",
-        fingerprint=print_,
-        key_type=kind,
-    )
 
 
 CONNECT_TIMEOUT_S = 15.0
