@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -250,7 +250,17 @@ async def _agreed(
     One of an earlier release is requested to leave. Its processes run on, and its
     successor adopts them. Without ``replaces`` it stays.
     """
-    info = await _info_of(found.socket, silence_s)
+    async with http.request(
+        found.socket, "GET", "/v1/version", silence_s=silence_s
+    ) as response:
+        content = await response.read()
+    try:
+        info = msgspec.json.decode(content, type=ControllerInfo)
+    except NOT_JSON as error:
+        raise ControllerError(
+            f"What listens on {found.socket} does not say of which release it is",
+            "End it with its own dllm-tui down --all.",
+        ) from error
     if info.api == API_VERSION:
         return found
     if info.api > API_VERSION:
@@ -267,17 +277,3 @@ async def _agreed(
         )
     await dismiss(paths, info.pid)
     return await ensure_running(paths)
-
-
-async def _info_of(socket: Path, silence_s: float) -> ControllerInfo:
-    async with http.request(
-        socket, "GET", "/v1/version", silence_s=silence_s
-    ) as response:
-        content = await response.read()
-    if response.status == 200:
-        with suppress(*NOT_JSON):
-            return msgspec.json.decode(content, type=ControllerInfo)
-    raise ControllerError(
-        f"What listens on {socket} does not say of which release it is",
-        "End it with its own dllm-tui down --all.",
-    )

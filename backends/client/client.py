@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
@@ -260,10 +261,11 @@ class ControllerClient:
             return
         # Imported here because only a build outside of any controller needs them.
         from backends.controller.event_log import EventLog
-        from backends.controller.responses import myself
+        from backends.controller.responses import actor
 
         log = EventLog(EventFiles(self._paths.events_dir))
-        log.tell(EventKind.ENGINE, what, by=myself(ASKING.get().program))
+        by = actor(ASKING.get().program, os.getpid())
+        log.tell(EventKind.ENGINE, what, by=by)
 
     async def settings_taken(self) -> None:
         """Wait until a running controller goes by what ``config.toml`` says now.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from backends.machines.peer import SshPeer
     from backends.machines.peer_downloads import Way
     from backends.machines.peers import Peers
-    from backends.state import ModelCatalogue
+    from backends.state import ModelCatalogue, ModelFile
     from backends.state.models import Delivered, RemoteModel
 
 CHUNK_BYTES = 1 << 20
@@ -120,10 +120,8 @@ class Deliveries:
 
     async def _here(self, copies: Sequence[Path]) -> list[FromHere]:
         """Files of ours with the same header."""
-        size_bytes = sum(copy.stat().st_size for copy in copies)
         for model in self._catalogue().models:
-            same = PurePath(model.path).name == copies[0].name
-            if same and model.size_bytes == size_bytes and not model.problem:
+            if _is_alike(model, copies) and not model.problem:
                 files = await asyncio.to_thread(files_of, Path(model.path))
                 if await asyncio.to_thread(_same_header, files[0], copies[0]):
                     return [FromHere(files)]
@@ -131,14 +129,12 @@ class Deliveries:
 
     async def _elsewhere(self, peer: SshPeer, copies: Sequence[Path]) -> list[FromPeer]:
         """Files of other peers with the same header."""
-        size_bytes = sum(copy.stat().st_size for copy in copies)
         ways = []
         for other in self._peers.values():
             if other.name == peer.name or other.facts is None:
                 continue
             for model in other.facts.models:
-                same = PurePath(model.path).name == copies[0].name
-                if not same or model.size_bytes != size_bytes:
+                if not _is_alike(model, copies):
                     continue
                 try:
                     shell = self._peers.ssh(other.name).connection
@@ -151,6 +147,12 @@ class Deliveries:
                     ways.append(FromPeer(shell, [str(part) for part in parts]))
                 break
         return ways
+
+
+def _is_alike(model: ModelFile, copies: Sequence[Path]) -> bool:
+    if PurePath(model.path).name != copies[0].name:
+        return False
+    return model.size_bytes == sum(copy.stat().st_size for copy in copies)
 
 
 async def _beginning(sftp: asyncssh.SFTPClient, path: str, copy: Path) -> bool:

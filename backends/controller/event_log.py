@@ -160,9 +160,10 @@ class EventFiles:
         for file in self._files():
             with contextlib.suppress(OSError):
                 for raw in file.read_bytes().splitlines():
-                    event = _event(raw)
-                    if event is not None and event.at >= oldest:
-                        yield event
+                    with contextlib.suppress(*NOT_JSON):
+                        event = msgspec.json.decode(raw, type=_Line).event
+                        if event.at >= oldest:
+                            yield event
 
     def append(self, event: Event) -> None:
         """Add one line; a disk that is full costs the line, nothing else."""
@@ -197,10 +198,3 @@ class EventFiles:
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("*.jsonl"))
-
-
-def _event(raw: bytes) -> Event | None:
-    try:
-        return msgspec.json.decode(raw, type=_Line).event
-    except NOT_JSON:
-        return None

@@ -149,17 +149,16 @@ class Links:
             idle=not speed.requests_active,
             decode_max=max(speed.slots, 1) * (1 + drafted),
         )
-        changed = [reader.meter.read_server(server) for reader in self._each()]
+        changed = [
+            reader.meter.read_server(server) for reader in self._readers.values()
+        ]
         if any(changed):
             self._show()
 
-    def _each(self) -> tuple[RelayReader, ...]:
-        return tuple(self._readers.values())
-
     def _show(self) -> None:
-        for reader in self._each():
+        for reader in self._readers.values():
             reader.meter.judge()
-        links = tuple(reader.meter.link for reader in self._each())
+        links = tuple(reader.meter.link for reader in self._readers.values())
         known = {one.worker: one for one in self._store.snapshot.links if one.protocol}
         for link in links:
             before = known.get(link.worker, link)
@@ -172,7 +171,9 @@ class Links:
 
     def rows(self) -> int | None:
         """Tokens that came out of all passes; None if relays do not see them all."""
-        plain = any(reader.meter.link.mode == "plain" for reader in self._each())
+        plain = any(
+            reader.meter.link.mode == "plain" for reader in self._readers.values()
+        )
         return self._outcomes.rows if self._outcomes.known and not plain else None
 
     def carried_bytes(self) -> dict[str, int]:
@@ -182,7 +183,7 @@ class Links:
     def weight_bytes(self) -> dict[str, int]:
         """Return the bytes of weights of each worker, or else all bytes passed on."""
         carried = self.carried_bytes()
-        links = (reader.meter.link for reader in self._each())
+        links = (reader.meter.link for reader in self._readers.values())
         known = {
             link.worker: link.weight_bytes_home + link.weight_bytes_sent
             for link in links
@@ -192,7 +193,7 @@ class Links:
 
     def home_bytes(self) -> dict[str, int]:
         """Return the bytes that workers read from their own disks, if reported."""
-        links = (reader.meter.link for reader in self._each())
+        links = (reader.meter.link for reader in self._readers.values())
         told = {link.worker: link.weight_bytes_home for link in links}
         return {worker: home for worker, home in told.items() if home is not None}
 

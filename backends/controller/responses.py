@@ -13,7 +13,6 @@ import struct
 import sys
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import msgspec
@@ -239,20 +238,27 @@ LOCAL_PEERPID = 2
 def asker(request: web.Request) -> Actor:
     """Return the sender of a request; a field that cannot be found out stays empty."""
     said = request.headers.get(PROGRAM_HEADER, "")[:PROGRAM_MAX]
-    pid = _pid(request.get_extra_info("socket"))
-    user, tty = _user_and_terminal(pid)
+    program = said if said.isprintable() and said else "another program"
+    return actor(program, _pid(request.get_extra_info("socket")))
+
+
+def actor(program: str, pid: int) -> Actor:
+    """The user, host and terminal of a process; pid 0 is one that is not known."""
+    tty = ""
+    try:
+        process = psutil.Process(pid or None)
+        tty = (process.terminal() or "") if pid else ""
+        user = process.username()
+    except psutil.Error:
+        # It asked and was gone; the socket lets nobody else in.
+        user, tty = psutil.Process().username(), ""
     return Actor(
-        program=said if said.isprintable() and said else "another program",
+        program=program,
         user=user,
-        host=_host(),
+        host=platform.node().partition(".")[0] or "localhost",
         pid=pid,
-        tty=tty,
+        tty=tty.removeprefix("/dev/"),
     )
-
-
-def myself(program: str) -> Actor:
-    user, tty = _user_and_terminal(os.getpid())
-    return Actor(program=program, user=user, host=_host(), pid=os.getpid(), tty=tty)
 
 
 def _pid(connection: socket.socket | None) -> int:
@@ -270,21 +276,6 @@ def _pid(connection: socket.socket | None) -> int:
     except OSError:
         return 0
     return 0
-
-
-def _user_and_terminal(pid: int) -> tuple[str, str]:
-    try:
-        process = psutil.Process(pid or None)
-        terminal = process.terminal() if pid else None
-        return process.username(), (terminal or "").removeprefix("/dev/")
-    except psutil.Error:
-        # It asked and was gone; the socket lets nobody else in.
-        return psutil.Process().username(), ""
-
-
-@cache
-def _host() -> str:
-    return platform.node().partition(".")[0] or "localhost"
 
 
 class Listening:

@@ -121,7 +121,7 @@ def following(socket: Path, told: list[str] | None = None) -> Links:
 async def test_rows_are_known_until_a_relay_stops_reading(tmp_path: Path) -> None:
     links = following(tmp_path / "s")
     assert links.rows() is None
-    (reader,) = links._each()
+    (reader,) = links._readers.values()
     reader.meter.take(Line(type="snapshot", rows=0))
     assert links.rows() == 0
     reader.meter.take(Line(type="snapshot", rows=0, mode="plain"))
@@ -133,7 +133,7 @@ async def test_rows_are_known_until_a_relay_stops_reading(tmp_path: Path) -> Non
 async def test_broken_connection_is_told_once_the_link_goes_on(tmp_path: Path) -> None:
     told: list[str] = []
     links = following(tmp_path / "s", told)
-    (reader,) = links._each()
+    (reader,) = links._readers.values()
     for reconnects in (3, 3, 4, 4):
         pair = PairLine(up=True, reconnects=reconnects, pause_ms=12)
         reader.meter.take(Line(type="snapshot", protocol="7.0.0", pair=pair))
