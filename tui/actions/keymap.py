@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
 
 from tui.actions.table import ACTIONS, Action
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from textual.dom import DOMNode
 
 PLACES = {
     "app": "",

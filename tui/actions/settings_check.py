@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -10,9 +10,6 @@ from backends.config import Config, Problem, lines_of, problems
 from backends.errors import did_you_mean
 from tui.actions.keymap import keymap_problems
 from tui.actions.table import ACTIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 def all_problems(text: str, themes: Sequence[str]) -> list[Problem]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from textual.message import Message
 
 from backends.errors import DllmError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.state import ClusterSnapshot
-    from tui.api.services import ClusterService
+from backends.state import ClusterSnapshot
+from tui.api.services import ClusterService
 
 
 @dataclass

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Protocol
 
-from backends.state import ProvisionMode
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-
-    from backends.state import (
-        Alternative,
-        Ask,
-        ChatChange,
-        ChatListing,
-        ChatState,
-        ClusterSnapshot,
-        ClusterSpeeds,
-        EngineProgress,
-        Event,
-        Lab,
-        LogChunk,
-        ModelCatalogue,
-        ModelInfo,
-        Objective,
-        Pass,
-        Peer,
-        PeerAnswer,
-        Plan,
-        PlanMemory,
-    )
-    from backends.state.models import Delivered, Download, RemoteModel, Removal
+from backends.state import (
+    Alternative,
+    Ask,
+    ChatChange,
+    ChatListing,
+    ChatState,
+    ClusterSnapshot,
+    ClusterSpeeds,
+    EngineProgress,
+    Event,
+    Lab,
+    LogChunk,
+    ModelCatalogue,
+    ModelInfo,
+    Objective,
+    Pass,
+    Peer,
+    PeerAnswer,
+    Plan,
+    PlanMemory,
+    ProvisionMode,
+)
+from backends.state.models import Delivered, Download, RemoteModel, Removal
 
 
 class ChatService(Protocol):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 from textual import on
+from textual.screen import Screen
 
-from backends.state import ClusterState
+from backends.config import SettingsFile
+from backends.state import ClusterSnapshot, ClusterState, Lab
 from tui.api.bridge import (
     UNWATCHED_SLOWER,
     Bridge,
@@ -18,6 +21,7 @@ from tui.api.bridge import (
     LinkRestored,
     SnapshotTaken,
 )
+from tui.api.services import ClusterService
 from tui.app import theming
 from tui.app.console import ClusterConsole
 from tui.app.frame import ConsoleScreen, ShowsEdit, ShowsPeers
@@ -35,16 +39,6 @@ from tui.model.launch_settings import launch_command
 from tui.model.state_file import Remembered, recall_if_whole, remember
 from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.screen import ClusterScreen
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from textual.screen import Screen
-
-    from backends.config import SettingsFile
-    from backends.state import ClusterSnapshot, Lab
-    from tui.api.services import ClusterService
 
 
 def _screen(app: DllmApp, mode: str) -> ConsoleScreen:

@@ -5,42 +5,37 @@ from __future__ import annotations
 import asyncio
 import unicodedata
 from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import platformdirs
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from textual import events, on
+from textual.actions import ActionParseResult
 from textual.app import App
+from textual.binding import BindingType
+from textual.color import Color
+from textual.dom import DOMNode
+from textual.events import Event
 from textual.filter import LineFilter
+from textual.message_pump import MessagePump
 from textual.worker import Worker, WorkerState
 
+from backends.config import Config
 from backends.errors import DllmError
-from backends.state import Failure
+from backends.state import ClusterSnapshot, Failure, Lab
 from tui.actions import keymap
+from tui.api.services import ClusterService
 from tui.app import theming
 from tui.app.messages import Copyable
+from tui.model.editor import PlanEditor
 from tui.model.events import TOASTS_MAX, Severity, Toast
 from tui.widgets.keys import takes_text, with_keys
 from tui.widgets.safe_text import safe, safe_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
-
-    from textual.actions import ActionParseResult
-    from textual.binding import BindingType
-    from textual.color import Color
-    from textual.dom import DOMNode
-    from textual.events import Event
-    from textual.message_pump import MessagePump
-
-    from backends.config import Config
-    from backends.state import ClusterSnapshot, Lab
-    from tui.api.services import ClusterService
-    from tui.model.editor import PlanEditor
 
 
 class SafeLines(LineFilter):

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 from rich.style import Style
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.dom import DOMNode
 from textual.reactive import reactive
 from textual.screen import Screen
+from textual.strip import Strip
+from textual.timer import Timer
 from textual.widget import Widget
 
-from backends.state import DEFAULT_CLUSTER, ClusterState
+from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, ClusterState, Peer
 from backends.units import format_age, format_rate
 from tui.actions.keymap import ACTING, FUNCTION_KEYS
 from tui.model.facts import warnings
@@ -19,19 +26,7 @@ from tui.model.quantities import newest_rate
 from tui.widgets.keys import with_keys
 from tui.widgets.strips import Drawn, Part, StripWidget, clip, line, parts_width, spread
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual import events
-    from textual.app import App, ComposeResult
-    from textual.binding import Binding
-    from textual.dom import DOMNode
-    from textual.strip import Strip
-    from textual.timer import Timer
-
-    from backends.state import ClusterSnapshot, Peer
-
-    Bound = tuple[DOMNode, str]
+Bound = tuple[DOMNode, str]
 
 
 STATE_WIDTH = 12

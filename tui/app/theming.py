@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from backends.errors import DllmError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 DEFAULT_THEME = "dllm-dark"
 DEVICE_COLOURS = 8

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
+from textual.strip import Strip
 from textual.widgets import Input, Label, Static
+from textual.worker import Worker
 
 from backends.errors import DllmError
 from backends.places import suggested_name
-from backends.state import PeerState
+from backends.state import Peer, PeerState
 from backends.units import format_bytes
 from tui.actions.keymap import bindings
+from tui.api.services import ClusterService
 from tui.app.frame import ShowsPeers
 from tui.app.messages import PeerAdded
 from tui.dialogs.dialog import Dialog
@@ -22,15 +27,6 @@ from tui.widgets.row_list import Choice, ChoiceList, RowList
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import line
 from tui.widgets.worker_reports import report_worker
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-    from textual.strip import Strip
-    from textual.worker import Worker
-
-    from backends.state import Peer
-    from tui.api.services import ClusterService
 
 OPENING = "As for ssh: mini, ada@mini, ada@10.0.0.7:2222"
 OPENING_BARE = "Address of a running rpc-server: 10.0.0.7:50052"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.widgets import Input, Static
 
 from backends.state import ClusterBrief
@@ -14,12 +17,6 @@ from tui.model.names import model_name
 from tui.widgets.inputs import LineInput
 from tui.widgets.row_list import Choice, ChoiceList
 from tui.widgets.safe_text import safe, safe_line
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
 
 
 class ChoiceDialog(Dialog[str | None]):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from textual.await_complete import AwaitComplete
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
+from textual.widget import Widget
 
 from tui.actions.keymap import bindings
 from tui.widgets.keys import key_link
 from tui.widgets.strips import retitle
-
-if TYPE_CHECKING:
-    from textual.binding import BindingType
-    from textual.widget import Widget
 
 Result = TypeVar("Result")
 

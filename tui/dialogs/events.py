@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 from rich.text import Text
 from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
+from textual.strip import Strip
 from textual.widgets import Static
 
-from backends.state import EventTone
+from backends.state import Event, EventTone
 from tui.actions.keymap import bindings
 from tui.app.messages import Copyable, LogWanted
 from tui.dialogs.dialog import Dialog
-from tui.model.events import SIGNS, Happening, facts, happening_of
+from tui.model.events import SIGNS, Happening, Toast, facts, happening_of
 from tui.model.peer_words import age_text
 from tui.widgets.inputs import FilterBar
 from tui.widgets.palette import palette_from
 from tui.widgets.row_list import RowList
 from tui.widgets.safe_text import safe, safe_line
 from tui.widgets.strips import clip, line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-    from textual.strip import Strip
-
-    from backends.state import Event
-    from tui.model.events import Toast
 
 AGE_WIDTH = 6
 LABEL_WIDTH = 9

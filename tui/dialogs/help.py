@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.table import Table
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.dom import DOMNode
+from textual.screen import Screen
 from textual.widgets import Markdown, Static
 
 from tui.actions.keymap import bindings
@@ -14,12 +18,6 @@ from tui.widgets.keys import with_keys
 from tui.widgets.palette import palette_from
 from tui.widgets.row_list import ChoiceList
 from tui.widgets.sources import LEGEND
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-    from textual.binding import Binding, BindingType
-    from textual.dom import DOMNode
-    from textual.screen import Screen
 
 KEYS_WIDTH = 15
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable
+from typing import ClassVar
 
 from rich.table import Table
 from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from backends.state import Peer
 from tui.actions.keymap import bindings
 from tui.app.frame import ShowsPeers
 from tui.app.messages import Copyable
@@ -16,14 +20,6 @@ from tui.dialogs.dialog import Dialog
 from tui.model.peer_words import peer_rows
 from tui.widgets.palette import palette_from
 from tui.widgets.safe_text import safe_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from backends.state import Peer
 
 LABEL_WIDTH = 9
 

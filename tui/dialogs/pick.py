@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.strip import Strip
 from textual.widgets import Input, OptionList, Static
 
+from backends.state import ChatBrief
 from backends.units import format_count
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog, Result
@@ -16,15 +21,6 @@ from tui.model.peer_words import age_text
 from tui.widgets.inputs import LineInput
 from tui.widgets.row_list import RowList
 from tui.widgets.strips import Part, clip, spread
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-    from textual.strip import Strip
-
-    from backends.state import ChatBrief
 
 KIND_WIDTH = 9
 NOTHING = "No match."

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import BindingType
+from textual.strip import Strip
 
 from backends.plan_files import KeptPlan, PlanFile, plan_changes
 from tui.actions.keymap import bindings
@@ -12,12 +16,6 @@ from tui.model.peer_words import age_text
 from tui.widgets.row_list import RowList
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import clip, spread
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.binding import BindingType
-    from textual.strip import Strip
 
 NAME_CELLS = 20
 AGE_CELLS = 9

@@ -5,14 +5,16 @@ All text comes from another machine: it is shown as it is, never read as markup.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
 from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from backends.state import PeerAnswer, QuestionKind
+from backends.state import Peer, PeerAnswer, PeerQuestion, QuestionKind
 from tui.actions.keymap import bindings
 from tui.app.frame import ShowsPeers
 from tui.dialogs.dialog import Dialog
@@ -21,12 +23,6 @@ from tui.widgets.palette import palette_from
 from tui.widgets.row_list import Choice, ChoiceList
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import retitle
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from backends.state import Peer, PeerQuestion
 
 GROUP = 4
 TRUST_REMARK = (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Grid, Horizontal, VerticalScroll
 from textual.widgets import Button, Input, Label, Static, TextArea
 
@@ -13,10 +15,6 @@ from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog
 from tui.model.chat_settings import FIELDS, ChatSettings, SamplingField, parse_sampling
 from tui.widgets.inputs import LineInput
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
 
 OPENING = "Empty means the server's default."
 

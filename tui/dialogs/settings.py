@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar
 
 import msgspec
 from rich.text import Text
 from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.markup import escape
 from textual.widgets import Input, Label, OptionList, Static
+from textual.worker import Worker
 
 from backends.config import EFFECTS, Setting
 from backends.errors import DllmError
@@ -22,13 +26,6 @@ from tui.widgets.palette import palette_from
 from tui.widgets.safe_text import safe, safe_line
 from tui.widgets.strips import clip
 from tui.widgets.worker_reports import report_worker
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-    from textual.worker import Worker
 
 NAME_WIDTH = 30
 VALUE_WIDTH = 28

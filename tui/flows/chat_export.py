@@ -5,23 +5,18 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.errors import DllmError
-from backends.state import to_json
+from backends.state import Conversation, Reply, Turn, to_json
 from backends.units import format_count
 from backends.writing import write_new
 from tui.model.names import model_name
 from tui.screens.cluster.chat_text import ended_text
 from tui.widgets.safe_text import safe, safe_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from backends.state import Conversation, Reply, Turn
 
 STEM_CHARS = 40
 

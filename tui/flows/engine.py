@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 from backends.errors import DllmError
-from backends.state import EngineStage
+from backends.state import EngineInfo, EngineProgress, EngineStage
 from backends.units import Transfer, format_percent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.state import EngineInfo, EngineProgress
-    from tui.api.services import ClusterService
-    from tui.app.console import ClusterConsole
+from tui.api.services import ClusterService
+from tui.app.console import ClusterConsole
 
 WORDS = {
     EngineStage.DOWNLOAD: "Downloading llama.cpp",

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
+from textual.binding import Binding
+from textual.dom import DOMNode
+
+from backends.config import Setting
+from backends.state import ModelFile, Peer
 from tui.actions.keymap import ACTING, NO_COMMANDS, PLACES
-from tui.actions.table import ACTIONS
-from tui.app.console import Flow
+from tui.actions.table import ACTIONS, Action
+from tui.api.services import PeerService
+from tui.app.console import ClusterConsole, Flow
 from tui.app.messages import LogWanted
+from tui.flows.settings import SettingsFlow
 from tui.model.finding import Entry
 from tui.model.names import model_name
 from tui.widgets.keys import key_of, shown_keys
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from textual.binding import Binding
-    from textual.dom import DOMNode
-
-    from backends.config import Setting
-    from backends.state import ModelFile, Peer
-    from tui.actions.table import Action
-    from tui.api.services import PeerService
-    from tui.app.console import ClusterConsole
-    from tui.flows.settings import SettingsFlow
 
 
 class Finding(Flow):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
 
 import msgspec
 
@@ -11,21 +11,15 @@ from backends.config import EFFECTS
 from backends.data_place import AUTO
 from backends.errors import DllmError
 from backends.places import LOCAL, at_peer
-from backends.state import Ask, Peer, PeerRole, ProcessRole, Transport
-from tui.app.console import Flow
+from backends.state import Ask, Peer, PeerRole, Plan, ProcessRole, Transport
+from tui.app.console import ClusterConsole, Flow
 from tui.app.messages import LogWanted
 from tui.flows.plans import PICK_FIRST
+from tui.flows.settings import SettingsFlow
 from tui.model.edit import Lineup
 from tui.model.launch_settings import LaunchSettings
 from tui.model.names import model_name
 from tui.model.peer_words import FINE, why_not
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from backends.state import Plan
-    from tui.app.console import ClusterConsole
-    from tui.flows.settings import SettingsFlow
 
 DATA_REMARK = (
     "auto: directly where it can be reached, else through SSH · tunnel: through SSH "

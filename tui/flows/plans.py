@@ -7,21 +7,16 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.errors import DllmError
 from backends.paths import user_paths
 from backends.split.loads import balance
-from backends.state import Ask, ProcessState, to_json
+from backends.state import Ask, ClusterSnapshot, Plan, ProcessState, to_json
 from tui.app.console import Flow
-from tui.model.edit import runs_now
+from tui.model.edit import Edit, runs_now
 from tui.model.names import model_name
-
-if TYPE_CHECKING:
-    from backends.state import ClusterSnapshot, Plan
-    from tui.model.edit import Edit
 
 LEAVE_TIMEOUT_S = 2.0
 PICK_FIRST = "Pick a model first: {cluster.model}"

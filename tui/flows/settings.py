@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from backends.config import Setting, SettingsFile
 from backends.errors import DllmError, UsageError
 from tui.actions.settings_check import all_problems
-from tui.app.console import REFUSED, Flow
-
-if TYPE_CHECKING:
-    from backends.config import Setting, SettingsFile
-    from tui.app.console import ClusterConsole
+from tui.app.console import REFUSED, ClusterConsole, Flow
 
 NO_FILE = "This console has no settings file"
 

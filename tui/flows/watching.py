@@ -6,18 +6,16 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from textual.timer import Timer
+
 from backends.errors import DllmError
-from backends.state import EventKind, EventTone, PlanMemory
-from tui.app.console import Flow
-from tui.model.events import happening_of
+from backends.state import Event, EventKind, EventTone, Plan, PlanMemory
+from tui.app.console import ClusterConsole, Flow
+from tui.model.events import Severity, happening_of
 
 if TYPE_CHECKING:
-    from textual.timer import Timer
-
-    from backends.state import Event, Plan
-    from tui.app.console import ClusterConsole
     from tui.dialogs.events import EventsDialog
-    from tui.model.events import Severity
+
 
 SETTLE_S = 0.3
 """A plan that is unchanged for so long is checked."""

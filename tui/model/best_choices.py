@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.split import by_tensor
 from backends.split.layout import devices, is_head_cpu, make_split
-from backends.state import Ask, Objective
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from backends.state import Alternative, Forecast, Plan
+from backends.state import Alternative, Ask, Forecast, Objective, Plan
 
 AIMS = {
     Objective.DECODE: "most tok/s",

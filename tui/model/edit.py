@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,24 +19,23 @@ from backends.split.loads import (
     overcommitted,
     room_bytes,
 )
-from backends.state import ClusterState, Peer, PeerRole, Transport
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from backends.state import (
-        ClusterSnapshot,
-        ClusterSpeeds,
-        Device,
-        DeviceMemory,
-        EngineInfo,
-        Forecast,
-        LayerRange,
-        ModelInfo,
-        Plan,
-        Split,
-        WorkerSpec,
-    )
+from backends.state import (
+    ClusterSnapshot,
+    ClusterSpeeds,
+    ClusterState,
+    Device,
+    DeviceMemory,
+    EngineInfo,
+    Forecast,
+    LayerRange,
+    ModelInfo,
+    Peer,
+    PeerRole,
+    Plan,
+    Split,
+    Transport,
+    WorkerSpec,
+)
 
 RUNS = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.SERVING})
 """States in which a plan runs or is being started."""

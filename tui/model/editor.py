@@ -6,8 +6,9 @@ hear of a change by ``changed``; none keeps a split of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -17,9 +18,17 @@ from backends.split.loads import EngineFigures, ours_by_pool
 from backends.state import (
     DEFAULT_CLUSTER,
     NO_DRAFT,
+    ClusterSnapshot,
+    ClusterSpeeds,
     ClusterState,
+    Device,
     DeviceKind,
+    DeviceMemory,
+    ModelInfo,
     PairMode,
+    Peer,
+    Plan,
+    PlanMemory,
     Split,
 )
 from tui.model.edit import (
@@ -36,20 +45,6 @@ from tui.model.edit import (
 )
 from tui.model.facts import LiveFacts
 from tui.model.trends import Trends
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.state import (
-        ClusterSnapshot,
-        ClusterSpeeds,
-        Device,
-        DeviceMemory,
-        ModelInfo,
-        Peer,
-        Plan,
-        PlanMemory,
-    )
 
 T = TypeVar("T")
 

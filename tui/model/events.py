@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from backends.state import DEFAULT_CLUSTER, EventTone
-
-if TYPE_CHECKING:
-    from backends.state import Event
-
+from backends.state import DEFAULT_CLUSTER, Event, EventTone
 
 SIGNS = {EventTone.INFORMATION: "·", EventTone.WARNING: "!", EventTone.ERROR: "✗"}
 

@@ -6,12 +6,9 @@ takes longer than anybody waits.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 SHOWN_MAX = 60
 NEAR_MAX = 5

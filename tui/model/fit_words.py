@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from backends.split.layout import format_range
-from backends.state import MemorySource
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from backends.state import Fit
-    from backends.state.models import RemoteModel
+from backends.state import Fit, MemorySource
+from backends.state.models import RemoteModel
 
 
 def fits_text(model: RemoteModel) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from backends.split.cost import band_text
-from backends.state import SpeedSource
+from backends.state import ClusterSnapshot, Forecast, SpeedSource
 from backends.units import (
     format_bytes,
     format_count,
@@ -15,9 +13,6 @@ from backends.units import (
 )
 from tui.model.edit import Edit, runs_now, same_plan
 from tui.model.facts import is_off
-
-if TYPE_CHECKING:
-    from backends.state import ClusterSnapshot, Forecast
 
 SOURCES = {
     SpeedSource.PRIOR: "usual speeds",

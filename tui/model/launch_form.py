@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
 from backends.places import at_peer
@@ -27,14 +27,11 @@ from backends.state import (
     NGRAM_DRAFT,
     NO_DRAFT,
     FlashAttention,
+    ModelInfo,
+    Plan,
     ServerSettings,
 )
 from tui.model.launch_settings import LaunchSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from backends.state import ModelInfo, Plan
 
 WORKERS_MAX = 16
 PRESETS_MAX = 6

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,20 +15,16 @@ from backends.state import (
     NGRAM_DRAFT,
     NO_DRAFT,
     Ask,
+    ClusterSnapshot,
     FlashAttention,
     PairMode,
     Plan,
     ProcessRole,
     ServerSettings,
+    WorkerSpec,
 )
 from backends.units import format_count, format_factor, format_speed
 from tui.model.names import model_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from backends.state import ClusterSnapshot, WorkerSpec
-
 
 USUAL = ServerSettings()
 SLOT_CTX_STEP = 256

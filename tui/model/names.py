@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
-from backends.state import ProcessRole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from backends.state import ProcessInfo
+from backends.state import ProcessInfo, ProcessRole
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 

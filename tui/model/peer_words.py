@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from backends.split.layout import ranges_text
-from backends.state import PeerRole, PeerState, QuestionKind
+from backends.state import (
+    Device,
+    EngineInfo,
+    Fallback,
+    Peer,
+    PeerFacts,
+    PeerRole,
+    PeerState,
+    Plan,
+    QuestionKind,
+)
 from backends.units import (
     format_bytes,
     format_count,
@@ -16,12 +27,7 @@ from backends.units import (
     format_seconds,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from backends.state import Device, EngineInfo, Fallback, Peer, PeerFacts, Plan
-
-    Row = tuple[str, str]
+Row = tuple[str, str]
 
 
 class Look(NamedTuple):

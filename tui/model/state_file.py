@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
 from backends.errors import DllmError
 from backends.state import DEFAULT_CLUSTER, NOT_JSON, Plan
 from backends.writing import write_private
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):

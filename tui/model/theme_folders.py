@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from backends.paths import Paths
+from backends.paths import Paths
 
 BUILTIN_FOLDER = Path(__file__).resolve().parents[2] / "themes"
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from textual.app import App
 from textual.binding import Binding
 from textual.keys import key_to_character
 from textual.markup import escape
+from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
 from tui.actions.keymap import FUNCTION_KEYS, action_of, is_action, split_keys
-
-if TYPE_CHECKING:
-    from textual.app import App
-    from textual.widget import Widget
 
 
 def key_of(app: App[Any], action_id: str, *, typing: bool = False) -> str:

@@ -9,11 +9,12 @@ again.
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.markdown import (
     CodeBlock,
     Heading,
@@ -24,19 +25,17 @@ from rich.markdown import (
 )
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 from rich.theme import Theme
 from textual.highlight import highlight
+from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style as VisualStyle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
-    from rich.console import ConsoleOptions, JustifyMethod, RenderResult
-    from rich.text import Text
-    from textual.selection import Selection
+
 
 BULLET = "• "
 MARGIN = 1

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from textual import events
 from textual.actions import SkipAction
 
 from tui.widgets.strips import Drawn, StripWidget
-
-if TYPE_CHECKING:
-    from textual import events
-
 
 ENTRY_ACTIONS = ("number", "erase_typed", "cancel")
 

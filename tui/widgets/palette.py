@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from rich.color import Color as RichColor
 from rich.style import Style
 from textual.color import Color
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rich.color import Color as RichColor
 
 DEVICE_COLOURS = 8
 

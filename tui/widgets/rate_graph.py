@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from textual.strip import Strip
 
 from tui.model.trends import RateHistory
 from tui.widgets.strips import Drawn, Part, StripWidget, block, line
-
-if TYPE_CHECKING:
-    from textual.strip import Strip
-
 
 AXIS_WIDTH = 5
 TIMES_FROM = 5

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from textual import events
+from textual.binding import BindingType
 from textual.message import Message
+from textual.strip import Strip
 
 from tui.actions.keymap import bindings
 from tui.widgets.strips import Drawn, StripWidget, clip, line
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual import events
-    from textual.binding import BindingType
-    from textual.strip import Strip
 
 WHEEL_ROWS = 3
 LABEL_WIDTH = 24

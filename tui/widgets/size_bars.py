@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from textual.content import Content
 
+from backends.state import Layer
 from backends.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from backends.state import Layer
 
 LABEL_CELLS = 11
 BAR_CELLS = 10

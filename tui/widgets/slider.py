@@ -7,23 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import isinf
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.cells import cell_len
+from rich.style import Style
+from textual import events
 from textual.actions import SkipAction
+from textual.binding import BindingType
 from textual.message import Message
+from textual.strip import Strip
 
 from backends.units import three_figures
 from tui.actions.keymap import bindings
 from tui.widgets.number_strip import NumberStrip
 from tui.widgets.strips import Drawn, Part, clip, line
-
-if TYPE_CHECKING:
-    from rich.style import Style
-    from textual import events
-    from textual.binding import BindingType
-    from textual.strip import Strip
-
 
 _ALMOST = 1e-9
 

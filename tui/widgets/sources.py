@@ -7,17 +7,13 @@ Without a sign a figure is measured, counted, or was asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from rich.style import Style
+
+from backends.split.loads import DeviceLoad
 from backends.state import MemorySource
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rich.style import Style
-
-    from backends.split.loads import DeviceLoad
-    from tui.widgets.palette import Palette
+from tui.widgets.palette import Palette
 
 PREDICTED = "~"
 CHECKED = "✓"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from rich.text import Text
 from textual import on
@@ -11,10 +12,7 @@ from textual.actions import SkipAction
 from textual.coordinate import Coordinate
 from textual.widgets import DataTable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from tui.widgets.inputs import FilterBar
+from tui.widgets.inputs import FilterBar
 
 
 class SortOrder(NamedTuple):

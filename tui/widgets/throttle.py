@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.timer import Timer
-    from textual.widget import Widget
+from textual.timer import Timer
+from textual.widget import Widget
 
 
 class Throttle:

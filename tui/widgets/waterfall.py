@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from rich.style import Style
 from textual.message import Message
 from textual.reactive import reactive
+from textual.strip import Strip
 
+from backends.state import Link
 from tui.model.quantities import ms_text, shared_text
 from tui.model.token_time import (
     PARTS,
@@ -21,14 +25,6 @@ from tui.model.token_time import (
     typical_of,
 )
 from tui.widgets.strips import Drawn, Part, StripWidget, clip, line, parts_width, spread
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.style import Style
-    from textual.strip import Strip
-
-    from backends.state import Link
 
 NAME_CELLS = 10
 NUMBER_CELLS = 8

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from textual.dom import DOMNode
 from textual.worker import Worker, WorkerState
-
-if TYPE_CHECKING:
-    from textual.dom import DOMNode
 
 
 def report_worker(node: DOMNode, event: Worker.StateChanged) -> None:

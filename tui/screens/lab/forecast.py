@@ -9,18 +9,14 @@ hold for any lab, whichever one was on while they were measured.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from backends.split.cost import lab_ms
-from backends.state import Lab
+from backends.state import ClusterSnapshot, Lab, Link, Speed
 from backends.units import MS_PER_S
 from tui.model.quantities import newest_rate
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from backends.state import ClusterSnapshot, Link, Speed
 
 Labs = dict[str, Lab | None]
 """The lab on each link, by worker; None if the link has none."""

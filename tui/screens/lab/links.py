@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf, isinf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-from textual import on
+from textual import events, on
+from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
+from textual.strip import Strip
 
-from backends.state import Lab
+from backends.state import Lab, Link
 from backends.units import format_bytes, format_lab, format_ms
 from tui.model.facts import is_off
 from tui.model.names import letter
 from tui.model.quantities import trips_text
-from tui.screens.lab.forecast import added_ms, same_lab
+from tui.screens.lab.forecast import Labs, added_ms, same_lab
 from tui.widgets.keys import key_of
 from tui.widgets.slider import Scale, Slider
 from tui.widgets.strips import (
@@ -28,16 +31,6 @@ from tui.widgets.strips import (
     parts_width,
     spread,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from textual import events
-    from textual.app import ComposeResult
-    from textual.strip import Strip
-
-    from backends.state import Link
-    from tui.screens.lab.forecast import Labs
 
 
 class Preset(NamedTuple):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from textual import on
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.widgets import Static
 
 from backends.link.figures import why_no_link
+from backends.state import ClusterSnapshot, Lab, Link
 from tui.actions.keymap import bindings
 from tui.app.console import console_of
 from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
@@ -28,15 +32,6 @@ from tui.screens.lab.speed import Picture, SpeedPane, Speeds
 from tui.widgets.keys import with_keys
 from tui.widgets.strips import resubtitle
 from tui.widgets.throttle import Throttle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from textual import events
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from backends.state import ClusterSnapshot, Lab, Link
 
 GAP_S = 0.1
 """Between two changes sent while the user drags a thumb."""

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from rich.style import Style
+from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.strip import Strip
 
 from backends.state import MemorySource
 from backends.units import format_difference, format_ms, format_rate
 from tui.model.quantities import tick_text
-from tui.screens.lab.forecast import rate_at
+from tui.screens.lab.forecast import Sample, rate_at
 from tui.widgets.rate_graph import axis_top
 from tui.widgets.sources import predicted, style_of
 from tui.widgets.strips import Drawn, Part, StripWidget, fitting, line, parts_width
-
-if TYPE_CHECKING:
-    from rich.style import Style
-    from textual.app import ComposeResult
-    from textual.strip import Strip
-
-    from tui.screens.lab.forecast import Sample
-
 
 AXIS_WIDTH = 6
 ADDED_MIN_MS = 10.0

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterator
+from typing import ClassVar
 
 from textual import on
 from textual.actions import SkipAction
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Container, VerticalScroll
 from textual.content import Content
+from textual.strip import Strip
 from textual.widgets import Static
 
 from backends.split.layout import devices, move_layers
@@ -17,10 +21,12 @@ from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen, ShowsEdit
 from tui.app.messages import Copyable
 from tui.dialogs.ask import ChoiceDialog
+from tui.model.edit import Edit
+from tui.model.editor import PlanEditor
 from tui.model.forecast_words import speed_texts
 from tui.model.names import device_label, letter
 from tui.model.verdict import verdict
-from tui.screens.layers.table import LayerTable, layer_rows, spans
+from tui.screens.layers.table import LayerRow, LayerTable, layer_rows, spans
 from tui.widgets.keys import with_keys
 from tui.widgets.row_list import Choice
 from tui.widgets.safe_text import safe, safe_line
@@ -34,17 +40,6 @@ from tui.widgets.strips import (
     resubtitle,
     retitle,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-    from textual.strip import Strip
-
-    from tui.model.edit import Edit
-    from tui.model.editor import PlanEditor
-    from tui.screens.layers.table import LayerRow
 
 NO_PLAN = (
     "No model is picked: {app.cluster} goes to Cluster, where {cluster.model} does."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from rich.style import Style
 from rich.text import Text
@@ -11,18 +12,14 @@ from textual import on
 from textual.message import Message
 
 from backends.split.buffers import kv_bytes
+from backends.state import Layer
 from backends.units import format_bytes, format_percent
+from tui.model.edit import Edit
 from tui.model.names import device_label, letter
 from tui.widgets.palette import palette_from
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import clip
 from tui.widgets.table import SortableTable, SortOrder, TableColumn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from backends.state import Layer
-    from tui.model.edit import Edit
 
 QUANTS_SHOWN = 2
 OUTPUT = "output"

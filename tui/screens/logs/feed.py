@@ -5,27 +5,22 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
+
+from textual.content import Content
 
 from backends.errors import DllmError
-from backends.state import ProcessInfo, ProcessState
+from backends.state import LogChunk, ProcessInfo, ProcessState
 from backends.units import format_bytes
 from backends.writing import become, set_aside
+from tui.api.services import ClusterService
+from tui.screens.logs.view import LogView
 from tui.widgets.keys import with_keys
 from tui.widgets.safe_text import safe, safe_line
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from textual.content import Content
-
-    from backends.state import LogChunk
-    from tui.api.services import ClusterService
-    from tui.screens.logs.view import LogView
-
 
 TAIL_BYTES = 65_536
 """Read of a log when it is opened."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rich.cells import cell_len, get_character_cell_size
 
 from tui.model.log_levels import LogLevel
 from tui.widgets.safe_text import safe_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 LINE_LIMIT = 20_000
 """Lines kept; older ones are dropped."""

@@ -4,42 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import platformdirs
 from click import echo_via_pager
 from rich.cells import cell_len
 from textual import on, work
 from textual.actions import SkipAction
-from textual.app import SuspendNotSupported
+from textual.app import ComposeResult, SuspendNotSupported
+from textual.await_complete import AwaitComplete
 from textual.containers import Vertical
+from textual.strip import Strip
 from textual.widgets import ContentSwitcher, Static, Tab, Tabs
+from textual.worker import Worker
 
 from backends.errors import DllmError
+from backends.state import ClusterSnapshot, ProcessInfo
 from backends.units import format_count
+from tui.api.services import ClusterService
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
+from tui.app.messages import Copyable
 from tui.model.log_levels import LogLevel
 from tui.model.names import by_role
 from tui.screens.logs.feed import LogFeed, end_of_log, save_log
 from tui.screens.logs.lines import LogFilter
-from tui.screens.logs.view import LogView
+from tui.screens.logs.view import LogStanding, LogView
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
 from tui.widgets.strips import Drawn, Part, StripWidget, parts_width, spread
 from tui.widgets.worker_reports import report_worker
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-    from textual.await_complete import AwaitComplete
-    from textual.strip import Strip
-    from textual.worker import Worker
-
-    from backends.state import ClusterSnapshot, ProcessInfo
-    from tui.api.services import ClusterService
-    from tui.app.messages import Copyable
-    from tui.screens.logs.view import LogStanding
-
 
 TELLING_CELLS = 16
 """A path cut shorter than this says nothing."""

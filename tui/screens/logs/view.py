@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 from textual import work
+from textual.binding import BindingType
 from textual.cache import LRUCache
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
+from textual.selection import Selection
 from textual.strip import Strip
+from textual.worker import Worker
 
 from tui.actions.keymap import bindings
 from tui.app.messages import Copyable
 from tui.model.log_levels import LogLevel, level_of, prefix_length
-from tui.screens.logs.lines import LogBuffer, LogRow, LogRows
+from tui.screens.logs.lines import LogBuffer, LogFilter, LogRow, LogRows
 from tui.widgets.worker_reports import report_worker
-
-if TYPE_CHECKING:
-    from rich.style import Style
-    from textual.binding import BindingType
-    from textual.selection import Selection
-    from textual.worker import Worker
-
-    from tui.screens.logs.lines import LogFilter
 
 LINES_AT_ONCE = 1000
 """Laid out before others have their turn: some milliseconds."""

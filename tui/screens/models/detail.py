@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
+from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from backends.state import ModelFile, ModelInfo
 from backends.units import format_bytes, format_count
 from tui.widgets.safe_text import safe_line
 from tui.widgets.size_bars import (
@@ -18,13 +20,6 @@ from tui.widgets.size_bars import (
     size_bars,
 )
 from tui.widgets.sources import predicted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from textual.app import ComposeResult
-
-    from backends.state import ModelFile, ModelInfo
 
 
 class ModelDetail(VerticalScroll, can_focus=False):

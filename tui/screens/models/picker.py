@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
+from textual.worker import Worker
 
 from backends.errors import DllmError
+from backends.state import ModelCatalogue
 from tui.actions.keymap import bindings
+from tui.api.services import ClusterService
 from tui.dialogs.dialog import Dialog
 from tui.screens.models.search import (
     POLL_S,
@@ -29,14 +34,6 @@ from tui.widgets.inputs import LineInput
 from tui.widgets.keys import with_keys
 from tui.widgets.safe_text import safe
 from tui.widgets.worker_reports import report_worker
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-    from textual.worker import Worker
-
-    from backends.state import ModelCatalogue
-    from tui.api.services import ClusterService
 
 PATH_REMARK = (
     "{picker.choose} uses the file at this path, {path.complete} completes it."

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from msgspec.structs import replace
 from textual import work
+from textual.binding import BindingType
+from textual.strip import Strip
+from textual.worker import Worker
 
 from backends.errors import DllmError
+from backends.state.models import RemoteModel
 from backends.units import format_bytes, format_count
 from tui.actions.keymap import bindings
+from tui.api.services import ClusterService
 from tui.dialogs.pick import PickDialog
 from tui.model.fit_words import context_text, fits_text, split_text, why_text
 from tui.widgets.row_list import RowList
 from tui.widgets.strips import clip, line
 from tui.widgets.worker_reports import report_worker
-
-if TYPE_CHECKING:
-    from textual.binding import BindingType
-    from textual.strip import Strip
-    from textual.worker import Worker
-
-    from backends.state.models import RemoteModel
-    from tui.api.services import ClusterService
 
 NAME_CELLS = 20
 SIZE_CELLS = 9

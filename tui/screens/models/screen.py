@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.widgets import Static
+from textual.worker import Worker
 
 from backends.errors import DllmError
 from backends.places import LOCAL, at_peer
+from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile, ModelInfo
+from backends.state.models import Download
 from backends.units import Transfer, format_bytes
 from tui.actions.keymap import bindings
+from tui.api.services import ClusterService
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable
@@ -36,15 +42,6 @@ from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
 from tui.widgets.table import FilteredTable
 from tui.widgets.worker_reports import report_worker
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-    from textual.worker import Worker
-
-    from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile, ModelInfo
-    from backends.state.models import Download
-    from tui.api.services import ClusterService
 
 REST_S = 0.1
 """A cursor that rests this long gets its model's header read."""

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import AsyncIterator, Sequence
+from typing import ClassVar
 
 from textual import work
+from textual.binding import BindingType
+from textual.worker import Worker
 
 from backends.errors import DllmError
+from backends.state import ModelCatalogue
 from tui.actions.keymap import bindings
+from tui.api.services import ClusterService
 from tui.widgets.inputs import FilterBar
 from tui.widgets.worker_reports import report_worker
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from textual.binding import BindingType
-    from textual.worker import Worker
-
-    from backends.state import ModelCatalogue
-    from tui.api.services import ClusterService
-
 
 POLL_S = 0.4
 NAMES_SHOWN = 12

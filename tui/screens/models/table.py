@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
 from textual.fuzzy import Matcher
 from textual.message import Message
 
 from backends.places import LOCAL
-from backends.state import ModelFile
+from backends.state import ModelCatalogue, ModelFile
+from backends.state.models import Removal
 from backends.units import format_bytes, format_count
 from tui.model.quantities import short_count
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import clip
 from tui.widgets.table import SortableTable, SortOrder, TableColumn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from backends.state import ModelCatalogue
-    from backends.state.models import Removal
-
 
 THOUSANDS_FROM = 8192
 REMOVED_SHOWN = 8

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rich.style import Style
+from textual.strip import Strip
 
 from backends.link.figures import lower_edge_us
 from backends.units import format_bytes
 from tui.model.quantities import count_cell, us_text
+from tui.screens.traffic.table import TrafficRow
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import (
     Drawn,
@@ -20,13 +23,6 @@ from tui.widgets.strips import (
     parts_width,
     wrapped,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from textual.strip import Strip
-
-    from tui.screens.traffic.table import TrafficRow
 
 Buckets = tuple[tuple[float, int], ...]
 

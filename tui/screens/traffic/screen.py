@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Container, Vertical
+from textual.strip import Strip
 from textual.widgets import Static
 
-from backends.state import ClusterState
+from backends.state import ClusterSnapshot, ClusterState, Link
 from tui.actions.keymap import bindings
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
@@ -42,16 +46,6 @@ from tui.widgets.strips import (
 )
 from tui.widgets.table import FilteredTable, TableColumn, fitting_columns
 from tui.widgets.waterfall import Waterfall
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-    from textual.strip import Strip
-
-    from backends.state import ClusterSnapshot, Link
-
 
 NAME_CELLS = 10
 REMARK_CELLS_MIN = 16

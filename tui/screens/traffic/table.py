@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from rich.text import Text
 from textual.message import Message
 
-from backends.state import LinkCommand
+from backends.state import Link, LinkCommand
 from backends.units import format_bytes
 from tui.model.quantities import UNKNOWN, count_cell, ratio_text, us_text
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import clip
 from tui.widgets.table import SortableTable, SortOrder, TableColumn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from backends.state import Link
-
 
 RATIO_CELLS = 5
 NAMES = frozenset({"worker", "command"})
