@@ -25,6 +25,7 @@ from tui.model.names import model_name
 from tui.model.quantities import newest_rate
 from tui.widgets.keys import with_keys
 from tui.widgets.strips import Drawn, Part, StripWidget, clip, line, parts_width, spread
+from tui.widgets.worker_reports import report_worker
 
 Bound = tuple[DOMNode, str]
 
@@ -376,6 +377,8 @@ class ConsoleScreen(Screen[None]):
         (SHORT_BELOW, "-medium"),
         (32, "-tall"),
     ]
+
+    on_worker_state_changed = report_worker
 
     def __init__(self) -> None:
         super().__init__()

@@ -10,7 +10,6 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.strip import Strip
 from textual.widgets import Input, Label, Static
-from textual.worker import Worker
 
 from backends.errors import DllmError
 from backends.places import suggested_name
@@ -26,7 +25,6 @@ from tui.widgets.inputs import LineInput, TickBox
 from tui.widgets.row_list import Choice, ChoiceList, RowList
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import line
-from tui.widgets.worker_reports import report_worker
 
 OPENING = "As for ssh: mini, ada@mini, ada@10.0.0.7:2222"
 OPENING_BARE = "Address of a running rpc-server: 10.0.0.7:50052"
@@ -122,9 +120,6 @@ nothing is installed there.
     def on_mount(self) -> None:
         self._address.focus()
         self._read_names()
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        report_worker(self, event)
 
     # --- the form --------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from textual.widget import Widget
 from tui.actions.keymap import bindings
 from tui.widgets.keys import key_link
 from tui.widgets.strips import retitle
+from tui.widgets.worker_reports import report_worker
 
 Result = TypeVar("Result")
 
@@ -26,6 +27,8 @@ class Dialog(ModalScreen[Result]):
 
     TYPING: ClassVar[bool] = False
     """True if a text field takes letters here, so that hints name other keys."""
+
+    on_worker_state_changed = report_worker
 
     def __init__(self, *args: Any, **options: Any) -> None:
         options.setdefault("classes", "dialog-screen")

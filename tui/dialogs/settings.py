@@ -13,7 +13,6 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.markup import escape
 from textual.widgets import Input, Label, OptionList, Static
-from textual.worker import Worker
 
 from backends.config import EFFECTS, Setting
 from backends.errors import DllmError
@@ -25,7 +24,6 @@ from tui.widgets.keys import key_link, with_keys
 from tui.widgets.palette import palette_from
 from tui.widgets.safe_text import safe, safe_line
 from tui.widgets.strips import clip
-from tui.widgets.worker_reports import report_worker
 
 NAME_WIDTH = 30
 VALUE_WIDTH = 28
@@ -111,9 +109,6 @@ A value that is not allowed is refused, with what is.
     def on_mount(self) -> None:
         self._find.focus()
         self._fill()
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        report_worker(self, event)
 
     @property
     def selected(self) -> Setting | None:

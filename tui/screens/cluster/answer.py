@@ -17,7 +17,6 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Static
-from textual.worker import Worker
 
 from backends.state import Answering, Turn
 from backends.units import format_count
@@ -282,8 +281,7 @@ class ChatAnswer(ChatTurn):
     def on_mount(self) -> None:
         self._take_pieces()
 
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        report_worker(self, event)
+    on_worker_state_changed = report_worker
 
     def show(self, turn: Turn, answering: Answering | None) -> None:
         if (turn, answering) != (self._turn, self._answering):

@@ -13,7 +13,6 @@ from textual.geometry import Region
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
-from textual.worker import Worker
 
 from tui.app.console import console_of
 from tui.widgets.strips import line, selected, wrapped
@@ -113,8 +112,7 @@ class AnswerText(Widget):
         if self._made is not None and self._looks() != self._made.looks:
             self._draw_anew()
 
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        report_worker(self, event)
+    on_worker_state_changed = report_worker
 
     def on_click(self, event: events.Click) -> None:
         from tui.widgets.markdown_rows import LINK

@@ -12,7 +12,6 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import Static
-from textual.worker import Worker
 
 from backends.errors import DllmError
 from backends.split.cost import band_text
@@ -44,7 +43,6 @@ from tui.widgets.row_list import RowList
 from tui.widgets.safe_text import safe_line
 from tui.widgets.sources import predicted
 from tui.widgets.strips import Part, StripWidget, clip, parts_width, spread
-from tui.widgets.worker_reports import report_worker
 
 FIGURE_CELLS = 10
 CHANGE_CELLS = 7
@@ -164,9 +162,6 @@ head, or what is not there.
     def on_resize(self, event: events.Resize) -> None:
         most = max(event.size.height - ROWS_AROUND, ROWS_MIN)
         self._list.styles.max_height = most
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        report_worker(self, event)
 
     @work(group="best", exclusive=True, exit_on_error=False)
     async def _search(self) -> None:

@@ -10,7 +10,6 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.timer import Timer
 from textual.widgets import Button, Input, Label, Static
-from textual.worker import Worker
 
 from backends.errors import DllmError
 from backends.split.buffers import CACHE_TYPES
@@ -32,7 +31,6 @@ from tui.screens.cluster.split_pane import LoadTable
 from tui.widgets.inputs import LineInput, NumberInput, OptionStrip
 from tui.widgets.safe_text import safe
 from tui.widgets.sources import least_of, told
-from tui.widgets.worker_reports import report_worker
 
 
 class LaunchRow(Vertical):
@@ -195,9 +193,6 @@ asked.
     def on_resize(self, event: events.Resize) -> None:
         most = event.size.height * 9 // 10 - ROWS_AROUND
         self.query_one(".launch-scroll").styles.max_height = most
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        report_worker(self, event)
 
     # --- what the user does ----------------------------------------------------------
 

@@ -15,7 +15,6 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Static
-from textual.worker import Worker
 
 from backends.state import Answering, Conversation, Turn
 from backends.units import format_count
@@ -145,8 +144,7 @@ class ChatTranscript(VerticalScroll, can_focus=True):
     def on_mount(self) -> None:
         self.anchor()
 
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        report_worker(self, event)
+    on_worker_state_changed = report_worker
 
     @property
     def answers(self) -> list[ChatAnswer]:

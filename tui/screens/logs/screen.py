@@ -16,7 +16,6 @@ from textual.await_complete import AwaitComplete
 from textual.containers import Vertical
 from textual.strip import Strip
 from textual.widgets import ContentSwitcher, Static, Tab, Tabs
-from textual.worker import Worker
 
 from backends.errors import DllmError
 from backends.state import ClusterSnapshot, ProcessInfo
@@ -33,7 +32,6 @@ from tui.screens.logs.view import LogStanding, LogView
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
 from tui.widgets.strips import Drawn, Part, StripWidget, parts_width, spread
-from tui.widgets.worker_reports import report_worker
 
 TELLING_CELLS = 16
 """A path cut shorter than this says nothing."""
@@ -166,9 +164,6 @@ class LogsScreen(ConsoleScreen):
             yield self._views
             yield self._filter_bar
             yield self._status
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        report_worker(self, event)
 
     # --- processes and tabs -------------------------------------------------
 

@@ -19,7 +19,6 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
-from textual.worker import Worker
 
 from tui.actions.keymap import bindings
 from tui.app.messages import Copyable
@@ -211,8 +210,7 @@ The last 20 000 lines of one process, as it writes them.
         self._strips.clear()
         self._settle()
 
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        report_worker(self, event)
+    on_worker_state_changed = report_worker
 
     @property
     def _fold_width(self) -> int | None:

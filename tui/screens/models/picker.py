@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
-from textual.worker import Worker
 
 from backends.errors import DllmError
 from backends.state import ModelCatalogue
@@ -33,7 +32,6 @@ from tui.screens.models.table import (
 from tui.widgets.inputs import LineInput
 from tui.widgets.keys import with_keys
 from tui.widgets.safe_text import safe
-from tui.widgets.worker_reports import report_worker
 
 PATH_REMARK = (
     "{picker.choose} uses the file at this path, {path.complete} completes it."
@@ -93,9 +91,6 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
             yield self._table
             yield self._empty
             yield self._remark
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        report_worker(self, event)
 
     def on_mount(self) -> None:
         self._input.focus()

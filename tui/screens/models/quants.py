@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from textual import work
 from textual.binding import BindingType
 from textual.strip import Strip
-from textual.worker import Worker
 
 from backends.errors import DllmError
 from backends.state.models import RemoteModel
@@ -20,7 +19,6 @@ from tui.dialogs.pick import PickDialog
 from tui.model.fit_words import context_text, fits_text, split_text, why_text
 from tui.widgets.row_list import RowList
 from tui.widgets.strips import clip, line
-from tui.widgets.worker_reports import report_worker
 
 NAME_CELLS = 20
 SIZE_CELLS = 9
@@ -85,9 +83,6 @@ choose is downloaded.
         self.remark.display = True
         self.remark.update(f"Asking for {self._source}…")
         self._ask()
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        report_worker(self, event)
 
     @work(exclusive=True, exit_on_error=False)
     async def _ask(self) -> None:

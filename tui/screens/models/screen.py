@@ -41,7 +41,6 @@ from tui.screens.models.table import (
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
 from tui.widgets.table import FilteredTable
-from tui.widgets.worker_reports import report_worker
 
 REST_S = 0.1
 """A cursor that rests this long gets its model's header read."""
@@ -101,9 +100,6 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
                 yield self._path_bar
                 yield self._get_bar
             yield self._detail
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        report_worker(self, event)
 
     # --- what is shown --------------------------------------------------------
 

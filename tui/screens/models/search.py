@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from textual import work
 from textual.binding import BindingType
-from textual.worker import Worker
 
 from backends.errors import DllmError
 from backends.state import ModelCatalogue
@@ -81,8 +80,7 @@ class PathBar(FilterBar):
         self._cluster = cluster
         self._completed = ""
 
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        report_worker(self, event)
+    on_worker_state_changed = report_worker
 
     def forget(self) -> None:
         """Forget the note on an earlier path, unless the path is its completion."""
