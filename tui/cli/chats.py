@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from backends.client.chats import ChatsClient
+from backends.client.client import ControllerClient
 from backends.errors import ControllerError, ProcessFailed, UsageError
 from backends.state import (
     Answering,
+    ChatBrief,
     ChatChange,
     ChatDelta,
+    ChatListing,
     ChatMessage,
     ChatRequest,
+    ChatState,
     ChatTimings,
+    Conversation,
     Sampling,
 )
 from backends.units import format_count, format_seconds, format_speed
@@ -26,13 +32,6 @@ from tui.cli.command import Command, Group, Name, cluster_option, options, promp
 from tui.cli.output import Column, Table, say, show, shower, unseen
 from tui.model.names import model_name
 from tui.model.peer_words import age_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.client.chats import ChatsClient
-    from backends.client.client import ControllerClient
-    from backends.state import ChatBrief, ChatListing, ChatState, Conversation
 
 CHAT_EXAMPLES = """
 dllm-tui chat "What is a split?"

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import click
 import msgspec
 
-from backends.config import ALLOWED, Config, SettingsFile, read_text
+from backends.config import ALLOWED, Config, Problem, Setting, SettingsFile, read_text
 from backends.errors import DllmError, UsageError, did_you_mean
 from backends.paths import user_paths
 from backends.writing import write_private
 from tui.cli.command import Group, completing, run
 from tui.cli.completion import theme_names
 from tui.cli.output import Column, Table, on_terminal, pairs_table, say
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from backends.config import Problem, Setting
 
 EXAMPLES = """
 dllm-tui config show                 every setting with its source

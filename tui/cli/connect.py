@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
-from backends.client_config import CLIENTS, served
+from backends.client_config import CLIENTS, Recipe, ServedApi, served
 from backends.errors import UsageError, did_you_mean
 from backends.gateway.keys import REQUESTS_AT_ONCE, REQUESTS_PER_MINUTE, Key, KeyFile
 from backends.paths import user_paths
@@ -22,11 +23,6 @@ from tui.cli.command import (
 from tui.cli.output import Column, Table, emit_json, pairs_table, say, show
 from tui.cli.status import current_snapshot
 from tui.model.peer_words import age_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.client_config import Recipe, ServedApi
 
 EXAMPLES = """
 dllm-tui connect                  list the clients

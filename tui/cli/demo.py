@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
+from backends.client.client import ControllerClient
 from backends.errors import DllmError
 from backends.models.download import THERE
 from backends.paths import user_paths
-from backends.state import Ask, ChatMessage, ChatRequest, Sampling
+from backends.state import (
+    Ask,
+    ChatMessage,
+    ChatRequest,
+    ClusterSnapshot,
+    Plan,
+    Sampling,
+)
 from backends.units import format_seconds
-from tui.cli.chats import answer_text, asked
+from tui.cli.chats import Answer, answer_text, asked
 from tui.cli.command import (
     Command,
     Inherited,
@@ -32,11 +40,6 @@ from tui.cli.model_get import got
 from tui.cli.output import emit_json, say, show, shower, unseen
 from tui.cli.status import measured_text
 from tui.cli.up import BUSY, launched, shares
-
-if TYPE_CHECKING:
-    from backends.client.client import ControllerClient
-    from backends.state import ClusterSnapshot, Plan
-    from tui.cli.chats import Answer
 
 EXAMPLES = """
 dllm-tui demo

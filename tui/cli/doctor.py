@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,17 +13,15 @@ import click
 
 from backends.client.http import ASKING, ReadOnly
 from backends.errors import DllmError, UsageError
-from backends.paths import user_paths
+from backends.paths import Paths, user_paths
 from tui.cli.command import Command, Name, options, prompting, refuse_with
 from tui.cli.model_argument import require_model
 from tui.cli.output import emit_json, say, show, warn
 from tui.cli.progress import ProgressLine, ticking
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from backends.doctor.check import Check, Repair
-    from backends.paths import Paths
+
 
 EXAMPLES = """
 dllm-tui doctor

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
+from backends.client.client import ControllerClient
 from backends.errors import ProcessFailed
-from backends.state import ClusterState, Leftover
+from backends.state import ClusterSnapshot, ClusterState, Leftover
 from backends.state.snapshots import RequestCounts
 from backends.units import format_count
 from tui.cli.command import (
@@ -23,12 +25,6 @@ from tui.cli.command import (
     refuse_with,
 )
 from tui.cli.output import say, warn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from backends.client.client import ControllerClient
-    from backends.state import ClusterSnapshot
 
 DOWN_EXAMPLES = """
 dllm-tui down

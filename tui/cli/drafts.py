@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import click
 
+from backends.client.client import ControllerClient
 from backends.errors import UsageError
-from backends.state import NGRAM_DRAFT
+from backends.state import NGRAM_DRAFT, DraftCandidate, Drafts, DraftTrial
 from backends.units import (
     format_bytes,
     format_count,
@@ -21,12 +22,6 @@ from tui.cli.command import Command, Name, options
 from tui.cli.model_argument import require_model, searched
 from tui.cli.output import say
 from tui.widgets.safe_text import safe_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from backends.client.client import ControllerClient
-    from backends.state import DraftCandidate, Drafts, DraftTrial
 
 EXAMPLES = """
 dllm-tui models drafts big.gguf

@@ -6,8 +6,9 @@ import asyncio
 import math
 import os
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -22,18 +23,12 @@ from backends.engine.releases import PACKAGE, releases
 from backends.engine.versions import DEFAULT, SOURCES
 from backends.errors import DllmError, EngineError
 from backends.machines.local import describe_here, local_host_for_now
-from backends.paths import ENGINE_DIR_VARIABLE, user_paths
-from backends.state import EngineSource, EngineStage
+from backends.paths import ENGINE_DIR_VARIABLE, Paths, user_paths
+from backends.state import EngineInfo, EngineProgress, EngineSource, EngineStage
 from backends.units import Transfer, format_bytes, format_percent, format_seconds
 from tui.cli.command import Group, options
 from tui.cli.output import on_terminal, say, warn
 from tui.cli.progress import ProgressLine, ticking
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from backends.paths import Paths
-    from backends.state import EngineInfo, EngineProgress
 
 EXAMPLES = """
 dllm-tui engine show

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from backends.client.client import ControllerClient
 from backends.errors import DllmError, UsageError
-from backends.state import Lab, to_json
+from backends.state import ClusterSnapshot, Lab, Link, Pass, to_json
 from backends.units import format_lab
 from tui.cli.command import Command, Group, Name, cluster_option, options, quantity
 from tui.cli.output import Column, Table, emit_json, say
 from tui.cli.status import current_snapshot
 from tui.model.facts import is_off
 from tui.model.quantities import way_text
-
-if TYPE_CHECKING:
-    from backends.client.client import ControllerClient
-    from backends.state import ClusterSnapshot, Link, Pass
 
 EXAMPLES = """
 dllm-tui links list

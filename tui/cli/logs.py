@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import click
 
+from backends.client.client import ControllerClient
 from backends.errors import UsageError, did_you_mean
+from backends.state import Event
 from tui.cli.command import (
     SECONDS,
     Command,
@@ -26,12 +28,6 @@ from tui.cli.status import current_snapshot
 from tui.model.events import SIGNS, details
 from tui.model.log_levels import LogLevel
 from tui.widgets.safe_text import safe_line
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from backends.client.client import ControllerClient
-    from backends.state import Event
 
 LOGS_EXAMPLES = """
 dllm-tui logs                                list the processes

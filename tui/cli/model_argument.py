@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from backends.client.client import ControllerClient
 from backends.errors import DllmError, ModelError
 from backends.places import at_peer, beside_a_peer
+from backends.state import ModelCatalogue
 from tui.cli.command import Name
 from tui.widgets.safe_text import safe_line
-
-if TYPE_CHECKING:
-    from backends.client.client import ControllerClient
-    from backends.state import ModelCatalogue
 
 POLL_S = 0.1
 SEARCH_MAX_S = 30.0

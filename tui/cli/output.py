@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from backends.state import to_json
 from tui.widgets.safe_text import SafeStream, safe, safe_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 CLEAR_LINE = "\r\x1b[K"
 CLEAR_SCREEN = "\x1b[H\x1b[2J"

@@ -6,13 +6,22 @@ import asyncio
 import contextlib
 import sys
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
 
 import click
 
+from backends.client.client import ControllerClient
 from backends.errors import DllmError, HostError
 from backends.places import suggested_name
-from backends.state import PeerAnswer, PeerState, ProvisionMode, QuestionKind
+from backends.state import (
+    Peer,
+    PeerAnswer,
+    PeerQuestion,
+    PeerState,
+    ProvisionMode,
+    QuestionKind,
+)
 from backends.state.models import Delivered
 from backends.units import format_bytes, format_ms
 from tui.cli.command import Group, Name, options, prompting, refuse_with
@@ -20,12 +29,6 @@ from tui.cli.output import Column, Table, say
 from tui.cli.progress import ProgressLine, ticking
 from tui.model.peer_words import peer_rows
 from tui.widgets.safe_text import safe, safe_line
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from backends.client.client import ControllerClient
-    from backends.state import Peer, PeerQuestion
 
 T = TypeVar("T")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
+from backends.client.client import ControllerClient
 from backends.errors import PlanError, UsageError
 from backends.paths import user_paths
 from backends.plan_files import (
@@ -22,11 +24,6 @@ from tui.cli.output import Column, Table, say
 from tui.cli.up import serve
 from tui.model.names import model_name
 from tui.model.peer_words import age_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from backends.client.client import ControllerClient
 
 EXAMPLES = """
 dllm-tui plans list

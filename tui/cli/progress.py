@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
+from backends.state import ClusterSnapshot, Step
 from backends.units import format_bytes, format_percent, format_seconds
 from tui.cli.output import on_terminal, redraw, say
 from tui.widgets.safe_text import safe_line
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from backends.state import ClusterSnapshot, Step
 
 BAR_CELLS = 24
 TICK_S = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import click
 
@@ -12,9 +12,6 @@ from backends.service.manager import LINGER, ServiceState, hand_over, manager
 from backends.service.unit import controller_service
 from tui.cli.command import Group, options
 from tui.cli.output import emit_json, say, show
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 EXAMPLES = """
 dllm-tui service install --dry-run     print the unit file

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import click
 import msgspec
@@ -14,9 +15,14 @@ from backends.split.layout import format_range
 from backends.split.measured import format_in_part
 from backends.state import (
     DEFAULT_CLUSTER,
+    ClusterBrief,
     ClusterSnapshot,
     ClusterState,
+    Link,
+    Peer,
     PeerState,
+    Plan,
+    ProcessInfo,
     ProcessRole,
     ProcessState,
     Transport,
@@ -41,12 +47,6 @@ from tui.model.quantities import (
     way_text,
     weights_text,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from backends.state import ClusterBrief, Link, Peer, Plan, ProcessInfo
-
 
 EXAMPLES = """
 dllm-tui status

@@ -7,13 +7,15 @@ import contextlib
 import os
 import secrets
 import shlex
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
+from backends.client.client import ControllerClient
 from backends.errors import (
     ControllerError,
     DllmError,
@@ -38,10 +40,16 @@ from backends.state import (
     MTP_DRAFT,
     NGRAM_DRAFT,
     NO_DRAFT,
+    Alternative,
     Ask,
+    ClusterSnapshot,
     ClusterState,
     FlashAttention,
+    Forecast,
+    GivenCluster,
     Objective,
+    Plan,
+    Preview,
     ProcessRole,
     ServerSettings,
     SpeedSource,
@@ -69,19 +77,6 @@ from tui.cli.progress import StepPrinter, ticking
 from tui.cli.status import cluster_json, measured_text, prompts_text
 from tui.model.launch_settings import NO_RELAY, RELAYS, unusual
 from tui.widgets.sources import told
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-
-    from backends.client.client import ControllerClient
-    from backends.state import (
-        Alternative,
-        ClusterSnapshot,
-        Forecast,
-        GivenCluster,
-        Plan,
-        Preview,
-    )
 
 UP_EXAMPLES = """
 dllm-tui up m.gguf --workers 2 --detach
