@@ -11,7 +11,7 @@ from contextlib import aclosing
 import click
 import msgspec
 
-from backends.client.chats import ChatsClient
+from backends.client.chats import ChatsClient, NoSuchChat, find_chat
 from backends.client.client import ControllerClient
 from backends.errors import ControllerError, ProcessFailed, UsageError
 from backends.state import (
@@ -171,8 +171,6 @@ def answer_text(answer: Answer) -> str:
 
 async def _begun(client: ControllerClient, name: str, *, new: bool) -> ChatState:
     """Make the chat of that name the current one; ``new`` begins another."""
-    from backends.client.chats import NoSuchChat, find_chat
-
     snapshot = await client.snapshot()
     model = snapshot.plan.model if snapshot.plan else ""
     try:
@@ -393,6 +391,4 @@ async def _state(client: ChatsClient, chat: str) -> ChatState:
 
 
 async def _found(client: ChatsClient, chat: str) -> ChatBrief:
-    from backends.client.chats import find_chat
-
     return find_chat(await client.listing(), chat)

@@ -90,8 +90,6 @@ def demo(
     console; with --headless (or --json) it
     asks one prompt and stops what it started.
     """
-    from backends.client.client import ControllerClient
-
     if model:
         refuse_with("--model", "--bundled")
     asks = headless or as_json

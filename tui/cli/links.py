@@ -9,6 +9,8 @@ import click
 
 from backends.client.client import ControllerClient
 from backends.errors import DllmError, UsageError
+from backends.link.figures import chrome_trace, why_no_link
+from backends.link.wire import require_possible
 from backends.state import ClusterSnapshot, Lab, Link, Pass, to_json
 from backends.units import format_lab
 from tui.cli.command import Command, Group, Name, cluster_option, options, quantity
@@ -32,14 +34,8 @@ MB_PER_S = {"kb/s": 1e-3, "mb/s": 1.0, "gb/s": 1e3, "mbit/s": 0.125, "gbit/s": 1
 ALL = "all"
 
 
-def _why_none(snapshot: ClusterSnapshot) -> str:
-    from backends.link.figures import why_no_link
-
-    return why_no_link(snapshot)
-
-
 def _links(snapshot: ClusterSnapshot) -> tuple[Link, ...]:
-    return () if _why_none(snapshot) else snapshot.links
+    return () if why_no_link(snapshot) else snapshot.links
 
 
 LINKS = Table(
@@ -52,7 +48,7 @@ LINKS = Table(
     ],
     name=lambda link: link.worker,
     rows=_links,
-    none=lambda snapshot: f"{_why_none(snapshot)}.",
+    none=lambda snapshot: f"{why_no_link(snapshot)}.",
 )
 
 
@@ -99,8 +95,6 @@ async def slow_link(
 
     LINK is the name of a worker, or all.
     """
-    from backends.link.wire import require_possible
-
     wanted = Lab(
         latency_ms=quantity(latency, MS, "20ms"),
         jitter_ms=quantity(jitter, MS, "2ms"),
@@ -144,8 +138,6 @@ async def trace(client: ControllerClient, file: str | None, as_json: bool) -> No
 
     Writes to FILE, or to standard output.
     """
-    from backends.link.figures import chrome_trace
-
     if file and as_json:
         raise click.UsageError("Give one of FILE and --json.")
     events = chrome_trace(await _passes(client))
@@ -164,7 +156,7 @@ def _write(file: str, text: str) -> None:
 
 
 async def _passes(client: ControllerClient) -> dict[str, tuple[Pass, ...]]:
-    if why := _why_none(await current_snapshot(client.cluster)):
+    if why := why_no_link(await current_snapshot(client.cluster)):
         raise DllmError(why)
     passes = await client.passes()
     if not any(passes.values()):
