@@ -272,8 +272,6 @@ class DllmApp(ClusterConsole):
         found: list[Screen[object]] = [stack[0] for stack in stacks if stack]
         return [screen for screen in found if isinstance(screen, ConsoleScreen)]
 
-    # --- what the user does --------------------------------------------------------
-
     @on(LogWanted)
     async def _log_wanted(self, message: LogWanted) -> None:
         from tui.screens.logs.screen import LogsScreen

@@ -192,8 +192,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
             opening.set()
         return pushed
 
-    # --- actions ---------------------------------------------------------------------
-
     async def run_action(
         self,
         action: str | ActionParseResult,

@@ -121,8 +121,6 @@ nothing is installed there.
         self._address.focus()
         self._read_names()
 
-    # --- the form --------------------------------------------------------------------
-
     @work(group="names", exit_on_error=False)
     async def _read_names(self) -> None:
         try:
@@ -191,8 +189,6 @@ nothing is installed there.
         self._show_outcome(peer)
         self.show_peers(self._peers)
 
-    # --- what becomes of it --------------------------------------------------------
-
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
         self._peers = peers
         for peer in peers:
@@ -240,8 +236,6 @@ nothing is installed there.
         self._form_is_open(True)
         self._open_form()
         self._address.focus()
-
-    # --- inside ---------------------------------------------------------------------
 
     def _form_is_open(self, is_open: bool) -> None:
         for field in (self._address, self._called, self._bare):

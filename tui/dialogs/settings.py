@@ -196,8 +196,6 @@ A value that is not allowed is refused, with what is.
         else:
             self.dismiss(None)
 
-    # --- inside ----------------------------------------------------------------
-
     def _say(self, text: str, tone: str = "") -> None:
         self._remark.update(safe(text))
         for known in ("wrong", "done"):

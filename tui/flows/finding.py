@@ -57,8 +57,6 @@ class Finding(Flow):
         if chosen is not None:
             chosen.run()
 
-    # --- actions -------------------------------------------------------------------
-
     def _actions(self) -> Iterator[Entry]:
         """The actions, with the ones that are possible here first."""
         here = {
@@ -92,8 +90,6 @@ class Finding(Flow):
                 return
         text = f"{_title(action)} cannot be done now: {action.tooltip}"
         self._app.tell(text, "warning")
-
-    # --- things ----------------------------------------------------------------------
 
     def _peers(self) -> Iterator[Entry]:
         for peer in self._editor.peers:

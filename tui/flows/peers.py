@@ -249,8 +249,6 @@ class PeerFlows(Flow):
         if missing := [name for name in lineup.peers if name not in able]:
             self._app.tell(f"Skipped (unavailable): {', '.join(missing)}")
 
-    # --- inside ---------------------------------------------------------------------
-
     async def _long(self, peer: Peer, work: Awaitable[object], done: str) -> None:
         """Wait for work, and report the result; a cancel by the user is no failure."""
         self._ended.discard(peer.name)

@@ -27,8 +27,6 @@ class NumberStrip(StripWidget):
     typed: Drawn[str | None] = Drawn(None)
     """The number so far; None while none is being typed."""
 
-    # --- what the widget gives ---------------------------------------------------
-
     @property
     def takes_number(self) -> bool:
         raise NotImplementedError
@@ -36,8 +34,6 @@ class NumberStrip(StripWidget):
     def take_number(self, text: str) -> None:
         """A number was typed: digits, and one point at most."""
         raise NotImplementedError
-
-    # --- the rest is the same for all ----------------------------------------------
 
     @property
     def takes_digits(self) -> bool:

@@ -166,8 +166,6 @@ class Slider(NumberStrip, can_focus=True):
         self._grab_x = -1
         self.set_reactive(Slider.value, scale.neutral)
 
-    # --- what others use -----------------------------------------------------
-
     def show_value(self, value: float) -> None:
         if not self.dragging:
             self.value = value
@@ -183,8 +181,6 @@ class Slider(NumberStrip, can_focus=True):
     @property
     def is_active(self) -> bool:
         return self.has_focus or self.dragging
-
-    # --- drawing ---------------------------------------------------------------
 
     def draw(self, width: int, height: int) -> list[Strip]:
         has_track = width >= LABEL_WIDTH + VALUE_WIDTH + TRACK_MIN
@@ -228,8 +224,6 @@ class Slider(NumberStrip, can_focus=True):
     def _column(self, value: float) -> int:
         return round(self.scale.fraction(value) * (self.track_width - 1))
 
-    # --- actions -------------------------------------------------------------------
-
     def action_step(self, by: int) -> None:
         if not self.dragging:
             self._commit(self.scale.step(self.value, by))
@@ -252,8 +246,6 @@ class Slider(NumberStrip, can_focus=True):
             self.typed = None
         else:
             raise SkipAction
-
-    # --- events ----------------------------------------------------------------------
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         if event.button != 1:
@@ -282,8 +274,6 @@ class Slider(NumberStrip, can_focus=True):
     def on_mouse_release(self, event: events.MouseRelease) -> None:
         if self.dragging:
             self._end_drag(self._start)
-
-    # --- inside ---------------------------------------------------------------
 
     def _follow(self, x: int) -> None:
         column, span = x - LABEL_WIDTH, max(self.track_width - 1, 1)

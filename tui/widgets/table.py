@@ -103,8 +103,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
         self._layout: tuple[TableColumn[Row], ...] = ()
         self._rest_cells = self.REST_CELLS_MIN
 
-    # --- what a table says of itself ------------------------------------------
-
     @property
     def all_rows(self) -> Sequence[Row]:
         raise NotImplementedError
@@ -136,8 +134,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
     def tell(self) -> None:
         raise NotImplementedError
 
-    # --- what it shows --------------------------------------------------------
-
     @property
     def shown(self) -> list[Row]:
         return list(self._shown.values())
@@ -164,8 +160,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
         last = max(0, len(self._shown) - 1)
         row = min(max(self.cursor_row + rows, 0), last)
         self.move_cursor(row=row, animate=False)
-
-    # --- rows -----------------------------------------------------------------
 
     def list_rows(self, *, keep_cursor: bool = True, follow: bool = False) -> None:
         """Bring rows, cells and order up to date.
@@ -233,8 +227,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
         rows = self.scrollable_content_region.height - self.header_height
         return 0 <= at < rows
 
-    # --- columns --------------------------------------------------------------
-
     def on_resize(self) -> None:
         width = self.scrollable_content_region.width
         layout = tuple(fitting_columns(self.COLUMNS, self.all_rows, width))
@@ -264,8 +256,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
         titles = {column.key: self._label(column) for column in self._layout}
         for key, shown in self.columns.items():
             shown.label = titles[key.value or ""]
-
-    # --- what the user does ---------------------------------------------------
 
     @on(DataTable.HeaderSelected)
     def _header_selected(self, event: DataTable.HeaderSelected) -> None:

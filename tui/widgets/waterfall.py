@@ -89,8 +89,6 @@ coming.
         self._links: tuple[Link, ...] = ()
         self._tokens: dict[str, list[Times]] = {}
 
-    # --- what it shows ----------------------------------------------------------
-
     def show(self, links: tuple[Link, ...], *, running: bool = True) -> None:
         if len(links) != len(self._links):
             self.refresh(layout=True)
@@ -135,8 +133,6 @@ coming.
         typical = [typical_ms(self._tokens[link.worker]) for link in self.shown]
         if longest_ms := max(typical, default=0.0):
             self.scale_ms = next_scale(self.scale_ms, longest_ms)
-
-    # --- the picture ------------------------------------------------------------
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
         return FIXED_ROWS + max(len(self._links), 1)

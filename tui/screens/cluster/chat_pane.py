@@ -283,8 +283,6 @@ class ChatPane(Widget):
     def on_mount(self) -> None:
         self.watch(self._transcript, "unseen", self._count_unseen)
 
-    # --- what the app calls and reads ---------------------------------------
-
     @property
     def conversation(self) -> Conversation | None:
         """The conversation shown; None before the controller has sent one."""
@@ -380,8 +378,6 @@ class ChatPane(Widget):
             settings.append("own sampling")
         resubtitle(self, " · ".join(settings))
         self.refresh_bindings()
-
-    # --- actions ------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         turns, idle = bool(self._turns), not self.answering

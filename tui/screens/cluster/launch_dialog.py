@@ -194,8 +194,6 @@ asked.
         most = event.size.height * 9 // 10 - ROWS_AROUND
         self.query_one(".launch-scroll").styles.max_height = most
 
-    # --- what the user does ----------------------------------------------------------
-
     @on(Input.Changed)
     @on(OptionStrip.Changed)
     def _changed(self, message: Input.Changed | OptionStrip.Changed) -> None:
@@ -225,8 +223,6 @@ asked.
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
         self.dismiss(None)
-
-    # --- what it comes to ------------------------------------------------------------
 
     def _read(self) -> None:
         texts = {row.key: row.field.value for row in self._rows}

@@ -239,8 +239,6 @@ the split does not use shows what is taken now. The letter is the device's in th
         self._pictures: dict[int, tuple[PeerBlock, list[Strip]]] = {}
         self._awaited = ""
 
-    # --- drawing -------------------------------------------------------------------
-
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
         self._lay_out(w)
         return max(1, sum(block.n_rows for block in self._blocks))
@@ -383,8 +381,6 @@ the split does not use shows what is taken now. The letter is the device's in th
     def _region(self, index: int) -> Region:
         block = self._blocks[index]
         return Region(0, self._tops[index], block.width, block.n_rows)
-
-    # --- what the user does --------------------------------------------------------
 
     def select(self, name: str) -> None:
         """Select a peer, now or once it is there."""

@@ -253,8 +253,6 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
         self.split.say_verdict()
         self.live.say_keys()
 
-    # --- inside ------------------------------------------------------------------
-
     @property
     def _panes(self) -> tuple[str, ...]:
         there = self._shows_tokens or self.zoomed == "token"

@@ -193,8 +193,6 @@ runs. It comes from measured runs, and before the first from usual speeds.
         self._grab_x: int | None = None
         """The column at which the mouse took a boundary; None while it holds none."""
 
-    # --- the interface to others ---------------------------------------------
-
     def follow(self) -> None:
         """Show the edit beside the running split.
 
@@ -250,8 +248,6 @@ runs. It comes from measured runs, and before the first from usual speeds.
 
     def _most(self, edit: Edit) -> int:
         return sum(edit.counts[self.picked : self.picked + 2])
-
-    # --- drawing ---------------------------------------------------------------
 
     def draw(self, width: int, height: int) -> list[Strip]:
         if self.edit is None or width < 1:
@@ -364,8 +360,6 @@ runs. It comes from measured runs, and before the first from usual speeds.
         pairs = enumerate(zip(there.positions, here.positions, strict=True))
         return frozenset(there.handle_x(i) for i, (one, two) in pairs if one != two)
 
-    # --- watchers ----------------------------------------------------------------
-
     def validate_picked(self, picked: int) -> int:
         return min(max(picked, 0), max(self.n_boundaries - 1, 0))
 
@@ -376,8 +370,6 @@ runs. It comes from measured runs, and before the first from usual speeds.
     def watch_picked(self) -> None:
         self.typed = None
         self.redraw()
-
-    # --- actions -------------------------------------------------------------------
 
     def action_move(self, by: int) -> None:
         if not self.dragging:
@@ -424,8 +416,6 @@ runs. It comes from measured runs, and before the first from usual speeds.
             return self.n_boundaries > 0
         return True
 
-    # --- events ----------------------------------------------------------------------
-
     def on_mouse_down(self, event: events.MouseDown) -> None:
         if event.button != 1 or self.edit is None or not self.n_boundaries:
             return
@@ -460,8 +450,6 @@ runs. It comes from measured runs, and before the first from usual speeds.
     def on_mouse_release(self, event: events.MouseRelease) -> None:
         if self.dragging:
             self._cancel_drag()
-
-    # --- inside ---------------------------------------------------------------
 
     def _cancel_drag(self) -> None:
         self._release()

@@ -127,8 +127,6 @@ speed without a draft under the same lab, once both were measured.
         self.set_class(not self._links, "-empty")
         self._sync()
 
-    # --- what is shown --------------------------------------------------------
-
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         super().show_snapshot(snapshot)
         if self._snapshot and self._snapshot.plan != snapshot.plan:
@@ -205,8 +203,6 @@ speed without a draft under the same lab, once both were measured.
             needed = max(needed, SIDE_ROWS + BORDER_ROWS)
         most = BLOCK_ROWS + BORDER_ROWS if height < SHORT_BELOW - 2 else height // 2
         self.query_one("#lab-top").styles.height = min(needed, most)
-
-    # --- what the user does -----------------------------------------------------
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         for block in event.widget.ancestors:

@@ -107,8 +107,6 @@ class LayersScreen(ShowsEdit, ConsoleScreen):
                 yield self._sizes
                 yield self._devices
 
-    # --- what is shown --------------------------------------------------------
-
     def show_edit(self) -> None:
         edit = self._editor.edit
         if edit is None:
@@ -177,8 +175,6 @@ class LayersScreen(ShowsEdit, ConsoleScreen):
         if rtts_ms and len(rtts_ms) == len(held):
             text += f", {format_ms(sum(rtts_ms))}"
         return text
-
-    # --- what the user does -----------------------------------------------------
 
     def action_mark(self) -> None:
         self.table.mark(on=not self.table.marking)

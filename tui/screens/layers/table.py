@@ -158,8 +158,6 @@ its own go there too. Each worker that holds a layer costs a token one round tri
         self._rows: list[LayerRow] = []
         self._anchor: int | None = None
 
-    # --- what it shows ------------------------------------------------------
-
     def show(self, rows: Sequence[LayerRow]) -> None:
         if len(rows) != len(self._rows):
             self._anchor = None
@@ -188,8 +186,6 @@ its own go there too. Each worker that holds a layer costs a token one round tri
         if self._anchor is None:
             self._anchor = self.cursor_row
         self.move(rows)
-
-    # --- what the base asks ---------------------------------------------------
 
     @property
     def all_rows(self) -> Sequence[LayerRow]:

@@ -135,8 +135,6 @@ The last 20 000 lines of one process, as it writes them.
         self._marks: set[int] = set()
         self._strips: LRUCache[LogRow, Strip] = LRUCache(512)
 
-    # --- what it holds ----------------------------------------------------
-
     @property
     def lines(self) -> tuple[str, ...]:
         return tuple(self._buffer)

@@ -101,8 +101,6 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
                 yield self._get_bar
             yield self._detail
 
-    # --- what is shown --------------------------------------------------------
-
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         super().show_snapshot(snapshot)
         self.table.set_current(snapshot.plan.model if snapshot.plan else "")
@@ -163,8 +161,6 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
             return False
         self._infos[model.path, model.identity] = info
         return True
-
-    # --- what the user does -----------------------------------------------------
 
     def action_choose(self) -> None:
         self.table.pick()

@@ -235,8 +235,6 @@ and say why.
         """Path of the model in use."""
         self._models: tuple[ModelFile, ...] = ()
 
-    # --- what it shows ------------------------------------------------------
-
     def show_models(self, models: Sequence[ModelFile]) -> None:
         self._models = tuple(models)
         self.list_rows()
@@ -250,8 +248,6 @@ and say why.
         if path != self.current:
             self.current = path
             self.list_rows()
-
-    # --- what the base asks ---------------------------------------------------
 
     @property
     def all_rows(self) -> tuple[ModelFile, ...]:

@@ -220,8 +220,6 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
                 yield self.filter_bar
             yield self._detail
 
-    # --- what is shown --------------------------------------------------------
-
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         super().show_snapshot(snapshot)
         running = snapshot.state != ClusterState.IDLE
@@ -255,8 +253,6 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
     def _waterfall_changed(self, event: Waterfall.Changed) -> None:
         event.stop()
         self._badge()
-
-    # --- what the user does -----------------------------------------------------
 
     def action_median(self) -> None:
         self.waterfall.median = not self.waterfall.median

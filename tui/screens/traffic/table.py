@@ -182,8 +182,6 @@ What llama-server asked of each worker, as the relay in front of it counted.
         self._rows: list[TrafficRow] = []
         self._told: TrafficRow | None = None
 
-    # --- what it shows ------------------------------------------------------
-
     def show(self, links: Sequence[Link]) -> None:
         rows = rows_of(links)
         if rows != self._rows:
@@ -191,8 +189,6 @@ What llama-server asked of each worker, as the relay in front of it counted.
             self.list_rows()
             # A pair needs a column more.
             self.on_resize()
-
-    # --- what the base asks ---------------------------------------------------
 
     @property
     def all_rows(self) -> list[TrafficRow]:
