@@ -41,9 +41,6 @@ class NameList(RowList):
 
     MOST: ClassVar[int] = 6
     LEAST: ClassVar[int] = -1
-    DEFAULT_CSS = """
-    NameList { height: auto; }
-    """
 
     def move(self, by: int) -> None:
         super().move(by)
@@ -154,10 +151,12 @@ nothing is installed there.
         if self._names.display:
             self._names.move(by)
 
-    @on(NameList.Picked, "NameList")
-    def _name_picked(self, message: NameList.Picked) -> None:
+    @on(RowList.Picked)
+    def _row_picked(self, message: RowList.Picked) -> None:
         message.stop()
-        if not self.follows:
+        if isinstance(message.row, Choice):
+            self._go_on(message.row)
+        elif not self.follows:
             self._picked = self._address.value = message.row
             self._address.cursor_position = len(message.row)
 
@@ -212,15 +211,11 @@ nothing is installed there.
             await self._choices.mount(choices)
             choices.focus()
 
-    @on(ChoiceList.Picked, "ChoiceList")
-    def _chosen(self, message: ChoiceList.Picked) -> None:
-        message.stop()
-        if message.row.id == "again":
+    def _go_on(self, choice: Choice) -> None:
+        if choice.id == "again":
             self._forget()
-        elif message.row.id == "close":
-            self.dismiss(None)
         else:
-            self.dismiss((message.row.id, self.follows))
+            self.dismiss(None if choice.id == "close" else (choice.id, self.follows))
 
     @work(group="add", exclusive=True, exit_on_error=False)
     async def _forget(self) -> None:

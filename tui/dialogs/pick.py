@@ -38,6 +38,12 @@ class PickDialog(Dialog[Result]):
     HINTS: ClassVar[tuple[tuple[str, str], ...]]
     """Action ids and their effect, for the frame."""
     TYPING: ClassVar[bool] = True
+    DEFAULT_CSS = """
+    PickDialog {
+        & RowList { margin: 1 0 0 0; }
+        & Static { height: auto; margin: 1 0 0 0; color: $dim; }
+    }
+    """
 
     def __init__(self, rows: RowList) -> None:
         super().__init__()
@@ -89,7 +95,7 @@ class FoundList(RowList):
     """The entries that match."""
 
     DEFAULT_CSS = """
-    FoundList { height: 1fr; margin: 1 0 0 0; }
+    FoundList { height: 1fr; }
     """
 
     def row(self, row: Entry, here: bool, width: int) -> Strip:
@@ -149,9 +155,6 @@ class ChatRows(RowList):
     """The chats that match."""
 
     MOST: ClassVar[int] = 12
-    DEFAULT_CSS = """
-    ChatRows { height: auto; margin: 1 0 0 0; }
-    """
 
     def __init__(self, current: str, cluster: str, now: float) -> None:
         super().__init__()
@@ -190,11 +193,6 @@ model goes on with the one that runs now.
     TITLE = "Chats"
     PLACEHOLDER = "words of a title or model"
     HINTS = (("chats.choose", "opens"), ("chats.cancel", "cancels"))
-    DEFAULT_CSS = """
-    ChatsDialog {
-        & Static { height: auto; margin: 1 0 0 0; color: $dim; }
-    }
-    """
 
     def __init__(
         self, chats: Sequence[ChatBrief], current: str, cluster: str, now: float

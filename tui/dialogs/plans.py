@@ -27,9 +27,6 @@ class KeptRows(RowList):
     """The plans that match."""
 
     MOST: ClassVar[int] = 12
-    DEFAULT_CSS = """
-    KeptRows { height: auto; margin: 1 0 0 0; }
-    """
 
     def __init__(self, launched: Sequence[KeptPlan], now: float) -> None:
         super().__init__()
@@ -69,9 +66,7 @@ Plans are small files: `dllm-tui plans` lists, compares and shares them.
     PLACEHOLDER = "words of a name or model"
     HINTS = (("plans.choose", "takes it"), ("plans.cancel", "cancels"))
     DEFAULT_CSS = """
-    PlansDialog {
-        & Static { height: 2; margin: 1 0 0 0; color: $dim; }
-    }
+    PlansDialog Static { height: 2; }
     """
 
     def __init__(

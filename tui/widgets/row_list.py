@@ -26,6 +26,10 @@ class RowList(StripWidget):
     LEAST: ClassVar[int] = 0
     """The lowest index that can be selected; -1 allows none."""
 
+    DEFAULT_CSS = """
+    RowList { height: auto; }
+    """
+
     rows: Drawn[tuple[Any, ...]] = Drawn((), layout=True)
     selected: Drawn[int] = Drawn(0)
     """Index of the row under the cursor."""
@@ -36,12 +40,7 @@ class RowList(StripWidget):
     class Picked(Message):
         """The user clicked a row or pressed Enter on it."""
 
-        rows: RowList
         row: Any
-
-        @property
-        def control(self) -> RowList:
-            return self.rows
 
     def row(self, row: Any, here: bool, width: int) -> Strip:
         """Draw a row; ``here`` is True under the cursor."""
@@ -76,7 +75,7 @@ class RowList(StripWidget):
 
     def action_choose(self) -> None:
         if self.chosen is not None:
-            self.post_message(self.Picked(self, self.chosen))
+            self.post_message(self.Picked(self.chosen))
 
     def validate_selected(self, selected: int) -> int:
         return min(max(selected, self.LEAST), max(len(self.rows) - 1, self.LEAST))
@@ -114,9 +113,6 @@ class ChoiceList(RowList, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("choice")
     MOST: ClassVar[int] = 100
-    DEFAULT_CSS = """
-    ChoiceList { height: auto; }
-    """
 
     def __init__(self, choices: Sequence[Choice]) -> None:
         super().__init__()
@@ -129,7 +125,7 @@ class ChoiceList(RowList, can_focus=True):
         for choice in self.rows:
             if choice.key and event.character == choice.key:
                 event.stop()
-                self.post_message(self.Picked(self, choice))
+                self.post_message(self.Picked(choice))
 
     def row(self, row: Choice, here: bool, width: int) -> Strip:
         palette = self.palette

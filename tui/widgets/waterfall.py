@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.style import Style
@@ -75,11 +74,8 @@ coming.
     chosen: reactive[str] = reactive("", init=False)
     """The one worker shown; empty for all."""
 
-    @dataclass
     class Changed(Message):
         """The picture shows something else."""
-
-        waterfall: Waterfall
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,12 +100,12 @@ coming.
         return chosen or list(self._links)
 
     def watch_median(self) -> None:
-        self.post_message(self.Changed(self))
+        self.post_message(self.Changed())
 
     def watch_chosen(self) -> None:
         self._fit_scale()
         self.redraw()
-        self.post_message(self.Changed(self))
+        self.post_message(self.Changed())
 
     def choose_next(self) -> None:
         choices = ["", *(link.worker for link in self._links)]

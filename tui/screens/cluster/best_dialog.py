@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events, on, work
@@ -62,18 +61,12 @@ class BestRows(RowList, can_focus=True):
     """The plans; the one under the cursor is shown on the bar."""
 
     MOST: ClassVar[int] = 12
-    DEFAULT_CSS = """
-    BestRows { height: auto; }
-    """
 
-    @dataclass
     class Pointed(Message):
         """Another plan is under the cursor."""
 
-        rows: BestRows
-
     def watch_selected(self) -> None:
-        self.post_message(self.Pointed(self))
+        self.post_message(self.Pointed())
 
     def show(self, choices: tuple[BestChoice, ...]) -> None:
         """Show more plans; the cursor stays on its plan."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from rich.style import Style
@@ -141,17 +140,11 @@ A device computes one run of neighbouring layers. So layers between the marked o
 its own go there too. Each worker that holds a layer costs a token one round trip.
 """
 
-    @dataclass
     class Pointed(Message):
         """Other layers are under the cursor or marked."""
 
-        table: LayerTable
-
-    @dataclass
     class Picked(Message):
         """The user wants to give the selected layers to a device."""
-
-        table: LayerTable
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(SortOrder("layer"), id=id)
@@ -215,11 +208,11 @@ its own go there too. Each worker that holds a layer costs a token one round tri
         return Text(text, style=style, no_wrap=True)
 
     def tell(self) -> None:
-        self.post_message(self.Pointed(self))
+        self.post_message(self.Pointed())
 
     def pick(self) -> None:
         if self._rows:
-            self.post_message(self.Picked(self))
+            self.post_message(self.Picked())
 
     @on(SortableTable.RowHighlighted)
     def _draw_marks(self) -> None:

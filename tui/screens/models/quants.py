@@ -30,9 +30,6 @@ class QuantRows(RowList):
     """The models, and what would fit of each."""
 
     MOST: ClassVar[int] = 16
-    DEFAULT_CSS = """
-    QuantRows { height: auto; margin: 1 0 0 0; }
-    """
 
     def row(self, row: RemoteModel, here: bool, width: int) -> Strip:
         palette = self.palette
@@ -66,11 +63,6 @@ choose is downloaded.
     TITLE = "Models of a repository"
     PLACEHOLDER = "part of a name"
     HINTS = (("finder.choose", "downloads"), ("finder.cancel", "closes"))
-    DEFAULT_CSS = """
-    QuantsDialog {
-        & Static { height: auto; margin: 1 0 0 0; color: $dim; }
-    }
-    """
 
     def __init__(self, cluster: ClusterService, source: str) -> None:
         super().__init__(QuantRows())

@@ -219,14 +219,12 @@ and say why.
     class Picked(Message):
         """The user wants this model."""
 
-        table: ModelTable
         model: ModelFile
 
     @dataclass
     class Pointed(Message):
         """The cursor is on another model; None in an empty list."""
 
-        table: ModelTable
         model: ModelFile | None
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
@@ -276,8 +274,8 @@ and say why.
         return paths.index(self.current)
 
     def tell(self) -> None:
-        self.post_message(self.Pointed(self, self.pointed))
+        self.post_message(self.Pointed(self.pointed))
 
     def pick(self) -> None:
         if self.pointed is not None:
-            self.post_message(self.Picked(self, self.pointed))
+            self.post_message(self.Picked(self.pointed))

@@ -174,7 +174,6 @@ What llama-server asked of each worker, as the relay in front of it counted.
     class Pointed(Message):
         """Another row is under the cursor, or its figures changed."""
 
-        table: TrafficTable
         row: TrafficRow | None
 
     def __init__(self) -> None:
@@ -211,4 +210,4 @@ What llama-server asked of each worker, as the relay in front of it counted.
     def tell(self) -> None:
         if self.pointed != self._told:
             self._told = self.pointed
-            self.post_message(self.Pointed(self, self._told))
+            self.post_message(self.Pointed(self._told))
