@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import platformdirs
 from rich.cells import cell_len, set_cell_size
@@ -17,7 +17,6 @@ from rich.segment import Segment
 from textual import events, on
 from textual.actions import ActionParseResult
 from textual.app import App
-from textual.binding import BindingType
 from textual.color import Color
 from textual.dom import DOMNode
 from textual.events import Event
@@ -100,7 +99,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
     """Themes, keys, toasts and dialogs; knows nothing of clusters."""
 
     CSS_PATH = Path(__file__).with_name("console.tcss")
-    BINDINGS: ClassVar[list[BindingType]] = keymap.bindings("app")
+    BINDINGS = keymap.bindings("app")
     # Ours finds more, and is quicker: see tui.model.finding.
     ENABLE_COMMAND_PALETTE = False
 

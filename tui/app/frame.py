@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from rich.style import Style
 from textual import events
@@ -360,11 +360,10 @@ SHORT_BELOW = 24
 class ConsoleScreen(Screen[None]):
     """A screen one switches to by its number."""
 
-    FIGURES: ClassVar[bool] = True
+    FIGURES = True
     """True if help explains the signs of figures."""
     ALLOW_IN_MAXIMIZED_VIEW = "StatusLine, KeyBar, SizeNotice"
     ESCAPE_TO_MINIMIZE = False
-    # Textual declares these two as instance variables, so they cannot be ClassVars.
     HORIZONTAL_BREAKPOINTS = [
         (0, "-tiny"),
         (MIN_WIDTH, "-narrow"),

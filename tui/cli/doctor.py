@@ -16,7 +16,7 @@ from backends.errors import DllmError, UsageError
 from backends.paths import Paths, user_paths
 from tui.cli.command import Command, Name, options, prompting, refuse_with
 from tui.cli.model_argument import require_model
-from tui.cli.output import emit_json, say, show, warn
+from tui.cli.output import emit_json, require_folder, say, show, warn
 from tui.cli.progress import ProgressLine, ticking
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ async def doctor(
     if fix and ASKING.get().readonly:
         raise ReadOnly("dllm-tui doctor --fix")
     if bundle:
-        _require_folder(Path(bundle))
+        require_folder(bundle)
     paths = user_paths()
     checks = await _examined(paths, path, quick=quick, silent=as_json)
     done = await _repaired(paths, checks, yes=yes) if fix else []
@@ -107,11 +107,6 @@ async def _examined(
                 line.clear()
                 _print(check)
     return checks
-
-
-def _require_folder(file: Path) -> None:
-    if not file.absolute().parent.is_dir():
-        raise UsageError(f"There is no folder for {file}", "Make it first.")
 
 
 # --- repairs -------------------------------------------------------------------------

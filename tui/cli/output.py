@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
+from backends.errors import DllmError, UsageError
 from backends.state import to_json
 from tui.widgets.safe_text import SafeStream, safe, safe_line
 
@@ -85,6 +87,23 @@ def _escaped(character: str) -> str:
     return "".join(
         f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2)
     )
+
+
+def require_folder(file: str) -> None:
+    """Refuse a file to write whose folder is not there.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not Path(file).absolute().parent.is_dir():
+        raise UsageError(f"There is no folder for {file}", "Make it first.")
+
+
+def write_file(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text)
+    except OSError as error:
+        raise DllmError(f"Cannot write {file} ({error.strerror})") from error
 
 
 class Column(NamedTuple):

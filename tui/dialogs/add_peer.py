@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.strip import Strip
 from textual.widgets import Input, Label, Static
@@ -39,8 +38,8 @@ Wish = tuple[str, str]
 class NameList(RowList):
     """The names that contain the typed address; the field keeps the focus."""
 
-    MOST: ClassVar[int] = 6
-    LEAST: ClassVar[int] = -1
+    MOST = 6
+    LEAST = -1
 
     def move(self, by: int) -> None:
         super().move(by)
@@ -55,15 +54,15 @@ class NameList(RowList):
 class AddPeerDialog(ShowsPeers, Dialog[Wish | None]):
     """Dismisses with the next step and a peer's name, or None if all is done."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Add a machine
 
 Type what you would give to **ssh**, or pick a name of your ssh configuration. A *bare
 rpc-server* is one that somebody else started: only its `host:port` is known, and
 nothing is installed there.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("adding")
-    TYPING: ClassVar[bool] = True
+    BINDINGS = bindings("adding")
+    TYPING = True
     DEFAULT_CSS = """
     AddPeerDialog {
         & Horizontal { height: 1; }

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.widgets import Input, Static
 
 from backends.state import ClusterBrief
@@ -22,7 +20,7 @@ from tui.widgets.safe_text import safe, safe_line
 class ChoiceDialog(Dialog[str | None]):
     """Dismisses with the id of the answer, or None when it was closed."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
+    BINDINGS = bindings("dialog")
     DEFAULT_CSS = """
     ChoiceDialog Static {
         height: auto;
@@ -74,8 +72,8 @@ def clusters_dialog(briefs: Sequence[ClusterBrief], here: str) -> ChoiceDialog:
 class LineDialog(Dialog[str | None]):
     """Dismisses with the typed line, or None when the user closes it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
-    TYPING: ClassVar[bool] = True
+    BINDINGS = bindings("dialog")
+    TYPING = True
     DEFAULT_CSS = """
     LineDialog Static { height: auto; margin: 1 0 0 0; color: $dim; }
     """

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from textual.await_complete import AwaitComplete
-from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widget import Widget
@@ -21,11 +20,11 @@ Result = TypeVar("Result")
 class Dialog(ModalScreen[Result]):
     """Stands before the screen; the app lets no key through to the screen."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("dialogs")
-    FIGURES: ClassVar[bool] = False
+    BINDINGS = bindings("dialogs")
+    FIGURES = False
     """True if help explains how figures show their source."""
 
-    TYPING: ClassVar[bool] = False
+    TYPING = False
     """True if a text field takes letters here, so that hints name other keys."""
 
     on_worker_state_changed = report_worker

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import ClassVar
 
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.strip import Strip
 from textual.widgets import Static
@@ -39,7 +37,7 @@ TONES = {
 class EventList(RowList, can_focus=True):
     """A line for each thing that happened; the newest is the last."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("events")
+    BINDINGS = bindings("events")
     DEFAULT_CSS = """
     EventList { height: 1fr; }
     """
@@ -77,14 +75,14 @@ class EventList(RowList, can_focus=True):
 class EventsDialog(Dialog[None]):
     """A list to read and to filter; Enter shows the evidence."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Events
 
 What happened to the cluster in the last days: who launched and stopped it, what died
 and was mended, which machine was away, and what this console has told. The newest is
 at the end; each has its evidence.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog", "reading")
+    BINDINGS = bindings("dialog", "reading")
 
     def __init__(self, told: Iterable[Toast], clock: Callable[[], float]) -> None:
         super().__init__()
@@ -151,13 +149,13 @@ at the end; each has its evidence.
 class EvidenceDialog(Dialog[str | None]):
     """Dismisses with the process whose log is wanted."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Event
 
 One thing that happened, with its evidence: the last lines that the process wrote, as
 they were then. The log itself may have gone on since.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog", "reading", "evidence")
+    BINDINGS = bindings("dialog", "reading", "evidence")
     DEFAULT_CSS = """
     EvidenceDialog Static { height: auto; }
     """

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from rich.table import Table
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.dom import DOMNode
 from textual.screen import Screen
@@ -25,7 +23,7 @@ KEYS_WIDTH = 15
 class HelpDialog(Dialog[None]):
     """Reads help and keys from the screen behind it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog", "reading")
+    BINDINGS = bindings("dialog", "reading")
     DEFAULT_CSS = """
     HelpDialog Static {
         height: auto;

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
@@ -27,12 +25,12 @@ LABEL_WIDTH = 9
 class PeerDialog(ShowsPeers, Dialog[None]):
     """A list to read; ``y`` copies all of it."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Peer
 
 All that is known of one machine; it follows the machine while it is open.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog", "reading")
+    BINDINGS = bindings("dialog", "reading")
     DEFAULT_CSS = """
     PeerDialog Static {
         height: auto;

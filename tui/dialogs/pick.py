@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.strip import Strip
 from textual.widgets import Input, OptionList, Static
 
@@ -15,7 +14,7 @@ from backends.state import ChatBrief
 from backends.units import format_count
 from tui.actions.keymap import bindings
 from tui.dialogs.dialog import Dialog, Result
-from tui.model.finding import Entry, found, near
+from tui.model.finding import Entry, found, has_words, near
 from tui.model.names import model_name
 from tui.model.peer_words import age_text
 from tui.widgets.inputs import LineInput
@@ -33,11 +32,11 @@ NARROW_BELOW = 60
 class PickDialog(Dialog[Result]):
     """A field above the rows that match it; Enter or a click takes one."""
 
-    TITLE: ClassVar[str]
-    PLACEHOLDER: ClassVar[str]
-    HINTS: ClassVar[tuple[tuple[str, str], ...]]
+    TITLE: str
+    PLACEHOLDER: str
+    HINTS: tuple[tuple[str, str], ...]
     """Action ids and their effect, for the frame."""
-    TYPING: ClassVar[bool] = True
+    TYPING = True
     DEFAULT_CSS = """
     PickDialog {
         & RowList { margin: 1 0 0 0; }
@@ -112,14 +111,14 @@ class FoundList(RowList):
 class FinderDialog(PickDialog[Entry | None]):
     """Dismisses with the chosen entry."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Find anything
 
 Part of a name is enough, and of several words each counts: actions, peers, models,
 logs, themes, settings and clusters. An action of another pane or screen takes you
 there. The key at the right is the one that does it without this dialog.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("finder")
+    BINDINGS = bindings("finder")
     TITLE = "Find"
     PLACEHOLDER = "Search actions, models, settings…"
     HINTS = (("finder.choose", "goes there"), ("finder.cancel", "closes"))
@@ -154,7 +153,7 @@ there. The key at the right is the one that does it without this dialog.
 class ChatRows(RowList):
     """The chats that match."""
 
-    MOST: ClassVar[int] = 12
+    MOST = 12
 
     def __init__(self, current: str, cluster: str, now: float) -> None:
         super().__init__()
@@ -181,7 +180,7 @@ class ChatRows(RowList):
 class ChatsDialog(PickDialog[str | None]):
     """Dismisses with the id of a chat; None keeps the present one."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Chats
 
 Type words of a title or a model. **{chats.up} {chats.down}** move,
@@ -189,7 +188,7 @@ Type words of a title or a model. **{chats.up} {chats.down}** move,
 goes on with it, **{chats.cancel}** keeps the present one. A chat held with another
 model goes on with the one that runs now.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("chats")
+    BINDINGS = bindings("chats")
     TITLE = "Chats"
     PLACEHOLDER = "words of a title or model"
     HINTS = (("chats.choose", "opens"), ("chats.cancel", "cancels"))
@@ -201,16 +200,15 @@ model goes on with the one that runs now.
         self._chats = tuple(chats)
 
     def search(self) -> None:
-        words = self.input.value.lower().split()
-        names = (
-            (c, f"{c.title} {model_name(c.model)} {c.cluster}") for c in self._chats
-        )
+        query = self.input.value
         self.rows.rows = tuple(
-            chat for chat, name in names if all(word in name.lower() for word in words)
+            chat
+            for chat in self._chats
+            if has_words(f"{chat.title} {model_name(chat.model)} {chat.cluster}", query)
         )
         self.remark.display = True
         text = format_count(len(self._chats), "chat")
-        if words:
+        if query.strip():
             text = f"{len(self.rows.rows)} of {text}"
         self.remark.update(text if self._chats else "No chat is kept yet.")
 
@@ -224,13 +222,13 @@ model goes on with the one that runs now.
 class ThemeDialog(Dialog[str | None]):
     """Dismisses with a theme's name; Esc brings the one before back."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Theme
 
 The theme under the cursor is shown at once. It is remembered when it is kept, and
 what was before comes back when it is not.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
+    BINDINGS = bindings("dialog")
     DEFAULT_CSS = """
     ThemeDialog OptionList {
         height: auto;

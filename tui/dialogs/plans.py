@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from textual.binding import BindingType
 from textual.strip import Strip
 
 from backends.plan_files import KeptPlan, PlanFile, plan_changes
 from tui.actions.keymap import bindings
 from tui.dialogs.pick import PickDialog
+from tui.model.finding import has_words
 from tui.model.names import model_name
 from tui.model.peer_words import age_text
 from tui.widgets.row_list import RowList
@@ -26,7 +25,7 @@ SHOWN_MAX = 4
 class KeptRows(RowList):
     """The plans that match."""
 
-    MOST: ClassVar[int] = 12
+    MOST = 12
 
     def __init__(self, launched: Sequence[KeptPlan], now: float) -> None:
         super().__init__()
@@ -51,7 +50,7 @@ class KeptRows(RowList):
 class PlansDialog(PickDialog[KeptPlan | None]):
     """Dismisses with the plan to work on; None keeps the present one."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Plans
 
 Plans saved by name, then the last launches, the newest first. Type words of a name or
@@ -61,7 +60,7 @@ a model. Below stands what differs from the plan in the Split pane.
 one before back; nothing runs before you launch. **{split.save}** there saves a plan.
 Plans are small files: `dllm-tui plans` lists, compares and shares them.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("plans")
+    BINDINGS = bindings("plans")
     TITLE = "Plans"
     PLACEHOLDER = "words of a name or model"
     HINTS = (("plans.choose", "takes it"), ("plans.cancel", "cancels"))
@@ -81,9 +80,10 @@ Plans are small files: `dllm-tui plans` lists, compares and shares them.
         self._present = present
 
     def search(self) -> None:
-        words = self.input.value.lower().split()
-        named = ((kept, f"{kept.name} {kept.plan.model}".lower()) for kept in self._all)
-        self.rows.rows = tuple(k for k, text in named if all(w in text for w in words))
+        query = self.input.value
+        self.rows.rows = tuple(
+            k for k in self._all if has_words(f"{k.name} {k.plan.model}", query)
+        )
         self.remark.display = True
         self._tell()
 

@@ -5,12 +5,9 @@ All text comes from another machine: it is shown as it is, never read as markup.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
@@ -40,13 +37,13 @@ _TITLES = {
 class QuestionDialog(ShowsPeers, Dialog[PeerAnswer | None]):
     """Dismisses with the answer; None when the user gives none."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Question
 
 A connection waits for you: whether to trust a machine that was never met, or for a
 secret, which is used once and never stored.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
+    BINDINGS = bindings("dialog")
     DEFAULT_CSS = """
     QuestionDialog {
         & Static { height: auto; margin: 0 0 1 0; }
@@ -115,7 +112,7 @@ class HostKeyDialog(QuestionDialog):
 class SecretDialog(QuestionDialog):
     """Asks for something nobody may read over a shoulder."""
 
-    TYPING: ClassVar[bool] = True
+    TYPING = True
 
     def compose_question(self) -> ComposeResult:
         yield Static(safe_line(self.question.text), markup=False)

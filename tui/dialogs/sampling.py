@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Grid, Horizontal, VerticalScroll
 from textual.widgets import Button, Input, Label, Static, TextArea
 
@@ -53,7 +50,7 @@ class SamplingInput(Horizontal):
 class SamplingDialog(Dialog[ChatSettings | None]):
     """Asks for a system prompt and sampling settings; None when cancelled."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Chat settings
 
 The **system prompt** opens every request. An **empty** number leaves it to
@@ -67,8 +64,8 @@ llama-server. Settings count from the next question on and are remembered.
         (24, "-tall"),
     ]
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("sampling")
-    TYPING: ClassVar[bool] = True
+    BINDINGS = bindings("sampling")
+    TYPING = True
 
     DEFAULT_CSS = """
     SamplingDialog {

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar
 
 import msgspec
 from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.markup import escape
 from textual.widgets import Input, Label, OptionList, Static
@@ -38,7 +36,7 @@ CHANGING = ("Enter sets · empty: the default", "cancels")
 class SettingsDialog(Dialog[None]):
     """Shows the settings; a change takes effect at once."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Settings
 
 Every setting of `config.toml`, its value and where that comes from. Type a part of a
@@ -48,8 +46,8 @@ stay. **{settings.cancel}** leaves a value as it is, then the list.
 
 A value that is not allowed is refused, with what is.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("settings")
-    TYPING: ClassVar[bool] = True
+    BINDINGS = bindings("settings")
+    TYPING = True
     DEFAULT_CSS = """
     SettingsDialog {
         & OptionList {

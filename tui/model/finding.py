@@ -48,6 +48,11 @@ def found(query: str, entries: Sequence[Entry]) -> list[Entry]:
     return [entry for _, _, entry in nlargest(SHOWN_MAX, scored, key=_rank)]
 
 
+def has_words(text: str, query: str) -> bool:
+    """True if a text has every word of a query, in upper or lower case."""
+    return all(word in text.casefold() for word in query.casefold().split())
+
+
 def near(query: str, entries: Iterable[Entry]) -> list[Entry]:
     """The entries nearest to a query that no entry matches."""
     typed = query.lower().strip()

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive
@@ -24,7 +22,7 @@ from tui.widgets.strips import Drawn, Part, StripWidget, line
 class LineInput(Input):
     """An input that fits where a row is all there is."""
 
-    takes_digits: ClassVar[bool] = True
+    takes_digits = True
     """The key bar shows F1 for 1 while this has the focus."""
 
     DEFAULT_CSS = """
@@ -73,7 +71,7 @@ class NameInput(ChoosyInput):
 class TickBox(StripWidget, can_focus=True):
     """``[x] label``; space or a click changes it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("tick")
+    BINDINGS = bindings("tick")
     DEFAULT_CSS = """
     TickBox {
         width: 1fr;
@@ -115,7 +113,7 @@ class TickBox(StripWidget, can_focus=True):
 class OptionStrip(StripWidget, can_focus=True):
     """``f16 [q8_0] q4_0``; ←→ or a click choose."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("option")
+    BINDINGS = bindings("option")
     DEFAULT_CSS = """
     OptionStrip {
         width: 1fr;
@@ -174,7 +172,7 @@ class OptionStrip(StripWidget, can_focus=True):
 class FilterBar(Horizontal):
     """A text field with a remark beside it; hidden while it filters nothing."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("filter")
+    BINDINGS = bindings("filter")
 
     DEFAULT_CSS = """
     FilterBar {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual import events
 from textual.actions import SkipAction
 
@@ -19,9 +17,9 @@ class NumberStrip(StripWidget):
     ``cancel``, and takes the number in ``take_number``.
     """
 
-    TYPED_MAX: ClassVar[int] = 4
+    TYPED_MAX = 4
     """Characters a number can have."""
-    HAS_POINT: ClassVar[bool] = False
+    HAS_POINT = False
     """True if a number may have a fraction."""
 
     typed: Drawn[str | None] = Drawn(None)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from textual import events
-from textual.binding import BindingType
 from textual.message import Message
 from textual.strip import Strip
 
@@ -21,9 +20,9 @@ LABEL_WIDTH = 24
 class RowList(StripWidget):
     """Shows a window of rows around the selected one; the wheel and a click select."""
 
-    MOST: ClassVar[int] = 0
+    MOST = 0
     """Rows shown at most, in a list as high as its rows; 0: the height is given."""
-    LEAST: ClassVar[int] = 0
+    LEAST = 0
     """The lowest index that can be selected; -1 allows none."""
 
     DEFAULT_CSS = """
@@ -111,8 +110,8 @@ class Choice(NamedTuple):
 class ChoiceList(RowList, can_focus=True):
     """Answers to a question, the first meant by default; letters pick one, too."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("choice")
-    MOST: ClassVar[int] = 100
+    BINDINGS = bindings("choice")
+    MOST = 100
 
     def __init__(self, choices: Sequence[Choice]) -> None:
         super().__init__()

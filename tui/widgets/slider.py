@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import isinf
-from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.style import Style
 from textual import events
 from textual.actions import SkipAction
-from textual.binding import BindingType
 from textual.message import Message
 from textual.strip import Strip
 
@@ -121,7 +119,7 @@ class Slider(NumberStrip, can_focus=True):
     the thumb is let go.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("slider")
+    BINDINGS = bindings("slider")
     DEFAULT_CSS = """
     Slider {
         height: 1;
@@ -129,8 +127,8 @@ class Slider(NumberStrip, can_focus=True):
         pointer: ew-resize;
     }
     """
-    TYPED_MAX: ClassVar[int] = 7
-    HAS_POINT: ClassVar[bool] = True
+    TYPED_MAX = 7
+    HAS_POINT = True
 
     value: Drawn[float] = Drawn(0.0)
     """The value of the thumb; it may lie between two steps."""

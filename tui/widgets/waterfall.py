@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from rich.style import Style
 from textual.message import Message
@@ -43,7 +42,7 @@ NOTHING_RUNS = "Nothing runs. Launch a split, then every token shows here."
 class Waterfall(StripWidget, can_focus=True):
     """One row per worker: its latest token, or the median of its latest ones."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Token
 
 One row per worker and one scale for all: where the time of the latest token went.

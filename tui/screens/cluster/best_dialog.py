@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import Static
@@ -60,7 +58,7 @@ ROWS_MIN = 4
 class BestRows(RowList, can_focus=True):
     """The plans; the one under the cursor is shown on the bar."""
 
-    MOST: ClassVar[int] = 12
+    MOST = 12
 
     class Pointed(Message):
         """Another plan is under the cursor."""
@@ -106,8 +104,8 @@ class BestHeading(StripWidget):
 class BestDialog(Dialog[Plan | None]):
     """Dismisses with the plan to take, or None to keep the one there is."""
 
-    FIGURES: ClassVar[bool] = True
-    HELP: ClassVar[str | None] = """\
+    FIGURES = True
+    HELP = """\
 ## Best plans
 
 The best split of these devices for several aims, and what else could be: a device
@@ -119,7 +117,7 @@ The bar shows the plan under the cursor. **{best.choose}** takes it, and
 it was. Nothing runs before you launch. Faint rows cannot be taken: they need another
 head, or what is not there.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("best")
+    BINDINGS = bindings("best")
     DEFAULT_CSS = """
     BestDialog {
         & Static { height: 1; color: $dim; }

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from textual import events, on
 from textual.actions import SkipAction
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container, Horizontal
 from textual.message import Message
 from textual.widget import Widget
@@ -76,7 +75,7 @@ BUSY_HINT = "{chat.stop} stops the answer"
 class Composer(TextArea):
     """A text field that grows to six rows and remembers earlier questions."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Ask
 
 - **{composer.send}** sends, **{composer.newline:or}** begins a new line
@@ -89,7 +88,7 @@ class Composer(TextArea):
   prompt and sampling
 """
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("composer")
+    BINDINGS = bindings("composer")
 
     DEFAULT_CSS = """
     Composer {
@@ -106,7 +105,7 @@ class Composer(TextArea):
     }
     """
 
-    takes_digits: ClassVar[bool] = True
+    takes_digits = True
     """The key bar shows F1 for 1 while this has the focus."""
 
     ready = False
@@ -226,9 +225,9 @@ EMPTY_HINT = "No messages yet. {chat.settings}: system prompt, sampling."
 class ChatPane(Widget):
     """A conversation with the model that is running."""
 
-    HELP: ClassVar[str | None] = ChatTranscript.HELP
+    HELP = ChatTranscript.HELP
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("chat")
+    BINDINGS = bindings("chat")
 
     DEFAULT_CSS = """
     ChatPane {

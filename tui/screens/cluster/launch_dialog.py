@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual import events, on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.timer import Timer
 from textual.widgets import Button, Input, Label, Static
@@ -101,8 +98,8 @@ FIT = {True: "fits", False: "does NOT fit"}
 class LaunchDialog(Dialog["Plan | None"]):
     """Dismisses with the plan as it is set, or None when it stays as it was."""
 
-    FIGURES: ClassVar[bool] = True
-    HELP: ClassVar[str | None] = """\
+    FIGURES = True
+    HELP = """\
 ## Launch settings
 
 How **llama-server** runs the model. They belong to the plan: `{split.undo}` takes them
@@ -123,8 +120,8 @@ each once when nobody asks, and keeps the fastest.
 the engine is
 asked.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("launching")
-    TYPING: ClassVar[bool] = True
+    BINDINGS = bindings("launching")
+    TYPING = True
     DEFAULT_CSS = """
     LaunchDialog {
         & .launch-scroll { height: auto; scrollbar-size: 1 1; }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from shlex import join
-from typing import ClassVar
 
 from rich.style import Style
 from textual.app import ComposeResult
@@ -272,7 +271,7 @@ class IdleNote(StripWidget):
 class LivePane(VerticalScroll, can_focus=True):
     """Shows what the state of the cluster calls for."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Live
 
 **generate** is the speed now (or, as *last*, that of the last answer) and **prompt**

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from rich.style import Style
 from textual import events, on
 from textual.actions import SkipAction
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.geometry import Region
 from textual.message import Message
@@ -28,6 +27,7 @@ from tui.api.services import PeerService
 from tui.app.console import console_of
 from tui.app.messages import Copyable
 from tui.model.edit import Edit
+from tui.model.finding import has_words
 from tui.model.names import letter
 from tui.model.peer_words import (
     UNFIT,
@@ -196,7 +196,7 @@ class PeerList(StripWidget, can_focus=True):
     Only what is visible is drawn, and only peers that look different are drawn again.
     """
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Peers
 
 The machines this console knows, and the workers on this one. `•` ready, `●` serving,
@@ -209,7 +209,7 @@ the split does not use shows what is taken now. The letter is the device's in th
 **{peers.use}** and **{peers.lead}** change who takes part in the split shown;
 **{cluster.launch}** launches it. **{peers.filter}** keeps only peers with some words.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("peers")
+    BINDINGS = bindings("peers")
     DEFAULT_CSS = """
     PeerList {
         height: auto;
@@ -480,10 +480,10 @@ class PeersPane(VerticalScroll, can_focus=False):
 
     @on(FilterBar.Changed)
     def _list(self) -> None:
-        words = self._filter_bar.text.casefold().split()
-        shown = tuple(peer for peer in self._peers if has_words(peer, words))
+        query = self._filter_bar.text
+        shown = tuple(p for p in self._peers if has_words(_told_of(p), query))
         self.peer_list.peers = shown
-        note = f"{len(shown)} of {len(self._peers)}" if words else ""
+        note = f"{len(shown)} of {len(self._peers)}" if query.strip() else ""
         self._filter_bar.note = note
         retitle(self, f"Peers ── {note}" if note else "Peers")
 
@@ -496,9 +496,7 @@ class PeersPane(VerticalScroll, can_focus=False):
         self.peer_list.fallbacks = fallbacks
 
 
-def has_words(peer: Peer, words: Sequence[str]) -> bool:
-    """True if the peer's names contain all words, given in lower case."""
+def _told_of(peer: Peer) -> str:
     devices = " ".join(device.name for device in peer.devices)
     told = f"{peer.name} {peer.role} {peer.state} {peer.transport} {peer.address}"
-    text = f"{told} {devices}".casefold()
-    return all(word in text for word in words)
+    return f"{told} {devices}"

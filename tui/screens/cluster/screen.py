@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container
 from textual.reactive import reactive
 from textual.widget import Widget
@@ -46,7 +45,7 @@ DRAW_GAP_S = 1.0
 class TokenPane(Container):
     """The time of each of the latest tokens, as on the Traffic screen."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("token")
+    BINDINGS = bindings("token")
     DEFAULT_CSS = """
     TokenPane {
         width: 68;
@@ -121,7 +120,7 @@ _WHY_NOT = {
 class ClusterScreen(ShowsEdit, ConsoleScreen):
     """Panes; where there is no room for all, the focused one takes the place."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("cluster", "live")
+    BINDINGS = bindings("cluster", "live")
 
     zoomed: reactive[str] = reactive("", init=False)
     """Id of the pane that has the whole screen; empty for none."""

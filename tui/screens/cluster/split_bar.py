@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
-from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.actions import SkipAction
-from textual.binding import BindingType
 from textual.reactive import reactive
 from textual.strip import Strip
 
@@ -156,7 +154,7 @@ class SplitBar(NumberStrip, can_focus=True):
     Mouse and keys do the same: they change the editor, and the bar follows the edit.
     """
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Split
 
 Which device holds which layers. The **output** (norm and head) counts as one layer
@@ -171,7 +169,7 @@ device has; `!`: next to nothing is left there. Nothing runs until you launch.
 The **predicted** speed is that of one client, with the band that holds nine of ten
 runs. It comes from measured runs, and before the first from usual speeds.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("split")
+    BINDINGS = bindings("split")
     DEFAULT_CSS = """
     SplitBar {
         height: 4;

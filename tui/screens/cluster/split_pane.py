@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from rich.style import Style
 from textual.app import ComposeResult
 from textual.reactive import reactive
@@ -213,7 +211,7 @@ class Standing(StripWidget):
 class SplitPane(Widget, can_focus=True):
     """Everything about the split of one model."""
 
-    HELP: ClassVar[str | None] = SplitBar.HELP
+    HELP = SplitBar.HELP
     DEFAULT_CSS = """
     SplitPane {
         layout: vertical;

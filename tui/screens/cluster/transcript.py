@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from textual import events, on, work
@@ -72,7 +72,7 @@ class TurnColumn(Vertical):
 class ChatTranscript(VerticalScroll, can_focus=True):
     """Questions and answers, oldest first."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Conversation
 
 - **{chat.write:or}** goes to the text field, **{app.back}** back to the screen

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.widgets import Static
 
@@ -46,9 +44,9 @@ SIDE_ROWS = 8
 class LabScreen(ConsoleScreen):
     """Three sliders per link, and the speed they make."""
 
-    AUTO_FOCUS: ClassVar[str | None] = "Slider"
+    AUTO_FOCUS = "Slider"
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Lab
 
 Makes links **worse than they are**, live, in the relay: latency and jitter each way,
@@ -66,7 +64,7 @@ draft, each pays its part. The frame of the links has acceptance and speed, and 
 speed without a draft under the same lab, once both were measured.
 """
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("lab")
+    BINDINGS = bindings("lab")
 
     DEFAULT_CSS = """
     LabScreen {

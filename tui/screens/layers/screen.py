@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from textual import on
 from textual.actions import SkipAction
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container, VerticalScroll
 from textual.content import Content
 from textual.strip import Strip
@@ -59,9 +57,9 @@ class SpeedLine(StripWidget):
 class LayersScreen(ShowsEdit, ConsoleScreen):
     """The layers of the edited plan, and the sums of those selected."""
 
-    AUTO_FOCUS: ClassVar[str | None] = "LayerTable"
-    HELP: ClassVar[str | None] = LayerTable.HELP
-    BINDINGS: ClassVar[list[BindingType]] = bindings("layers")
+    AUTO_FOCUS = "LayerTable"
+    HELP = LayerTable.HELP
+    BINDINGS = bindings("layers")
 
     DEFAULT_CSS = """
     LayersScreen {

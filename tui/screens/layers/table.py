@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from rich.style import Style
 from rich.text import Text
@@ -123,7 +123,7 @@ class LayerTable(SortableTable[LayerRow]):
     COLUMNS = COLUMNS
     REST_CELLS_MIN = 14
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Layers
 
 One row per layer of the plan in editing, in the order in which a token passes them.

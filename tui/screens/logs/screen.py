@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import ClassVar
 
 import platformdirs
 from click import echo_via_pager
@@ -116,10 +115,10 @@ class LogsScreen(ConsoleScreen):
         save_folder: The folder for saved logs; None means the downloads.
     """
 
-    AUTO_FOCUS: ClassVar[str | None] = ""
-    FIGURES: ClassVar[bool] = False
+    AUTO_FOCUS = ""
+    FIGURES = False
 
-    HELP: ClassVar[str | None] = LogView.HELP
+    HELP = LogView.HELP
 
     DEFAULT_CSS = """
     LogsScreen {

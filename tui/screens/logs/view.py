@@ -11,7 +11,6 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual import work
-from textual.binding import BindingType
 from textual.cache import LRUCache
 from textual.geometry import Size
 from textual.message import Message
@@ -50,7 +49,7 @@ class LogView(ScrollView, can_focus=True):
     ALLOW_SELECT = True
     ALLOW_MAXIMIZE = True
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Log
 
 The last 20 000 lines of one process, as it writes them.
@@ -68,7 +67,7 @@ The last 20 000 lines of one process, as it writes them.
 - **{log.save}** saves the whole log to a file
 """
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("log")
+    BINDINGS = bindings("log")
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "log--prefix",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
@@ -41,14 +38,14 @@ PATH_REMARK = (
 class ModelPicker(Dialog[str | None]):
     """Picks a model file; None when the user cancels."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Pick a model
 
 Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
 """
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("picker", "path")
-    TYPING: ClassVar[bool] = True
+    BINDINGS = bindings("picker", "path")
+    TYPING = True
 
     DEFAULT_CSS = """
     ModelPicker {

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import ClassVar
 
 from msgspec.structs import replace
 from textual import work
-from textual.binding import BindingType
 from textual.strip import Strip
 
 from backends.errors import DllmError
@@ -16,6 +14,7 @@ from backends.units import format_bytes, format_count
 from tui.actions.keymap import bindings
 from tui.api.services import ClusterService
 from tui.dialogs.pick import PickDialog
+from tui.model.finding import has_words
 from tui.model.fit_words import context_text, fits_text, split_text, why_text
 from tui.widgets.row_list import RowList
 from tui.widgets.strips import clip, line
@@ -29,7 +28,7 @@ CONTEXT_CELLS = 8
 class QuantRows(RowList):
     """The models, and what would fit of each."""
 
-    MOST: ClassVar[int] = 16
+    MOST = 16
 
     def row(self, row: RemoteModel, here: bool, width: int) -> Strip:
         palette = self.palette
@@ -51,7 +50,7 @@ class QuantRows(RowList):
 class QuantsDialog(PickDialog[str | None]):
     """Dismisses with the source of the model to get."""
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Models of a repository
 
 Each with its size, whether it fits on this machine and the peers that are ready, the
@@ -59,7 +58,7 @@ longest context it has there, and the layers of each device. `~yes` is predicted
 is llama.cpp's own answer to the header, which is all that was read. Only the model you
 choose is downloaded.
 """
-    BINDINGS: ClassVar[list[BindingType]] = bindings("finder")
+    BINDINGS = bindings("finder")
     TITLE = "Models of a repository"
     PLACEHOLDER = "part of a name"
     HINTS = (("finder.choose", "downloads"), ("finder.cancel", "closes"))
@@ -94,12 +93,8 @@ choose is downloaded.
 
     def search(self) -> None:
         chosen = self.rows.chosen
-        words = self.input.value.lower().split()
-        shown = [
-            one
-            for one in self._found.values()
-            if all(word in one.source.lower() for word in words)
-        ]
+        query = self.input.value
+        shown = [one for one in self._found.values() if has_words(one.source, query)]
         self.rows.rows = tuple(shown)
         sources = [one.source for one in shown]
         if chosen is not None and chosen.source in sources:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.widgets import Static
 from textual.worker import Worker
@@ -50,11 +48,11 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
     """A list of models, and the one under the cursor in detail."""
 
     table: ModelTable
-    AUTO_FOCUS: ClassVar[str | None] = "ModelTable"
+    AUTO_FOCUS = "ModelTable"
 
-    HELP: ClassVar[str | None] = ModelTable.HELP
+    HELP = ModelTable.HELP
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("models")
+    BINDINGS = bindings("models")
 
     DEFAULT_CSS = """
     ModelsScreen {

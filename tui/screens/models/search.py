@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from typing import ClassVar
 
 from textual import work
-from textual.binding import BindingType
 
 from backends.errors import DllmError
 from backends.state import ModelCatalogue
@@ -73,7 +71,7 @@ def names_text(names: Sequence[str]) -> str:
 class PathBar(FilterBar):
     """Completes what is typed as far as that is certain, and names what may follow."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("path")
+    BINDINGS = bindings("path")
 
     def __init__(self, cluster: ClusterService, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__("/path/to/model.gguf · Enter uses it", sign="path", id=id)

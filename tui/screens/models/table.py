@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from rich.text import Text
 from textual.fuzzy import Matcher
@@ -198,7 +197,7 @@ class ModelTable(SortableTable[ModelFile]):
     COLUMNS = COLUMNS
     REST_CELLS_MIN = 18
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Models
 
 GGUF files found on this machine. `●` marks the model in use; dim ones cannot be used,

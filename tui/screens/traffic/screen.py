@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.strip import Strip
 from textual.widgets import Static
@@ -164,11 +162,11 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
     """The token waterfall over the table of commands."""
 
     table: TrafficTable
-    AUTO_FOCUS: ClassVar[str | None] = "TrafficTable"
+    AUTO_FOCUS = "TrafficTable"
 
-    HELP: ClassVar[str | None] = TrafficTable.HELP
+    HELP = TrafficTable.HELP
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings("traffic")
+    BINDINGS = bindings("traffic")
 
     DEFAULT_CSS = """
     TrafficScreen {

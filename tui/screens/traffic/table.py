@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from rich.text import Text
 from textual.message import Message
 
 from backends.state import Link, LinkCommand
 from backends.units import format_bytes
+from tui.model.finding import has_words
 from tui.model.quantities import UNKNOWN, count_cell, ratio_text, us_text
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import clip
@@ -116,9 +117,7 @@ def _own(link: Link) -> Iterator[tuple[str, LinkCommand]]:
 def arrange_rows(
     rows: Sequence[TrafficRow], query: str, order: SortOrder
 ) -> list[TrafficRow]:
-    words = query.lower().split()
-    named = ((row, f"{row.worker} {row.command}".lower()) for row in rows)
-    kept = [row for row, name in named if all(word in name for word in words)]
+    kept = [row for row in rows if has_words(f"{row.worker} {row.command}", query)]
     column = next(column for column in COLUMNS if column.key == order.column)
     if column.key == "worker":
         names = list(dict.fromkeys(row.worker for row in kept))
@@ -147,7 +146,7 @@ class TrafficTable(SortableTable[TrafficRow]):
 
     COLUMNS = COLUMNS
 
-    HELP: ClassVar[str | None] = """\
+    HELP = """\
 ## Commands
 
 What llama-server asked of each worker, as the relay in front of it counted.
