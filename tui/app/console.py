@@ -26,13 +26,13 @@ from textual.worker import Worker, WorkerState
 
 from backends.config import Config
 from backends.errors import DllmError
-from backends.state import ClusterSnapshot, Failure, Lab
+from backends.state import ClusterSnapshot, EventTone, Failure, Lab
 from tui.actions import keymap
 from tui.api.services import ClusterService
 from tui.app import theming
 from tui.app.messages import Copyable
 from tui.model.editor import PlanEditor
-from tui.model.events import TOASTS_MAX, Severity, Toast
+from tui.model.events import TOASTS_MAX, Happening, Severity
 from tui.widgets.keys import takes_text, with_keys
 from tui.widgets.safe_text import safe, safe_line
 
@@ -119,7 +119,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self._keep_copy = keep_copy
         self._kept_where = f"; a copy is in {kept_where}" if kept_where else ""
         self._ascii_lines = [AsciiLines()] if ascii_only else []
-        self.event_log: deque[Toast] = deque(maxlen=TOASTS_MAX)
+        self.event_log: deque[Happening] = deque(maxlen=TOASTS_MAX)
         """The last toasts, oldest first."""
         self.clock = clock
         self._theme_folders = theme_folders
@@ -275,7 +275,8 @@ class ConsoleApp(App[None], inherit_bindings=False):
         focused = self.focused if self.screen_stack else None
         text = with_keys(self, safe(text), typing=takes_text(focused))
         if keep:
-            self.event_log.append(Toast(self.clock(), text, severity))
+            said = Happening(self.clock(), EventTone(severity), text)
+            self.event_log.append(said)
         self.notify(text, severity=severity, timeout=TOAST_S[severity], markup=False)
 
     def report(self, failure: Failure, severity: Severity = "error") -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from pathlib import Path
 
 import click
 import msgspec
@@ -30,7 +31,7 @@ from backends.state import (
 from backends.units import format_count, format_seconds, format_speed
 from tui.cli.command import Command, Group, Name, cluster_option, options, prompting
 from tui.cli.output import Column, Table, say, show, shower, unseen
-from tui.model.names import model_name
+from tui.model.names import model_name, whole_path
 from tui.model.peer_words import age_text
 
 CHAT_EXAMPLES = """
@@ -309,9 +310,9 @@ async def export_chat(client: ControllerClient, chat: str, file: str) -> dict[st
 
     FILE must be new. A name that ends in .json gives JSON.
     """
-    from tui.flows.chat_export import export_text, whole_path, write_export
+    from tui.flows.chat_export import export_text, write_export
 
-    state, path = await _state(client.chats, chat), whole_path(file)
+    state, path = await _state(client.chats, chat), Path(whole_path(file))
     try:
         write_export(path, export_text(state.conversation, path))
     except FileExistsError:

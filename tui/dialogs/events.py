@@ -16,7 +16,7 @@ from backends.state import Event, EventTone
 from tui.actions.keymap import bindings
 from tui.app.messages import Copyable, LogWanted
 from tui.dialogs.dialog import Dialog
-from tui.model.events import SIGNS, Happening, Toast, facts, happening_of
+from tui.model.events import SIGNS, Happening, facts, happening_of
 from tui.model.peer_words import age_text
 from tui.widgets.inputs import FilterBar
 from tui.widgets.palette import palette_from
@@ -84,11 +84,9 @@ at the end; each has its evidence.
 """
     BINDINGS = bindings("dialog", "reading")
 
-    def __init__(self, told: Iterable[Toast], clock: Callable[[], float]) -> None:
+    def __init__(self, told: Iterable[Happening], clock: Callable[[], float]) -> None:
         super().__init__()
-        self._happenings = [
-            Happening(event.at, EventTone(event.severity), event.text) for event in told
-        ]
+        self._happenings = list(told)
         self._filter = FilterBar("part of what happened")
         self._list = EventList(clock)
 

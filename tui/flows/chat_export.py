@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -73,10 +72,6 @@ def _then_text(reply: Reply) -> str:
 
 def _quoted(text: str) -> str:
     return "\n".join(f"> {line}" for line in text.splitlines())
-
-
-def whole_path(typed: str) -> Path:
-    return Path(os.path.abspath(os.path.expanduser(typed.strip())))
 
 
 def write_export(file: Path, text: str) -> None:

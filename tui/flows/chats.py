@@ -14,6 +14,7 @@ from backends.units import format_count
 from tui.api.services import ClusterService
 from tui.app.console import ConsoleApp
 from tui.model.editor import PlanEditor
+from tui.model.names import whole_path
 from tui.screens.cluster.chat_pane import ChatPane
 
 RETRY_MIN_S = 0.5
@@ -247,7 +248,6 @@ class ChatFlows:
         from tui.flows.chat_export import (
             export_text,
             suggested_file,
-            whole_path,
             write_export,
         )
 
@@ -260,7 +260,7 @@ class ChatFlows:
             if not given or not given.strip():
                 return
             typed = given
-            file = whole_path(typed)
+            file = Path(whole_path(typed))
             try:
                 await asyncio.to_thread(write_export, file, export_text(now, file))
             except FileExistsError:

@@ -12,11 +12,12 @@ import msgspec
 
 from backends.errors import DllmError
 from backends.paths import user_paths
+from backends.places import at_peer
 from backends.split.loads import balance
 from backends.state import Ask, ClusterSnapshot, Plan, ProcessState, to_json
 from tui.app.console import Flow
 from tui.model.edit import Edit, runs_now
-from tui.model.names import model_name
+from tui.model.names import model_name, whole_path
 
 LEAVE_TIMEOUT_S = 2.0
 PICK_FIRST = "Pick a model first: {cluster.model}"
@@ -31,7 +32,7 @@ class PlanFlows(Flow):
         The controller has a working directory of its own, so the path is made whole;
         ``peer:/path`` is a model that a peer holds.
         """
-        cluster, path = self._cluster.cluster, _whole_path(path)
+        cluster, path = self._cluster.cluster, _place_of(path)
         model = await self._cluster.inspect(path)
         plan = await self._cluster.propose(Ask(model=path))
         if self._cluster.cluster == cluster:
@@ -39,7 +40,7 @@ class PlanFlows(Flow):
 
     async def begin_with(self, path: str) -> None:
         """Put the model of the command line in the editor; say so if another runs."""
-        if self._editor.plan and self._editor.plan.model == _whole_path(path):
+        if self._editor.plan and self._editor.plan.model == _place_of(path):
             return
         await self.choose(path)
         if (running := runs_now(self._editor.snapshot)) is not None:
@@ -284,13 +285,8 @@ class PlanFlows(Flow):
         return await self._app.push_screen_wait(dialog) == "yes"
 
 
-def _whole_path(path: str) -> str:
-    # Imported when needed: most starts of the console choose no model.
-    from backends.places import at_peer
-
-    if at_peer(path):
-        return path
-    return os.path.abspath(os.path.expanduser(path))
+def _place_of(path: str) -> str:
+    return path if at_peer(path) else whole_path(path)
 
 
 def _what_ends(snapshot: ClusterSnapshot) -> str:

@@ -58,12 +58,3 @@ TOASTS_MAX = 200
 """Toasts of this console that are remembered."""
 
 Severity = Literal["information", "warning", "error"]
-
-
-class Toast(NamedTuple):
-    """One toast."""
-
-    at: float
-    """Unix seconds."""
-    text: str
-    severity: Severity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import PurePath
 
@@ -30,6 +31,11 @@ def model_name(path: str) -> str:
     """A model's file name without its ending."""
     name = PurePath(path).name
     return name.removesuffix(".gguf")
+
+
+def whole_path(typed: str) -> str:
+    """An absolute path from a typed one, which may begin with ``~``."""
+    return os.path.abspath(os.path.expanduser(typed.strip()))
 
 
 def by_role(processes: Iterable[ProcessInfo]) -> list[ProcessInfo]:

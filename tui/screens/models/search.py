@@ -12,6 +12,7 @@ from backends.errors import DllmError
 from backends.state import ModelCatalogue
 from tui.actions.keymap import bindings
 from tui.api.services import ClusterService
+from tui.model.names import whole_path
 from tui.widgets.inputs import FilterBar
 from tui.widgets.worker_reports import report_worker
 
@@ -30,17 +31,13 @@ async def watch_catalogue(
         yield catalogue
 
 
-def full_path(text: str) -> str:
-    return os.path.abspath(os.path.expanduser(text.strip()))
-
-
 async def check_path(cluster: ClusterService, text: str) -> str:
     """The absolute path of a model that can be read.
 
     Raises:
         DllmError: it cannot; the text says why.
     """
-    path = full_path(text)
+    path = whole_path(text)
     await cluster.inspect(path)
     return path
 
@@ -54,7 +51,7 @@ async def complete_path(
         DllmError: nobody could be asked.
     """
     folder, slash, part = typed.rpartition("/") if typed != "~" else ("~", "/", "")
-    whole = full_path(f"{folder}{slash}" or ".").rstrip("/")
+    whole = whole_path(f"{folder}{slash}" or ".").rstrip("/")
     names = await cluster.names_after(f"{whole}/{part}")
     # Of names, letter by letter, as wanted here.
     common = os.path.commonprefix(names)  # noqa: RUF071
