@@ -13,7 +13,7 @@ from textual import on
 from textual.screen import Screen
 
 from backends.config import SettingsFile
-from backends.state import ClusterSnapshot, ClusterState, Lab
+from backends.state import ClusterSnapshot, ClusterState, Lab, Peer
 from tui.api.bridge import (
     UNWATCHED_SLOWER,
     Bridge,
@@ -131,7 +131,7 @@ class DllmApp(ClusterConsole):
         self._headers = Headers(self)
         self._questions = Questions(self, self.editor, self._peer_flows)
         self._happenings = Happenings(self)
-        self._finding = Finding(self, self._settings, self._peer_flows)
+        self._finding = Finding(self, self._settings)
         self._initial_model = initial_model
         self._serving_pane = serving_pane
         self._begun = False
@@ -139,9 +139,7 @@ class DllmApp(ClusterConsole):
         self._bridge: Bridge | None = None
         self._written: Remembered | None = None
         self._writer = ThreadPoolExecutor(1, "memory")
-        self._home = ClusterScreen(
-            self.editor, self._peer_flows, zoomed=memory.zoomed, clock=clock
-        )
+        self._home = ClusterScreen(self.editor, zoomed=memory.zoomed)
         self._engine = EngineFlow(self, cluster, self._home.live.show_work)
         self._chat_flows = ChatFlows(self, cluster, self.editor, self._home.chat)
         self.add_mode("cluster", lambda: self._home)
@@ -286,6 +284,10 @@ class DllmApp(ClusterConsole):
             await self._flows.choose(path)
 
         self.open(use(), group="model")
+
+    def work_at(self, verb: str, peer: Peer | None = None) -> None:
+        work = getattr(self._peer_flows, verb)(*filter(None, [peer]))
+        self.open(work, group=f"peer {verb}", exclusive=False)
 
     def show_setting(self, name: str) -> None:
         self.open(self._settings.show(name), group="settings")

@@ -26,7 +26,7 @@ from textual.worker import Worker, WorkerState
 
 from backends.config import Config
 from backends.errors import DllmError
-from backends.state import ClusterSnapshot, EventTone, Failure, Lab
+from backends.state import ClusterSnapshot, EventTone, Failure, Lab, Peer
 from tui.actions import keymap
 from tui.api.services import ClusterService
 from tui.app import theming
@@ -392,6 +392,10 @@ class ClusterConsole(ConsoleApp):
         raise NotImplementedError
 
     def use_model(self, path: str) -> None:
+        raise NotImplementedError
+
+    def work_at(self, verb: str, peer: Peer | None = None) -> None:
+        """Do at a peer what one of the peers' flows is named for."""
         raise NotImplementedError
 
     def get_engine(self) -> None:

@@ -9,10 +9,9 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 
 from backends.config import Setting
-from backends.state import ModelFile, Peer
+from backends.state import ModelFile
 from tui.actions.keymap import ACTING, NO_COMMANDS, PLACES
 from tui.actions.table import ACTIONS, Action
-from tui.api.services import PeerService
 from tui.app.console import ClusterConsole, Flow
 from tui.app.messages import LogWanted
 from tui.flows.settings import SettingsFlow
@@ -24,12 +23,9 @@ from tui.widgets.keys import key_of, shown_keys
 class Finding(Flow):
     """Collects the entries, and goes to the chosen one."""
 
-    def __init__(
-        self, app: ClusterConsole, settings: SettingsFlow, peers: PeerService
-    ) -> None:
+    def __init__(self, app: ClusterConsole, settings: SettingsFlow) -> None:
         super().__init__(app)
         self._settings = settings
-        self._peer_flows = peers
 
     async def find(self) -> None:
         # Imported when needed, like all dialogs.
@@ -94,10 +90,8 @@ class Finding(Flow):
     def _peers(self) -> Iterator[Entry]:
         for peer in self._editor.peers:
             detail = f"{peer.state} {peer.address}".rstrip()
-            yield Entry("peer", peer.name, partial(self._open_peer, peer), detail)
-
-    def _open_peer(self, peer: Peer) -> None:
-        self._app.open(self._peer_flows.open(peer), group="peer open", exclusive=False)
+            show = partial(self._app.work_at, "open", peer)
+            yield Entry("peer", peer.name, show, detail)
 
     def _models(self, models: tuple[ModelFile, ...]) -> Iterator[Entry]:
         for model in models:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from textual.strip import Strip
 from backends.state import Device, MemorySource, Peer, PeerState
 from backends.units import format_ms, format_percent
 from tui.actions.keymap import bindings
-from tui.api.services import PeerService
 from tui.app.console import console_of
 from tui.app.messages import Copyable
 from tui.model.edit import Edit
@@ -227,12 +225,8 @@ the split does not use shows what is taken now. The letter is the device's in th
     class Selected(Message):
         """Another peer is selected, or the one selected has changed."""
 
-    def __init__(
-        self, service: PeerService, clock: Callable[[], float], filter_bar: FilterBar
-    ) -> None:
+    def __init__(self, filter_bar: FilterBar) -> None:
         super().__init__()
-        self._service = service
-        self._clock = clock
         self._filter = filter_bar
         self._blocks: list[PeerBlock] = []
         self._tops: list[int] = []
@@ -307,7 +301,7 @@ the split does not use shows what is taken now. The letter is the device's in th
     def _age(self, peer: Peer) -> str:
         if peer.state is not PeerState.UNREACHABLE or peer.since is None:
             return ""
-        return since_text(self._clock() - peer.since)
+        return since_text(console_of(self).clock() - peer.since)
 
     def redraw_changed(self) -> None:
         """Paint the peers that look different now; lay out anew if sizes changed."""
@@ -415,10 +409,10 @@ the split does not use shows what is taken now. The letter is the device's in th
         self._filter.action_clear()
 
     def action_ask(self, verb: str) -> None:
-        peer = () if verb == "add" else (self.peer,)
-        if peer != (None,):
-            work = getattr(self._service, verb)(*peer)
-            console_of(self).open(work, group=f"peer {verb}", exclusive=False)
+        if verb == "add":
+            console_of(self).work_at(verb)
+        elif self.peer is not None:
+            console_of(self).work_at(verb, self.peer)
 
     def on_click(self, event: events.Click) -> None:
         y = event.get_content_offset_capture(self).y
@@ -456,17 +450,11 @@ class PeersPane(VerticalScroll, can_focus=False):
     }
     """
 
-    def __init__(
-        self,
-        service: PeerService,
-        *,
-        id: str | None = None,  # noqa: A002
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__(id=id, classes="pane")
+    def __init__(self) -> None:
+        super().__init__(id="peers", classes="pane")
         self.border_title = "Peers"
         self._filter_bar = FilterBar("words to keep", id="peers-filter")
-        self.peer_list = PeerList(service, clock, self._filter_bar)
+        self.peer_list = PeerList(self._filter_bar)
         self._peers: tuple[Peer, ...] = ()
 
     def compose(self) -> ComposeResult:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from textual import events, on
@@ -15,7 +13,6 @@ from textual.widget import Widget
 from backends.state import ClusterSnapshot, ClusterState, Link
 from backends.units import format_count
 from tui.actions.keymap import bindings
-from tui.api.services import PeerService
 from tui.app.console import console_of
 from tui.app.frame import (
     NARROW_BELOW,
@@ -128,15 +125,12 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
     def __init__(
         self,
         editor: PlanEditor,
-        peers: PeerService,
         *,
         zoomed: str = "",
-        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()
-        self.peers = PeersPane(peers, id="peers", clock=clock)
+        self.peers = PeersPane()
         self._editor = editor
-        self._peers = peers
         self.split = SplitPane(editor, id="split")
         self.live = LivePane(editor, id="live")
         self.chat = ChatPane(id="chat", classes="pane")
@@ -215,8 +209,7 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
     def action_provision(self) -> None:
         for peer in self._editor.peers:
             if peer.name == self.live.peer_to_mend:
-                work = self._peers.provision(peer)
-                console_of(self).open(work, group="peer provision", exclusive=False)
+                console_of(self).work_at("provision", peer)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "provision":
