@@ -147,21 +147,17 @@ class ClusterService(Protocol):
 
     async def removal(self, path: str, *, machine: str) -> Removal:
         """The files that deleting a model on a machine would delete."""
-        ...
 
     async def remove_model(self, path: str, *, machine: str) -> Removal:
         """Delete a model; what was deleted."""
-        ...
 
     def get_engine(self) -> AsyncGenerator[EngineProgress, None]:
         """Get llama.cpp for this machine; the last value has it. Closing ends it."""
-        ...
 
     def remote_models(
         self, source: str, peers: Sequence[str] | None = None
     ) -> AsyncGenerator[RemoteModel, None]:
         """The models of a repository: first their sizes, then what would fit."""
-        ...
 
     async def names_after(self, path: str) -> tuple[str, ...]:
         """The folders and models that may continue the last part of a whole path."""

@@ -42,7 +42,6 @@ from tui.screens.cluster.screen import ClusterScreen
 
 
 def _screen(app: DllmApp, mode: str) -> ConsoleScreen:
-    """The screen of a mode, imported at its first use."""
     if mode == "layers":
         from tui.screens.layers.screen import LayersScreen
 

@@ -170,7 +170,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
             await self._take_key(self._typed.popleft())
 
     async def _finish_key(self, target: DOMNode) -> None:
-        """Wait for a key and its consequences, then let the next one in."""
         with suppress(TimeoutError):
             async with asyncio.timeout(KEYS_WAIT_S):
                 # First the key climbs from widget to app, then what it had them post.

@@ -403,7 +403,6 @@ class ConsoleScreen(Screen[None]):
         return self.maximized is not None
 
     def leave_zoom(self) -> bool:
-        """Show all panes again; False when they are."""
         was_zoomed = self.zooms
         if was_zoomed:
             self.action_zoom()
@@ -426,7 +425,6 @@ class ShowsEdit:
     """A screen of the plan in editing."""
 
     def show_edit(self) -> None:
-        """Show the plan as it is now."""
         raise NotImplementedError
 
 
@@ -434,5 +432,4 @@ class ShowsPeers:
     """A dialog about peers: it follows them while it is open."""
 
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
-        """The peers as they are now."""
         raise NotImplementedError

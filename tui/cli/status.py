@@ -225,7 +225,6 @@ def _draft(snapshot: ClusterSnapshot, plan: Plan) -> list[str]:
 
 
 def _split(snapshot: ClusterSnapshot) -> list[str]:
-    """Compare the split with the plan; empty if the launch failed before measuring."""
     if snapshot.state is ClusterState.FAILED and snapshot.measured is None:
         return []
     lines = [f"split    {measured_text(snapshot)}"]

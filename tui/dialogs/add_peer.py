@@ -168,7 +168,6 @@ nothing is installed there.
 
     @work(group="add", exclusive=True, exit_on_error=False)
     async def _add(self, address: str, name: str) -> None:
-        """Add the peer; its outcome arrives with the next list of peers."""
         bare = self._bare.value
         self._say(f"Adding {name}…", "busy")
         self.follows = name
@@ -218,7 +217,6 @@ nothing is installed there.
 
     @work(group="add", exclusive=True, exit_on_error=False)
     async def _forget(self) -> None:
-        """Remove the peer again, and let the user change the typed text."""
         try:
             await self._cluster.remove_peer(self.follows)
         except DllmError as error:

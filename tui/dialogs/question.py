@@ -65,7 +65,6 @@ secret, which is used once and never stored.
         raise NotImplementedError
 
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
-        """Close when the peer has withdrawn the question."""
         questions = {peer.name: peer.question for peer in peers}
         if questions.get(self._peer.name) != self.question and self.is_current:
             self.dismiss(None)
@@ -117,7 +116,7 @@ class SecretDialog(QuestionDialog):
     def compose_question(self) -> ComposeResult:
         yield Static(safe_line(self.question.text), markup=False)
         yield LineInput(password=True)
-        yield Static(SECRET_REMARK, markup=False, classes="question-remark")
+        yield Static(SECRET_REMARK, markup=False)
 
     def on_mount(self) -> None:
         keys = ("choice.choose", "connects"), ("dialog.cancel", "cancels")

@@ -123,7 +123,6 @@ A value that is not allowed is refused, with what is.
 
     @on(Input.Changed, "#settings-find")
     def _fill(self) -> None:
-        """Show the settings whose name contains the typed text; keep the selection."""
         before = self.selected
         wanted = self._find.value.strip().lower()
         self._shown = [one for one in self._settings if wanted in one.name.lower()]
@@ -173,7 +172,6 @@ A value that is not allowed is refused, with what is.
 
     @work(group="set", exclusive=True, exit_on_error=False)
     async def _set(self, setting: Setting, text: str) -> None:
-        """Write the value; if it is invalid, say why and keep the field."""
         try:
             settings = await self._change(setting.name, text or None)
         except DllmError as error:

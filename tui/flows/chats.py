@@ -93,7 +93,6 @@ class ChatFlows:
             pause_s = min(pause_s * 2, RETRY_MAX_S)
 
     def _show(self, state: ChatState) -> None:
-        """Show a state, unless a newer one is known."""
         last = self._state
         if last and last.conversation.id != state.conversation.id:
             last = None
@@ -172,7 +171,6 @@ class ChatFlows:
         self._app.tell(f"New chat. {{chat.undo}} reopens the previous one ({said}).")
 
     async def open(self) -> None:
-        """Pick one, whatever model it was held with."""
         from tui.dialogs.pick import ChatsDialog
 
         now = self._now
@@ -188,7 +186,6 @@ class ChatFlows:
             self._keep_undo(_Undo("open", now.id))
 
     async def delete(self) -> None:
-        """Ask, then remove it."""
         from tui.dialogs.ask import confirm
 
         now = self._now
@@ -231,7 +228,6 @@ class ChatFlows:
             await self._change(ChatChange(name=name.strip()), now)
 
     async def settings(self) -> None:
-        """Set the system prompt and sampling."""
         from tui.dialogs.sampling import SamplingDialog
         from tui.model.chat_settings import ChatSettings
 
@@ -243,7 +239,6 @@ class ChatFlows:
             await self._change(change, now)
 
     async def export(self) -> None:
-        """Write it to a file that is not there yet."""
         from tui.dialogs.ask import LineDialog
         from tui.flows.chat_export import (
             export_text,

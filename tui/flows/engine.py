@@ -39,7 +39,6 @@ class EngineFlow:
         self._getting: asyncio.Task[EngineInfo] | None = None
 
     async def get(self) -> None:
-        """Get an engine, and say which; while one is got, ask whether to cancel."""
         if self._getting is not None:
             await self._ask_to_cancel(self._getting)
             return

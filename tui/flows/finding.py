@@ -54,7 +54,6 @@ class Finding(Flow):
             chosen.run()
 
     def _actions(self) -> Iterator[Entry]:
-        """The actions, with the ones that are possible here first."""
         here = {
             active.binding.id: active.binding.key
             for active in self._app.screen.active_bindings.values()
@@ -143,7 +142,6 @@ def _title(action: Action) -> str:
 
 
 def _binders(app: ClusterConsole, action_id: str) -> Iterator[tuple[DOMNode, Binding]]:
-    """The nodes that bind an action: the focused widget and its ancestors first."""
     screen = app.screen
     nodes = [*(screen.focused or screen).ancestors_with_self, *screen.query("*")]
     for node in nodes:

@@ -41,7 +41,6 @@ class PeerFlows(Flow):
     # --- dialogs -------------------------------------------------------------------
 
     async def add(self) -> None:
-        """Ask for another machine; go on with the result of the dialog."""
         # Imported when needed, like all dialogs: most sessions open few.
         from tui.dialogs.add_peer import AddPeerDialog
 
@@ -111,7 +110,6 @@ class PeerFlows(Flow):
         self._app.tell(f"Probed {peer.name}: {found.state}")
 
     async def provision(self, peer: Peer) -> None:
-        """Install engine and helper; says when it is done."""
         snapshot = self._editor.snapshot
         if peer.transport == Transport.LOCAL and snapshot and snapshot.no_engine:
             self._app.get_engine()

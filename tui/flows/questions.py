@@ -25,13 +25,11 @@ class Questions:
         self._asking = False
 
     def look(self) -> None:
-        """The peers have changed: somebody may ask something."""
         if not self._asking and self._news() is not None:
             self._asking = True
             self._app.attempt(self._ask_all(), group="questions", exclusive=False)
 
     async def _ask_all(self) -> None:
-        """One question after the other."""
         try:
             while (peer := self._news()) is not None:
                 self._met[peer.name] = _asked(peer)

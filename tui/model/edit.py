@@ -133,7 +133,6 @@ class Edit:
 
     @cached_property
     def ranges(self) -> tuple[LayerRange, ...]:
-        """Layers per device that holds any."""
         return ranges(self.split)
 
     @cached_property
@@ -143,7 +142,6 @@ class Edit:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Whole layers per share, in order."""
         return tuple(share.layers for share in self.split.shares)
 
     def mark(self, device: str) -> int:
@@ -300,7 +298,6 @@ def peers_of(
 
 
 def _with_part(peer: Peer, plan: Plan) -> Peer:
-    """A peer with its part, its devices under the names the split has for them."""
     names: dict[str, str] = {
         name: device_id
         for worker in plan.workers

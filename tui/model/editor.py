@@ -209,7 +209,6 @@ class PlanEditor:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Device ids in the order of their letters."""
         return self._version.marks if self._version else ()
 
     @property
@@ -464,7 +463,6 @@ class PlanEditor:
 
     @property
     def dragging(self) -> bool:
-        """True while a boundary of the present split is held."""
         return self._drag is not None and self._drag.start == self.split
 
     def grab(self, boundary: int) -> None:

@@ -74,24 +74,17 @@ _WANTS = {
 }
 
 
-class Hint(NamedTuple):
-    """A key and what it does about the state of a peer."""
-
-    key: str
-    text: str
-
-
 _HINTS = {
-    PeerState.ASKING: Hint("{peers.open:short}", "answers it"),
-    PeerState.NO_ENGINE: Hint("{peers.provision:short}", "provisions it"),
-    PeerState.MISMATCH: Hint("{peers.provision:short}", "provisions it"),
-    PeerState.PROVISIONING: Hint("{peers.cancel:short}", "ends it"),
+    PeerState.ASKING: "{peers.open:short} answers it",
+    PeerState.NO_ENGINE: "{peers.provision:short} provisions it",
+    PeerState.MISMATCH: "{peers.provision:short} provisions it",
+    PeerState.PROVISIONING: "{peers.cancel:short} ends it",
 }
 
 
-def hint_of(peer: Peer) -> Hint | None:
-    """The key that leads on, where there is one."""
-    return _HINTS.get(peer.state)
+def hint_of(peer: Peer) -> str:
+    """The key that leads on, and what it does; empty where there is none."""
+    return _HINTS.get(peer.state, "")
 
 
 def role_word(peer: Peer) -> str:
@@ -161,7 +154,7 @@ def why_not(peer: Peer) -> str:
     why = note or f"it is {state_words(peer)}"
     sentence = f"{peer.name} cannot take part now: {why}"
     hint = hint_of(peer)
-    return f"{sentence}. {hint.key} {hint.text}" if hint else sentence
+    return f"{sentence}. {hint}" if hint else sentence
 
 
 def fallback_text(fallback: Fallback, plan: Plan | None) -> str:
@@ -193,13 +186,13 @@ def peer_rows(peer: Peer, now: float, *, hints: bool = True) -> list[Row]:
 
 def _state(peer: Peer, now: float, *, hints: bool) -> Iterator[Row]:
     age = since_text(now - peer.since) if peer.since is not None else ""
-    hint = hint_of(peer) if hints else None
+    hint = hint_of(peer) if hints else ""
     words = state_words(peer)
     yield "state", f"{words}, for {age}" if age else words
     if note := note_text(peer) if hints else peer.note:
         yield "", note
     if hint:
-        yield "", f"{hint.key} {hint.text}"
+        yield "", hint
     yield from _work(peer)
     yield "role", role_word(peer)
     yield "address", " · ".join(filter(None, (peer.address, path_words(peer))))

@@ -20,19 +20,18 @@ _QUARTILE = 0.75
 
 
 class PartLook(NamedTuple):
-    """One part of a token's way: its name, its sign, what it means."""
+    """One part of a token's way: its name and its sign."""
 
     name: str
     glyph: str
-    meaning: str
 
 
 PARTS = (
-    PartLook("others", "·", "elsewhere: the head and other workers"),
-    PartLook("up", "░", "the input on its way to the worker"),
-    PartLook("compute", "█", "the worker computes"),
-    PartLook("down", "▒", "the result on its way back"),
-    PartLook("wait", "─", "nobody did anything for it"),
+    PartLook("others", "·"),
+    PartLook("up", "░"),
+    PartLook("compute", "█"),
+    PartLook("down", "▒"),
+    PartLook("wait", "─"),
 )
 
 Times = tuple[float, float, float, float, float]

@@ -284,7 +284,6 @@ class FilteredTable:
     filter_bar: FilterBar
 
     def summarise(self) -> None:
-        """Say how many rows there are; if there are none, why."""
         raise NotImplementedError
 
     def action_sort(self) -> None:

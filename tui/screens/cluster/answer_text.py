@@ -152,7 +152,6 @@ class AnswerText(Widget):
         self.refresh()
 
     def _looks(self) -> dict[str, Style]:
-        """Styles of Markdown, by Rich's names."""
         heading, sign, link, quiet = (
             self.get_component_rich_style(f"answer--{part}", partial=True)
             for part in ("heading", "sign", "link", "quiet")

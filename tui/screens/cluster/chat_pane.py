@@ -361,7 +361,6 @@ class ChatPane(Widget):
         self.action_scroll_pages(event.pages)
 
     def _settle(self) -> None:
-        """Follow what is going on: field, border, keys."""
         self._composer.busy = self.answering
         self._composer.hint()
         conversation = self.conversation

@@ -285,7 +285,6 @@ asked.
 
     @work(group="asking", exclusive=True, exit_on_error=False)
     async def _ask(self, plan: Plan) -> None:
-        """The engine's own word on the memory of a plan."""
         try:
             memory = await self._cluster.memory(plan)
         except DllmError as error:
@@ -315,7 +314,6 @@ def _field(name: str, text: str) -> Input | OptionStrip:
 
 
 def _memory_text(edit: Edit | None) -> str:
-    """The memory in all, the source of the figure, and if it fits."""
     if edit is None:
         return "memory: unknown"
     least, fits = least_of(edit.loads), FIT[not edit.misfits]

@@ -515,7 +515,6 @@ class WorkerGraphs(StripWidget):
         return scale_above(largest / unit) * unit
 
     def _heading(self, tops: list[float], cells: int, width: int) -> Strip:
-        """The time the graphs span, then each figure and its scale."""
         dim = self.palette.dim
         span = format_age(min(cells, STEPS_MAX) * STEP_S)
         parts: list[Part] = [(clip(f"last {span}", NAME_CELLS), dim)]

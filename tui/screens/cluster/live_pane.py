@@ -349,7 +349,6 @@ peer whose own does not fit.
         yield self._line
 
     def show_work(self, text: str) -> None:
-        """Show how far an engine is that is got; empty once it is not any more."""
         self._idle.work = text
 
     def show(self, facts: LiveFacts) -> None:
@@ -406,7 +405,6 @@ peer whose own does not fit.
         return Copyable("the API address", url) if url else None
 
     def say_keys(self) -> None:
-        """Name the keys that work where the focus is now."""
         self._failure.redraw()
 
     @property

@@ -139,7 +139,7 @@ class PeerBlock:
             end = [("hint", "{peers.cancel:short} ends it")] if self.selected else []
             return [*self._wrapped(title), *bar, *self._wrapped(work.detail), *end]
         hint = hint_of(peer)
-        key = [("hint", f"{hint.key} {hint.text}")] if hint else []
+        key = [("hint", hint)] if hint else []
         if key and not self.selected:
             return key
         told = [note_text(peer)]
@@ -170,7 +170,6 @@ class PeerBlock:
 
 
 def _device_row(device: Device, fill: Fill, width: int, palette: Palette) -> Strip:
-    """Letter, name, bar, figures; the bar gives way."""
     full = palette.dim if fill.mark is None else palette.device(fill.mark)
     figures = f" {told(short_part_of(fill.taken, fill.whole), fill.source):>12}"
     cells = max(width - INDENT - 2 - DEVICE_WIDTH - len(figures), 0)

@@ -229,7 +229,6 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
         self._pane(name).focus_default()
 
     def leave_zoom(self) -> bool:
-        """Show all panes again; False when they are."""
         was_zoomed, self.zoomed = self.zooms, ""
         return was_zoomed
 
@@ -336,7 +335,6 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
         return f"+{panes}: {tab}" if narrow else f"{panes} hidden: {tab}"
 
     def _show_readiness(self) -> None:
-        """Tell the chat whether it can ask, or what is in the way."""
         editor, snapshot = self._editor, self._editor.snapshot
         state = snapshot.state if snapshot else None
         reason = _WHY_NOT[state] if state else "connecting…"

@@ -326,7 +326,6 @@ runs. It comes from measured runs, and before the first from usual speeds.
         return line(parts[:-1], bar.width)
 
     def _entry(self, edit: Edit) -> Strip:
-        """The layer count being typed, in place of the ranges."""
         mark = edit.mark(edit.split.shares[self.picked].device)
         plain, key, dim = self.palette.text, self.palette.key, self.palette.dim
         typed, most = self.typed or "", self._most(edit)

@@ -121,7 +121,6 @@ class PresetList(StripWidget):
         ]
 
     def _together(self, width: int) -> Strip:
-        """Keys and short names side by side; remembers where, for clicks."""
         parts: list[Part] = []
         self._hits = []
         for preset in PRESETS:

@@ -192,7 +192,6 @@ class LayersScreen(ShowsEdit, ConsoleScreen):
         self.table.pick()
 
     def action_give(self, mark: int) -> None:
-        """Give the selected layers to the device with this letter."""
         if self._edit is not None and mark < len(self._edit.marks):
             self._give(self._edit.marks[mark])
         else:

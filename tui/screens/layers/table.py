@@ -160,7 +160,6 @@ its own go there too. Each worker that holds a layer costs a token one round tri
 
     @property
     def marking(self) -> bool:
-        """True if the cursor marks what it passes."""
         return self._anchor is not None
 
     @property

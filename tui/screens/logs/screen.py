@@ -275,7 +275,6 @@ class LogsScreen(ConsoleScreen):
 
     @work(group="logs", exclusive=True, exit_on_error=False)
     async def _read(self, feed: LogFeed) -> None:
-        """Read one log again and again."""
         while True:
             try:
                 offset, limit = feed.next_read

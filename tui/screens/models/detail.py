@@ -75,7 +75,6 @@ def fact_lines(info: ModelInfo) -> list[Content]:
 
 
 def _facts(info: ModelInfo) -> Iterable[Content]:
-    """Sizes and counts, those that are there."""
     yield _fact("size", _size_text(info))
     if info.n_ctx_train:
         yield _fact("context", format_count(info.n_ctx_train, "token"))
@@ -100,7 +99,6 @@ def _group_lines(info: ModelInfo) -> list[Content]:
 
 
 def _quant_lines(info: ModelInfo) -> list[Content]:
-    """Bytes per quantisation type, largest first."""
     lines = [
         _fact(name, f"{format_bytes(size):>{BAR_CELLS + 10}}")
         for name, size in quant_bytes(info.layers).most_common()

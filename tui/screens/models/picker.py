@@ -172,7 +172,7 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
 
 
 def _box() -> Vertical:
-    box = Vertical(classes="picker-box dialog -empty")
+    box = Vertical(classes="dialog -empty")
     box.styles.width = "92%"
     box.styles.max_width = 104
     box.styles.height = "84%"

@@ -213,7 +213,6 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
             console_of(self).open(self._remove(self.table.pointed), group="remove")
 
     async def _remove(self, model: ModelFile) -> None:
-        """Delete a model after a question that names what goes."""
         machine, path = at_peer(model.path) or (LOCAL, model.path)
         planned = await self._cluster.removal(path, machine=machine)
         text = removal_text(planned, model.held_by)

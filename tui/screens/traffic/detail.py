@@ -163,7 +163,6 @@ class TrafficDetail(StripWidget):
     def _heads(
         self, row: TrafficRow, legend: list[Part], width: int, height: int
     ) -> list[Strip]:
-        """Name, sizes and times in as many lines as there are."""
         called = f"{safe_line(row.worker)} {safe_line(row.command)}"
         name = [(called, self.palette.strong), GAP]
         sizes = [(_sizes(row), self.palette.dim)]

@@ -233,7 +233,6 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
         resubtitle(self._token, " · ".join(filter(None, said)))
 
     def summarise(self) -> None:
-        """Say how many rows there are; where there are none, why."""
         shown, query = len(self.table.shown), self.table.query_text
         self._commands.set_class(not shown, "-empty")
         none = f"No row has “{query}”. {{traffic.unfilter}} shows all."
