@@ -11,7 +11,7 @@ from backends.state import Peer, QuestionKind
 from tests.tui import peer_scenes as people
 from tests.tui.helpers import until
 from tui.dialogs.add_peer import AddPeerDialog
-from tui.dialogs.question import QuestionDialog
+from tui.dialogs.peers import QuestionDialog
 from tui.screens.cluster.peers_pane import PeerList
 
 SIZE = (120, 36)

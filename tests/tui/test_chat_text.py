@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from backends.state import ChatTimings, Failure, Reply, Sampling, Turn
-from tui.model.chat_settings import FIELDS, parse_sampling
+from tui.dialogs.sampling import FIELDS, parse_sampling
 from tui.screens.cluster.answer import SPEAKER_CELLS, speaker_of
 from tui.screens.cluster.chat_pane import PromptHistory
 from tui.screens.cluster.chat_text import (

@@ -32,13 +32,10 @@ from tui.dialogs.ask import LineDialog, confirm
 from tui.dialogs.dialog import Dialog
 from tui.dialogs.events import EventsDialog, EvidenceDialog
 from tui.dialogs.help import HelpDialog, keys_of
-from tui.dialogs.peer import PeerDialog
-from tui.dialogs.pick import ChatsDialog, FinderDialog, ThemeDialog
-from tui.dialogs.plans import PlansDialog
-from tui.dialogs.question import HostKeyDialog, SecretDialog
-from tui.dialogs.sampling import SamplingDialog
+from tui.dialogs.peers import HostKeyDialog, PeerDialog, SecretDialog
+from tui.dialogs.pick import ChatsDialog, FinderDialog, PlansDialog, ThemeDialog
+from tui.dialogs.sampling import ChatSettings, SamplingDialog
 from tui.dialogs.settings import SettingsDialog
-from tui.model.chat_settings import ChatSettings
 from tui.model.edit import Edit
 from tui.model.events import Happening
 from tui.model.launch_form import LaunchForm

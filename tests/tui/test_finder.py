@@ -17,7 +17,7 @@ from tests.tui.scripted import ScriptedCluster
 from tui.actions import keymap
 from tui.actions.table import ACTIONS, Action
 from tui.app.app import DllmApp
-from tui.dialogs.peer import PeerDialog
+from tui.dialogs.peers import PeerDialog
 from tui.dialogs.pick import NOTHING, PERHAPS, FinderDialog, FoundList
 from tui.dialogs.settings import SettingsDialog
 from tui.model.finding import Entry, found, near

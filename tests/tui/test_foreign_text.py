@@ -32,8 +32,7 @@ from tests.tui.scripted import LOG, ScriptedCluster
 from tui.app.app import DllmApp
 from tui.dialogs.ask import ChoiceDialog
 from tui.dialogs.events import EventsDialog
-from tui.dialogs.peer import PeerDialog
-from tui.dialogs.question import QuestionDialog
+from tui.dialogs.peers import PeerDialog, QuestionDialog
 from tui.screens.cluster.answer import ChatReasoning
 from tui.screens.models.picker import ModelPicker
 

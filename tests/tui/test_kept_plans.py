@@ -17,7 +17,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.looks import Compare, MakeApp
 from tui.dialogs.ask import ChoiceDialog, LineDialog
-from tui.dialogs.plans import PlansDialog
+from tui.dialogs.pick import PlansDialog
 
 PLAN = scenes.HOMELAB_PLAN
 OTHER = replace(PLAN, split=with_counts(PLAN.split, (20, 10, 18)), ctx_size=4096)

@@ -13,8 +13,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.peering import asks, on_peers, question
 from tests.tui.scripted import ScriptedCluster
-from tui.dialogs.peer import PeerDialog
-from tui.dialogs.question import HostKeyDialog, QuestionDialog, SecretDialog
+from tui.dialogs.peers import HostKeyDialog, PeerDialog, QuestionDialog, SecretDialog
 from tui.model.peer_words import peer_rows
 
 

@@ -29,9 +29,8 @@ from tui.app.messages import EditChanged, LogWanted, PeerAdded
 from tui.flows.chats import ChatFlows
 from tui.flows.engine import EngineFlow
 from tui.flows.finding import Finding
-from tui.flows.peers import PeerFlows
+from tui.flows.peers import PeerFlows, Questions
 from tui.flows.plans import PlanFlows
-from tui.flows.questions import Questions
 from tui.flows.settings import SettingsFlow
 from tui.flows.watching import Happenings, Headers, Predicting, Settling
 from tui.model.editor import PlanEditor
@@ -128,7 +127,7 @@ class DllmApp(ClusterConsole):
         self._settling = Settling(self)
         self._predicting = Predicting(self)
         self._headers = Headers(self)
-        self._questions = Questions(self, self.editor, self._peer_flows)
+        self._questions = Questions(self, self._peer_flows)
         self._happenings = Happenings(self)
         self._finding = Finding(self, self._settings)
         self._initial_model = initial_model
@@ -139,7 +138,7 @@ class DllmApp(ClusterConsole):
         self._written: Remembered | None = None
         self._writer = ThreadPoolExecutor(1, "memory")
         self._home = ClusterScreen(self.editor, zoomed=memory.zoomed)
-        self._engine = EngineFlow(self, cluster, self._home.live.show_work)
+        self._engine = EngineFlow(self, self._home.live.show_work)
         self._chat_flows = ChatFlows(self, cluster, self.editor, self._home.chat)
         self.add_mode("cluster", lambda: self._home)
         for mode in ("layers", "traffic", "lab", "logs", "models"):

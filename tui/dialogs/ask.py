@@ -22,10 +22,7 @@ class ChoiceDialog(Dialog[str | None]):
 
     BINDINGS = bindings("dialog")
     DEFAULT_CSS = """
-    ChoiceDialog Static {
-        height: auto;
-        margin: 0 0 1 0;
-    }
+    ChoiceDialog Static { margin: 0 0 1 0; }
     """
 
     def __init__(self, title: str, text: str, choices: Sequence[Choice]) -> None:
@@ -75,7 +72,7 @@ class LineDialog(Dialog[str | None]):
     BINDINGS = bindings("dialog")
     TYPING = True
     DEFAULT_CSS = """
-    LineDialog Static { height: auto; margin: 1 0 0 0; color: $dim; }
+    LineDialog Static { margin: 1 0 0 0; color: $dim; }
     """
 
     def __init__(self, title: str, value: str, placeholder: str, remark: str) -> None:

@@ -154,9 +154,6 @@ One thing that happened, with its evidence: the last lines that the process wrot
 they were then. The log itself may have gone on since.
 """
     BINDINGS = bindings("dialog", "reading", "evidence")
-    DEFAULT_CSS = """
-    EvidenceDialog Static { height: auto; }
-    """
 
     def __init__(self, happening: Happening) -> None:
         super().__init__()

@@ -24,11 +24,6 @@ class HelpDialog(Dialog[None]):
     """Reads help and keys from the screen behind it."""
 
     BINDINGS = bindings("dialog", "reading")
-    DEFAULT_CSS = """
-    HelpDialog Static {
-        height: auto;
-    }
-    """
 
     def __init__(self, about: Screen[object]) -> None:
         super().__init__()

@@ -228,8 +228,7 @@ class ChatFlows:
             await self._change(ChatChange(name=name.strip()), now)
 
     async def settings(self) -> None:
-        from tui.dialogs.sampling import SamplingDialog
-        from tui.model.chat_settings import ChatSettings
+        from tui.dialogs.sampling import ChatSettings, SamplingDialog
 
         now = self._now
         dialog = SamplingDialog(ChatSettings(now.system, now.sampling))

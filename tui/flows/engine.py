@@ -10,8 +10,7 @@ from contextlib import aclosing
 from backends.errors import DllmError
 from backends.state import EngineInfo, EngineProgress, EngineStage
 from backends.units import Transfer, format_percent
-from tui.api.services import ClusterService
-from tui.app.console import ClusterConsole
+from tui.app.console import ClusterConsole, Flow
 
 WORDS = {
     EngineStage.DOWNLOAD: "Downloading llama.cpp",
@@ -24,17 +23,11 @@ WORDS = {
 }
 
 
-class EngineFlow:
+class EngineFlow(Flow):
     """Gets an engine once at a time; ``show`` is told how far it is."""
 
-    def __init__(
-        self,
-        app: ClusterConsole,
-        cluster: ClusterService,
-        show: Callable[[str], None],
-    ) -> None:
-        self._app = app
-        self._cluster = cluster
+    def __init__(self, app: ClusterConsole, show: Callable[[str], None]) -> None:
+        super().__init__(app)
         self._show = show
         self._getting: asyncio.Task[EngineInfo] | None = None
 

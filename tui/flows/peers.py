@@ -11,8 +11,17 @@ from backends.config import EFFECTS
 from backends.data_place import AUTO
 from backends.errors import DllmError
 from backends.places import LOCAL, at_peer
-from backends.state import Ask, Peer, PeerRole, Plan, ProcessRole, Transport
+from backends.state import (
+    Ask,
+    Peer,
+    PeerQuestion,
+    PeerRole,
+    Plan,
+    ProcessRole,
+    Transport,
+)
 from tui.app.console import ClusterConsole, Flow
+from tui.app.frame import ConsoleScreen
 from tui.app.messages import LogWanted
 from tui.flows.plans import PICK_FIRST
 from tui.flows.settings import SettingsFlow
@@ -20,6 +29,7 @@ from tui.model.edit import Lineup
 from tui.model.launch_settings import LaunchSettings
 from tui.model.names import model_name
 from tui.model.peer_words import FINE, why_not
+from tui.widgets.keys import takes_text
 
 DATA_REMARK = (
     "auto: directly where it can be reached, else through SSH · tunnel: through SSH "
@@ -56,12 +66,12 @@ class PeerFlows(Flow):
         if peer.question is not None:
             await self.answer(peer)
             return
-        from tui.dialogs.peer import PeerDialog
+        from tui.dialogs.peers import PeerDialog
 
         await self._app.push_screen_wait(PeerDialog(peer, self._app.clock))
 
     async def answer(self, peer: Peer) -> None:
-        from tui.dialogs.question import question_dialog
+        from tui.dialogs.peers import question_dialog
 
         dialog = question_dialog(peer)
         if dialog is None:
@@ -280,3 +290,65 @@ class PeerFlows(Flow):
 
 def _machine(peer: Peer) -> str:
     return LOCAL if peer.transport == Transport.LOCAL else peer.name
+
+
+Asked = tuple[PeerQuestion | None, float | None]
+
+
+class Questions(Flow):
+    """Opens the dialog of a question when its peer begins to ask."""
+
+    def __init__(self, app: ClusterConsole, flows: PeerFlows) -> None:
+        super().__init__(app)
+        self._flows = flows
+        self._met: dict[str, Asked] = {}
+        self._asking = False
+
+    def look(self) -> None:
+        if not self._asking and self._news() is not None:
+            self._asking = True
+            self._app.attempt(self._ask_all(), group="questions", exclusive=False)
+
+    async def _ask_all(self) -> None:
+        try:
+            while (peer := self._news()) is not None:
+                self._met[peer.name] = _asked(peer)
+                await self._ask(peer)
+        finally:
+            self._asking = False
+
+    async def _ask(self, peer: Peer) -> None:
+        if self._may_open(peer):
+            await self._flows.answer(peer)
+        else:
+            self._app.tell(
+                f"{peer.name} needs your input: select it, press {{peers.open}}"
+            )
+
+    def _news(self) -> Peer | None:
+        """A peer whose question the user has not met yet."""
+        snapshot = self._editor.snapshot
+        asking = {p.name: p for p in (snapshot.peers if snapshot else ()) if p.question}
+        self._met = {
+            name: asked
+            for name, asked in self._met.items()
+            if name in asking and _asked(asking[name]) == asked
+        }
+        new = (peer for name, peer in asking.items() if name not in self._met)
+        return next(new, None)
+
+    def _may_open(self, peer: Peer) -> bool:
+        """True if a dialog would take no key meant for something else."""
+        screen = self._app.screen
+        if getattr(screen, "follows", "") == peer.name:
+            return True
+        if not self._app.app_focus:
+            return False  # While one is away Textual takes the focus from the field.
+        if takes_text(screen.focused) or self._app.mouse_captured:
+            return False
+        here = self._app.current_mode == self._app.DEFAULT_MODE
+        return here and isinstance(screen, ConsoleScreen)
+
+
+def _asked(peer: Peer) -> Asked:
+    return peer.question, peer.since

@@ -111,7 +111,7 @@ class PlanFlows(Flow):
         """Put a saved plan, or one of the last launches, in the editor."""
         # Imported when needed, like all dialogs.
         from backends.plan_files import PlanFile, kept_plans
-        from tui.dialogs.plans import PlansDialog
+        from tui.dialogs.pick import PlansDialog
 
         paths, plan = user_paths(), self._editor.plan
         saved, launched = await asyncio.to_thread(

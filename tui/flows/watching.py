@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from textual.timer import Timer
 
@@ -106,11 +106,6 @@ class Headers(Flow):
 
 NEWS = frozenset({EventKind.MENDED, EventKind.WAITING, EventKind.PEER})
 """Kinds of event that the controller causes by itself and no pane shows."""
-_SEVERITIES: dict[EventTone, Severity] = {
-    EventTone.INFORMATION: "information",
-    EventTone.WARNING: "warning",
-    EventTone.ERROR: "error",
-}
 
 
 class Happenings(Flow):
@@ -167,4 +162,4 @@ class Happenings(Flow):
             return
         who = f" ({event.by.details})" if others else ""
         text = f"{happening_of(event).text}{who}"
-        self._app.tell(text, _SEVERITIES[event.tone], keep=False)
+        self._app.tell(text, cast("Severity", event.tone.value), keep=False)

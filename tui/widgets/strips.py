@@ -192,6 +192,9 @@ class StripWidget(Widget):
     """
 
     ALLOW_SELECT = False
+    DEFAULT_CSS = """
+    StripWidget { height: 1; }
+    """
 
     _variables: Mapping[str, str] | None = None
     _palette: Palette

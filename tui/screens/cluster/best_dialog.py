@@ -90,10 +90,6 @@ class BestRows(RowList, can_focus=True):
 class BestHeading(StripWidget):
     """Titles over the figures."""
 
-    DEFAULT_CSS = """
-    BestHeading { height: 1; }
-    """
-
     def draw(self, width: int, height: int) -> list[Strip]:
         dim = self.palette.dim
         cells = FIGURE_CELLS + CHANGE_CELLS

@@ -288,12 +288,6 @@ class Stretch(NamedTuple):
 class TokenBar(StripWidget):
     """The median pass as one bar: lettered blocks compute, shades are on the way."""
 
-    DEFAULT_CSS = """
-    TokenBar {
-        height: 1;
-    }
-    """
-
     shown: Drawn[tuple[TokenTotals, Mapping[str, int], str] | None] = Drawn(None)
     """Totals, letters of the devices, and why there is nothing to draw."""
 
@@ -379,12 +373,6 @@ LINE_GRAPH_CELLS_MIN = 12
 
 class LiveLine(StripWidget):
     """The speed and its graph; then, as there is room, what a token takes."""
-
-    DEFAULT_CSS = """
-    LiveLine {
-        height: 1;
-    }
-    """
 
     figures: Drawn[tuple[tuple[str, str], ...]] = Drawn(())
     """Labels and values of constant width, the most telling first."""

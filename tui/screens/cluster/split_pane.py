@@ -187,12 +187,6 @@ class Standing(StripWidget):
     """The predicted speed, and a sentence on what stands between it and what runs."""
 
     ALLOW_SELECT = True
-    DEFAULT_CSS = """
-    Standing {
-        height: 1;
-    }
-    """
-
     speeds: Drawn[tuple[str, ...]] = Drawn(())
     """The prediction, the longest text first; empty without one."""
     verdict: Drawn[Verdict] = Drawn(EMPTY)

@@ -168,10 +168,6 @@ class LinkHeading(StripWidget):
     """The worker's name, what its link is by nature, and what is put on it."""
 
     ALLOW_SELECT = True
-    DEFAULT_CSS = """
-    LinkHeading { height: 1; }
-    """
-
     heading: Drawn[Heading | None] = Drawn(None)
 
     def draw(self, width: int, height: int) -> list[Strip]:

@@ -181,10 +181,6 @@ class Speeds(NamedTuple):
 class SpeedLine(StripWidget):
     """Predicted, measured and how far apart; what the lab costs."""
 
-    DEFAULT_CSS = """
-    SpeedLine { height: 1; }
-    """
-
     speeds: Drawn[Speeds] = Drawn(Speeds())
 
     def draw(self, width: int, height: int) -> list[Strip]:
