@@ -28,7 +28,6 @@ class LinkLost(Message):
     """The controller went away; the bridge is trying to reach it again."""
 
     reason: str
-    """A sentence."""
 
 
 class LinkRestored(Message):

@@ -126,7 +126,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self.user_keys = dict(keys)
         """Other keys for actions, by their ids."""
         self.readonly = readonly
-        """True if the console may only watch."""
         self._all_themes = False
         self._early_trouble: list[DllmError] = []
         self._safe_lines = SafeLines()
@@ -379,7 +378,6 @@ class ClusterConsole(ConsoleApp):
     """A console of clusters, as its screens and flows use it."""
 
     cluster: ClusterService
-    """The cluster to show and to steer."""
     editor: PlanEditor
 
     def take(self, snapshot: ClusterSnapshot) -> None:

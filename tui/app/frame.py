@@ -64,7 +64,6 @@ class StatusLine(StripWidget):
     model: Drawn[str] = Drawn("")
     """Path of the model being edited; the running one goes before it."""
     connected: reactive[bool] = reactive(True, init=False)
-    """True if the controller answers."""
     held: reactive[bool] = reactive(False, init=False)
     """True if the panes below show a past moment."""
 
@@ -361,7 +360,6 @@ class ConsoleScreen(Screen[None]):
     """A screen one switches to by its number."""
 
     FIGURES = True
-    """True if help explains the signs of figures."""
     ALLOW_IN_MAXIMIZED_VIEW = "StatusLine, KeyBar, SizeNotice"
     ESCAPE_TO_MINIMIZE = False
     HORIZONTAL_BREAKPOINTS = [

@@ -37,7 +37,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 IMPATIENT_AFTER_S = 1.0
 """A signal that comes sooner after another is the same wish: keys bounce."""
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-"""Units of a duration, in seconds."""
 
 
 # --- commands and groups -------------------------------------------------------------

@@ -43,7 +43,6 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a stop."""
 
     stopped: tuple[str, ...] = ()
-    """Names of the processes that ended."""
     leftovers: tuple[Leftover, ...] = ()
     """Processes on unreachable machines; the controller ends them later."""
 

@@ -101,7 +101,6 @@ class Version:
     model: ModelInfo | None
     """The header of the plan's own model; None while it is not read."""
     marks: tuple[str, ...]
-    """Device ids in the order of their letters."""
 
     def with_split(self, split: Split) -> Version:
         """The same with other layers, or the same devices in another order."""
@@ -130,7 +129,6 @@ class _Work:
 
     history: History[Version] | None = None
     seen: Plan | None = None
-    """The plan known to run."""
     sent: list[Plan] = field(default_factory=list)
     """Plans sent but not yet answered: to meet one in a snapshot is no news."""
 

@@ -55,6 +55,5 @@ def details(event: Event) -> list[str]:
 
 
 TOASTS_MAX = 200
-"""Toasts of this console that are remembered."""
 
 Severity = Literal["information", "warning", "error"]

@@ -217,7 +217,6 @@ class FilterBar(Horizontal):
     note: reactive[str] = reactive("", layout=True)
     """The result of the filter: a count, or its error."""
     wrong: reactive[bool] = reactive(False, toggle_class="-wrong")
-    """The note says what is wrong with the filter."""
 
     @dataclass
     class Changed(Message):

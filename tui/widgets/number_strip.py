@@ -20,7 +20,6 @@ class NumberStrip(StripWidget):
     TYPED_MAX = 4
     """Characters a number can have."""
     HAS_POINT = False
-    """True if a number may have a fraction."""
 
     typed: Drawn[str | None] = Drawn(None)
     """The number so far; None while none is being typed."""

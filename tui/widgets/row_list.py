@@ -31,9 +31,7 @@ class RowList(StripWidget):
 
     rows: Drawn[tuple[Any, ...]] = Drawn((), layout=True)
     selected: Drawn[int] = Drawn(0)
-    """Index of the row under the cursor."""
     remark: Drawn[str] = Drawn("")
-    """A line above the rows."""
 
     @dataclass
     class Picked(Message):

@@ -27,7 +27,6 @@ figure is the engine's own word on this plan, and a **strong** one was measured 
 runs. Without a sign it is measured or counted as it happens, or was asked for; `—` or
 a blank is not known.
 """
-"""For the help of whatever shows such figures."""
 
 
 def predicted(text: str) -> str:

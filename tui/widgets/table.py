@@ -49,9 +49,7 @@ class TableColumn(Generic[Row]):
     """Its cells; 0 for what the others leave."""
     text: Callable[[Row], str]
     order: Callable[[Row], Any] = lambda row: 0
-    """The value that the rows are sorted by."""
     right: bool = False
-    """Aligned right, like numbers."""
     from_width: int = 0
     """Cells the table needs before this column appears."""
     needs: Callable[[Row], bool] = lambda row: True

@@ -26,7 +26,6 @@ from tui.widgets.safe_text import SafeStream, safe, safe_line
 from tui.widgets.worker_reports import report_worker
 
 SPEAKER_CELLS = 8
-"""Cells a speaker's name may take."""
 _MAKERS = frozenset({"meta", "ibm", "nvidia", "mistralai", "microsoft", "google"})
 
 
@@ -141,9 +140,7 @@ class ChatReasoning(Vertical):
         super().__init__()
         self.text = ""
         self.unfolded = True
-        """The text is shown, not only its header."""
         self.thinking = True
-        """More is to come."""
         self._head = Static(classes="reasoning-head", markup=False)
         self._body = AnswerText(VIEW_ROWS)
         self._head_cells = 0
@@ -269,7 +266,6 @@ class ChatAnswer(ChatTurn):
         self._safe_text = SafeStream()
         self._safe_reasoning = SafeStream()
         self._ended = False
-        """No more will come."""
         self.drawn_whole = asyncio.Event()
         """Nor is anything of it still to be drawn."""
         self._variants: AnswerVariants | None = None

@@ -50,16 +50,6 @@ class AnswerText(Widget):
         "answer--link",
         "answer--quiet",
     }
-    """
-    | Class | Description |
-    | :- | :- |
-    | `answer--heading` | Headings of all levels. |
-    | `answer--code` | Code within a line. |
-    | `answer--fence` | Lines of code. |
-    | `answer--sign` | Bullets and numbers of lists. |
-    | `answer--link` | Links; a click copies where they lead. |
-    | `answer--quiet` | Quotes, rules and the lines of tables. |
-    """
 
     DEFAULT_CSS = """
     AnswerText {
@@ -78,7 +68,6 @@ class AnswerText(Widget):
     def __init__(self, view_rows: int | None) -> None:
         super().__init__()
         self.text = ""
-        """All that came."""
         self.drawn = asyncio.Event()
         """All that came is drawn."""
         self._view_rows = view_rows

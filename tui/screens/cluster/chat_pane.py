@@ -109,11 +109,8 @@ class Composer(TextArea):
     """The key bar shows F1 for 1 while this has the focus."""
 
     ready = False
-    """A question can be answered."""
     busy = False
-    """An answer is coming."""
     reason = ""
-    """Why no question can be answered."""
 
     @dataclass
     class Sent(Message):
@@ -261,7 +258,6 @@ class ChatPane(Widget):
         super().__init__(id=id, classes=classes)
         self.border_title = "Chat"
         self.session: ChatSession
-        """The conversation's work, which the console sets."""
         self._state: ChatState | None = None
         self._asked_at: int | None = None
         self.can_undo = False

@@ -148,7 +148,6 @@ asked.
         self._cluster = cluster
         self._form = form
         self._wanted: LaunchSettings | None = None
-        """The settings as the fields read; None while a field is wrong."""
         self._candidate: Plan | None = form.plan
         """The plan these settings make; None until the controller answers."""
         self._applying = False

@@ -377,7 +377,6 @@ class LiveLine(StripWidget):
     figures: Drawn[tuple[tuple[str, str], ...]] = Drawn(())
     """Labels and values of constant width, the most telling first."""
     history: Drawn[RateHistory] = Drawn(RateHistory())
-    """The speeds so far."""
     version: Drawn[int] = Drawn(0)
 
     def draw(self, width: int, height: int) -> list[Strip]:

@@ -68,7 +68,6 @@ class StepList(StripWidget):
     """
 
     steps: Drawn[tuple[Step, ...]] = Drawn((), layout=True)
-    """In the order in which they are done."""
     at: reactive[float] = reactive(0.0, init=False)
     """When the steps were as they are: running ones have lasted until then."""
 
@@ -229,7 +228,6 @@ class IdleNote(StripWidget):
     """
 
     message: Drawn[str] = Drawn("", layout=True)
-    """The controller's message; may be empty."""
     work: Drawn[str] = Drawn("", layout=True)
     """The progress of getting an engine; empty while none is got."""
     no_engine: Drawn[bool] = Drawn(False, layout=True)

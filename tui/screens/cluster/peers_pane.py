@@ -95,7 +95,6 @@ class PeerBlock:
     cursor: bool
     """True if keys move the selection."""
     age: str
-    """The time since the state began, coarsely."""
     without: str = ""
     """The cluster's fallback if this peer were lost; empty if it is unknown."""
     with_keys: Callable[[str], str] = field(default=str, compare=False)
@@ -215,11 +214,9 @@ the split does not use shows what is taken now. The letter is the device's in th
 
     peers: reactive[tuple[Peer, ...]] = reactive((), init=False, repaint=False)
     edit: Drawn[Edit | None] = Drawn(None)
-    """The split shown, for letters and planned bytes."""
     fallbacks: Drawn[dict[str, str]] = Drawn({})
     """By peer, what the cluster would go on with if it were lost."""
     selected: reactive[int] = reactive(0, init=False)
-    """Index of the selected peer."""
 
     class Selected(Message):
         """Another peer is selected, or the one selected has changed."""

@@ -120,7 +120,6 @@ class ClusterScreen(ShowsEdit, ConsoleScreen):
     BINDINGS = bindings("cluster", "live")
 
     zoomed: reactive[str] = reactive("", init=False)
-    """Id of the pane that has the whole screen; empty for none."""
 
     def __init__(
         self,

@@ -179,9 +179,7 @@ runs. It comes from measured runs, and before the first from usual speeds.
     """
 
     edit: reactive[Edit | None] = reactive(None, init=False, repaint=False)
-    """The split shown; None before the user chooses a model."""
     picked: reactive[int] = reactive(0, init=False)
-    """The boundary the keys move."""
     running: Drawn[Split | None] = Drawn(None)
     """The split that runs, whose boundaries stay on the bar; None for none."""
 

@@ -59,7 +59,6 @@ class LoadTable(StripWidget):
     """
 
     edit: reactive[Edit | None] = reactive(None, init=False, repaint=False)
-    """The split shown by the bar."""
 
     headed: Drawn[bool] = Drawn(False, layout=True)
     """A row above says what the columns are."""

@@ -112,7 +112,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
     chosen: reactive[int | None] = reactive(None, init=False, repaint=False)
     """Index of the question that asking again and editing are about; None: the last."""
     hint: reactive[str] = reactive("")
-    """Shown while nothing has been said."""
     unseen: reactive[int] = reactive(0, repaint=False)
     """Rows that came below what the user looks at."""
 
@@ -128,7 +127,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         self._all: tuple[Turn, ...] = ()
         self._shown: list[ShownTurn] = []
         self._first = 0
-        """Index of the first turn that is shown."""
         self._told_earlier = 0
         self._shown_of = ("", 0)
         self._speaker = "model"

@@ -286,7 +286,6 @@ class LabWishes:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.labs: Labs = {}
-        """The lab wanted on each link."""
         self._clock = clock
         self._asked_at: dict[str, float] = {}
         self._asked: Labs = {}

@@ -40,7 +40,6 @@ class LogFeed:
         self.gone = False
         """The process is no longer listed."""
         self.trouble = ""
-        """The last reason it could not be read."""
         self._next_offset: int | None = None
         self._pages_behind = 0
         """Pages read in a row after which there was more."""
@@ -114,7 +113,6 @@ def ended_text(info: ProcessInfo) -> str:
 
 
 WHOLE_PAGE_BYTES = 1_048_576
-"""Read at one go."""
 PAGER_BYTES = 16 * WHOLE_PAGE_BYTES
 """Shown in a pager, the newest."""
 

@@ -29,9 +29,7 @@ class LogBuffer:
         self.limit = limit
         self.chars_limit = chars_limit
         self._chars = 0
-        """Of all lines kept."""
         self.first = 0
-        """Number of the oldest line kept."""
         self._lines: list[str] = []
         self._open = ""
         """Raw text of the last line while its newline has not come."""
@@ -103,7 +101,6 @@ class LogFilter:
     """Keeps the lines that contain a text, or match ``/a pattern/``."""
 
     source: str
-    """The filter as the user typed it."""
     pattern: re.Pattern[str]
 
     @classmethod
@@ -133,7 +130,6 @@ class LogRow(NamedTuple):
     """A piece of a line that stands on one row."""
 
     number: int
-    """Number of the line in its buffer."""
     start: int
     """First character."""
     end: int

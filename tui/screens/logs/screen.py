@@ -50,11 +50,8 @@ class LogStatus(StripWidget):
     """
 
     standing: Drawn[LogStanding | None] = Drawn(None)
-    """Counts of the log shown; None without a log."""
     level: Drawn[LogLevel] = Drawn(LogLevel.DEBUG)
-    """The least serious lines shown."""
     path: Drawn[str] = Drawn("")
-    """File the log lies in."""
 
     def draw(self, width: int, height: int) -> list[Strip]:
         if self.standing is None:

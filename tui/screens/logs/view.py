@@ -35,7 +35,6 @@ class LogStanding(NamedTuple):
     """The state of a log, for its status line."""
 
     lines: int
-    """Lines held."""
     matching: int
     """Lines shown: all, or those the filter keeps."""
     unseen: int
@@ -77,16 +76,6 @@ The last 20 000 lines of one process, as it writes them.
         "log--match",
         "log--mark",
     }
-    """
-    | Class | Description |
-    | :- | :- |
-    | `log--prefix` | Time and level in front of a line. |
-    | `log--warning` | A warning. |
-    | `log--error` | An error. |
-    | `log--debug` | A line for developers. |
-    | `log--match` | What the filter matched. |
-    | `log--mark` | A remark of the console's own. |
-    """
 
     DEFAULT_CSS = """
     LogView {
@@ -104,9 +93,7 @@ The last 20 000 lines of one process, as it writes them.
     """
 
     following: reactive[bool] = reactive(True, repaint=False)
-    """New lines scroll into view."""
     folded: reactive[bool] = reactive(False)
-    """Long lines continue on the next row."""
 
     @dataclass
     class Changed(Message):

@@ -229,7 +229,6 @@ and say why.
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(SortOrder("name"), id=id)
         self.current = ""
-        """Path of the model in use."""
         self._models: tuple[ModelFile, ...] = ()
 
     def show_models(self, models: Sequence[ModelFile]) -> None:
