@@ -1,4 +1,4 @@
-"""A strip on which a number can be typed: drawn by the widget, begun by a key."""
+"""A strip with something to drag by the mouse, or to set by a number typed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ class NumberStrip(StripWidget):
     """Digits are screens until a key has begun a number; then they are its digits.
 
     A widget binds ``number`` to the keys that begin and apply, ``erase_typed`` and
-    ``cancel``, and takes the number in ``take_number``.
+    ``cancel``, and takes the number in ``take_number``. What the mouse takes hold of is
+    moved in ``drag_to``, and let go in ``drop``.
     """
 
     TYPED_MAX = 4
     """Characters a number can have."""
     HAS_POINT = False
 
+    dragging = False
     typed: Drawn[str | None] = Drawn(None)
     """The number so far; None while none is being typed."""
 
@@ -31,6 +33,45 @@ class NumberStrip(StripWidget):
     def take_number(self, text: str) -> None:
         """A number was typed: digits, and one point at most."""
         raise NotImplementedError
+
+    def drag_to(self, x: int) -> None:
+        raise NotImplementedError
+
+    def drop(self, *, cancel: bool = False) -> None:
+        """End the drag; ``cancel`` leaves all as it was before."""
+        raise NotImplementedError
+
+    def grab(self) -> None:
+        self.dragging = True
+        self.capture_mouse()
+        self.redraw()
+
+    def release(self) -> None:
+        self.dragging = False
+        self.release_mouse()
+        self.redraw()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self.dragging:
+            event.stop()
+            self.drag_to(event.get_content_offset_capture(self).x)
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        if self.dragging:
+            event.stop()
+            self.drop()
+
+    def on_mouse_release(self) -> None:
+        if self.dragging:
+            self.drop(cancel=True)
+
+    def action_cancel(self) -> None:
+        if self.dragging:
+            self.drop(cancel=True)
+        elif self.typed is not None:
+            self.typed = None
+        else:
+            raise SkipAction
 
     @property
     def takes_digits(self) -> bool:

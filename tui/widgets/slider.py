@@ -11,7 +11,6 @@ from math import isinf
 from rich.cells import cell_len
 from rich.style import Style
 from textual import events
-from textual.actions import SkipAction
 from textual.message import Message
 from textual.strip import Strip
 
@@ -159,9 +158,7 @@ class Slider(NumberStrip, can_focus=True):
         super().__init__(id=id, classes=classes)
         self.label = label
         self.scale = scale
-        self.dragging = False
         self._start = scale.neutral
-        self._grab_x = -1
         self.set_reactive(Slider.value, scale.neutral)
 
     def show_value(self, value: float) -> None:
@@ -237,14 +234,6 @@ class Slider(NumberStrip, can_focus=True):
         if (value := self.scale.parse(text)) is not None:
             self._commit(value)
 
-    def action_cancel(self) -> None:
-        if self.dragging:
-            self._end_drag(self._start)
-        elif self.typed is not None:
-            self.typed = None
-        else:
-            raise SkipAction
-
     def on_mouse_down(self, event: events.MouseDown) -> None:
         if event.button != 1:
             return
@@ -252,28 +241,12 @@ class Slider(NumberStrip, can_focus=True):
         x = event.get_content_offset_capture(self).x
         if not LABEL_WIDTH <= x < LABEL_WIDTH + self.track_width:
             return
-        self._start, self._grab_x = self.value, x
-        self.dragging = True
-        self.capture_mouse()
-        self.redraw()
+        self._start = self.value
+        self.grab()
         if x != self.thumb_x:
-            self._follow(x)
+            self.drag_to(x)
 
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        if self.dragging:
-            event.stop()
-            self._follow(event.get_content_offset_capture(self).x)
-
-    def on_mouse_up(self, event: events.MouseUp) -> None:
-        if self.dragging:
-            event.stop()
-            self._end_drag(self.value)
-
-    def on_mouse_release(self, event: events.MouseRelease) -> None:
-        if self.dragging:
-            self._end_drag(self._start)
-
-    def _follow(self, x: int) -> None:
+    def drag_to(self, x: int) -> None:
         column, span = x - LABEL_WIDTH, max(self.track_width - 1, 1)
         value = self._start
         if column != self._column(value):
@@ -287,13 +260,11 @@ class Slider(NumberStrip, can_focus=True):
             self.value = value
             self.post_message(self.Changed(self, value, final=True))
 
-    def _end_drag(self, value: float) -> None:
-        self.dragging = False
-        self.release_mouse()
-        self.redraw()
+    def drop(self, *, cancel: bool = False) -> None:
+        self.release()
         if self.value != self._start:
-            self.value = value
-            self.post_message(self.Changed(self, value, final=True))
+            self.value = self._start if cancel else self.value
+            self.post_message(self.Changed(self, self.value, final=True))
 
 
 def _with_thumb(

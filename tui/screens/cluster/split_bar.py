@@ -10,7 +10,6 @@ from itertools import accumulate, groupby, pairwise
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.actions import SkipAction
 from textual.reactive import reactive
 from textual.strip import Strip
 
@@ -186,8 +185,8 @@ runs. It comes from measured runs, and before the first from usual speeds.
     def __init__(self, editor: PlanEditor, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._editor = editor
-        self._grab_x: int | None = None
-        """The column at which the mouse took a boundary; None while it holds none."""
+        self._grab_x = 0
+        """The column at which the mouse took a boundary."""
 
     def follow(self) -> None:
         """Show the edit beside the running split.
@@ -198,7 +197,7 @@ runs. It comes from measured runs, and before the first from usual speeds.
         edit, running = self._editor.edit, runs_now(self._editor.snapshot)
         self.running = running.split if running else None
         if self.dragging and not self._editor.dragging:
-            self._release()
+            self.release()
         before, split = self.edit and self.edit.split, edit and edit.split
         if split != before:
             self.typed = None
@@ -206,10 +205,6 @@ runs. It comes from measured runs, and before the first from usual speeds.
             self.edit = edit
             self.picked = _first_shared(split)
         self.edit = edit
-
-    @property
-    def dragging(self) -> bool:
-        return self._grab_x is not None
 
     @property
     def geometry(self) -> BarGeometry:
@@ -398,14 +393,6 @@ runs. It comes from measured runs, and before the first from usual speeds.
             self.app.bell()
         self.follow()
 
-    def action_cancel(self) -> None:
-        if self.dragging:
-            self._cancel_drag()
-        elif self.typed is not None:
-            self.typed = None
-        else:
-            raise SkipAction
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in {"move", "move_to_end", "pick", "reorder"}:
             return self.n_boundaries > 0
@@ -423,38 +410,20 @@ runs. It comes from measured runs, and before the first from usual speeds.
         self.picked = near
         self._editor.grab(near)
         self._grab_x = x
-        self.capture_mouse()
-        self.redraw()
+        self.grab()
 
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        if not self.dragging:
-            return
-        event.stop()
-        x = event.get_content_offset_capture(self).x
+    def drag_to(self, x: int) -> None:
         at = self.geometry.position_at(self.picked, x)
         self._editor.drag_to(None if x == self._grab_x else at)
         self.follow()
 
-    def on_mouse_up(self, event: events.MouseUp) -> None:
-        if self.dragging:
-            event.stop()
-            self._release()
+    def drop(self, *, cancel: bool = False) -> None:
+        self.release()
+        if cancel:
+            self._editor.cancel_drag()
+        else:
             self._editor.drop()
-            self.follow()
-
-    def on_mouse_release(self, event: events.MouseRelease) -> None:
-        if self.dragging:
-            self._cancel_drag()
-
-    def _cancel_drag(self) -> None:
-        self._release()
-        self._editor.cancel_drag()
         self.follow()
-
-    def _release(self) -> None:
-        self._grab_x = None
-        self.release_mouse()
-        self.redraw()
 
 
 def _joined(cells: Iterable[Part], width: int) -> Strip:
