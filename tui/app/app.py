@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from textual import on
@@ -60,6 +61,13 @@ def _screen(app: DllmApp, mode: str) -> ConsoleScreen:
     from tui.screens.models.screen import ModelsScreen
 
     return ModelsScreen(app.cluster)
+
+
+def _opens(
+    group: str, flow: Callable[[DllmApp], Coroutine[Any, Any, None]]
+) -> Callable[[DllmApp], None]:
+    """An action that begins a flow, which may open dialogs."""
+    return lambda app: app.open(flow(app), group=group)
 
 
 class DllmApp(ClusterConsole):
@@ -317,9 +325,6 @@ class DllmApp(ClusterConsole):
     def action_events(self) -> None:
         self.open(self._happenings.show(), group="events")
 
-    def action_find(self) -> None:
-        self.open(self._finding.find(), group="find")
-
     async def action_back(self) -> None:
         base = self.screen_stack[0]
         if isinstance(base, ConsoleScreen) and base.leave_zoom():
@@ -327,14 +332,19 @@ class DllmApp(ClusterConsole):
         if self.current_mode != self.DEFAULT_MODE:
             await self.action_show_mode(self.DEFAULT_MODE)
 
-    def action_launch(self) -> None:
-        self.open(self._flows.launch(), group="launch")
-
-    def action_stop(self) -> None:
-        self.open(self._flows.stop(), group="launch")
-
-    def action_settings(self) -> None:
-        self.open(self._settings.show(), group="settings")
+    action_find = _opens("find", lambda app: app._finding.find())
+    action_launch = _opens("launch", lambda app: app._flows.launch())
+    action_stop = _opens("launch", lambda app: app._flows.stop())
+    action_settings = _opens("settings", lambda app: app._settings.show())
+    action_launch_settings = _opens(
+        "launch settings", lambda app: app._flows.set_launch()
+    )
+    action_best_plans = _opens("best", lambda app: app._flows.choose_best())
+    action_kept_plans = _opens("plans", lambda app: app._flows.take_kept())
+    action_save_plan = _opens("plans", lambda app: app._flows.save())
+    action_pick_model = _opens("model", lambda app: app._flows.pick_model())
+    action_clusters = _opens("clusters", lambda app: app._flows.pick_cluster())
+    action_quit_console = _opens("leave", lambda app: app._flows.leave())
 
     def action_undo(self) -> None:
         if not self.editor.undo():
@@ -359,26 +369,7 @@ class DllmApp(ClusterConsole):
     def get_engine(self) -> None:
         self.attempt(self._engine.get(), group="engine", exclusive=False)
 
-    def action_get_engine(self) -> None:
-        self.get_engine()
-
-    def action_launch_settings(self) -> None:
-        self.open(self._flows.set_launch(), group="launch settings")
-
-    def action_best_plans(self) -> None:
-        self.open(self._flows.choose_best(), group="best")
-
-    def action_kept_plans(self) -> None:
-        self.open(self._flows.take_kept(), group="plans")
-
-    def action_save_plan(self) -> None:
-        self.open(self._flows.save(), group="plans")
-
-    def action_pick_model(self) -> None:
-        self.open(self._flows.pick_model(), group="model")
-
-    def action_clusters(self) -> None:
-        self.open(self._flows.pick_cluster(), group="clusters")
+    action_get_engine = get_engine
 
     def show_cluster(self, name: str) -> None:
         self.cluster.use(name)
@@ -388,6 +379,3 @@ class DllmApp(ClusterConsole):
             self.action_freeze()
         self._show_link(True)
         self._listen()
-
-    def action_quit_console(self) -> None:
-        self.open(self._flows.leave(), group="leave")
