@@ -49,12 +49,7 @@ class StatusLine(StripWidget):
     """The state of the cluster, in fixed columns."""
 
     DEFAULT_CSS = """
-    StatusLine {
-        dock: top;
-        height: 1;
-        padding: 0 1;
-        background: $panel;
-    }
+    StatusLine { dock: top; height: 1; padding: 0 1; background: $panel; }
     """
 
     snapshot: reactive[ClusterSnapshot | None] = reactive(
@@ -202,12 +197,7 @@ class KeyBar(StripWidget):
     """Screens at the left, then the keys of the focused pane, then everyone's."""
 
     DEFAULT_CSS = """
-    KeyBar {
-        dock: bottom;
-        height: 1;
-        padding: 0 1;
-        background: $panel;
-    }
+    KeyBar { dock: bottom; height: 1; padding: 0 1; background: $panel; }
     """
 
     note: Drawn[str] = Drawn("")

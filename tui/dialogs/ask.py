@@ -21,9 +21,7 @@ class ChoiceDialog(Dialog[str | None]):
     """Dismisses with the id of the answer, or None when it was closed."""
 
     BINDINGS = bindings("dialog")
-    DEFAULT_CSS = """
-    ChoiceDialog Static { margin: 0 0 1 0; }
-    """
+    DEFAULT_CSS = "ChoiceDialog Static { margin: 0 0 1 0; }"
 
     def __init__(self, title: str, text: str, choices: Sequence[Choice]) -> None:
         super().__init__()
@@ -71,9 +69,7 @@ class LineDialog(Dialog[str | None]):
 
     BINDINGS = bindings("dialog")
     TYPING = True
-    DEFAULT_CSS = """
-    LineDialog Static { margin: 1 0 0 0; color: $dim; }
-    """
+    DEFAULT_CSS = "LineDialog Static { margin: 1 0 0 0; color: $dim; }"
 
     def __init__(self, title: str, value: str, placeholder: str, remark: str) -> None:
         super().__init__()

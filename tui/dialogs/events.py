@@ -38,9 +38,7 @@ class EventList(RowList, can_focus=True):
     """A line for each thing that happened; the newest is the last."""
 
     BINDINGS = bindings("events")
-    DEFAULT_CSS = """
-    EventList { height: 1fr; }
-    """
+    DEFAULT_CSS = "EventList { height: 1fr; }"
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()

@@ -95,9 +95,7 @@ class PickDialog(Dialog[Result]):
 class FoundList(RowList):
     """The entries that match."""
 
-    DEFAULT_CSS = """
-    FoundList { height: 1fr; }
-    """
+    DEFAULT_CSS = "FoundList { height: 1fr; }"
 
     def row(self, row: Entry, here: bool, width: int) -> Strip:
         palette = self.palette
@@ -320,9 +318,7 @@ Plans are small files: `dllm-tui plans` lists, compares and shares them.
     TITLE = "Plans"
     PLACEHOLDER = "words of a name or model"
     HINTS = (("plans.choose", "takes it"), ("plans.cancel", "cancels"))
-    DEFAULT_CSS = """
-    PlansDialog Static { height: 2; }
-    """
+    DEFAULT_CSS = "PlansDialog Static { height: 2; }"
 
     def __init__(
         self,

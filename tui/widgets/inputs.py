@@ -72,13 +72,7 @@ class TickBox(StripWidget, can_focus=True):
     """``[x] label``; space or a click changes it."""
 
     BINDINGS = bindings("tick")
-    DEFAULT_CSS = """
-    TickBox {
-        width: 1fr;
-        height: 1;
-        padding: 0 1;
-    }
-    """
+    DEFAULT_CSS = "TickBox { width: 1fr; height: 1; padding: 0 1; }"
 
     value: Drawn[bool] = Drawn(False)
 
@@ -114,12 +108,7 @@ class OptionStrip(StripWidget, can_focus=True):
     """``f16 [q8_0] q4_0``; ←→ or a click choose."""
 
     BINDINGS = bindings("option")
-    DEFAULT_CSS = """
-    OptionStrip {
-        width: 1fr;
-        height: 1;
-    }
-    """
+    DEFAULT_CSS = "OptionStrip { width: 1fr; height: 1; }"
 
     value: Drawn[str] = Drawn("")
     """The one chosen; one that is not among the values is shown by none."""

@@ -36,12 +36,7 @@ def times_text(seconds: int) -> str:
 class RateGraph(StripWidget):
     """The history as columns of blocks, newest at the right."""
 
-    DEFAULT_CSS = """
-    RateGraph {
-        height: 1fr;
-        width: 1fr;
-    }
-    """
+    DEFAULT_CSS = "RateGraph { height: 1fr; width: 1fr; }"
 
     history: Drawn[RateHistory] = Drawn(RateHistory())
     version: Drawn[int] = Drawn(0)

@@ -25,9 +25,7 @@ class RowList(StripWidget):
     LEAST = 0
     """The lowest index that can be selected; -1 allows none."""
 
-    DEFAULT_CSS = """
-    RowList { height: auto; }
-    """
+    DEFAULT_CSS = "RowList { height: auto; }"
 
     rows: Drawn[tuple[Any, ...]] = Drawn((), layout=True)
     selected: Drawn[int] = Drawn(0)

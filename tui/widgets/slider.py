@@ -119,13 +119,7 @@ class Slider(NumberStrip, can_focus=True):
     """
 
     BINDINGS = bindings("slider")
-    DEFAULT_CSS = """
-    Slider {
-        height: 1;
-        width: 1fr;
-        pointer: ew-resize;
-    }
-    """
+    DEFAULT_CSS = "Slider { height: 1; width: 1fr; pointer: ew-resize; }"
     TYPED_MAX = 7
     HAS_POINT = True
 

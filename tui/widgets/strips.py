@@ -192,9 +192,7 @@ class StripWidget(Widget):
     """
 
     ALLOW_SELECT = False
-    DEFAULT_CSS = """
-    StripWidget { height: 1; }
-    """
+    DEFAULT_CSS = "StripWidget { height: 1; }"
 
     _variables: Mapping[str, str] | None = None
     _palette: Palette

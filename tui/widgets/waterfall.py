@@ -60,13 +60,7 @@ scale. **{token.median}** shows the median of the latest tokens instead,
 coming.
 """
 
-    DEFAULT_CSS = """
-    Waterfall {
-        height: 1fr;
-        min-height: 1;
-        background: $background;
-    }
-    """
+    DEFAULT_CSS = "Waterfall { height: 1fr; min-height: 1; background: $background; }"
 
     median: Drawn[bool] = Drawn(False)
     """The rows are medians, not the latest token."""

@@ -46,12 +46,7 @@ class ChatTurn(Horizontal):
     DEFAULT_CSS = """
     ChatTurn {
         height: auto;
-        & > .turn-speaker {
-            width: auto;
-            height: 1;
-            color: $dim;
-            text-style: bold;
-        }
+        & > .turn-speaker { width: auto; height: 1; color: $dim; text-style: bold; }
         & > .turn-body { width: 1fr; max-width: 112; height: auto; }
         &.-you > .turn-speaker { color: $primary; }
         &.-model > .turn-speaker { color: $secondary; }

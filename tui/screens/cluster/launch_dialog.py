@@ -42,12 +42,7 @@ class LaunchRow(Vertical):
         &.-wide Input { width: 1fr; }
         & .launch-hint { width: 1fr; height: 1; padding: 0 0 0 1; color: $dim; }
         &.-wide .launch-hint { display: none; }
-        & .launch-wrong {
-            display: none;
-            height: auto;
-            padding: 0 0 0 17;
-            color: $bad;
-        }
+        & .launch-wrong { display: none; height: auto; padding: 0 0 0 17; color: $bad; }
         &.-wrong Label { color: $bad; }
         &.-wrong .launch-wrong { display: block; }
     }

@@ -238,12 +238,7 @@ class LiveFigures(StripWidget):
     """Labels at the left of their columns, values at the right."""
 
     ALLOW_SELECT = True
-    DEFAULT_CSS = """
-    LiveFigures {
-        height: 1fr;
-        width: 22;
-    }
-    """
+    DEFAULT_CSS = "LiveFigures { height: 1fr; width: 22; }"
 
     columns: Drawn[list[LiveColumn]] = Drawn([])
 
@@ -448,12 +443,7 @@ FIGURES = (
 class WorkerGraphs(StripWidget):
     """A row for each, a column for each figure; one scale for all rows of a figure."""
 
-    DEFAULT_CSS = """
-    WorkerGraphs {
-        height: auto;
-        margin: 1 0 0 0;
-    }
-    """
+    DEFAULT_CSS = "WorkerGraphs { height: auto; margin: 1 0 0 0; }"
 
     def __init__(self) -> None:
         super().__init__()

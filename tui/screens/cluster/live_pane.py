@@ -61,11 +61,7 @@ class StepList(StripWidget):
     """One line per step."""
 
     ALLOW_SELECT = True
-    DEFAULT_CSS = """
-    StepList {
-        height: auto;
-    }
-    """
+    DEFAULT_CSS = "StepList { height: auto; }"
 
     steps: Drawn[tuple[Step, ...]] = Drawn((), layout=True)
     at: reactive[float] = reactive(0.0, init=False)
@@ -127,11 +123,7 @@ class FailurePanel(StripWidget):
 
     ALLOW_SELECT = True
 
-    DEFAULT_CSS = """
-    FailurePanel {
-        height: auto;
-    }
-    """
+    DEFAULT_CSS = "FailurePanel { height: auto; }"
 
     failure: Drawn[Failure | None] = Drawn(None, layout=True)
     to_mend: Drawn[str] = Drawn("")
@@ -221,11 +213,7 @@ _VIEWS = ("idle", "busy", "failed", "serving")
 class IdleNote(StripWidget):
     """Advice while nothing runs, and the controller's message."""
 
-    DEFAULT_CSS = """
-    IdleNote {
-        height: auto;
-    }
-    """
+    DEFAULT_CSS = "IdleNote { height: auto; }"
 
     message: Drawn[str] = Drawn("", layout=True)
     work: Drawn[str] = Drawn("", layout=True)

@@ -206,11 +206,7 @@ the split does not use shows what is taken now. The letter is the device's in th
 **{cluster.launch}** launches it. **{peers.filter}** keeps only peers with some words.
 """
     BINDINGS = bindings("peers")
-    DEFAULT_CSS = """
-    PeerList {
-        height: auto;
-    }
-    """
+    DEFAULT_CSS = "PeerList { height: auto; }"
 
     peers: reactive[tuple[Peer, ...]] = reactive((), init=False, repaint=False)
     edit: Drawn[Edit | None] = Drawn(None)

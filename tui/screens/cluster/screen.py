@@ -43,13 +43,7 @@ class TokenPane(Container):
     """The time of each of the latest tokens, as on the Traffic screen."""
 
     BINDINGS = bindings("token")
-    DEFAULT_CSS = """
-    TokenPane {
-        width: 68;
-        height: 1fr;
-        padding: 0 1;
-    }
-    """
+    DEFAULT_CSS = "TokenPane { width: 68; height: 1fr; padding: 0 1; }"
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id, classes="pane")

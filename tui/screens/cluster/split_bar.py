@@ -169,13 +169,7 @@ The **predicted** speed is that of one client, with the band that holds nine of 
 runs. It comes from measured runs, and before the first from usual speeds.
 """
     BINDINGS = bindings("split")
-    DEFAULT_CSS = """
-    SplitBar {
-        height: 4;
-        width: 1fr;
-        pointer: ew-resize;
-    }
-    """
+    DEFAULT_CSS = "SplitBar { height: 4; width: 1fr; pointer: ew-resize; }"
 
     edit: reactive[Edit | None] = reactive(None, init=False, repaint=False)
     picked: reactive[int] = reactive(0, init=False)

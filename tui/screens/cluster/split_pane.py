@@ -51,12 +51,7 @@ TICK_WIDTH = 2
 class LoadTable(StripWidget):
     """The memory that the split takes of each device, in numbers."""
 
-    DEFAULT_CSS = """
-    LoadTable {
-        height: auto;
-        width: 1fr;
-    }
-    """
+    DEFAULT_CSS = "LoadTable { height: auto; width: 1fr; }"
 
     edit: reactive[Edit | None] = reactive(None, init=False, repaint=False)
 
@@ -205,12 +200,7 @@ class SplitPane(Widget, can_focus=True):
     """Everything about the split of one model."""
 
     HELP = SplitBar.HELP
-    DEFAULT_CSS = """
-    SplitPane {
-        layout: vertical;
-        padding: 0 1;
-    }
-    """
+    DEFAULT_CSS = "SplitPane { layout: vertical; padding: 0 1; }"
 
     def __init__(self, editor: PlanEditor, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id, classes="pane")

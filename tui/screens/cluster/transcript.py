@@ -58,9 +58,7 @@ SHOWN_TURNS = 8
 class TurnColumn(Vertical):
     """The turns, which say when they take more room."""
 
-    DEFAULT_CSS = """
-    TurnColumn { height: auto; min-height: 100%; padding: 0 1 0 0; }
-    """
+    DEFAULT_CSS = "TurnColumn { height: auto; min-height: 100%; padding: 0 1 0 0; }"
 
     class Grew(Message):
         """The column has another height."""

@@ -76,13 +76,7 @@ def describe(lab: Lab | None) -> str:
 class PresetList(StripWidget):
     """The presets with their keys: a row each, or all in one where rows are few."""
 
-    DEFAULT_CSS = """
-    PresetList {
-        height: 5;
-        width: 1fr;
-        pointer: pointer;
-    }
-    """
+    DEFAULT_CSS = "PresetList { height: 5; width: 1fr; pointer: pointer; }"
 
     lab: Drawn[Lab | None] = Drawn(None)
     """The lab of the focused link; the list marks its preset."""
@@ -196,12 +190,7 @@ class LinkHeading(StripWidget):
 class LinkBlock(Vertical):
     """The sliders of one link."""
 
-    DEFAULT_CSS = """
-    LinkBlock {
-        height: 4;
-        padding: 0 1;
-    }
-    """
+    DEFAULT_CSS = "LinkBlock { height: 4; padding: 0 1; }"
 
     @dataclass
     class Changed(Message):

@@ -72,12 +72,7 @@ class _Canvas:
 class LabPlot(StripWidget):
     """The plot, with axes from 0."""
 
-    DEFAULT_CSS = """
-    LabPlot {
-        height: 1fr;
-        width: 1fr;
-    }
-    """
+    DEFAULT_CSS = "LabPlot { height: 1fr; width: 1fr; }"
 
     picture: Drawn[Picture] = Drawn(Picture())
 
@@ -230,9 +225,7 @@ class SpeedLine(StripWidget):
 class SpeedPane(Vertical):
     """Figures above, plot below."""
 
-    DEFAULT_CSS = """
-    SpeedPane { height: 1fr; padding: 0 1; }
-    """
+    DEFAULT_CSS = "SpeedPane { height: 1fr; padding: 0 1; }"
 
     def __init__(self) -> None:
         super().__init__(classes="pane")

@@ -45,9 +45,7 @@ LEVEL_WORDS = {
 class LogStatus(StripWidget):
     """The state of the log above, on one row."""
 
-    DEFAULT_CSS = """
-    LogStatus { height: 1; padding: 0 1; background: $surface; }
-    """
+    DEFAULT_CSS = "LogStatus { height: 1; padding: 0 1; background: $surface; }"
 
     standing: Drawn[LogStanding | None] = Drawn(None)
     level: Drawn[LogLevel] = Drawn(LogLevel.DEBUG)

@@ -134,12 +134,7 @@ class TrafficDetail(StripWidget):
     """The row under the cursor: how many calls took how long."""
 
     ALLOW_SELECT = True
-    DEFAULT_CSS = """
-    TrafficDetail {
-        height: 8;
-        background: $background;
-    }
-    """
+    DEFAULT_CSS = "TrafficDetail { height: 8; background: $background; }"
 
     row: Drawn[TrafficRow | None] = Drawn(None)
 

@@ -98,12 +98,7 @@ class LinkFigures(StripWidget):
     """The figures of each link in fixed columns, and why it is as it is."""
 
     ALLOW_SELECT = True
-    DEFAULT_CSS = """
-    LinkFigures {
-        height: auto;
-        background: $background;
-    }
-    """
+    DEFAULT_CSS = "LinkFigures { height: auto; background: $background; }"
 
     links: Drawn[tuple[Link, ...]] = Drawn(())
 
