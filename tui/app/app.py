@@ -25,8 +25,9 @@ from tui.api.bridge import (
 from tui.api.services import ClusterService
 from tui.app import theming
 from tui.app.console import ClusterConsole
-from tui.app.frame import ConsoleScreen, ShowsEdit, ShowsPeers
+from tui.app.frame import ConsoleScreen
 from tui.app.messages import EditChanged, LogWanted, PeerAdded
+from tui.dialogs.dialog import Dialog
 from tui.flows.chats import ChatFlows
 from tui.flows.engine import EngineFlow
 from tui.flows.finding import Finding
@@ -233,7 +234,7 @@ class DllmApp(ClusterConsole):
     @on(EditChanged)
     def show_edit(self) -> None:
         base = self.screen_stack[0]
-        if isinstance(base, ShowsEdit):
+        if isinstance(base, ConsoleScreen):
             base.show_edit()
         self._chat_flows.look()
         self._settling.look()
@@ -264,7 +265,7 @@ class DllmApp(ClusterConsole):
         if held is None:
             self.show_edit()
         for screen in self.screen_stack[1:]:
-            if isinstance(screen, ShowsPeers):
+            if isinstance(screen, Dialog):
                 screen.show_peers(self.editor.peers)
 
     def _show_link(self, connected: bool) -> None:

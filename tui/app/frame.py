@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.timer import Timer
 from textual.widget import Widget
 
-from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, ClusterState, Peer
+from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, ClusterState
 from backends.units import format_age, format_rate
 from tui.actions.keymap import ACTING, FUNCTION_KEYS
 from tui.model.facts import warnings
@@ -402,22 +402,11 @@ class ConsoleScreen(Screen[None]):
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         self.shown = self.status_line.snapshot = snapshot
 
+    def show_edit(self) -> None:
+        """Show the plan in editing as it is now, on a screen of it."""
+
     def hold(self, held: bool) -> None:
         self.status_line.held = held
 
     def show_link(self, connected: bool) -> None:
         self.status_line.connected = connected
-
-
-class ShowsEdit:
-    """A screen of the plan in editing."""
-
-    def show_edit(self) -> None:
-        raise NotImplementedError
-
-
-class ShowsPeers:
-    """A dialog about peers: it follows them while it is open."""
-
-    def show_peers(self, peers: tuple[Peer, ...]) -> None:
-        raise NotImplementedError

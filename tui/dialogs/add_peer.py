@@ -16,7 +16,6 @@ from backends.state import Peer, PeerState
 from backends.units import format_bytes
 from tui.actions.keymap import bindings
 from tui.api.services import ClusterService
-from tui.app.frame import ShowsPeers
 from tui.app.messages import PeerAdded
 from tui.dialogs.dialog import Dialog
 from tui.model.peer_words import UNFIT, note_text
@@ -51,7 +50,7 @@ class NameList(RowList):
         return line([("▸ " if here else "  ", palette.key), (row, style)], width)
 
 
-class AddPeerDialog(ShowsPeers, Dialog[Wish | None]):
+class AddPeerDialog(Dialog[Wish | None]):
     """Dismisses with the next step and a peer's name, or None if all is done."""
 
     HELP = """\

@@ -9,6 +9,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widget import Widget
 
+from backends.state import Peer
 from tui.actions.keymap import bindings
 from tui.widgets.keys import key_link
 from tui.widgets.strips import retitle
@@ -47,6 +48,9 @@ class Dialog(ModalScreen[Result]):
 
     def action_cancel(self) -> None:
         self.dismiss(None)
+
+    def show_peers(self, peers: tuple[Peer, ...]) -> None:
+        """Follow the peers, in a dialog about them."""
 
     def frame(
         self, title: str, *keys: tuple[str, str], box: type[Widget] = Vertical

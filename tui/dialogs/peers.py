@@ -16,7 +16,6 @@ from textual.widgets import Input, Static
 
 from backends.state import Peer, PeerAnswer, PeerQuestion, QuestionKind
 from tui.actions.keymap import bindings
-from tui.app.frame import ShowsPeers
 from tui.app.messages import Copyable
 from tui.dialogs.dialog import Dialog
 from tui.model.peer_words import peer_rows
@@ -29,7 +28,7 @@ from tui.widgets.strips import retitle
 LABEL_WIDTH = 9
 
 
-class PeerDialog(ShowsPeers, Dialog[None]):
+class PeerDialog(Dialog[None]):
     """A list to read; ``y`` copies all of it."""
 
     HELP = """\
@@ -95,7 +94,7 @@ _TITLES = {
 }
 
 
-class QuestionDialog(ShowsPeers, Dialog[PeerAnswer | None]):
+class QuestionDialog(Dialog[PeerAnswer | None]):
     """Dismisses with the answer; None when the user gives none."""
 
     HELP = """\

@@ -19,7 +19,6 @@ from tui.app.frame import (
     SHORT_BELOW,
     ZOOMED,
     ConsoleScreen,
-    ShowsEdit,
 )
 from tui.app.messages import LogWanted
 from tui.model.editor import PlanEditor
@@ -108,7 +107,7 @@ _WHY_NOT = {
 }
 
 
-class ClusterScreen(ShowsEdit, ConsoleScreen):
+class ClusterScreen(ConsoleScreen):
     """Panes; where there is no room for all, the focused one takes the place."""
 
     BINDINGS = bindings("cluster", "live")

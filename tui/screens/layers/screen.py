@@ -16,7 +16,7 @@ from backends.split.layout import devices, move_layers
 from backends.units import format_bytes, format_count, format_ms
 from tui.actions.keymap import bindings
 from tui.app.console import console_of
-from tui.app.frame import ConsoleScreen, ShowsEdit
+from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable
 from tui.dialogs.ask import ChoiceDialog
 from tui.model.edit import Edit
@@ -54,7 +54,7 @@ class SpeedLine(StripWidget):
         return [line([(fitting(self.texts, width), self.palette.dim)], width)]
 
 
-class LayersScreen(ShowsEdit, ConsoleScreen):
+class LayersScreen(ConsoleScreen):
     """The layers of the edited plan, and the sums of those selected."""
 
     AUTO_FOCUS = "LayerTable"

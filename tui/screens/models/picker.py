@@ -77,7 +77,7 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
         self._table.can_focus = False
         self._empty = Static(empty_text(None), classes="picker-empty", markup=False)
         self._remark = Static(classes="picker-remark", markup=False)
-        self._box = _box()
+        self._box = Vertical(classes="dialog -empty")
 
     def compose(self) -> ComposeResult:
         self._box.border_title = "Pick a model"
@@ -169,12 +169,3 @@ Type part of a name, or paste the path of a GGUF file. Nothing is launched yet.
 
     def action_move(self, rows: int) -> None:
         self._table.move(rows)
-
-
-def _box() -> Vertical:
-    box = Vertical(classes="dialog -empty")
-    box.styles.width = "92%"
-    box.styles.max_width = 104
-    box.styles.height = "84%"
-    box.styles.max_height = 30
-    return box
