@@ -75,19 +75,14 @@ class DllmApp(ClusterConsole):
     """One console on one cluster.
 
     Args:
-        cluster: The cluster to show and to steer.
         memory_file: Keeps the layout and the last plan.
-        theme_folders: The folders of themes.
         serving_pane: The pane to begin in when a model serves already.
-        initial_model: A GGUF to begin with.
         theme: The configured theme; empty for the one used last.
         keys: Other keys for actions, by their ids.
         settings: The file of these settings; the console changes it.
-        readonly: Refuse what would change anything.
-        clock: Unix seconds, for the event log.
+        clock: Unix seconds.
         keep_copy: Keeps each copied text, beside the terminal's clipboard.
         kept_where: The place of these copies, for people.
-        ascii_only: Draw with ASCII signs alone.
     """
 
     TITLE = "dllm"

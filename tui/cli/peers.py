@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 
 import click
 
@@ -29,8 +29,6 @@ from tui.cli.output import Column, Table, say
 from tui.cli.progress import ProgressLine, ticking
 from tui.model.peer_words import peer_rows
 from tui.widgets.safe_text import safe, safe_line
-
-T = TypeVar("T")
 
 EXAMPLES = """
 dllm-tui peers list
@@ -240,7 +238,8 @@ async def setup_peer(client: ControllerClient, name: str, mode: str) -> Peer:
     They go into your cache directory there. Ctrl-C stops it; the next run resumes.
     """
     wanted = ProvisionMode(mode)
-    return await _watched(client, name, lambda: client.provision_peer(name, wanted))
+    async with _watching(client, [name], _show_work):
+        return await client.provision_peer(name, wanted)
 
 
 @peers.command("reset", shows=lambda told: [_freed_text(told)])
@@ -263,6 +262,40 @@ async def remove_peer(client: ControllerClient, name: str) -> dict[str, str]:
     return {"removed": name}
 
 
+@asynccontextmanager
+async def _watching(
+    client: ControllerClient,
+    names: Sequence[str],
+    show: Callable[[ProgressLine, list[Peer]], None],
+) -> AsyncIterator[None]:
+    """Show the work at some peers meanwhile; Ctrl-C ends that work too."""
+    for name in names:
+        await settled_peer(client, name)
+
+    async def follow() -> None:
+        line = ProgressLine()
+        async with ticking(line):
+            async for snapshot in client.snapshots():
+                show(line, [peer for peer in snapshot.peers if peer.name in names])
+
+    showing = asyncio.create_task(follow())
+    try:
+        yield
+    except asyncio.CancelledError:
+        for name in names:
+            with contextlib.suppress(DllmError):
+                await client.cancel_work(name)
+        raise
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
+
+
+def _show_work(line: ProgressLine, peers: list[Peer]) -> None:
+    for work in (peer.work for peer in peers if peer.work):
+        line.show(work.title, work.progress, work.detail)
+
+
 async def delivered(
     client: ControllerClient, source: str, parts: dict[str, str]
 ) -> list[Delivered]:
@@ -270,9 +303,6 @@ async def delivered(
 
     Who fails does not hold up the others.
     """
-    for name in parts:
-        await settled_peer(client, name)
-    showing = asyncio.create_task(_show_works(client, tuple(parts)))
 
     async def one(name: str, layers: str) -> Delivered:
         try:
@@ -281,51 +311,16 @@ async def delivered(
             return Delivered(peer=name, problem=str(error))
 
     try:
-        return await asyncio.gather(*(one(*part) for part in parts.items()))
+        async with _watching(client, tuple(parts), _show_works):
+            return await asyncio.gather(*(one(*part) for part in parts.items()))
     except asyncio.CancelledError:
-        for name in parts:
-            with contextlib.suppress(DllmError):
-                await client.cancel_work(name)
         say("What has come stays; the same command resumes.")
         raise
-    finally:
-        showing.cancel()
-        await asyncio.gather(showing, return_exceptions=True)
 
 
-async def _show_works(client: ControllerClient, names: tuple[str, ...]) -> None:
-    """Show one line with the work of each peer: its rate, and what is left."""
-    line = ProgressLine()
-    async with ticking(line):
-        async for snapshot in client.snapshots():
-            works = {p.name: p.work for p in snapshot.peers if p.name in names}
-            told = [f"{name} {w.detail}" for name, w in works.items() if w]
-            done = [w.progress or 0.0 for w in works.values() if w]
-            if told:
-                line.show("getting", sum(done) / len(names), " · ".join(told))
-
-
-async def _watched(
-    client: ControllerClient, name: str, work: Callable[[], Awaitable[T]]
-) -> T:
-    """Wait for long work at a peer and show it; Ctrl-C ends the work too."""
-    await settled_peer(client, name)
-    showing = asyncio.create_task(_show_work(client, name))
-    try:
-        return await work()
-    except asyncio.CancelledError:
-        with contextlib.suppress(DllmError):
-            await client.cancel_work(name)
-        raise
-    finally:
-        showing.cancel()
-        await asyncio.gather(showing, return_exceptions=True)
-
-
-async def _show_work(client: ControllerClient, name: str) -> None:
-    line = ProgressLine()
-    async with ticking(line):
-        async for snapshot in client.snapshots():
-            for peer in snapshot.peers:
-                if peer.name == name and (work := peer.work) is not None:
-                    line.show(work.title, work.progress, work.detail)
+def _show_works(line: ProgressLine, peers: list[Peer]) -> None:
+    works = {peer.name: peer.work for peer in peers if peer.work}
+    told = [f"{name} {work.detail}" for name, work in works.items()]
+    done = sum(work.progress or 0.0 for work in works.values())
+    if told:
+        line.show("getting", done / len(peers), " · ".join(told))

@@ -159,11 +159,9 @@ asked.
         self._remark = Static("", classes="launch-remark", markup=False)
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as box:
-            box.border_title = "Launch settings"
+        keys = ("launching.apply", "applies"), ("launching.cancel", "cancels")
+        with self.frame("Launch settings", *keys) as box:
             box.styles.width = WIDTH
-            keys = ("launching.apply", "applies"), ("launching.cancel", "cancels")
-            self.show_keys(box, *keys)
             with VerticalScroll(classes="launch-scroll", can_focus=False):
                 for row in self._rows:
                     yield row

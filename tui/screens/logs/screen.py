@@ -104,10 +104,7 @@ as soon as a model is launched: 1 goes to the Cluster screen."""
 class LogsScreen(ConsoleScreen):
     """A tab per process, following the log of the one shown.
 
-    Args:
-        cluster: The source of logs.
-        poll_s: Seconds between two reads of the log shown.
-        save_folder: The folder for saved logs; None means the downloads.
+    A log is saved in ``save_folder``; None means the downloads.
     """
 
     AUTO_FOCUS = ""
