@@ -81,7 +81,7 @@ async def test_undo_and_redo_in_a_burst_are_exact(started: Started) -> None:
         await burst(app, ["right"] * 4 + ["u"] * 3 + ["U"] * 2 + ["left"] + ["u"] * 4)
         await quiet(pilot, app)
         assert layers(app) == (26, 8, 14)
-        assert not app.query_one(SplitBar).can_undo
+        assert not app.editor.can_undo
 
 
 async def test_snapshots_in_a_burst_take_nothing_back(started: Started) -> None:

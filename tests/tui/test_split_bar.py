@@ -241,7 +241,7 @@ async def test_escape_ends_a_drag_where_it_began() -> None:
         await pilot.mouse_up(bar, offset=(40, 1))
         assert app.layers == (26, 8, 14)
         assert app.finals[-1] == (26, 8, 14)
-        assert not bar.can_undo
+        assert not app.editor.can_undo
 
 
 @pytest.mark.parametrize("button", [2, 3])

@@ -471,10 +471,6 @@ class PeersPane(VerticalScroll, can_focus=False):
     def focus_default(self) -> None:
         self.peer_list.focus()
 
-    def show_fallbacks(self, fallbacks: dict[str, str]) -> None:
-        """Show what the cluster would go on with, by what it would lose."""
-        self.peer_list.fallbacks = fallbacks
-
 
 def _told_of(peer: Peer) -> str:
     devices = " ".join(device.name for device in peer.devices)

@@ -148,9 +148,9 @@ class ClusterScreen(ConsoleScreen):
         super().show_snapshot(snapshot)
         self.live.show(self._facts(snapshot))
         self.token.show(snapshot)
-        self.peers.show_fallbacks(
-            {one.lost: fallback_text(one, snapshot.plan) for one in snapshot.fallbacks}
-        )
+        self.peers.peer_list.fallbacks = {
+            one.lost: fallback_text(one, snapshot.plan) for one in snapshot.fallbacks
+        }
         if snapshot.state != self._state:
             self._state = snapshot.state
             if self._focused_pane() not in PANES[2:]:

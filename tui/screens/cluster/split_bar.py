@@ -214,10 +214,6 @@ runs. It comes from measured runs, and before the first from usual speeds.
         return len(self.edit.split.shares) - 1 if self.edit else 0
 
     @property
-    def can_undo(self) -> bool:
-        return self._editor.can_undo
-
-    @property
     def takes_number(self) -> bool:
         return self.n_boundaries > 0 and not self.dragging
 

@@ -105,12 +105,7 @@ The last 20 000 lines of one process, as it writes them.
         def can_replace(self, message: Message) -> bool:
             return isinstance(message, LogView.Changed) and message.view is self.view
 
-    def __init__(
-        self,
-        title: str,
-        *,
-        id: str | None = None,  # noqa: A002
-    ) -> None:
+    def __init__(self, title: str, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self.title = title
         self._buffer = LogBuffer()
