@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -34,7 +34,7 @@ NARROW_BELOW = 60
 class PickDialog(Dialog[Result]):
     """A field above the rows that match it; Enter or a click takes one."""
 
-    TITLE: str
+    TITLE: ClassVar[str]
     PLACEHOLDER: str
     HINTS: tuple[tuple[str, str], ...]
     """Action ids and their effect, for the frame."""
