@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from textual.timer import Timer
 
 from backends.errors import DllmError
 from backends.state import Event, EventKind, EventTone, Plan, PlanMemory
 from tui.app.console import ClusterConsole, Flow
-from tui.model.events import Severity, happening_of
+from tui.model.events import happening_of
 
 if TYPE_CHECKING:
     from tui.dialogs.events import EventsDialog
@@ -162,4 +162,4 @@ class Happenings(Flow):
             return
         who = f" ({event.by.details})" if others else ""
         text = f"{happening_of(event).text}{who}"
-        self._app.tell(text, cast("Severity", event.tone.value), keep=False)
+        self._app.tell(text, event.tone.value, keep=False)
