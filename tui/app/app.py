@@ -67,7 +67,6 @@ def _screen(app: DllmApp, mode: str) -> ConsoleScreen:
 def _opens(
     group: str, flow: Callable[[DllmApp], Coroutine[Any, Any, None]]
 ) -> Callable[[DllmApp], None]:
-    """An action that begins a flow, which may open dialogs."""
     return lambda app: app.open(flow(app), group=group)
 
 
