@@ -452,6 +452,7 @@ def test_a_cluster_named_before_the_command_is_the_one_meant(
         snapshot = prepare = propose = set_lab = running  # type: ignore[assignment]
 
     monkeypatch.setattr("backends.client.client.ControllerClient", Client)
+    monkeypatch.setattr("tui.cli.demo.ControllerClient", Client)
     env = {"DLLM_CLUSTER": "second"}
     result = CliRunner().invoke(cli, line.split(), env=env)
     assert (asked, str(result.exception)) == ([meant], "It was asked")
