@@ -8,13 +8,14 @@ import re
 import shlex
 import shutil
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
 from statistics import median
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -24,6 +25,7 @@ from backends.bench.matrix import (
     NO_RELAY,
     RELAYS,
     SPLIT_MODES,
+    Case,
     by_launch,
     combined,
     seeds_cases,
@@ -49,15 +51,16 @@ from backends.bench.results import (
     varying,
 )
 from backends.client.calls import RequestFailed
+from backends.client.client import ControllerClient
 from backends.errors import ControllerError, DllmError, ProcessFailed, UsageError
 from backends.link.wire import require_possible
 from backends.paths import user_paths
 from backends.places import LOCAL
 from backends.server_settings import CTX_MIN, SLOTS_MAX
-from backends.state import Ask, ChatMessage, ChatRequest, Lab, Sampling
+from backends.state import Ask, ChatMessage, ChatRequest, ClusterSnapshot, Lab, Sampling
 from backends.units import format_count, format_seconds
 from backends.writing import write_private
-from tui.cli.chats import asked
+from tui.cli.chats import Answer, asked
 from tui.cli.command import (
     Command,
     Name,
@@ -68,17 +71,17 @@ from tui.cli.command import (
 )
 from tui.cli.links import MB_PER_S, MS
 from tui.cli.model_argument import require_model
-from tui.cli.output import aligned, emit_json, on_terminal, say, show, unseen
+from tui.cli.output import (
+    aligned,
+    emit_json,
+    on_terminal,
+    require_folder,
+    say,
+    show,
+    unseen,
+)
 from tui.cli.up import METHODS, launched
 from tui.widgets.safe_text import safe_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from backends.bench.matrix import Case
-    from backends.client.client import ControllerClient
-    from backends.state import ClusterSnapshot
-    from tui.cli.chats import Answer
 
 EXAMPLES = """
 dllm-tui bench m.gguf --latency 0ms,5ms,10ms
@@ -589,8 +592,7 @@ def _results_file(to: str | None, run: BenchRun) -> Path:
 
 
 def _require_writable(target: Path, results: Path) -> None:
-    if not target.absolute().parent.is_dir():
-        raise UsageError(f"There is no folder for {target}", "Make it first.")
+    require_folder(str(target))
     if target.is_dir() or target.resolve() == results.resolve():
         raise UsageError(f"{target} is no file to write to", "Give another name.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from backends.link.wire import require_possible
 from backends.state import ClusterSnapshot, Lab, Link, Pass, to_json
 from backends.units import format_lab
 from tui.cli.command import Command, Group, Name, cluster_option, options, quantity
-from tui.cli.output import Column, Table, emit_json, say, write_file
+from tui.cli.output import Column, Table, emit_json, say
 from tui.cli.status import current_snapshot
 from tui.model.facts import is_off
 from tui.model.quantities import way_text
@@ -143,8 +144,15 @@ async def trace(client: ControllerClient, file: str | None, as_json: bool) -> No
     if file is None:
         emit_json(events)
     else:
-        write_file(file, to_json(events))
+        _write(file, to_json(events))
         say(f"Wrote {len(events['traceEvents'])} events to {file}.")
+
+
+def _write(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text)
+    except OSError as error:
+        raise DllmError(f"Cannot write {file} ({error.strerror})") from error
 
 
 async def _passes(client: ControllerClient) -> dict[str, tuple[Pass, ...]]:

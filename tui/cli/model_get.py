@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
+from backends.client.client import ControllerClient
 from backends.errors import UsageError
 from backends.places import LOCAL
 from backends.state import Ask
-from backends.state.models import Delivered
+from backends.state.models import Delivered, Download, RemoteModel
 from backends.units import Transfer, format_bytes
 from tui.cli.command import Command, Name, options
 from tui.cli.output import Column, say, show, table_lines
@@ -19,13 +22,6 @@ from tui.cli.peers import delivered
 from tui.cli.progress import ProgressLine, ticking
 from tui.model.fit_words import context_text, fits_text, notes, split_text
 from tui.widgets.safe_text import safe_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from backends.client.client import ControllerClient
-    from backends.state.models import Download, RemoteModel
 
 
 def _shows_got(got: Download | list[RemoteModel] | list[Delivered]) -> Iterator[str]:

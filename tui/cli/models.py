@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,8 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from msgspec.structs import asdict, replace
 
+from backends.client.client import ControllerClient
 from backends.errors import ModelError, UsageError
 from backends.places import LOCAL, at_peer
+from backends.state import Layer, ModelCatalogue, ModelFile, ModelInfo
+from backends.state.models import (
+    CachedFile,
+    Removal,
+    Seeding,
+    TensorSums,
+    WorkerCache,
+)
 from backends.units import (
     format_bytes,
     format_count,
@@ -31,19 +41,9 @@ from tui.cli.progress import ProgressLine, ticking
 from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Sequence
-
-    from backends.client.client import ControllerClient
     from backends.models.sparse_copy import SparseFile, SparsePlan
     from backends.models.verify import Comparison, VerifiedFile, VerifiedModel
-    from backends.state import Layer, ModelCatalogue, ModelFile, ModelInfo
-    from backends.state.models import (
-        CachedFile,
-        Removal,
-        Seeding,
-        TensorSums,
-        WorkerCache,
-    )
+
 
 EXAMPLES = """
 dllm-tui models list

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from backends.errors import DllmError, UsageError
+from backends.errors import UsageError
 from backends.state import to_json
 from tui.widgets.safe_text import SafeStream, safe, safe_line
 
@@ -97,13 +97,6 @@ def require_folder(file: str) -> None:
     """
     if not Path(file).absolute().parent.is_dir():
         raise UsageError(f"There is no folder for {file}", "Make it first.")
-
-
-def write_file(file: str, text: str) -> None:
-    try:
-        Path(file).write_text(text)
-    except OSError as error:
-        raise DllmError(f"Cannot write {file} ({error.strerror})") from error
 
 
 class Column(NamedTuple):
