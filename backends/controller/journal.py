@@ -190,6 +190,10 @@ class Journal:
     def change(self, **changes: object) -> None:
         self.save(msgspec.structs.replace(self.record, **changes))
 
+    async def written(self) -> None:
+        """Wait until the file tells of every change, or could not be written."""
+        await asyncio.wrap_future(_disk().submit(int))
+
     def set_aside(self) -> None:
         """Keep a file that was not understood beside the one that replaces it."""
         with contextlib.suppress(OSError):

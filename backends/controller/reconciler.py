@@ -509,6 +509,8 @@ class Reconciler:
             failure=None,
             before=None,
         )
+        # A controller killed from here on leaves one that knows it.
+        await self._journal.written()
         self._store.update(
             state=ClusterState.SERVING,
             measured=measured,

@@ -74,12 +74,19 @@ class Scene:
         self._wanted: dict[str, Plan | None] = {}
         self._later: list[asyncio.Task[Any]] = []
         self._cleaning = contextlib.ExitStack()
+        self._disk_s = 0.0
+        self._writes: list[asyncio.TimerHandle] = []
 
     # --- the controller ----------------------------------------------------------
 
     async def controller(self, act: str) -> None:
-        """``starts``, ``restarts``, ``ends``: with it go processes on its tunnels."""
-        self._is_up = act != "ends"
+        """``starts``, ``restarts``, ``ends``: with it go processes on its tunnels.
+
+        What a slow disk has not written by then is lost.
+        """
+        self._is_up, self._disk_s = act != "ends", 0.0
+        while self._writes:
+            self._writes.pop().cancel()
         if act != "starts":
             await self.clusters.leave()
             for machine in self.cast.machines.values():
@@ -319,6 +326,8 @@ class Scene:
     def disk(self, state: str) -> None:
         if state == "full":
             self._cleaning.enter_context(little_room(0))
+        elif state == "slow":
+            self._disk_s = 1.0
         else:
             self._cleaning.close()
 
@@ -538,10 +547,18 @@ class Scene:
                 from concurrent.futures import Future
 
                 done: Future[Any] = Future()
-                try:
-                    done.set_result(work(*args))
-                except Exception as error:
-                    done.set_exception(error)
+
+                def write() -> None:
+                    try:
+                        done.set_result(work(*args))
+                    except Exception as error:
+                        done.set_exception(error)
+
+                if scene._disk_s:
+                    loop = asyncio.get_running_loop()
+                    scene._writes.append(loop.call_later(scene._disk_s, write))
+                else:
+                    write()
                 return done
 
         with (

@@ -434,6 +434,10 @@ CONTROLLERS = {
         controller ends; kill ada; controller starts; until serving
         told "died: ada was killed"; untold "died: relay-ada"
         """,
+    "a slow disk makes nobody forget that it served": """
+        disk slow; serves ada; controller ends; kill ada; controller starts
+        until serving; told "died: ada was killed by SIGKILL" "mended: ada was started"
+        """,
     "ends with no controller there are counted": """
         serves local
         repeat 3 "controller ends" "kill llama-server" "controller starts" recovers
