@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from backends.config import PeerConfig
-from backends.controller.deliveries import Deliveries
 from backends.controller.responses import Parts, body, json_response
 from backends.errors import DllmError
 from backends.machines.health import READ_S, read_health
@@ -20,6 +20,7 @@ from backends.state import EventKind, PeerAnswer, ProvisionMode, Value
 from backends.state.health import MachineHealth
 
 if TYPE_CHECKING:
+    from backends.controller.deliveries import Deliveries
     from backends.controller.event_recorders import WorkRecorder
     from backends.machines.machine import Machine
     from backends.machines.peer import SshPeer
@@ -61,11 +62,14 @@ class PeerApi:
         self._parts = parts
         self._peers = parts.peers
         self._serves = parts.clusters.serves
-        self._deliveries = Deliveries(
-            parts.peers,
-            lambda: parts.catalogue.listing,
-            parts.readers.paths.cache_dir,
-        )
+
+    @cached_property
+    def _deliveries(self) -> Deliveries:
+        # Without peers none needs asyncssh, which takes half of a controller's start.
+        from backends.controller.deliveries import Deliveries
+
+        catalogue, paths = self._parts.catalogue, self._parts.readers.paths
+        return Deliveries(self._peers, lambda: catalogue.listing, paths.cache_dir)
 
     def routes(self) -> list[web.RouteDef]:
         one = "/v1/peers/{name}"

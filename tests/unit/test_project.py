@@ -82,6 +82,11 @@ def test_backends_load_no_terminal() -> None:
     assert not loaded & {"textual", "rich", "click", "tui"}
 
 
+def test_a_controller_starts_without_what_only_peers_need() -> None:
+    """Its import would take as long as all the rest of the start."""
+    assert "asyncssh" not in modules_after("import backends.controller.__main__")
+
+
 @pytest.mark.parametrize(
     "heavy", ["aiohttp", "gguf", "numpy", "psutil", "tomlkit", "asyncssh"]
 )
