@@ -194,10 +194,7 @@ def test_children_of_it_share_its_group(spawner: Spawner) -> None:
 
 
 def test_it_returns_while_the_child_runs(spawner: Spawner) -> None:
-    began = time.monotonic()
-    child = spawner.start("sleep", "60")
-    assert time.monotonic() - began < 10
-    assert child.alive
+    assert spawner.start("sleep", "600").alive
 
 
 def test_a_hang_up_of_the_terminal_ends_neither(spawner: Spawner) -> None:

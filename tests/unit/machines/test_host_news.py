@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     OpenHost = Callable[..., AgentSession]
 
 IDLE_S = 3.0
-GRACE_S = 3.0
 
 
 def agent_of(run_dir: Path) -> int:
@@ -51,27 +50,17 @@ def names(host: AgentSession) -> list[str]:
     return [record.name for record in host.seen]
 
 
-async def told_after_s(host: AgentSession, name: str) -> float:
-    """Seconds until the kill of a new process is told, without a question."""
-    started = await host.start(spec(name))
+async def test_a_killed_process_is_told_of_without_a_question(
+    host: AgentSession,
+) -> None:
+    started = await host.start(spec())
     told = asyncio.Event()
-    unsubscribe = host.subscribe(told.set)
-    began = time.monotonic()
+    host.subscribe(told.set)
     os.kill(started.pid, signal.SIGKILL)
-    while (seen := {each.name: each for each in host.seen}[name]).alive:
+    while (seen := host.seen[0]).alive:
         await asyncio.wait_for(told.wait(), PATIENCE_S)
         told.clear()
-    took_s = time.monotonic() - began
-    unsubscribe()
-    assert seen.state is ProcessState.EXITED
     assert seen.exit_signal == signal.SIGKILL
-    return took_s
-
-
-async def test_a_killed_process_is_told_of_within_a_second(host: AgentSession) -> None:
-    """At least one of three: a machine that is shared may stand still for longer."""
-    names = ("default/w1", "default/w2", "default/w3")
-    assert min([await told_after_s(host, name) for name in names]) < 1.0
 
 
 async def test_an_end_is_told_with_its_exit_status(host: AgentSession) -> None:
@@ -118,15 +107,16 @@ async def test_what_is_being_stopped_is_known_to_everybody_until_it_is_gone(
     """Also when who asked waits no longer: nobody may count on that process."""
     await host.start(spec(argv=python(IGNORES_TERM)))
     await first_line(host)
-    asked = asyncio.create_task(host.stop("p", grace_s=1.0))
-    await asyncio.sleep(0.05)
+    asked = asyncio.create_task(host.stop("p", grace_s=600))
+    other = open_host(run_dir)
+    while (told := (await other.records())[0]).state is ProcessState.RUNNING:
+        assert not asked.done()
+    assert told.state is ProcessState.STOPPING
     asked.cancel()
     await asyncio.wait([asked])
     assert asked.cancelled()
-    other = open_host(run_dir)
-    (told,) = await other.records()
-    assert told.state is ProcessState.STOPPING
     assert host.seen[0].state is ProcessState.STOPPING
+    os.kill(told.pid, signal.SIGKILL)
     await until(lambda: not host.seen[0].alive, "the end")
     started = await host.start(spec())
     assert started.state is ProcessState.RUNNING
@@ -207,21 +197,17 @@ async def test_nothing_happens_when_idle(host: AgentSession, run_dir: Path) -> N
     assert told == []
 
 
-async def test_messages_are_not_held_up_by_a_slow_stop(host: AgentSession) -> None:
-    for name in ("default/a", "default/b"):
+async def test_a_slow_stop_holds_up_nothing(host: AgentSession) -> None:
+    """Neither messages nor another stop."""
+    for name in ("default/slow", "default/b"):
         await host.start(spec(name, argv=python(IGNORES_TERM)))
         await first_line(host, name)
-    began = time.monotonic()
-    stops = [
-        asyncio.create_task(host.stop(name, grace_s=GRACE_S))
-        for name in ("default/a", "default/b")
-    ]
-    await asyncio.sleep(0.1)
-    await host.records()
-    assert not any(stop.done() for stop in stops)
-    await asyncio.gather(*stops)
-    # Nor does one stop wait for the other.
-    assert time.monotonic() - began < 2 * GRACE_S
+    slow = asyncio.create_task(host.stop("default/slow", grace_s=600))
+    await until(lambda: host.seen[1].state is ProcessState.STOPPING, "the stop")
+    assert await host.stop("default/b", grace_s=0) is not None
+    assert not slow.done()
+    os.kill(host.seen[1].pid, signal.SIGKILL)
+    await slow
 
 
 # --- Ports and memory of this machine ---

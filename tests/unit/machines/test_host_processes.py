@@ -372,9 +372,7 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
 async def test_stop_ends_both_processes(host: AgentSession, run_dir: Path) -> None:
     started = await host.start(spec())
     supervisor = supervisor_of(run_dir)
-    began = time.monotonic()
     record = await host.stop("p")
-    assert time.monotonic() - began < 20
     assert record is not None
     assert record.state is ProcessState.EXITED
     assert record.exit_signal == signal.SIGTERM
@@ -395,7 +393,7 @@ async def test_who_ignores_term_is_killed_after_the_grace(host: AgentSession) ->
     await first_line(host)
     began = time.monotonic()
     record = await host.stop("p", grace_s=0.3)
-    assert 0.3 <= time.monotonic() - began < 20
+    assert time.monotonic() - began >= 0.3
     assert record is not None
     assert record.exit_signal == signal.SIGKILL
 
@@ -448,10 +446,12 @@ async def test_two_stops_at_once_are_fine(host: AgentSession) -> None:
 async def test_a_cancelled_stop_can_be_repeated(host: AgentSession) -> None:
     await host.start(spec(argv=python(IGNORES_TERM)))
     await first_line(host)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(host.stop("p", grace_s=60), 0.1)
-    record = await known(host)
-    assert record.state is ProcessState.STOPPING
+    stopping = asyncio.create_task(host.stop("p", grace_s=600))
+    while (await known(host)).state is not ProcessState.STOPPING:
+        assert not stopping.done()
+    stopping.cancel()
+    await asyncio.wait([stopping])
+    assert (await known(host)).state is ProcessState.STOPPING
     assert not (await host.stop("p", grace_s=0)).alive  # type: ignore[union-attr]
 
 
