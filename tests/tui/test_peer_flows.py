@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from backends.errors import PlanError
 from backends.state import (
@@ -103,40 +102,41 @@ async def test_two_quick_changes_are_both_made(started: Started) -> None:
         await until(pilot, lambda: machines(app) == ["box"])
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "part"),
-    [
-        ("eve", "w", "No llama.cpp with RPC there. p provisions it"),
-        ("nuc", "w", "nuc cannot take part now: nuc.home.arpa does not answer"),
-        ("eve", "h", "eve cannot take part now"),
-        ("box", "h", "box is a bare rpc-server: it runs no llama-server"),
-        ("local", "h", "This machine is the head already"),
-        ("box", "p", "nothing can be put there"),
-        ("local", "p", "This machine has its engine already"),
-        ("local", "c", "This machine has the model already"),
-        ("local", "r", "This machine is probed all the time"),
-        ("ada", "x", "No task is running on ada"),
-        ("ada", "o", "No process of ours runs at ada"),
-        ("local", "delete", "This machine is always there"),
-    ],
-)
-async def test_what_cannot_be_says_why(
-    started: Started, name: str, key: str, part: str
-) -> None:
-    async with at_peer(started, name) as (pilot, app, cluster):
-        await pilot.press(key)
-        await until(pilot, lambda: toasts(app))
-        assert part in toasts(app)[0]
-        assert cluster.called("propose_on") == []
+REFUSED = [
+    ("eve", "w", "No llama.cpp with RPC there. p provisions it"),
+    ("nuc", "w", "nuc cannot take part now: nuc.home.arpa does not answer"),
+    ("eve", "h", "eve cannot take part now"),
+    ("box", "h", "box is a bare rpc-server: it runs no llama-server"),
+    ("local", "h", "This machine is the head already"),
+    ("box", "p", "nothing can be put there"),
+    ("local", "p", "This machine has its engine already"),
+    ("local", "c", "This machine has the model already"),
+    ("local", "r", "This machine is probed all the time"),
+    ("ada", "x", "No task is running on ada"),
+    ("ada", "o", "No process of ours runs at ada"),
+    ("local", "delete", "This machine is always there"),
+]
 
 
-@pytest.mark.parametrize("key", ["w", "h", "c"])
+async def test_what_cannot_be_says_why(started: Started) -> None:
+    async with at_peer(started, "ada") as (pilot, app, cluster):
+        for name, key, part in REFUSED:
+            await on_peer(pilot, name)
+            app.clear_notifications()
+            await pilot.press(key)
+            await until(pilot, lambda: toasts(app))
+            assert part in toasts(app)[0], (name, key)
+            assert cluster.called("propose_on") == []
+
+
 async def test_without_a_model_there_is_nothing_to_take_part_in(
-    started: Started, key: str
+    started: Started,
 ) -> None:
     async with at_peer(started, "ada", model="") as (pilot, app, _):
-        await pilot.press(key)
-        await until(pilot, lambda: toasts(app) == ["Pick a model first: m"])
+        for key in ("w", "h", "c"):
+            app.clear_notifications()
+            await pilot.press(key)
+            await until(pilot, lambda: toasts(app) == ["Pick a model first: m"])
 
 
 async def test_the_only_worker_stays(started: Started) -> None:

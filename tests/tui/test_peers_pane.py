@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from typing import Any
 
 import pytest
@@ -131,19 +132,16 @@ def test_only_keys_that_fit_the_selected_peer_are_offered() -> None:
 # --- blocks -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("selected", [False, True])
-@pytest.mark.parametrize("width", [31, 32, 40, 56, 116])
-@pytest.mark.parametrize("peer", people.EVERY, ids=lambda peer: peer.state.value)
-async def test_a_block_has_as_many_rows_as_it_says(
-    make_app: MakeApp, peer: Peer, width: int, selected: bool
-) -> None:
-    app = make_app()
-    fills = tuple(fill_of(device, None) for device in peer.devices)
-    block = PeerBlock(peer, fills, width, selected, selected, "12 m")
-    strips = block.strips(palette_from(app.theme_variables))
-    assert len(strips) == block.n_rows
-    assert all(strip.cell_length == width for strip in strips)
-    assert "…" not in strips[0].text or len(peer.name) > width - 23
+async def test_a_block_has_as_many_rows_as_it_says(make_app: MakeApp) -> None:
+    palette = palette_from(make_app().theme_variables)
+    every = product(people.EVERY, (31, 32, 40, 56, 116), (False, True))
+    for peer, width, selected in every:
+        fills = tuple(fill_of(device, None) for device in peer.devices)
+        block = PeerBlock(peer, fills, width, selected, selected, "12 m")
+        strips = block.strips(palette)
+        assert len(strips) == block.n_rows, (peer, width)
+        assert all(strip.cell_length == width for strip in strips), (peer, width)
+        assert "…" not in strips[0].text or len(peer.name) > width - 23
 
 
 # --- on the screen ------------------------------------------------------------------

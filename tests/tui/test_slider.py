@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.screen import ModalScreen
 
 from tests.tui import scenes
-from tests.tui.helpers import resize, text_of
+from tests.tui.helpers import resize, text_of, until
 from tui.app.console import ConsoleApp
 from tui.app.theming import DEFAULT_THEME
 from tui.model.theme_folders import BUILTIN_FOLDER
@@ -198,30 +198,30 @@ async def test_a_release_outside_the_window_is_noticed() -> None:
 # --- keys ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("keys", "value"),
-    [
-        (["right"], 11),
-        (["left"], 9.5),
-        (["shift+right"], 14),
-        (["shift+left"], 8),
-        (["home"], 0),
-        (["end"], 500),
-        (["end", "right"], 500),
-        (["equals_sign", "7", "enter"], 7),
-        (["equals_sign", "0", ".", "1", "5", "enter"], 0.15),
-        (["equals_sign", "1", ".", ".", "5", "enter"], 1.5),
-        (["equals_sign", "4", "2", "backspace", "enter"], 4),
-        (["4", "2", "escape"], 10),
-        (["equals_sign", ".", "enter"], 10),
-        (["equals_sign", "9", "9", "9", "9", "9", "enter"], 10_000),
-    ],
-)
-async def test_keys(keys: list[str], value: float) -> None:
+KEYS: list[tuple[list[str], float]] = [
+    (["right"], 11),
+    (["left"], 9.5),
+    (["shift+right"], 14),
+    (["shift+left"], 8),
+    (["home"], 0),
+    (["end"], 500),
+    (["end", "right"], 500),
+    (["equals_sign", "7", "enter"], 7),
+    (["equals_sign", "0", ".", "1", "5", "enter"], 0.15),
+    (["equals_sign", "1", ".", ".", "5", "enter"], 1.5),
+    (["equals_sign", "4", "2", "backspace", "enter"], 4),
+    (["4", "2", "escape"], 10),
+    (["equals_sign", ".", "enter"], 10),
+    (["equals_sign", "9", "9", "9", "9", "9", "enter"], 10_000),
+]
+
+
+async def test_keys() -> None:
     async with sliding() as (app, slider, pilot):
-        slider.show_value(10)
-        await pilot.press(*keys)
-        assert slider.value == pytest.approx(value)
+        for keys, value in KEYS:
+            slider.show_value(10)
+            await pilot.press(*keys)
+            assert slider.value == pytest.approx(value), keys
         assert all(final for _, final in app.changes)
 
 
@@ -250,15 +250,17 @@ async def test_a_number_being_typed_shows() -> None:
 # --- picture and scale ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [20, 26, 27, 40, 56, 80, 160])
-async def test_the_line_is_as_wide_as_the_slider(width: int) -> None:
+async def test_the_line_is_as_wide_as_the_slider() -> None:
     app = SliderApp(RATE)
-    async with app.run_test(size=(width, 4)):
-        for value in RATE.grid:
-            app.slider.show_value(value)
-            (line,) = app.slider.lines()
-            assert line.cell_length == width
-            assert line.text.count("●") == (width >= 27)
+    async with app.run_test(size=(100, 4)) as pilot:
+        for width in (20, 26, 27, 40, 56, 80, 160):
+            await resize(pilot, width, 4)
+            await until(pilot, lambda: app.slider.size.width == width)  # noqa: B023
+            for value in RATE.grid:
+                app.slider.show_value(value)
+                (line,) = app.slider.lines()
+                assert line.cell_length == width
+                assert line.text.count("●") == (width >= 27)
 
 
 @pytest.mark.parametrize("scale", [LATENCY, RATE])
