@@ -11,7 +11,7 @@ import pytest
 from backends.engine.find import find_engine
 from backends.paths import user_paths
 from tests.engine.conftest import User, wait_for
-from tests.native.stock import start_worker
+from tests.native.stock import free_port, start_worker
 
 pytestmark = pytest.mark.engine
 ASK = ("Who are you?", "--temperature", "0")
@@ -153,18 +153,19 @@ def test_a_launch_that_fails_leaves_what_served(user: User, demo_model: str) -> 
 def test_settings_of_api_count_from_a_launch_on(user: User, demo_model: str) -> None:
     up(user, demo_model)
     before = user.wait_serving()
-    write(user, "api_wait_s = 7\napi_request_mib = 3\napi_port = 8764\n")
+    port = free_port()
+    write(user, f"api_wait_s = 7\napi_request_mib = 3\napi_port = {port}\n")
     gateway = user.pid("api-gateway")
     kill_a_worker(user)
     assert user.wait_serving()["api_url"] == before["api_url"]
     assert user.pid("api-gateway") == gateway
     server = user.pid("llama-server")
     assert "is already running" not in up(user, demo_model)
-    assert user.wait_serving()["api_url"] == "http://127.0.0.1:8764/v1"
+    assert user.wait_serving()["api_url"] == f"http://127.0.0.1:{port}/v1"
     assert user.pid("llama-server") == server, "only the gateway is another"
     assert "is already running" in up(user, demo_model)
     assert user.pid("llama-server") == server
     write(user, 'api_host = "0.0.0.0"\n')
     assert "no API key" in up(user, demo_model, code=1).replace("\n", " ")
-    assert user.wait_serving()["api_url"] == "http://127.0.0.1:8764/v1"
+    assert user.wait_serving()["api_url"] == f"http://127.0.0.1:{port}/v1"
     user.stop()
