@@ -170,7 +170,7 @@ def retried(
         if come() >= most_bytes + CHUNK_BYTES:
             breaks, silences, most_bytes = 0, 0, come()
         breaks += 1
-        silences += isinstance(failure, SilenceError)
+        silences = silences + 1 if isinstance(failure, SilenceError) else 0
         if breaks == TRIES or silences == SILENCES:
             raise failure
         time.sleep(RETRY_S)

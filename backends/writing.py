@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_private(file: Path, content: bytes, *, durable: bool = True) -> None:
-    """Replace a file atomically, readable by its owner only.
+def write_private(
+    file: Path, content: bytes, *, durable: bool = True, mode: int = 0o600
+) -> None:
+    """Replace a file atomically, readable by its owner only or by ``mode``.
 
     What is not ``durable`` need not outlive a power cut, and is not waited for.
 
@@ -23,7 +25,7 @@ def write_private(file: Path, content: bytes, *, durable: bool = True) -> None:
     """
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = file.with_name(f".{file.name}.{os.getpid()}-{get_ident()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)

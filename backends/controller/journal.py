@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 VERSION = 2
+HANGS_S = 5.0
 """Changes when an older controller would misread the file."""
 
 
@@ -191,8 +192,13 @@ class Journal:
         self.save(msgspec.structs.replace(self.record, **changes))
 
     async def written(self) -> None:
-        """Wait until the file tells of every change, or could not be written."""
-        await asyncio.wrap_future(_disk().submit(int))
+        """Wait until the file tells of every change, or could not be written.
+
+        A disk that hangs for longer than ``HANGS_S`` costs adoption, not the cluster.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HANGS_S):
+                await asyncio.wrap_future(_disk().submit(int))
 
     def set_aside(self) -> None:
         """Keep a file that was not understood beside the one that replaces it."""

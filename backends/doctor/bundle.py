@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from backends.client.client import ControllerClient
-from backends.config import read_text
+from backends.config import load_config, read_text
 from backends.controller.event_log import EventFiles
 from backends.errors import DllmError
 from backends.gateway.keys import KeyFile
@@ -65,7 +65,7 @@ _KEPT_HOSTS = re.compile(
     r"(?:localhost|127\.0\.0\.1|\[::1\]|(?:[\w-]+\.)*"
     r"(?:github\.com|githubusercontent\.com|huggingface\.co|hf\.co|pypi\.org))(?::\d+)?"
 )
-_HOST_VARIABLES = ("DLLM_ENGINE_URL", "HF_ENDPOINT", "HTTP_PROXY", "HTTPS_PROXY")
+_HOST_VARIABLES = "DLLM_ENGINE_URL HF_ENDPOINT HTTP_PROXY HTTPS_PROXY ALL_PROXY"
 _CONFIGURED = re.compile(
     r"\bpeers\.[\"']?([A-Za-z0-9][\w-]*)|\b(?:ssh|bare|data)\s*=\s*[\"']([^\"']+)"
 )
@@ -238,9 +238,17 @@ def _scrubber(
         user, host = _parts(place)
         machines += [name, host]
         users.append(user)
-    for variable in _HOST_VARIABLES:
+    # TOML has more ways to say the same, as long as nothing in it is wrong.
+    with contextlib.suppress(DllmError):
+        for name, settings in load_config(paths).peers.items():
+            user, host = _parts(settings.ssh or settings.bare or "")
+            machines += [name, host]
+            users.append(user)
+    for variable in _HOST_VARIABLES.split():
         url = os.environ.get(variable) or os.environ.get(variable.lower(), "")
-        machines.append(_parts(url.partition("://")[2].partition("/")[0])[1])
+        host = url.rpartition("://")[2].partition("/")[0]
+        if not _KEPT_HOSTS.fullmatch(host):
+            machines.append(_parts(host)[1])
     for peer in peers:
         user, host = _parts(peer.address)
         machines += [peer.name, host, peer.facts.hostname if peer.facts else ""]

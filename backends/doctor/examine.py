@@ -77,7 +77,7 @@ async def examine(
     for name, check in CHECKS.items():
         for found in await _tried(name, check(paths)):
             # What is wrong with the settings fails every check that reads them.
-            if found.detail == wrong:
+            if wrong and found.detail == wrong:
                 continue
             if name == "settings" and found.verdict is Verdict.FAIL:
                 first, wrong = "mend the settings first", found.detail
@@ -90,7 +90,7 @@ async def examine(
     try:
         for name, part in doctor.parts.items():
             for found in await _tried(name, part()):
-                if found.detail != wrong:
+                if not wrong or found.detail != wrong:
                     yield found
     finally:
         if not ran and await client.running():

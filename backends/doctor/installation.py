@@ -119,7 +119,7 @@ async def _port(paths: Paths) -> Check:
     async with local_host_for_now(paths.run_dir) as host:
         owner = await host.port_owner(port)
         # The gateway lives on without a controller.
-        pids = {record.pid for record in await host.records()}
+        pids = {record.pid for record in await host.records() if record.alive}
     client = ControllerClient(paths)
     if await client.running():
         pids.add((await client.snapshot()).controller_pid)

@@ -81,7 +81,8 @@ class Peers:
 
     def all(self) -> Iterable[Machine]:
         yield self._local
-        for known in self._known.values():
+        # A copy: who goes through them may wait while peers come and go.
+        for known in list(self._known.values()):
             if not isinstance(known, BarePeer) and known.connected:
                 yield known
 

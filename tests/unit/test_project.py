@@ -95,6 +95,13 @@ def test_the_console_starts_without_heavy_imports(heavy: str) -> None:
     assert heavy not in loaded
 
 
+def test_commands_start_without_what_draws() -> None:
+    loaded = modules_after(
+        "import tui.cli.up, tui.cli.plans, tui.cli.demo, tui.cli.bench"
+    )
+    assert not loaded & {"textual", "rich", "numpy", "asyncssh"}
+
+
 ROOT = Path(__file__).parents[2]
 MAKEFILE = ROOT / "Makefile"
 

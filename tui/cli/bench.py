@@ -603,7 +603,8 @@ def _write(target: Path, text: str) -> None:
             # Such as /dev/stdout, which is not to be replaced.
             target.write_text(text)
         else:
-            write_private(target.resolve(), text.encode())
+            # A document for others, as the user's umask has it.
+            write_private(target.resolve(), text.encode(), mode=0o666)
     except OSError as error:
         raise DllmError(f"Cannot write {target} ({error.strerror})") from error
     say(f"Wrote {target}.")

@@ -415,8 +415,8 @@ async def _compared(
         async with aclosing(work) as progress:
             async for one in progress:
                 told[place] = one.done_bytes, one.size_bytes
-                done, total = map(sum, zip(*told.values(), strict=True))
-                line.show_bytes("reading tensors", done, total)
+                slowest = min(told, key=lambda at: told[at][0] / (told[at][1] or 1))
+                line.show_bytes(f"reading tensors on {slowest[0]}", *told[slowest])
                 tensors = one.tensors
         return tensors
 

@@ -7,13 +7,18 @@ Without a sign a figure is measured, counted, or was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from rich.style import Style
-
-from backends.split.loads import DeviceLoad
 from backends.state import MemorySource
-from tui.widgets.palette import Palette
+
+# Commands say figures, too, and start without what draws.
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.style import Style
+
+    from backends.split.loads import DeviceLoad
+    from tui.widgets.palette import Palette
 
 PREDICTED = "~"
 CHECKED = "✓"

@@ -105,6 +105,26 @@ async def test_settings_that_are_wrong_keep_names_out_too(
     assert [word for word in planted if word in "\n".join(parts)] == []
 
 
+async def test_settings_in_other_forms_of_toml_keep_names_out(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "https://huggingface.co")
+    monkeypatch.setenv("HTTPS_PROXY", "proxy.acme.example:3128")
+    paths.config_file.parent.mkdir(parents=True)
+    paths.config_file.write_text(
+        "[peers]\nada = { 'ssh' = 'hopper@studio' }\nrack.ssh = 'me@lab'\n"
+    )
+    paths.controller_log.parent.mkdir(parents=True)
+    paths.controller_log.write_text("proxy.acme.example refused huggingface.co\n")
+    target = tmp_path / "report.tar.gz"
+    await write_bundle(paths, [Check(name="peer ada", detail="rack, lab")], target)
+    with tarfile.open(target) as archive:
+        parts = [f.read().decode() for f in map(archive.extractfile, archive) if f]
+    planted = ("ada", "studio", "rack", "hopper", "lab", "acme")
+    assert [word for word in planted if word in "\n".join(parts)] == []
+    assert "refused huggingface.co" in "\n".join(parts)
+
+
 async def test_nothing_planted_is_in_the_file(
     paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

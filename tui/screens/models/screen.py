@@ -75,7 +75,7 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
         self._cluster = cluster
         self._poll_s = poll_s
         self._catalogue: ModelCatalogue | None = None
-        self._infos: dict[tuple[str, str], ModelInfo] = {}
+        self._infos: dict[tuple[str, int, str], ModelInfo] = {}
         self.table = ModelTable(id="models-table")
         self._empty = Static(empty_text(None), id="models-empty", markup=False)
         self.filter_bar = FilterBar("part of a name", id="models-filter")
@@ -143,7 +143,7 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
         if model is None:
             self._detail.clear()
             return
-        key = (model.path, model.identity)
+        key = (model.path, model.size_bytes, model.identity)
         if key not in self._infos:
             self._detail.show_file(model)
             if model.problem or not await self._inspect(model):
@@ -157,7 +157,7 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
         except DllmError as error:
             self._detail.show_file(model, str(error))
             return False
-        self._infos[model.path, model.identity] = info
+        self._infos[model.path, model.size_bytes, model.identity] = info
         return True
 
     def action_choose(self) -> None:
