@@ -150,6 +150,15 @@ async def test_models_are_chosen_in_picker_and_screen(started: Started) -> None:
         assert app.current_mode == "cluster"
 
 
+async def test_what_comes_while_the_console_ends_is_for_no_screen(
+    started: Started,
+) -> None:
+    async with started() as (_, app, _):
+        pass
+    app.show_edit()
+    app._show_link(True)
+
+
 # --- keys -------------------------------------------------------------------
 
 

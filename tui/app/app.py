@@ -227,6 +227,8 @@ class DllmApp(ClusterConsole):
 
     @on(EditChanged)
     def show_edit(self) -> None:
+        if not self.is_running:
+            return
         base = self.screen_stack[0]
         if isinstance(base, ConsoleScreen):
             base.show_edit()
@@ -263,6 +265,8 @@ class DllmApp(ClusterConsole):
                 screen.show_peers(self.editor.peers)
 
     def _show_link(self, connected: bool) -> None:
+        if not self.is_running:
+            return
         for screen in self._screens():
             screen.show_link(connected)
 
