@@ -135,6 +135,7 @@ class Clumsy:
         self.peer = Peer(name="ada", state=PeerState.READY)
         self.runs = 0
         self.closed = False
+        self.connected = True
         self.fine = asyncio.Event()
         self._failures = failures
 
@@ -227,6 +228,19 @@ async def test_a_peer_removed_twice_at_once_is_closed_once(tmp_path: Path) -> No
     assert known.closed
     with pytest.raises(HostError, match="There is no peer ada"):
         await peers.remove("ada")
+
+
+async def test_a_peer_may_be_removed_while_all_are_gone_through(tmp_path: Path) -> None:
+    known = Clumsy(0)
+    peers = peers_with(known, tmp_path)
+    peers.start(nothing)
+    await known.fine.wait()
+    seen: list[object] = []
+    for machine in peers.all():
+        seen.append(machine)
+        if len(seen) == 2:
+            await peers.remove("ada")
+    assert known in seen
 
 
 async def test_peer_that_cannot_be_removed_from_settings_stays(tmp_path: Path) -> None:
