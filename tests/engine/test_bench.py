@@ -54,6 +54,16 @@ def test_an_interrupted_benchmark_is_continued(user: User, demo_model: str) -> N
     assert again.stdout.count(" same") == 4
 
 
+def test_a_head_alone_is_measured_without_a_network(
+    user: User, demo_model: str
+) -> None:
+    matrix = ("--workers", "0", "--latency", "0ms,5ms", "--rounds", "1")
+    run = user.json("bench", demo_model, *matrix, "--tokens", "8")
+    here, far = run["results"]
+    assert here["samples"][0]["tok_per_s"] > 0
+    assert "There is no link" in far["failure"]
+
+
 def generated(user: User) -> int:
     return max((x["generation"]["tokens"] for x in user.status()["links"]), default=0)
 

@@ -380,7 +380,9 @@ class BenchRunner:
 
     async def _sampled(self, number: int, case: Case, launch_s: float) -> BenchRun:
         """The run with a sample of a case more, or with why it has none."""
-        if case.relay != NO_RELAY:
+        has_links = bool((await self._client.snapshot()).links)
+        # A head alone has none, and can be measured as it is.
+        if case.relay != NO_RELAY and (has_links or case.lab):
             await self._client.set_lab(None, case.lab)
         # Warm caches, and the network of this case.
         await self._ask(f"warm-up {number}", tokens=8)
