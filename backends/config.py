@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import ipaddress
 import os
 import re
-import time
 import tomllib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +15,7 @@ from backends.data_place import wrong_place
 from backends.errors import DllmError, UsageError, did_you_mean
 from backends.paths import ENGINE_DIR_VARIABLE
 from backends.state import PairMode, Value
-from backends.writing import write_private
+from backends.writing import try_lock, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 
 API_PORT_DEFAULT = 8090
 LOCK_TRIES = 100
-LOCK_PAUSE_S = 0.02
 _PEER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _COMMENTS_AT_END = re.compile(r"(?:[ \t]*#[^\n]*\n)*\Z")
 _NAMES_TAKEN = ("local", "llama-server", "api-gateway", "all", "demo")
@@ -293,12 +289,7 @@ def _only_editor(file: Path) -> Iterator[None]:
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = os.open(file.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for _ in range(LOCK_TRIES):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            time.sleep(LOCK_PAUSE_S)
-        else:
+        if not try_lock(folder, tries=LOCK_TRIES):
             raise DllmError(f"Another program is changing {file}", "Try again.")
         yield
     finally:

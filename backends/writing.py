@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
+import time
 from contextlib import contextmanager
 from threading import get_ident
 from typing import TYPE_CHECKING, BinaryIO
@@ -36,6 +38,19 @@ def write_private(
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def try_lock(descriptor: int, *, tries: int = 1, pause_s: float = 0.02) -> bool:
+    """Lock an open file for us alone; False if another holds it at each try."""
+    for left in reversed(range(tries)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if left:
+                time.sleep(pause_s)
+        else:
+            return True
+    return False
 
 
 def append_line(file: Path, line: bytes) -> None:

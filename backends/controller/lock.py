@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.errors import ControllerError
 from backends.state import NOT_JSON, ControllerInfo
+from backends.writing import try_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 # Whoever asks who holds the lock holds it, shared, for a moment.
 TRIES = 20
-PAUSE_S = 0.02
 INFO_BYTES_MAX = 1 << 16
 
 
@@ -29,12 +28,7 @@ def hold_lock(path: Path, info: ControllerInfo) -> int:
         ControllerError: another controller holds it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    for _ in range(TRIES):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        time.sleep(PAUSE_S)
-    else:
+    if not try_lock(descriptor, tries=TRIES):
         holder = _read(descriptor)
         os.close(descriptor)
         raise ControllerError(

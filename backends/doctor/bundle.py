@@ -234,25 +234,22 @@ def _scrubber(
     machines, users = [socket.gethostname(), platform.node()], []
     with contextlib.suppress(KeyError):
         users.append(getpass.getuser())
-    for name, place in _CONFIGURED.findall(_settings(paths)):
+    named = list(_CONFIGURED.findall(_settings(paths)))
+    # TOML has more ways to say the same, as long as nothing in it is wrong.
+    with contextlib.suppress(DllmError):
+        configured = load_config(paths).peers.items()
+        named += [(name, one.ssh or one.bare or "") for name, one in configured]
+    named += [(peer.name, peer.address) for peer in peers]
+    for name, place in named:
         user, host = _parts(place)
         machines += [name, host]
         users.append(user)
-    # TOML has more ways to say the same, as long as nothing in it is wrong.
-    with contextlib.suppress(DllmError):
-        for name, settings in load_config(paths).peers.items():
-            user, host = _parts(settings.ssh or settings.bare or "")
-            machines += [name, host]
-            users.append(user)
     for variable in _HOST_VARIABLES.split():
         url = os.environ.get(variable) or os.environ.get(variable.lower(), "")
         host = url.rpartition("://")[2].partition("/")[0]
         if not _KEPT_HOSTS.fullmatch(host):
             machines.append(_parts(host)[1])
-    for peer in peers:
-        user, host = _parts(peer.address)
-        machines += [peer.name, host, peer.facts.hostname if peer.facts else ""]
-        users.append(user)
+    machines += [peer.facts.hostname for peer in peers if peer.facts]
     short = [name.partition(".")[0] for name in machines]
     events = tuple(EventFiles(paths.events_dir).read())
     machines += [

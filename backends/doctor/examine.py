@@ -74,10 +74,14 @@ async def examine(
     client = ControllerClient(paths)
     ran = await client.running()
     first = wrong = ""
+
+    def is_known(found: Check) -> bool:
+        # What is wrong with the settings fails every check that reads them.
+        return bool(wrong) and found.detail == wrong
+
     for name, check in CHECKS.items():
         for found in await _tried(name, check(paths)):
-            # What is wrong with the settings fails every check that reads them.
-            if wrong and found.detail == wrong:
+            if is_known(found):
                 continue
             if name == "settings" and found.verdict is Verdict.FAIL:
                 first, wrong = "mend the settings first", found.detail
@@ -90,7 +94,7 @@ async def examine(
     try:
         for name, part in doctor.parts.items():
             for found in await _tried(name, part()):
-                if not wrong or found.detail != wrong:
+                if not is_known(found):
                     yield found
     finally:
         if not ran and await client.running():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import shutil
 import time
@@ -22,6 +21,7 @@ from backends.engine.build_errors import disk_errors
 from backends.engine.find import engine_at
 from backends.engine.versions import Source, find_source
 from backends.state import EngineInfo, EngineProgress, EngineSource, EngineStage
+from backends.writing import try_lock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -161,23 +161,15 @@ async def locked(
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if not _try_lock(descriptor):
+        if not try_lock(descriptor):
             text = "Waiting: another dllm-tui gets or builds this engine"
             progress(EngineProgress(stage=EngineStage.WAIT, text=text))
             # The system tells nobody when a lock is free.
-            while not _try_lock(descriptor):  # noqa: ASYNC110
+            while not try_lock(descriptor):  # noqa: ASYNC110
                 await asyncio.sleep(_LOCK_POLL_S)
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 async def _make(job: _Job, programs: Sequence[str], lock: int) -> None:

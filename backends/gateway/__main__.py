@@ -22,6 +22,7 @@ from backends.gateway.control import Control
 from backends.gateway.proxy import Proxy
 from backends.gateway.server import Listener, Server
 from backends.gateway.target import PORT_TAKEN, PROTOCOL, Mode, Target
+from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,9 +118,7 @@ async def run(port: int, socket: Path, access: Access) -> None:
                 proxy.queue.turn_to(Target(mode=Mode.END))
         finally:
             await listener.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*tasks)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from backends.errors import DllmError
 from backends.gateway.target import Mode, Target
 from backends.state.base import NOT_JSON
 from backends.state.snapshots import RequestCounts
+from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -136,10 +137,7 @@ class Control:
                         inode = _inode(self._socket)
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
-            tasks = [*self._talks, *filter(None, [accepting])]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*self._talks, accepting)
             if inode and _inode(self._socket) == inode:
                 self._socket.unlink(missing_ok=True)
 
@@ -196,8 +194,7 @@ class Control:
             while line := await reader.readline():
                 self._proxy.queue.turn_to(msgspec.json.decode(line, type=Target))
         finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            await end_tasks(telling)
             writer.close()
             self._writers.discard(writer)
             target = self._proxy.target
@@ -243,9 +240,7 @@ class GatewayLink:
     async def close(self) -> None:
         """Tell nothing more; the gateway goes on with what it was told last."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_tasks(task)
         self.release()
 
     def holds(self, port: int) -> bool:

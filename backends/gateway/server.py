@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from backends.gateway.access import Renewal, server_context
+from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     import ssl
@@ -179,9 +180,7 @@ class Listener:
 
     async def close(self, patience_s: float = SHUTDOWN_S) -> None:
         """Listen no more, and end all connections; an answer may take so long."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         for listening in self._listening:
             listening.close()
         # What has been accepted by now gets to its handler.

@@ -38,6 +38,7 @@ from backends.state import (
     Sampling,
     Value,
 )
+from backends.tasks import end_tasks
 from backends.units import format_factor, format_speed
 from backends.writing import write_private
 
@@ -221,9 +222,7 @@ class AutoDraft:
             self._failures[draft] += 1
             self._events.tried_in_vain(f"Measuring {told(draft)} failed", error)
         finally:
-            for task in (trial, asked):
-                task.cancel()
-            await asyncio.gather(trial, asked, return_exceptions=True)
+            await end_tasks(trial, asked)
             if self._plan is not None:
                 self._show(plan, draft)
 

@@ -14,12 +14,15 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.structs import replace
-
-from backends.split.cost import Workload, forecast, with_lab
 from backends.state import Lab
-from backends.units import format_factor, format_percent, format_rate
-from tools.bench.bench_predict import Trial, own_folders
+from backends.units import format_factor, format_percent
+from tools.bench.bench_predict import (
+    Trial,
+    counts_text,
+    own_folders,
+    predicted,
+    rate_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,16 +82,7 @@ async def _measured(path: str, step: int) -> tuple[list[Row], tuple[int, int]]:
                     lab = FAR if worker == far else None
                     await trial.client.set_lab(worker, lab)
                 depth, measured = await trial.asked()
-                away = [
-                    with_lab(link, FAR if link.worker == far else None)
-                    for link in known.links
-                ]
-                told = forecast(
-                    model,
-                    plan,
-                    replace(known, links=tuple(away)),
-                    Workload(depth=depth),
-                )
+                told = predicted(model, plan, known, {far: FAR}, depth)
                 row = Row(network, counts, told.tok_per_s, measured)
                 rows.append(row)
                 print(_line(row), flush=True)
@@ -96,9 +90,8 @@ async def _measured(path: str, step: int) -> tuple[list[Row], tuple[int, int]]:
 
 
 def _line(row: Row) -> str:
-    predicted = format_rate(row.predicted).strip()
-    measured = format_rate(row.measured).strip()
-    return f"| {row.network} | {_counts(row)} | ~{predicted} | {measured} |"
+    rates = f"~{rate_text(row.predicted)} | {rate_text(row.measured)}"
+    return f"| {row.network} | {counts_text(row.counts)} | {rates} |"
 
 
 def _verdicts(rows: Sequence[Row], usual: tuple[int, int]) -> Iterator[str]:
@@ -111,16 +104,14 @@ def _verdicts(rows: Sequence[Row], usual: tuple[int, int]) -> Iterator[str]:
         behind = format_percent(1 - chosen.measured / best.measured)
         gain = format_factor(chosen.measured / by_memory.measured)
         yield (
-            f"\n{network}: predicted best {_counts(chosen)}, "
-            f"{format_rate(chosen.measured).strip()}; measured best {_counts(best)}, "
-            f"{format_rate(best.measured).strip()}: {behind} behind. By free memory "
-            f"{_counts(by_memory)}, {format_rate(by_memory.measured).strip()}: the "
+            f"\n{network}: predicted best {_told(chosen)}; measured best "
+            f"{_told(best)}: {behind} behind. By free memory {_told(by_memory)}: the "
             f"predicted best is {gain} as fast."
         )
 
 
-def _counts(row: Row) -> str:
-    return " + ".join(map(str, row.counts))
+def _told(row: Row) -> str:
+    return f"{counts_text(row.counts)}, {rate_text(row.measured)}"
 
 
 if __name__ == "__main__":

@@ -38,15 +38,16 @@ from backends.state import (
 from backends.units import format_lab, format_percent, format_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from backends.state import ClusterSpeeds, ModelInfo, Plan
+    from backends.state import ClusterSpeeds, Forecast, ModelInfo, Plan
 
 TOKENS = 64
 ROUNDS = 2
 SETTLE_S = 3.0
 """The speed is read twice a second; then the run is in the book."""
-DEVICES = ("local/CPU", "worker1/CPU", "worker2/CPU")
+WORKERS = "worker1", "worker2"
+DEVICES = ("local/CPU", *(f"{worker}/CPU" for worker in WORKERS))
 CALIBRATION = ((0.2, 0.6, 0.2), (0.3, 0.1, 0.6))
 """Shares of the layers of each device."""
 SHARES = (
@@ -119,6 +120,27 @@ def counts_of(model: ModelInfo, shares: Sequence[float]) -> list[int]:
     """Whole layers of each device, the output being one."""
     counts = [round(share * (model.n_layer + 1)) for share in shares[:-1]]
     return [*counts, model.n_layer + 1 - sum(counts)]
+
+
+def predicted(
+    model: ModelInfo,
+    plan: Plan,
+    known: ClusterSpeeds,
+    labs: Mapping[str, Lab | None],
+    depth: int,
+) -> Forecast:
+    """The speed with these networks of the workers, amid an answer."""
+    links = tuple(with_lab(link, labs.get(link.worker)) for link in known.links)
+    return forecast(model, plan, replace(known, links=links), Workload(depth=depth))
+
+
+def counts_text(counts: Sequence[int]) -> str:
+    return " + ".join(map(str, counts))
+
+
+def rate_text(tok_per_s: float) -> str:
+    """Without the blanks that line up a column."""
+    return format_rate(tok_per_s).strip()
 
 
 def verdicts(rows: Sequence[Row]) -> Iterator[str]:
@@ -211,8 +233,7 @@ class Trial:
             await self.client.set_lab(None, lab)
         depth, measured = await self.asked()
         await asyncio.sleep(SETTLE_S)
-        links = tuple(with_lab(link, lab) for link in known.links)
-        told = forecast(model, plan, replace(known, links=links), Workload(depth=depth))
+        told = predicted(model, plan, known, dict.fromkeys(WORKERS, lab), depth)
         return Row(
             split=[share.layers for share in plan.split.shares],
             lab=lab,
@@ -249,12 +270,12 @@ class Trial:
 
 
 def _line(row: Row) -> str:
-    low, high = (format_rate(one).strip() for one in (row.low, row.high))
+    low, high = map(rate_text, (row.low, row.high))
     lab = format_lab(row.lab or Lab()) or "-"
     return (
-        f"| {' + '.join(map(str, row.split))} | {lab} | "
-        f"~{format_rate(row.predicted).strip()} | {low} to {high} | "
-        f"{format_rate(row.measured).strip()} | {format_percent(row.error)} |"
+        f"| {counts_text(row.split)} | {lab} | "
+        f"~{rate_text(row.predicted)} | {low} to {high} | "
+        f"{rate_text(row.measured)} | {format_percent(row.error)} |"
     )
 
 

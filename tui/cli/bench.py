@@ -380,9 +380,10 @@ class BenchRunner:
 
     async def _sampled(self, number: int, case: Case, launch_s: float) -> BenchRun:
         """The run with a sample of a case more, or with why it has none."""
-        has_links = bool((await self._client.snapshot()).links)
-        # A head alone has none, and can be measured as it is.
-        if case.relay != NO_RELAY and (has_links or case.lab):
+        # A head alone has no links, and can be measured as it is.
+        if case.relay != NO_RELAY and (
+            case.lab or (await self._client.snapshot()).links
+        ):
             await self._client.set_lab(None, case.lab)
         # Warm caches, and the network of this case.
         await self._ask(f"warm-up {number}", tokens=8)

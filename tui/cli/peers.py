@@ -23,6 +23,7 @@ from backends.state import (
     QuestionKind,
 )
 from backends.state.models import Delivered
+from backends.tasks import end_tasks
 from backends.units import format_bytes, format_ms
 from tui.cli.command import Group, Name, options, prompting, refuse_with
 from tui.cli.output import Column, Table, say
@@ -287,8 +288,7 @@ async def _watching(
                 await client.cancel_work(name)
         raise
     finally:
-        showing.cancel()
-        await asyncio.gather(showing, return_exceptions=True)
+        await end_tasks(showing)
 
 
 def _show_work(line: ProgressLine, peers: list[Peer]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from backends.state import ClusterSnapshot, Step
+from backends.tasks import end_tasks
 from backends.units import format_bytes, format_percent, format_seconds
 from tui.cli.output import on_terminal, redraw, say
 from tui.widgets.safe_text import safe_line
@@ -118,8 +119,7 @@ async def ticking(progress: ProgressLine) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end_tasks(task)
         progress.clear()
 
 

@@ -85,6 +85,13 @@ def test_what_people_wrote_is_left_out() -> None:
     assert '"peer1": ["peer1"]' in found
 
 
+def text_of(bundle: Path) -> str:
+    """All files of a bundle."""
+    with tarfile.open(bundle) as archive:
+        files = map(archive.extractfile, archive)
+        return "\n".join(file.read().decode() for file in files if file)
+
+
 @pytest.mark.parametrize("wrong", ["ctx_size = 'long'", "]["])
 async def test_settings_that_are_wrong_keep_names_out_too(
     paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
@@ -99,10 +106,8 @@ async def test_settings_that_are_wrong_keep_names_out_too(
     paths.controller_log.write_text("The connection to mirror.acme.example failed\n")
     target = tmp_path / "report.tar.gz"
     await write_bundle(paths, [Check(name="peer ada", detail="rack, lab")], target)
-    with tarfile.open(target) as archive:
-        parts = [f.read().decode() for f in map(archive.extractfile, archive) if f]
     planted = ("ada", "studio", "rack", "hopper", "lab", "lace", "acme", "example.org")
-    assert [word for word in planted if word in "\n".join(parts)] == []
+    assert [word for word in planted if word in text_of(target)] == []
 
 
 async def test_settings_in_other_forms_of_toml_keep_names_out(
@@ -118,11 +123,9 @@ async def test_settings_in_other_forms_of_toml_keep_names_out(
     paths.controller_log.write_text("proxy.acme.example refused huggingface.co\n")
     target = tmp_path / "report.tar.gz"
     await write_bundle(paths, [Check(name="peer ada", detail="rack, lab")], target)
-    with tarfile.open(target) as archive:
-        parts = [f.read().decode() for f in map(archive.extractfile, archive) if f]
     planted = ("ada", "studio", "rack", "hopper", "lab", "acme")
-    assert [word for word in planted if word in "\n".join(parts)] == []
-    assert "refused huggingface.co" in "\n".join(parts)
+    assert [word for word in planted if word in text_of(target)] == []
+    assert "refused huggingface.co" in text_of(target)
 
 
 async def test_nothing_planted_is_in_the_file(

@@ -14,12 +14,13 @@ import msgspec
 import psutil
 import pytest
 
-from backends.engine import build, build_errors, children, compiling, fetch
+from backends.engine import build_errors, children, compiling, fetch
 from backends.engine.ask import list_devices, parse_devices, parse_version
 from backends.engine.versions import SOURCES, Source
 from backends.errors import TAIL_LINES, DllmError, EngineError, HostError
 from backends.machines.local import local_host_for_now
 from backends.state import DeviceKind, EngineInfo, EngineSource
+from backends.writing import try_lock
 from tests.kit.processes import words_of
 from tests.kit.releases import tar_of
 from tests.kit.waiting import until
@@ -239,7 +240,7 @@ async def test_a_child_keeps_the_lock_when_we_are_killed(tmp_path: Path) -> None
     parent.send_signal(signal.SIGKILL)
     await parent.wait()
     descriptor = os.open(lock, os.O_RDWR)
-    assert not build._try_lock(descriptor)
+    assert not try_lock(descriptor)
     gate.touch()
     await asyncio.wait_for(asyncio.to_thread(wait_for_lock, descriptor), 60)
     os.close(descriptor)
