@@ -19,7 +19,7 @@ import msgspec
 
 from backends.errors import PlanError, did_you_mean
 from backends.places import LOCAL
-from backends.state import Ask, PairMode, ServerSettings
+from backends.state import Ask, LayerRange, PairMode, ServerSettings
 from backends.writing import write_new, write_private
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class PlanFile(
     relay: bool = True
     pair: PairMode = PairMode.AUTO
     worker_threads: int | None = None
+    experts: tuple[LayerRange, ...] = ()
+    """Device, first and last layer of experts that are not with their layers."""
     arguments: tuple[str, ...] = ()
     """Further ones for llama-server."""
     server: dict[str, Any] = {}
@@ -68,6 +70,7 @@ class PlanFile(
             relay=plan.relay,
             pair=plan.pair,
             worker_threads=plan.asked.worker_threads if plan.asked else None,
+            experts=plan.experts,
             arguments=plan.extra_args,
             server={name: v for name, v in server.items() if v != usual[name]},
         )
@@ -82,6 +85,7 @@ class PlanFile(
             relay=self.relay,
             pair=self.pair,
             worker_threads=self.worker_threads,
+            experts=self.experts,
             extra_args=self.arguments,
             server=msgspec.convert(self.server, ServerSettings),
         )

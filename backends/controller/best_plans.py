@@ -14,25 +14,28 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from backends.controller.draft_gains import gains
 from backends.errors import PlanError
 from backends.planning.sharing import shared_out
 from backends.server_settings import CTX_MIN, moving, without_tensor
+from backends.speculation.auto import told as with_draft_text
+from backends.speculation.gain import likely, predicted_text
 from backends.split.cost import forecast, time_text, workload
 from backends.split.layout import ranges, ranges_text
 from backends.split.loads import overcommitted, plan_loads
-from backends.state import Fit, MemorySource, Objective
+from backends.state import AUTO_DRAFT, Alternative, Fit, MemorySource, Objective
 from backends.units import format_factor
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from backends.split.best import Best
+    from backends.split.moved_experts import MovedPlan
     from backends.split.problem import SplitProblem
     from backends.state import (
-        Alternative,
         Ask,
         ClusterSpeeds,
         Device,
+        DraftTrial,
         Forecast,
         ModelInfo,
         Plan,
@@ -44,7 +47,7 @@ HEADS_MAX = 2
 """Heads that are searched in full; of more, those that a quick search finds best."""
 QUICK_BEAM = 16
 _FASTEST = (Objective.DECODE, Objective.THROUGHPUT)
-"""Aims for which parts of tensors on every device may be better than whole layers."""
+"""Aims for which parts of layers elsewhere may be better than whole layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,10 @@ class Option:
     devices: Sequence[Device]
     speeds: ClusterSpeeds
     pins: tuple[str, ...] = ()
+    draft_models: Mapping[str, ModelInfo] = dataclasses.field(default_factory=dict)
+    """By their files."""
+    trials: Sequence[DraftTrial] = ()
+    """Measurements with drafts of this model, newest first."""
 
 
 class Told(NamedTuple):
@@ -64,6 +71,8 @@ class Told(NamedTuple):
     forecast: Forecast
     why: str
     alternatives: tuple[Alternative, ...]
+    undrafted: Forecast | None = None
+    """Without its draft, if it has one."""
 
 
 def require_open(ask: Ask, model: ModelInfo) -> None:
@@ -88,36 +97,67 @@ def require_open(ask: Ask, model: ModelInfo) -> None:
         )
 
 
+def require_kept(option: Option) -> None:
+    """Refuse a split that was not searched and breaks a pin of the cluster file."""
+    if option.pins:
+        from backends.split.problem import check_kept, parse_pins
+
+        check_kept(parse_pins(option.pins), option.plan.split)
+
+
 async def best_plan(options: Sequence[Option], objective: Objective) -> Plan:
     """The plan that is best for an aim; each option has another head."""
     return await asyncio.to_thread(_best_plan, options, objective)
 
 
 def _best_plan(options: Sequence[Option], objective: Objective) -> Plan:
-    # Imported here because numpy, which it needs, is no matter of starting up.
-    from backends.split.best import best_split
-    from backends.split.by_tensor import by_tensor
-
     if len(options) > HEADS_MAX:
         options = _promising(options, objective)
     found: list[tuple[tuple[float, float], Plan]] = []
     refused: list[PlanError] = []
     for option in options:
-        problem = _problem(option, objective)
         try:
-            best = best_split(problem, objective)
+            found += _best_of_each_kind(_problem(option, objective), objective)
         except PlanError as error:
             refused.append(error)
-            continue
-        plan = replace(option.plan, split=best.split, ctx_size=best.ctx_size)
-        if objective in _FASTEST:
-            faster = by_tensor(problem, best.forecast)
-            if faster.plan is not None and faster.forecast is not None:
-                plan, best = faster.plan, best._replace(forecast=faster.forecast)
-        found.append((_rank(best, objective), plan))
     if not found:
         raise refused[0]
     return min(found, key=lambda pair: pair[0])[1]
+
+
+def _best_of_each_kind(
+    problem: SplitProblem, objective: Objective
+) -> Iterator[tuple[tuple[float, float], Plan]]:
+    """The best split of whole layers, or what else fits or is so much faster.
+
+    Raises:
+        PlanError: nothing fits.
+    """
+    # Imported here because numpy, which it needs, is no matter of starting up.
+    from backends.split.best import best_split
+    from backends.split.by_tensor import by_tensor
+    from backends.split.moved_experts import moved_experts
+    from backends.split.problem import check_pins
+
+    check_pins(problem.pins, problem)
+    best, refused = None, None
+    try:
+        best = best_split(problem, objective)
+    except PlanError as error:
+        refused = error
+    if best is not None:
+        plan = replace(problem.plan, split=best.split, ctx_size=best.ctx_size)
+        yield _rank(best.forecast, plan, objective), plan
+    if objective in _FASTEST:
+        others = [moved_experts(problem, best and (best.split, best.forecast))]
+        if best is not None:
+            others.append(by_tensor(problem, best.forecast))
+        for other in others:
+            if other.plan is not None and other.forecast is not None:
+                refused = None
+                yield _rank(other.forecast, other.plan, objective), other.plan
+    if refused is not None:
+        raise refused
 
 
 def _promising(options: Sequence[Option], objective: Objective) -> Sequence[Option]:
@@ -128,19 +168,20 @@ def _promising(options: Sequence[Option], objective: Objective) -> Sequence[Opti
     for number, option in enumerate(options):
         quick = _problem(option, objective)._replace(beam=QUICK_BEAM)
         try:
-            ranked.append((_rank(best_split(quick, objective), objective), number))
+            best = best_split(quick, objective)
+            at_best = replace(option.plan, ctx_size=best.ctx_size)
+            ranked.append((_rank(best.forecast, at_best, objective), number))
         except PlanError:
             ranked.append(((math.inf, 0.0), number))
     return [options[number] for _, number in sorted(ranked)[:HEADS_MAX]]
 
 
-def _rank(best: Best, objective: Objective) -> tuple[float, float]:
+def _rank(told: Forecast, plan: Plan, objective: Objective) -> tuple[float, float]:
     """The aim's own figure, and the speed where heads are alike in that."""
-    told = best.forecast
     own = {
         Objective.FIRST_TOKEN: told.first_token_s,
         Objective.NETWORK: told.bytes_per_token,
-        Objective.CONTEXT: -best.ctx_size,
+        Objective.CONTEXT: -plan.ctx_size,
     }
     return own.get(objective, 0.0), -told.tok_per_s
 
@@ -163,7 +204,33 @@ async def told_of(
 ) -> Told:
     """The predicted speed of a plan as it is; ``explain`` compares it with others."""
     work = _explained if explain else _predicted
-    return await asyncio.to_thread(work, option, objective)
+    return await asyncio.to_thread(lambda: _drafted(option, objective, work))
+
+
+def _drafted(
+    option: Option,
+    objective: Objective | None,
+    work: Callable[[Option, Objective | None], Told],
+) -> Told:
+    """The same with its draft; ``auto`` is told with the one that it begins with."""
+    told, plan = work(option, objective), option.plan
+    found = gains(
+        *(option.model, plan, option.speeds, option.draft_models, option.trials),
+        objective,
+    )
+    is_auto = plan.server.draft == AUTO_DRAFT
+    draft = likely(found.values()) if is_auto else plan.server.draft
+    if draft in found:
+        gain = found[draft]
+        with_what = f"{with_draft_text(draft)}, " if is_auto else ""
+        text = f"{told.why} The draft: {with_what}{predicted_text(gain)}."
+        return told._replace(
+            forecast=gain.forecast, undrafted=told.forecast, why=text.strip()
+        )
+    if found:
+        text = f"{told.why} The draft: auto begins without one, as none surely gains."
+        return told._replace(why=text.strip())
+    return told
 
 
 def _predicted(option: Option, objective: Objective | None) -> Told:
@@ -175,11 +242,12 @@ def _predicted(option: Option, objective: Objective | None) -> Told:
 
 def _explained(option: Option, objective: Objective | None) -> Told:
     from backends.split.best import best_split, why
+    from backends.split.moved_experts import moved_experts
 
     plan = option.plan
     told = _problem(option, objective).forecast()
     # What else could be is told of whole layers.
-    layers = replace(plan, extra_args=without_tensor(plan.extra_args))
+    layers = replace(plan, extra_args=without_tensor(plan.extra_args), experts=())
     problem = _problem(dataclasses.replace(option, plan=layers), objective)
     by_memory = shared_out(
         option.model,
@@ -192,25 +260,44 @@ def _explained(option: Option, objective: Objective | None) -> Told:
     aim = objective or Objective.DECODE
     try:
         best = best_split(problem, aim)
-        others = _others(problem, aim)
+        moved = moved_experts(problem, (best.split, best.forecast))
+        others = (*_others(problem, aim, best.forecast), _moved(problem, moved))
     except PlanError as error:
         return Told(told, f"{text} {error.what}.", ())
     if not best.exact:
         text += " Not every set of devices was tried: there are too many."
-    if objective is None and best.split != option.plan.split:
+    is_better = not plan.experts or best.forecast.tok_per_s > told.tok_per_s
+    if objective is None and best.split != plan.split and is_better:
         gain = format_factor(best.forecast.tok_per_s / told.tok_per_s)
         split = ranges_text(ranges(best.split))
         text += f" The best split is {split}, {gain} as fast (--best)."
     return Told(told, text, others)
 
 
-def _others(problem: SplitProblem, aim: Objective) -> tuple[Alternative, ...]:
+def _moved(problem: SplitProblem, found: MovedPlan) -> Alternative:
+    from backends.split.moved_experts import NAME
+
+    shares = found.plan.split.shares if found.plan else ()
+    return Alternative(
+        name=NAME,
+        devices=tuple(share.device for share in shares),
+        counts=tuple(share.layers for share in shares),
+        head=problem.plan.head,
+        ctx_size=problem.plan.ctx_size,
+        forecast=found.forecast,
+        why=found.why,
+    )
+
+
+def _others(
+    problem: SplitProblem, aim: Objective, by_layers: Forecast
+) -> tuple[Alternative, ...]:
     """All that could be in place of a plan; each split once."""
     from backends.split.best import alternatives, pareto_front
 
     # Of very many devices the comparisons are looked at less closely than the plan.
     quick = problem._replace(beam=QUICK_BEAM)
-    others = alternatives(quick, aim)
+    others = alternatives(quick, aim, by_layers)
     known = {(one.devices, one.counts) for one in others}
     front = pareto_front(quick)
     return (*others, *(o for o in front if (o.devices, o.counts) not in known))
@@ -228,7 +315,8 @@ def _best_first(option: Option, objective: Objective) -> tuple[Alternative, ...]
     best = best_split(problem, objective)
     why = "" if best.exact else "not every set of devices was tried"
     there = problem.with_split(best.split)
-    return alternative("best", there, best, why), *_others(there, objective)
+    others = _others(there, objective, best.forecast)
+    return alternative("best", there, best, why), *others
 
 
 CTX_STEP = 256

@@ -179,6 +179,7 @@ def question_of(plan: Plan, files: Sequence[str]) -> MemoryQuestion:
         head_layers=plan.split.n_layer + 1 - placement.n_gpu_layers,
         ctx_size=plan.ctx_size,
         server=plan.server,
+        experts=plan.experts,
         extra_args=plan.extra_args,
     )
 

@@ -22,9 +22,11 @@ from backends.controller.best_plans import (
     best_first,
     best_plan,
     longest_fit,
+    require_kept,
     require_open,
     told_of,
 )
+from backends.controller.draft_gains import draft_models
 from backends.controller.drafting import Drafting
 from backends.controller.memory_usage import (
     held_by,
@@ -273,6 +275,8 @@ class Preparations:
             devices=survey.devices(plan),
             speeds=await asyncio.to_thread(book.speeds, ground, links),
             pins=plan.asked.pins if plan.asked else (),
+            draft_models=await draft_models(plan, self._readers),
+            trials=self._clusters.trials.found_for(model),
         )
 
     async def _prepared(self, cluster: Cluster, plan: Plan, survey: Survey) -> Prepared:
@@ -342,6 +346,8 @@ class Preparations:
             plan = await best_plan(options, ask.objective)
             option = next(one for one in options if one.plan.head == plan.head)
             option = replace(option, plan=plan)
+        else:
+            require_kept(option)
         plan = option.plan
         check_plan(plan, model)
         engine = await self._readers.engine()
@@ -383,6 +389,7 @@ async def _previewed(
         commands=commands(plan, facts),
         refusal=refusal,
         forecast=told.forecast,
+        undrafted=told.undrafted,
         speeds=option.speeds,
         why=told.why,
         alternatives=told.alternatives,

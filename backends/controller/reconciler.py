@@ -22,6 +22,7 @@ from backends.controller.builder import Builder
 from backends.controller.deaths import failed_at, unexpected
 from backends.controller.degraded_plan import DegradedPlans
 from backends.controller.discovery import Discovery
+from backends.controller.draft_gains import gains_now
 from backends.controller.journal import Record
 from backends.controller.memory_usage import machines_now
 from backends.controller.recovery import Recovery
@@ -218,7 +219,9 @@ class Reconciler:
         )
         self.serving = Serving(context.store, context.links, runs)
         self.auto = AutoDraft(
-            context.store, context.recorder, context.trials, measure=measure
+            *(context.store, context.recorder, context.trials),
+            measure=measure,
+            predict=partial(gains_now, context),
         )
         self._watch = Watch(context)
         self._builder = Builder(context, self.discovery, self.processes)
@@ -455,6 +458,7 @@ class Reconciler:
         if plan.server.draft != AUTO_DRAFT:
             self._store.update(draft_now=None)
             return await self._without_lost_draft(plan)
+        await self.auto.foresee(plan)
         while True:
             self._draft = self.auto.begins(plan)
             chosen = with_method(plan, self._draft)

@@ -58,6 +58,7 @@ def server_argv(
     verbosity: int = BUFFERS_VERBOSITY,
     no_repack: bool | None = None,
     speculation: Sequence[str] = (),
+    overrides: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """A llama-server with exactly this placement.
 
@@ -66,6 +67,7 @@ def server_argv(
     ``ctx_size`` is shared by the slots. ``alias`` is what clients call the model.
     ``no_repack`` None: where this CPU has AMX, on which repacked Q8_0 weights crash a
     llama-server without RPC. ``speculation`` is from ``speculation.methods``.
+    ``overrides`` name buffers of these devices.
     ``extra`` comes last and so has the last word.
     """
     threads = () if server.threads is None else ("-t", str(server.threads))
@@ -75,6 +77,7 @@ def server_argv(
         *_settings(server),
         *threads,
         *_placement(rpc_endpoints, device_names, n_gpu_layers, tensor_split),
+        *overrides,
         *speculation,
         *_switches(flags, cpu_has_amx() if no_repack is None else no_repack),
         *_prompt_cache(flags, prompt_cache_mib),

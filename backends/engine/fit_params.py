@@ -23,8 +23,16 @@ from backends.engine.argv import LOOPBACK, fit_argv
 from backends.engine.ask import NO_GPU
 from backends.errors import EngineError
 from backends.server_settings import is_by_tensor
+from backends.split.experts import CPU_BUFFER, override_tensor
 from backends.split.flags import DEVICES_MAX
-from backends.state import NOT_JSON, DeviceMemory, MemorySource, ServerSettings, Value
+from backends.state import (
+    NOT_JSON,
+    DeviceMemory,
+    LayerRange,
+    MemorySource,
+    ServerSettings,
+    Value,
+)
 from backends.writing import write_private
 
 if TYPE_CHECKING:
@@ -137,6 +145,8 @@ class MemoryQuestion(Value, frozen=True, kw_only=True):
     """Layers on the head's CPU, which are the first ones."""
     ctx_size: int
     server: ServerSettings = ServerSettings()
+    experts: tuple[LayerRange, ...] = ()
+    """Layers whose experts are on another of the devices."""
     extra_args: tuple[str, ...] = ()
 
     @property
@@ -230,7 +240,7 @@ async def _asked(
                 tensor_split=question.tensor_split,
                 ctx_size=question.ctx_size,
                 server=question.server,
-                extra=question.extra_args,
+                extra=(*_overrides(question, port), *question.extra_args),
             )
             text = await output_of(argv)
     except TimeoutError:
@@ -239,6 +249,14 @@ async def _asked(
             "Is the model on a slow disk? The prediction stays.",
         ) from None
     return answer_of(parse_rows(text), question)
+
+
+def _overrides(question: MemoryQuestion, port: int) -> tuple[str, ...]:
+    there = {
+        device: f"RPC{index}[{LOOPBACK}:{port}]"
+        for index, device in enumerate(question.device_ids)
+    }
+    return override_tensor(question.experts, {question.head_cpu: CPU_BUFFER} | there)
 
 
 # --- the output's logits ------------------------------------------------------
@@ -269,7 +287,8 @@ def output_apart(question: MemoryQuestion) -> MemoryQuestion | None:
         return _with_last(question, (1,))
     # The output alone gets the rows wanted from the device before, so next to nothing.
     alone = len(counts) == 1 or counts[-1] == 1
-    if alone or question.head_layers or extra & _NO_PIPELINE:
+    no_pipeline = question.experts or extra & _NO_PIPELINE
+    if alone or question.head_layers or no_pipeline:
         overrides = (*question.extra_args, *_OUTPUT_TO_HEAD)
         return msgspec.structs.replace(question, extra_args=overrides)
     return _with_last(question, (*counts[:-1], counts[-1] - 1, 1))

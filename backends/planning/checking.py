@@ -13,6 +13,7 @@ from backends.server_settings import (
     checked_arguments,
     settings_apart,
 )
+from backends.split.experts import check_experts
 from backends.split.layout import counts, devices, make_split
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def check_plan(plan: Plan, model: ModelInfo) -> None:
     check_server(plan.server, plan.ctx_size, model)
     _check_arguments(plan)
     _check_split(plan, model)
+    check_experts(plan, model)
     check_holes(plan, model)
 
 

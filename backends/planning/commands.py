@@ -217,6 +217,7 @@ def _server(plan: Plan, placement: Placement, site: Site) -> Command:
             verbosity=BUFFERS_VERBOSITY if is_relayed(plan) else LAYERS_VERBOSITY,
             alias=model_alias(plan),
             speculation=_speculation(plan, placement, site),
+            overrides=placement.overrides,
             prompt_cache_mib=plan.prompt_cache_mib,
             extra=plan.extra_args,
         ),

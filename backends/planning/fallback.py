@@ -73,7 +73,7 @@ def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> P
     if not left:
         raise PlanError("No device of the plan is left")
     split = shared_out(model, left, plan.ctx_size, head=plan.head, server=plan.server)
-    found = with_own_layers(replace(plan, split=split), model)
+    found = with_own_layers(replace(plan, split=split, experts=()), model)
     check_plan(found, model)
     require_room(found, model, left)
     return with_prompt_cache(found, model, left)

@@ -29,7 +29,8 @@ def check_holes(plan: Plan, model: ModelInfo) -> None:
             "Launch from the model itself; the worker finds these.",
         )
     counted = [arg for arg in plan.extra_args if ".block_count=" in arg]
-    if moved := [*moving(plan.extra_args), *counted]:
+    elsewhere = ["-ot"] if plan.experts else []
+    if moved := [*elsewhere, *moving(plan.extra_args), *counted]:
         raise PlanError(
             f"{name} is sparse, and {moved[0]} may ask the head for what it lacks",
             "Leave that out, or launch from the whole model.",

@@ -161,6 +161,7 @@ def propose(
         relay=request.relay,
         pair=request.pair or config.pair,
         keep_awake=config.keep_awake,
+        experts=request.experts,
         extra_args=checked_arguments(
             further, head=head.name, directory=request.directory
         ),

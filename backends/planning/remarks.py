@@ -121,7 +121,9 @@ def _fits_alone(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> str:
         ):
             continue
         alone = make_split(model.n_layer, [device.id], [model.n_layer + 1])
-        loads = plan_loads(model, msgspec.structs.replace(plan, split=alone))
+        loads = plan_loads(
+            model, msgspec.structs.replace(plan, split=alone, experts=())
+        )
         if not overcommitted(loads, [device]):
             return (
                 f"{device.id} alone would hold the model, without a network between: "

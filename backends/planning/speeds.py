@@ -205,7 +205,7 @@ def run_says(
 
     ``workers`` are all of the plan that hold layers.
     """
-    if ground.plan.speculation is not None:
+    if ground.plan.speculation is not None or ground.plan.experts:
         return NOTHING
     depth = max(server.depth - server.tokens // 2, 1)
     if not used_workers(ground.plan):

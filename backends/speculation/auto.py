@@ -1,8 +1,9 @@
 """``--draft auto``: measure each speculation method once, and keep the fastest.
 
-A comparison runs only while nobody asks for anything. A client's request ends a
-measurement at once, which is repeated later. The result is kept by plan, model and
-network.
+Before that the prediction decides: what surely loses nothing runs at once, and what
+surely gains nothing is not measured. A comparison runs only while nobody asks for
+anything. A client's request ends a measurement at once, which is repeated later. The
+result is kept by plan, model and network.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 
 from backends.engine.server import ServerClient
 from backends.errors import ControllerError, DllmError
+from backends.speculation.gain import WORTH, likely, predicted_text
 from backends.speculation.methods import methods_of
 from backends.state import (
     AUTO_DRAFT,
@@ -43,17 +45,23 @@ from backends.units import format_factor, format_speed
 from backends.writing import write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
     from pathlib import Path
 
+    from backends.speculation.gain import DraftGain
     from backends.state import ClusterSnapshot, Link, ModelInfo, Plan
 
 log = logging.getLogger(__name__)
 
 IDLE_S = 2.0
 """A measurement begins when nobody has asked for so long."""
-WORTH = 1.03
-"""A smaller gain over no draft may be noise, and is not worth a load."""
 FAILURES_MAX = 2
 """A method whose measurement failed so often takes no further part."""
 KEPT_MAX = 64
@@ -76,6 +84,8 @@ RTT_EDGES_MS = (2.0, 8.0, 32.0, 128.0)
 class Measured(NamedTuple):
     tok_per_s: float
     acceptance: float | None
+    drafted: float | None = None
+    """Tokens drafted for a pass."""
 
 
 class Snapshots(Protocol):
@@ -100,12 +110,16 @@ class AutoDraft:
         book: TrialBook,
         *,
         measure: Callable[[int, int], Awaitable[Measured]],
+        predict: Callable[[Plan], Awaitable[Mapping[str, DraftGain]]] | None = None,
         idle_s: float = IDLE_S,
     ) -> None:
         self._store = store
         self._events = events
         self._book = book
         self._measure = measure
+        self._predict = predict
+        self._gains: Mapping[str, DraftGain] = {}
+        """The predicted ones, by draft."""
         self._idle_s = idle_s
         self._again = asyncio.Event()
         self._plan: Plan | None = None
@@ -133,15 +147,23 @@ class AutoDraft:
         self._takes_known = False
         self._again.set()
 
+    async def foresee(self, plan: Plan) -> None:
+        """Predict the gain of each method: ``begins`` and the comparison heed it."""
+        self._gains = await self._predict(plan) if self._predict else {}
+
     def begins(self, plan: Plan) -> str:
-        """The draft to bring this plan up with."""
+        """The draft to bring this plan up with: as it ran last, else as predicted."""
         if plan != self._plan:
             self._begin_anew()
         self._plan, self._port = plan, 0
-        draft = self._book.running(plan)
+        ran = self._book.running(plan)
+        draft = likely(self._gains.values()) if ran is None else ran
         if draft not in methods_of(plan) or self._failures[draft] >= FAILURES_MAX:
             draft = NO_DRAFT
-        self._show(plan, draft)
+        foreseen = ran is None and draft != NO_DRAFT
+        self._show(
+            plan, draft, why=predicted_text(self._gains[draft]) if foreseen else ""
+        )
         return draft
 
     def serves(self, port: int) -> None:
@@ -198,7 +220,18 @@ class AutoDraft:
         done = {*self._trials, *self._given_up}
         if NO_DRAFT in self._given_up:
             return []
-        return [one for one in methods_of(plan) if one not in done]
+        left = [one for one in methods_of(plan) if one not in done]
+        worth = {one for one in left if self._may_gain(one)}
+        return sorted(worth, key=lambda one: (self._speedup(one), left.index(one)))
+
+    def _may_gain(self, draft: str) -> bool:
+        gain = self._gains.get(draft)
+        return gain is None or gain.high >= WORTH
+
+    def _speedup(self, draft: str) -> float:
+        # None is first; where nothing is predicted, the order of the methods stays.
+        gain = self._gains.get(draft)
+        return gain.speedup if gain else 0.0
 
     async def _finish(self, trials: tuple[DraftTrial, ...], best: str) -> None:
         self._takes_known = True
@@ -232,6 +265,7 @@ class AutoDraft:
             draft_max=0 if draft == NO_DRAFT else plan.server.draft_max,
             tok_per_s=measured.tok_per_s,
             acceptance=measured.acceptance,
+            drafted=measured.drafted,
             network=network_text(self._store.snapshot.links),
             slots=plan.server.slots,
             at=time.time(),
@@ -317,8 +351,9 @@ class TrialBook:
         known = {at: one for at, one in self._pages.trials.items() if at != key}
         await self._write(replace(self._pages, trials=_latest({**known, key: trials})))
 
-    def running(self, plan: Plan) -> str:
-        return self._pages.running.get(plan_key(plan), NO_DRAFT)
+    def running(self, plan: Plan) -> str | None:
+        """The draft that a plan ran with last; None if it never did."""
+        return self._pages.running.get(plan_key(plan))
 
     async def runs(self, plan: Plan, draft: str) -> None:
         known = {**self._pages.running, plan_key(plan): draft}
@@ -443,7 +478,7 @@ async def measured(client: ServerClient, slots: int) -> Measured:
     limit = max(TOKENS_MIN, min(int(slowest * ANSWER_S), TOKENS_MAX))
     before = await client.counts()
     rates: dict[str, list[float]] = {question: [] for question in QUESTIONS}
-    elapsed_s = 0.0
+    elapsed_s, tokens = 0.0, 0
     for number in range(ROUNDS_MAX):
         if elapsed_s >= (ENOUGH_S if number >= 2 * len(QUESTIONS) else SLOW_S):
             break
@@ -453,6 +488,7 @@ async def measured(client: ServerClient, slots: int) -> Measured:
         timings = [one for _, one in (*new, *again)]
         rates[question].append(slots * _rate(timings))
         elapsed_s += sum(map(_seconds, timings)) / slots
+        tokens += sum(one.tokens for one in timings)
     after = await client.counts()
     best = [max(each) for each in rates.values() if each]
     if min(best) <= 0:
@@ -460,8 +496,11 @@ async def measured(client: ServerClient, slots: int) -> Measured:
     drafted = after.acceptance.drafted - before.acceptance.drafted
     accepted = after.acceptance.accepted - before.acceptance.accepted
     # A count that was not told in time is zero.
-    known = drafted > 0 and 0 <= accepted <= drafted
-    return Measured(harmonic_mean(best), accepted / drafted if known else None)
+    if not (drafted > 0 and 0 <= accepted <= drafted and accepted < tokens):
+        return Measured(harmonic_mean(best), None)
+    # A pass gives one token that was not drafted.
+    passes = tokens - accepted
+    return Measured(harmonic_mean(best), accepted / drafted, drafted / passes)
 
 
 def _asking(question: str, answer: str = "") -> tuple[ChatMessage, ...]:

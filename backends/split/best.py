@@ -30,7 +30,6 @@ from backends.split.cost import (
 from backends.split.layout import counts as counts_of
 from backends.split.layout import is_head_cpu, make_split
 from backends.split.loads import (
-    device_loads,
     layer_bytes,
     overcommitted,
     plan_loads,
@@ -109,7 +108,7 @@ def _stages(problem: SplitProblem, objective: Objective) -> list[_Stage]:
     return [_Stage(load.depth, batch, batch)]
 
 
-def _places(problem: SplitProblem, objective: Objective) -> list[Place]:
+def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
     """The devices with their costs and pins; their rooms are those of a case."""
     plan, model = problem.plan, problem.model
     stages = _stages(problem, objective)
@@ -182,10 +181,10 @@ def _cases(
 
     They are each device alone, the head's CPU with others, and others without it.
     """
-    places = _places(problem, objective)
-    rooms = _rooms(problem, ctx_size)
+    places = places_of(problem, objective)
+    rooms = rooms_of(problem, ctx_size)
     needed = {place.device for place in places if place.least}
-    total = sum(_sizes(problem, ctx_size))
+    total = sum(sizes_of(problem, ctx_size))
     alike: set[Place] = set()
     for place in places:
         alone = place._replace(device="", room=rooms(place.device, 1, alone=True))
@@ -202,7 +201,7 @@ def _cases(
         yield [p._replace(room=rooms(p.device, n_copies)) for p in others]
 
 
-def _rooms(problem: SplitProblem, ctx_size: int) -> Callable[..., float]:
+def rooms_of(problem: SplitProblem, ctx_size: int) -> Callable[..., float]:
     """Bytes of a device for weights and KV cache, by its name and copies of inputs."""
     plan, model = problem.plan, problem.model
     by_id = {device.id: device for device in problem.devices}
@@ -221,12 +220,12 @@ def _rooms(problem: SplitProblem, ctx_size: int) -> Callable[..., float]:
         needs = compute(n_copies)[is_lead] + taken[name]
         if is_lead and not (alone and model.tied_output):
             needs += model.embedding_bytes
-        return _allowed(problem, by_id[name]) - needs
+        return allowed_bytes(problem, by_id[name]) - needs
 
     return room
 
 
-def _allowed(problem: SplitProblem, device: Device) -> float:
+def allowed_bytes(problem: SplitProblem, device: Device) -> float:
     room = room_bytes(device, {}) * (1 - MARGIN)
     return min(room, problem.pins.budget.get(device.id, room))
 
@@ -239,7 +238,7 @@ def _drafts(plan: Plan) -> Counter[str]:
     return taken
 
 
-def _sizes(problem: SplitProblem, ctx_size: int) -> list[int]:
+def sizes_of(problem: SplitProblem, ctx_size: int) -> list[int]:
     kv = buffers.kv_bytes(problem.model, ctx_size, problem.plan.server)
     return [a + b for a, b in zip(layer_bytes(problem.model), kv, strict=True)]
 
@@ -263,7 +262,7 @@ def _required(problem: SplitProblem, objective: Objective, ctx_size: int) -> Bes
     found = _at_context(problem, objective, ctx_size)
     if found is not None:
         return found
-    needed = sum(_sizes(problem, ctx_size))
+    needed = sum(sizes_of(problem, ctx_size))
     raise PlanError(
         f"No split of these devices fits: the model needs {format_bytes(needed)} at a "
         f"context of {ctx_size}, beside compute buffers",
@@ -274,7 +273,7 @@ def _required(problem: SplitProblem, objective: Objective, ctx_size: int) -> Bes
 def _at_context(
     problem: SplitProblem, objective: Objective, ctx_size: int
 ) -> Best | None:
-    sizes = _sizes(problem, ctx_size)
+    sizes = sizes_of(problem, ctx_size)
     found, exact = [], True
     for places in _cases(problem, objective, ctx_size):
         one = best(places, sizes, problem.beam)
@@ -324,7 +323,7 @@ def _less_crowded(
     Bytes on those that the best split crowds are made dearer until one can be held.
     If none can, each of them is tried without the others.
     """
-    sizes = _sizes(problem, ctx_size)
+    sizes = sizes_of(problem, ctx_size)
     dearest = sum(place.fixed_cost + sum(place.layer_costs) for place in places)
     price = dearest / max(sum(sizes), 1) * _FIRST_PENALTY
     for _ in range(_PENALTIES):
@@ -357,19 +356,17 @@ def _less_crowded(
 
 
 def _crowded(problem: SplitProblem, found: FoundSplit, ctx_size: int) -> frozenset[str]:
-    """Devices of a memory that a split exceeds, be it by what the head keeps there."""
-    plan, drafts = problem.plan, _drafts(problem.plan)
-    loads = device_loads(
-        problem.model,
-        split_of(plan, found),
-        ctx_size,
-        head=plan.head,
-        server=plan.server,
-    )
+    split = split_of(problem.plan, found)
+    return crowded_by(problem, replace(problem.plan, split=split, ctx_size=ctx_size))
+
+
+def crowded_by(problem: SplitProblem, plan: Plan) -> frozenset[str]:
+    """Devices of a memory that a plan exceeds, be it by what the head keeps there."""
+    drafts = _drafts(plan)
     return overcommitted(
         [
             replace(load, compute_bytes=load.compute_bytes + drafts[load.device])
-            for load in loads
+            for load in plan_loads(problem.model, plan)
         ],
         [
             replace(device, budget_bytes=int(room_bytes(device, {}) * (1 - MARGIN)))
@@ -400,20 +397,22 @@ def _longest(problem: SplitProblem) -> Best:
 
 
 def alternatives(
-    problem: SplitProblem, objective: Objective
+    problem: SplitProblem, objective: Objective, by_layers: Forecast
 ) -> tuple[Alternative, ...]:
-    """Answers to what else would be possible, each with its predicted speed."""
+    """Answers to what else would be possible, each with its predicted speed.
+
+    ``by_layers`` is that of the best split, with which parts of tensors are compared.
+    """
     return (
         *_solos(problem),
         *_without(problem, objective),
         *_with_fast_links(problem, objective),
         *_one_more(problem, objective),
-        _by_tensor(problem, objective),
+        _by_tensor(problem, by_layers),
     )
 
 
-def _by_tensor(problem: SplitProblem, objective: Objective) -> Alternative:
-    by_layers = best_split(problem, objective).forecast
+def _by_tensor(problem: SplitProblem, by_layers: Forecast) -> Alternative:
     found = by_tensor(problem, by_layers)
     if found.plan is None or found.forecast is None:
         return Alternative(name=TENSOR_NAME, head=problem.plan.head, why=found.why)
@@ -592,7 +591,10 @@ def pareto_front(problem: SplitProblem) -> tuple[Alternative, ...]:
         Objective.THROUGHPUT,
         Objective.NETWORK,
     ):
-        sizes, ctx_size = _sizes(problem, problem.plan.ctx_size), problem.plan.ctx_size
+        sizes, ctx_size = (
+            sizes_of(problem, problem.plan.ctx_size),
+            problem.plan.ctx_size,
+        )
         for places in _cases(problem, objective, ctx_size):
             for one in best_of_each_size(places, sizes, problem.beam):
                 if _crowded(problem, one, ctx_size):

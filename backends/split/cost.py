@@ -12,9 +12,10 @@ calibration is linear least squares, and a prefix sum over layers gives any spli
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
-from math import exp, pi, sqrt
+from math import exp, hypot, pi, sqrt
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 
 from backends.server_settings import is_by_tensor
 from backends.split import buffers
+from backends.split.experts import moved_layers
 from backends.split.flags import used_workers
 from backends.split.layout import is_head_cpu
 from backends.state import (
@@ -103,10 +105,12 @@ class Workload(NamedTuple):
     prompt_tokens: int = PROMPT_TOKENS
     tokens_per_pass: float = 1.0
     """Tokens that a slot gets from a pass; with a draft more than 1."""
+    tokens_sd: float = 0.0
     drafted: int = 0
     """Tokens that each slot's pass checks beside its own."""
     draft_ms: float = 0.0
-    """Time to draft them, on the head."""
+    """Time to draft those of all slots."""
+    draft_sd_ms: float = 0.0
 
     @property
     def batch(self) -> int:
@@ -139,6 +143,17 @@ def active_bytes(layer: Layer, model: ModelInfo, batch: int) -> float:
         return layer.bytes
     unused = 1 - model.n_expert_used / model.n_expert
     return layer.bytes - layer.groups.experts * min(max(unused, 0.0) ** batch, 1.0)
+
+
+def expert_work(layer: Layer, model: ModelInfo, batch: int) -> Work:
+    """The part of a layer's work that its experts are."""
+    rest = layer.bytes - layer.groups.experts
+    quants = layer.quants
+    token = active_bytes(layer, model, 1) - rest
+    return Work(
+        weight_gb=(active_bytes(layer, model, batch) - rest) / GB,
+        gops=(batch - 1) * 2 * _values(token, quants) / GB,
+    )
 
 
 def token_ops(layer: Layer, model: ModelInfo) -> float:
@@ -232,6 +247,23 @@ def device_work(plan: Plan, works: Sequence[Work]) -> dict[str, Work]:
             found[share.device] = Work(*sums)._replace(passes=1)
         first = end
     return found
+
+
+def with_moved_experts(
+    work: dict[str, Work], model: ModelInfo, plan: Plan, batch: int
+) -> tuple[dict[str, Work], Counter[str]]:
+    """The same with experts where the plan has them, and each device's further visits.
+
+    A layer's device hands over to the experts' device and takes over again.
+    """
+    found, visits = dict(work), Counter[str]()
+    for layer, home, device in moved_layers(plan):
+        part = expert_work(model.layers[layer], model, batch)
+        less = Work(*(-one for one in part))._replace(passes=1)
+        found[home] += less
+        found[device] = found.get(device, NO_WORK) + part._replace(passes=1)
+        visits.update((home, device))
+    return found, visits
 
 
 # --- links ---------------------------------------------------------------------------
@@ -352,7 +384,7 @@ def pass_cost(
     layers = counted(depth, batch, rows)
     if is_by_tensor(plan.extra_args):
         return _tensor_pass(model, plan, speeds, layers, (depth, batch, rows))
-    work = device_work(plan, layers)
+    work, visits = with_moved_experts(device_work(plan, layers), model, plan, batch)
     known = {speed.device: speed for speed in speeds.devices}
     links = {link.worker: link for link in speeds.links}
     last = next((s.device for s in reversed(plan.split.shares) if s.layers), "")
@@ -391,6 +423,11 @@ def pass_cost(
                         work[device] if rows != batch else NO_WORK,
                     )
                     for device in ids
+                ]
+                + [
+                    visit_bytes(model, batch)
+                    for device in ids
+                    for _ in range(visits[device])
                 ],
             )
         )
@@ -491,6 +528,27 @@ def tensor_bytes(
     )
 
 
+def visit_bytes(model: ModelInfo, batch: int) -> tuple[float, float]:
+    """Bytes up and down at a worker's device where experts are handed over."""
+    hidden = buffers.F32_BYTES * model.n_embd * batch
+    return hidden, hidden
+
+
+def visit_ms(
+    model: ModelInfo, plan: Plan, speeds: ClusterSpeeds, device: str, batch: int
+) -> float:
+    """The time of one such visit."""
+    known = {speed.device: speed for speed in speeds.devices}
+    ms = work_ms(known[device], Work(passes=1))[0] if device in known else 0.0
+    of_worker = {d: w.name for w in plan.workers for d in w.device_ids}
+    if device not in of_worker:
+        return ms
+    links = {link.worker: link for link in speeds.links}
+    worker = of_worker[device]
+    link = links.get(worker, LinkSpeed(worker=worker))
+    return ms + link_ms(link, 1, sum(visit_bytes(model, batch)))[0]
+
+
 def _with_graph(crossing: tuple[float, float], work: Work) -> tuple[float, float]:
     up, down = crossing
     return up + GRAPH_LAYER_BYTES * work.layers, down
@@ -536,7 +594,7 @@ def prompt_batches(tokens: int) -> list[int]:
 def is_pipelined(plan: Plan) -> bool:
     """True if several devices read a long prompt at once: all layers are on devices."""
     used = [share.device for share in plan.split.shares if share.layers]
-    if is_by_tensor(plan.extra_args):
+    if plan.experts or is_by_tensor(plan.extra_args):
         return False
     return len(used) > 1 and not any(is_head_cpu(device, plan.head) for device in used)
 
@@ -586,7 +644,8 @@ def forecast(
         model, plan, speeds, depth=load.depth, batch=batch, rows=batch, works=works
     )
     pass_ms = cost.ms + load.draft_ms
-    spread = sqrt(cost.variance + (speeds.noise * pass_ms) ** 2)
+    by_draft = hypot(load.draft_sd_ms, pass_ms * load.tokens_sd / load.tokens_per_pass)
+    spread = sqrt(cost.variance + (speeds.noise * pass_ms) ** 2 + by_draft**2)
     tokens = load.slots * load.tokens_per_pass
     first, first_variance = prompt_ms(model, plan, speeds, load.prompt_tokens, works)
     first_spread = sqrt(first_variance + (speeds.prompt_noise * first) ** 2)

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
+from backends.split.experts import CPU_BUFFER, override_tensor
 from backends.split.layout import is_head_cpu, ranges
 from backends.state import LayerRange, Plan, Share, Value, WorkerSpec
 
@@ -56,6 +57,8 @@ class Placement(Value, frozen=True, kw_only=True):
     devices: tuple[PlacedDevice, ...]
     """In order of their layers, as ``--device`` wants them; empty: CPU only."""
     n_gpu_layers: int
+    overrides: tuple[str, ...] = ()
+    """The arguments for experts on other devices than their layers."""
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -98,10 +101,15 @@ def compile_split(plan: Plan, endpoints: Mapping[str, str]) -> Placement:
         )
     reached = [(w, endpoints.get(w.name, w.endpoint)) for w in used_workers(plan)]
     remote = _rpc_devices(reached)
+    placed = tuple(_placed(plan, share, remote) for share in offloaded)
     return Placement(
         rpc_endpoints=tuple(endpoint for _, endpoint in reached),
-        devices=tuple(_placed(plan, share, remote) for share in offloaded),
+        devices=placed,
         n_gpu_layers=plan.split.n_layer + 1 - head_layers,
+        overrides=override_tensor(
+            plan.experts,
+            {f"{plan.head}/CPU": CPU_BUFFER} | {one.id: one.buffer for one in placed},
+        ),
     )
 
 

@@ -67,6 +67,17 @@ def ranges(split: Split) -> tuple[LayerRange, ...]:
     )
 
 
+def runs_of(device: str, layers: Iterable[int]) -> list[LayerRange]:
+    """A device's layers, ascending, as ranges."""
+    runs: list[LayerRange] = []
+    for layer in layers:
+        if runs and runs[-1].last + 1 == layer:
+            runs[-1] = LayerRange(device, runs[-1].first, layer)
+        else:
+            runs.append(LayerRange(device, layer, layer))
+    return runs
+
+
 def ranges_text(held: Collection[LayerRange]) -> str:
     sizes = " | ".join(str(each.last - each.first + 1) for each in held)
     return f"{sizes} on {', '.join(each.device for each in held)}"

@@ -10,6 +10,7 @@ import msgspec
 
 from backends.split import buffers
 from backends.split.buffers import PLAIN, kv_bytes
+from backends.split.experts import with_moved
 from backends.split.layout import even_counts, is_head_cpu, make_split
 from backends.state import (
     Device,
@@ -110,9 +111,14 @@ def device_loads(
 
 
 def plan_loads(model: ModelInfo, plan: Plan) -> tuple[DeviceLoad, ...]:
-    return device_loads(
+    loads = device_loads(
         model, plan.split, plan.ctx_size, head=plan.head, server=plan.server
     )
+    if not plan.experts:
+        return loads
+    n_copies = _copies(plan.split, plan.head)
+    sizes = (model, plan.ctx_size, n_copies, plan.server)
+    return with_moved(loads, model, plan, buffers.device_compute_bytes(*sizes))
 
 
 def _predicted(

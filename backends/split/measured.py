@@ -10,14 +10,15 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from backends.server_settings import moving
+from backends.split.experts import misplaced
 from backends.split.flags import merge_layers, used_workers
-from backends.split.layout import format_range, ranges
+from backends.split.layout import format_range, ranges, runs_of
 from backends.split.loads import layer_bytes
 from backends.state import DeviceMemory, LayerRange, MeasuredSplit, MemorySource, Plan
 from backends.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from backends.split.flags import PlacedDevice, Placement
     from backends.state import ModelInfo
@@ -205,6 +206,7 @@ def held_split(
             *_not_offloaded(placement, log.offloaded),
             *mismatches(ranges(plan.split), layers, model.n_layer),
             *seen.strays(),
+            *misplaced(plan, model, seen.holders),
             *_head_devices(plan, placement, model, log.buffers),
         ),
     )
@@ -218,7 +220,7 @@ def _unseen(worker: str) -> str:
 
 
 def _is_overridden(plan: Plan) -> bool:
-    return bool(moving(plan.extra_args))
+    return bool(plan.experts or moving(plan.extra_args))
 
 
 class _Seen:
@@ -233,7 +235,7 @@ class _Seen:
         self._planned = [
             r.device for r in ranges(plan.split) for _ in range(r.first, r.last + 1)
         ]
-        self._holders: list[dict[str, int]] = [{} for _ in self._whole]
+        self.holders: list[dict[str, int]] = [{} for _ in self._whole]
         """Per layer, the output last: bytes by device."""
         for worker in used_workers(plan):
             held = weights[worker.name]
@@ -246,17 +248,17 @@ class _Seen:
     def _take(self, name: str, device: DeviceWeights, *, tied: bool) -> None:
         for run in device.layers:
             for layer in range(run.first, min(run.last + 1, self._n_layer)):
-                self._holders[layer][name] = run.bytes
+                self.holders[layer][name] = run.bytes
         output = device.output.bytes + (device.embedding.bytes if tied else 0)
         if output:
-            self._holders[self._n_layer][name] = output
+            self.holders[self._n_layer][name] = output
 
     def owner(self, layer: int) -> str:
         """The planned device if it holds any of a layer, else who holds the most.
 
         What went to no worker is the head's.
         """
-        planned, holders = self._planned[layer], self._holders[layer]
+        planned, holders = self._planned[layer], self.holders[layer]
         is_heads = planned.startswith(f"{self._head}/")
         heads_bytes = self._whole[layer] - sum(holders.values())
         if planned in holders or (is_heads and heads_bytes > 0):
@@ -264,7 +266,7 @@ class _Seen:
         if (
             layer in self._nextn
             and not holders
-            and any(planned in one for one in self._holders)
+            and any(planned in one for one in self.holders)
         ):
             return planned
         heads = {planned if is_heads else f"{self._head}/CPU": heads_bytes}
@@ -272,23 +274,23 @@ class _Seen:
 
     def in_part(self) -> tuple[LayerRange, ...]:
         """Layers of which a device holds only some tensors, device by device."""
-        names = dict.fromkeys(name for holders in self._holders for name in holders)
+        names = dict.fromkeys(name for holders in self.holders for name in holders)
         return tuple(
             run
             for name in names
-            for run in _runs(
+            for run in runs_of(
                 name,
                 [
                     layer
                     for layer in range(self._n_layer)
-                    if 0 < self._holders[layer].get(name, 0) < self._loaded_bytes(layer)
+                    if 0 < self.holders[layer].get(name, 0) < self._loaded_bytes(layer)
                 ],
             )
         )
 
     def _loaded_bytes(self, layer: int) -> int:
         if layer in self._nextn:
-            return sum(self._holders[layer].values())
+            return sum(self.holders[layer].values())
         return self._whole[layer]
 
     def strays(self) -> tuple[str, ...]:
@@ -296,28 +298,18 @@ class _Seen:
         if self._overridden:
             return ()
         strays: dict[str, list[int]] = {}
-        for layer, holders in enumerate(self._holders):
+        for layer, holders in enumerate(self.holders):
             for name in set(holders) - {self.owner(layer)}:
                 strays.setdefault(name, []).append(layer)
         return tuple(
             f"{name} got tensors of {format_range(run, self._n_layer)} too"
             for name, layers in sorted(strays.items())
-            for run in _runs(name, layers)
+            for run in runs_of(name, layers)
         )
 
 
 def _nextn_layers(model: ModelInfo) -> range:
     return range(model.n_layer - model.n_layer_nextn, model.n_layer)
-
-
-def _runs(device: str, layers: Iterable[int]) -> list[LayerRange]:
-    runs: list[LayerRange] = []
-    for layer in layers:
-        if runs and runs[-1].last + 1 == layer:
-            runs[-1] = LayerRange(device, runs[-1].first, layer)
-        else:
-            runs.append(LayerRange(device, layer, layer))
-    return runs
 
 
 def _not_offloaded(

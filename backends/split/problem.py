@@ -100,6 +100,25 @@ def parse_pins(texts: Iterable[str]) -> Pins:
     return Pins(output=output, least=least, most=most, budget=budget)
 
 
+def check_kept(pins: Pins, split: Split) -> None:
+    """See that a split that was not searched keeps to a cluster file's limits.
+
+    Raises:
+        PlanError: it does not.
+    """
+    for share in split.shares:
+        least = pins.least.get(share.device, 0)
+        most = pins.most.get(share.device, share.layers)
+        if not least <= share.layers <= most:
+            limit = f"at least {least}" if share.layers < least else f"at most {most}"
+            raise PlanError(
+                f"The split gives {share.device} "
+                f"{format_count(share.layers, 'layer')}, and the cluster file wants "
+                f"{limit}",
+                "Add --best, or change the file.",
+            )
+
+
 def check_pins(pins: Pins, problem: SplitProblem) -> None:
     """See that pins name devices of the plan, and numbers that can be had.
 

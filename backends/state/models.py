@@ -138,6 +138,8 @@ class DraftTrial(Value, frozen=True, kw_only=True):
     """Times as fast as without a draft; None before both were measured."""
     acceptance: float | None = None
     """The accepted part of the drafted tokens; None if there were none."""
+    drafted: float | None = None
+    """Tokens drafted for a pass in the mean; None if it is not known."""
     network: str = ""
     """The round trips of a token: ``2 to 8 ms``."""
     slots: int = 1

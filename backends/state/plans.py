@@ -212,6 +212,8 @@ class Ask(Value, frozen=True, kw_only=True):
     """
     split: dict[str, int] | None = None
     """The same by the name of the device; those not named get none."""
+    experts: tuple[LayerRange, ...] = ()
+    """Layers whose experts are to be on another device, with a given split."""
     exclude: tuple[str, ...] = ()
     """Devices that take no part."""
     objective: Objective | None = None
@@ -253,6 +255,8 @@ class Plan(Value, frozen=True, kw_only=True):
     """True if another one stands beside it."""
     keep_awake: bool = False
     """True if its machines are held awake while it runs."""
+    experts: tuple[LayerRange, ...] = ()
+    """Layers whose experts are on another device than they are (``-ot``)."""
     extra_args: tuple[str, ...] = ()
     """Further arguments for llama-server, passed on as they are."""
     prompt_cache_mib: int | None = None

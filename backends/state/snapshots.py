@@ -340,6 +340,8 @@ class Preview(Value, frozen=True, kw_only=True):
     """Why it would not be launched: a device is too small for its share."""
     forecast: Forecast | None = None
     """Its predicted speed; None without any known device."""
+    undrafted: Forecast | None = None
+    """The same without its draft; None if it has none."""
     speeds: ClusterSpeeds | None = None
     """The speeds that it was predicted with, for predicting other splits."""
     why: str = ""

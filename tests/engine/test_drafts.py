@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from backends.speculation.auto import WORTH
+from backends.speculation.gain import WORTH
 from tests.engine.conftest import User, wait_for
 from tests.kit.models import write_llama
 from tests.native.stock import engine

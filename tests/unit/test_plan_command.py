@@ -58,6 +58,7 @@ def test_the_speed_is_told_with_its_band_and_its_source() -> None:
     )
     text = "\n".join(preview_lines(preview))
     assert "Predicted: ~20.6 tok/s (19.4 to 21.8), first token ~0.90 s" in text
+    assert "after a prompt of 512 tokens, " in text
     assert "1 trip a token; from measured runs." in text
     assert "Because." in text
     assert "The last run's passes took −4 % against" in text
@@ -79,6 +80,7 @@ def test_the_json_has_the_speed_and_the_flags_at_hand() -> None:
     assert value["band"] == [19.4, 21.8]
     assert value["tok_per_s"] == 20.6
     assert value["first_token_s"] == 0.9
+    assert value["first_token_prompt_tokens"] == 512
     assert value["bytes_per_token"] == 10_400
     assert value["trips_per_token"] == 1.0
     assert value["layers"] == value["plan"]["layers"]

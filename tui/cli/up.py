@@ -32,6 +32,7 @@ from backends.server_settings import (
 )
 from backends.split.buffers import CACHE_TYPES
 from backends.split.cost import band_text
+from backends.split.experts import experts_text
 from backends.split.flags import parse_split
 from backends.split.layout import format_range
 from backends.state import (
@@ -278,6 +279,9 @@ def preview_json(preview: Preview) -> dict[str, Any]:
     told = value["forecast"] or {}
     for name in ("tok_per_s", "first_token_s", "bytes_per_token", "trips_per_token"):
         value[name] = told.get(name)
+    undrafted = value["undrafted"] or {}
+    value["tok_per_s_without_draft"] = undrafted.get("tok_per_s")
+    value["first_token_prompt_tokens"] = told.get("prompt_tokens")
     value["band"] = [told["low"], told["high"]] if told else None
     del value["token"], value["speeds"]
     return value
@@ -297,7 +301,7 @@ def forecast_text(told: Forecast) -> str:
     }[told.source]
     return (
         f"{band_text(told)}, first token "
-        f"~{format_seconds(told.first_token_s)} after "
+        f"~{format_seconds(told.first_token_s)} after a prompt of "
         f"{format_count(told.prompt_tokens, 'token')}, "
         f"{format_bytes(told.bytes_per_token)} and "
         f"{format_count(round(told.trips_per_token), 'trip')} a token; from {source}"
@@ -310,6 +314,8 @@ def preview_lines(preview: Preview) -> Iterator[str]:
     yield f"{plan.model} · context {plan.ctx_size} · head {plan.head}"
     if settings := unusual(plan):
         yield settings
+    if experts := experts_text(plan):
+        yield f"{experts[0].upper()}{experts[1:]} (-ot)"
     yield ""
     yield from _memory_lines(preview)
     servers = (c.argv for c in preview.commands if c.role is ProcessRole.SERVER)
@@ -328,6 +334,8 @@ def _forecast_lines(preview: Preview) -> Iterator[str]:
     if preview.forecast is None:
         return
     yield from ("", f"Predicted: {forecast_text(preview.forecast)}.")
+    if preview.undrafted is not None:
+        yield f"Without the draft: {band_text(preview.undrafted)}."
     if preview.why:
         yield preview.why
     speeds = preview.speeds

@@ -10,24 +10,30 @@ from msgspec.structs import replace
 from backends.controller.best_plans import (
     Option,
     best_plan,
+    require_kept,
     require_open,
     told_of,
 )
 from backends.controller.preparation import imagined_options
 from backends.errors import PlanError
 from backends.planning.cluster_file import EXAMPLE, read_cluster
+from backends.split import best
+from backends.split.best import Best, best_split
 from backends.split.by_tensor import NAME
 from backends.split.cost import workload
 from backends.split.flags import compile_split
 from backends.split.layout import counts
+from backends.split.problem import SplitProblem
 from backends.state import (
     Ask,
+    ClusterSpeeds,
     Layer,
     ModelInfo,
     Objective,
     ServerSettings,
     SparseModel,
     SpeedSource,
+    Split,
 )
 
 GIVEN = read_cluster(EXAMPLE)
@@ -140,6 +146,42 @@ async def test_a_file_s_limits_are_pins() -> None:
     plan = await best_plan(options(), Objective.NETWORK)
     held = {s.device: s.layers for s in plan.split.shares}
     assert held["mini/MTL0"] <= 12
+
+
+@pytest.mark.parametrize(
+    ("limit", "counts", "says"),
+    [
+        ("most = 12", (0, 13, 7, 29), "mini/MTL0 13 layers, .* wants at most 12"),
+        ("least = 9", (0, 10, 8, 31), "mini2/MTL0 8 layers, .* wants at least 9"),
+        ("most = 12", (0, 12, 8, 29), ""),
+    ],
+)
+def test_a_split_that_is_given_keeps_to_the_file_s_limits(
+    limit: str, counts: tuple[int, ...], says: str
+) -> None:
+    given = read_cluster(EXAMPLE.replace("most = 12", limit))
+    ask = replace(ASK, objective=None, counts=counts)
+    option = imagined_options(given, ask, MODEL)[0]
+    if says:
+        with pytest.raises(PlanError, match=says):
+            require_kept(option)
+    else:
+        require_kept(option)
+
+
+async def test_the_best_split_is_searched_once_for_all_comparisons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[Split, ClusterSpeeds]] = []
+
+    def counted(problem: SplitProblem, objective: Objective) -> Best:
+        asked.append((problem.plan.split, problem.speeds))
+        return best_split(problem, objective)
+
+    monkeypatch.setattr(best, "best_split", counted)
+    option = options(replace(ASK, objective=None))[0]
+    await told_of(option, None, explain=True)
+    assert asked.count((option.plan.split, option.speeds)) == 1
 
 
 async def test_the_longest_context_is_the_plan_s() -> None:

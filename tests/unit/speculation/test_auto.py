@@ -21,7 +21,6 @@ from backends.speculation.auto import (
     KEPT_MAX,
     QUESTIONS,
     ROUNDS_MAX,
-    WORTH,
     AutoDraft,
     Measured,
     TrialBook,
@@ -33,6 +32,7 @@ from backends.speculation.auto import (
     result_key,
     told,
 )
+from backends.speculation.gain import WORTH, DraftGain
 from backends.speculation.methods import methods_of, with_method
 from backends.state import (
     NO_DRAFT,
@@ -53,6 +53,7 @@ from tests.kit.waiting import until
 from tests.unit.planning.machines import ADA, plan_for
 from tests.unit.planning.machines import MODEL as BIG
 from tests.unit.planning.machines import PLAIN as HEAD
+from tests.unit.split.test_best import site
 from tui.model.launch_settings import auto_text, trials_text
 
 NGRAM, MODEL = "ngram", "/models/small.gguf"
@@ -64,6 +65,7 @@ PLAN = replace(
     ),
 )
 RATES = {NO_DRAFT: 20.0, NGRAM: 24.0, MODEL: 60.0}
+ADA_FORECAST = site().forecast()
 ADA_LINK = Link(worker="ada", rtt_ms=3.0)
 
 
@@ -100,6 +102,7 @@ class Stage:
         self.error: BaseException = ControllerError("no answer")
         self.goes_on = asyncio.Event()
         self.goes_on.set()
+        self.gains: dict[str, DraftGain] = {}
         self.file = folder / "trials.json"
         self.auto = self.made()
         self.task: asyncio.Task[None] | None = None
@@ -107,8 +110,14 @@ class Stage:
     def made(self) -> AutoDraft:
         book = TrialBook(self.file)
         return AutoDraft(
-            self.store, self.events, book, measure=self.measure, idle_s=0.01
+            *(self.store, self.events, book),
+            measure=self.measure,
+            predict=self.predict,
+            idle_s=0.01,
         )
+
+    async def predict(self, _plan: Any) -> dict[str, DraftGain]:
+        return self.gains
 
     async def measure(self, _port: int, slots: int) -> Measured:
         assert slots == 1
@@ -125,6 +134,7 @@ class Stage:
 
         async def run() -> None:
             while True:
+                await self.auto.foresee(plan)
                 self.draft = self.auto.begins(plan)
                 self.loads.append(self.draft)
                 self.auto.serves(8080)
@@ -240,6 +250,57 @@ async def test_without_any_draft_the_plain_speed_alone_is_known(tmp_path: Path) 
     await stage.settled()
     assert stage.loads == [NO_DRAFT]
     await stage.ends()
+
+
+# --- what is predicted ----------------------------------------------------------
+
+
+def foreseen(**speedups: tuple[float, float, float]) -> dict[str, DraftGain]:
+    """By ``small`` and ``ngram``: the least, the middle and the most."""
+    told = ADA_FORECAST
+    names = {"small": MODEL, "ngram": NGRAM}
+    return {
+        names[name]: DraftGain(names[name], told, middle, low, high)
+        for name, (low, middle, high) in speedups.items()
+    }
+
+
+async def predicting(folder: Path, gains: dict[str, DraftGain]) -> Stage:
+    stage = Stage(folder)
+    stage.gains = gains
+    stage.begins()
+    await stage.settled()
+    await stage.ends()
+    return stage
+
+
+async def test_what_surely_gains_is_begun_with_and_measured(tmp_path: Path) -> None:
+    gains = foreseen(small=(1.2, 2.0, 3.0), ngram=(0.9, 1.1, 1.4))
+    stage = await predicting(tmp_path, gains)
+    assert stage.measured == [MODEL, NO_DRAFT, NGRAM]
+    assert stage.loads == [MODEL, NO_DRAFT, NGRAM, MODEL]
+    assert stage.draft == MODEL
+
+
+async def test_what_surely_gains_nothing_is_not_loaded(tmp_path: Path) -> None:
+    gains = foreseen(small=(0.3, 0.5, 0.8), ngram=(0.9, 1.1, 1.4))
+    stage = await predicting(tmp_path, gains)
+    assert stage.measured == stage.loads == [NO_DRAFT, NGRAM]
+    assert stage.draft == NGRAM
+
+
+async def test_a_wrong_prediction_is_measured_and_undone(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.gains = foreseen(small=(1.2, 2.0, 3.0), ngram=(0.5, 0.6, 0.7))
+    stage.rates = {**RATES, MODEL: 19.0}
+    stage.begins()
+    await until(lambda: bool(stage.measured))
+    assert stage.loads == [MODEL]
+    await stage.settled()
+    await stage.ends()
+    assert stage.measured == [MODEL, NO_DRAFT]
+    assert stage.draft == NO_DRAFT
+    assert stage.now.why == "no draft was faster"
 
 
 # --- what goes wrong ------------------------------------------------------------

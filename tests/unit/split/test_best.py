@@ -240,10 +240,9 @@ def test_memory_that_two_devices_share_holds_both() -> None:
 def test_alternatives_answer_what_else_would_be_possible() -> None:
     there = site(rooms_gib=(64, 1.5, 0.9), rtt_ms=0.1)
     found = best_split(there, Objective.DECODE)
-    named = {
-        one.name: one
-        for one in alternatives(there.with_split(found.split), Objective.DECODE)
-    }
+    split = there.with_split(found.split)
+    told = alternatives(split, Objective.DECODE, found.forecast)
+    named = {one.name: one for one in told}
     assert named["solo on local/CPU"].forecast is not None
     solo = forecast(
         MODEL, replace(there.plan, split=make_split(6, FULL, [7, 0, 0])), there.speeds
@@ -266,8 +265,8 @@ def test_alternatives_answer_what_else_would_be_possible() -> None:
 
 
 def test_a_device_elsewhere_alone_needs_no_network() -> None:
-    named = {one.name: one for one in alternatives(site(), Objective.DECODE)}
-    solo = named["solo on b/CUDA0"]
+    told = alternatives(site(), Objective.DECODE, site().forecast())
+    solo = {one.name: one for one in told}["solo on b/CUDA0"]
     assert solo.head == "b"
     assert solo.forecast is not None
     assert solo.forecast.trips_per_token == 0

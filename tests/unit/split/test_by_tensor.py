@@ -36,7 +36,7 @@ def test_where_the_link_is_nothing_it_wins() -> None:
     told = there._replace(plan=found.plan).forecast()
     assert told.tok_per_s > 1.2 * by_layers.tok_per_s
     assert told.trips_per_token == 2 * (2 * MODEL.n_layer + 1)
-    named = {one.name: one for one in alternatives(there, AIM)}
+    named = {one.name: one for one in alternatives(there, AIM, by_layers)}
     assert named[NAME].forecast == told
 
 

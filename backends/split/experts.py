@@ -1,0 +1,152 @@
+"""Experts of some layers on another device than the rest of the layer (``-ot``).
+
+A plan's split gives whole layers. Its ``experts`` are exceptions: ranges of layers, and
+the device that holds their experts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from backends.errors import PlanError
+from backends.server_settings import moving
+from backends.split.layout import format_range, is_head_cpu, ranges
+from backends.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from backends.split.loads import DeviceLoad
+    from backends.state import LayerRange, ModelInfo, Plan
+
+CPU_BUFFER = "CPU"
+
+
+def tensor_pattern(run: LayerRange) -> str:
+    """llama.cpp's regular expression for the experts of a range of layers."""
+    layers = "|".join(map(str, range(run.first, run.last + 1)))
+    return rf"^blk\.({layers})\.ffn_(gate|up|down|gate_up)_(ch)?exps\."
+
+
+def override_tensor(
+    runs: Iterable[LayerRange], buffer_of: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The arguments for them; ``buffer_of`` is llama.cpp's buffer of each device."""
+    moved = [f"{tensor_pattern(run)}={buffer_of[run.device]}" for run in runs]
+    return ("-ot", ",".join(moved)) if moved else ()
+
+
+def owners(plan: Plan) -> tuple[str, ...]:
+    """The device of each layer, the output last."""
+    return tuple(
+        run.device for run in ranges(plan.split) for _ in range(run.first, run.last + 1)
+    )
+
+
+def moved_layers(plan: Plan) -> Iterator[tuple[int, str, str]]:
+    """Layers whose experts are elsewhere: the number, its device, and theirs."""
+    if not plan.experts:
+        return
+    holders = owners(plan)
+    for run in plan.experts:
+        for layer in range(run.first, run.last + 1):
+            if holders[layer] != run.device:
+                yield layer, holders[layer], run.device
+
+
+def check_experts(plan: Plan, model: ModelInfo) -> None:
+    """Refuse exceptions that llama.cpp cannot follow, or that mean no tensor."""
+    if not plan.experts:
+        return
+    if moved := moving(plan.extra_args):
+        raise PlanError(
+            f"{moved[0]} says where tensors go, and so do the plan's experts",
+            "Leave one of them out.",
+        )
+    holding = {run.device for run in ranges(plan.split)}
+    seen: set[int] = set()
+    for run in plan.experts:
+        layers = range(run.first, run.last + 1)
+        text = format_range(run, model.n_layer)
+        if not layers or not 0 <= run.first <= run.last < model.n_layer:
+            raise PlanError(
+                f"The plan moves experts of layers {run.first} to {run.last}, and the "
+                f"model has {format_count(model.n_layer, 'layer')}"
+            )
+        if not all(model.layers[layer].groups.experts for layer in layers):
+            raise PlanError(f"Not all of the layers {text} have experts to move")
+        if not seen.isdisjoint(layers):
+            raise PlanError(f"The plan moves experts of the layers {text} twice")
+        if run.device not in holding and not is_head_cpu(run.device, plan.head):
+            raise PlanError(
+                f"{run.device} has no layers, so that llama.cpp gives it no experts",
+                "Give it a layer, or move them to another device.",
+            )
+        seen.update(layers)
+
+
+def experts_text(plan: Plan) -> str:
+    """``experts of 0–11 on local/CPU``, for people; empty if none are elsewhere."""
+    moved = (
+        f"{format_range(run, plan.split.n_layer)} on {run.device}"
+        for run in plan.experts
+    )
+    text = ", ".join(moved)
+    return f"experts of {text}" if text else ""
+
+
+# --- memory --------------------------------------------------------------------------
+
+
+def with_moved(
+    loads: Sequence[DeviceLoad], model: ModelInfo, plan: Plan, compute_bytes: int
+) -> tuple[DeviceLoad, ...]:
+    """The loads of the split, with the experts where the plan has them.
+
+    A device that has experts alone needs a device's compute buffers too.
+    """
+    more = dict.fromkeys((load.device for load in loads), 0)
+    for layer, home, device in moved_layers(plan):
+        n_bytes = model.layers[layer].groups.experts
+        more[home] -= n_bytes
+        more[device] += n_bytes
+    return tuple(
+        replace(
+            load,
+            weight_bytes=load.weight_bytes + more[load.device],
+            compute_bytes=max(
+                load.compute_bytes, compute_bytes if more[load.device] > 0 else 0
+            ),
+        )
+        for load in loads
+    )
+
+
+# --- what arrived --------------------------------------------------------------------
+
+
+def misplaced(
+    plan: Plan, model: ModelInfo, holders: Sequence[Mapping[str, int]]
+) -> tuple[str, ...]:
+    """A sentence for each worker's device that got other experts than planned.
+
+    ``holders`` are the bytes that each of them got of each layer.
+    """
+    return tuple(
+        f"{device} got {format_bytes(got)} of layer {layer}, planned "
+        f"{format_bytes(wanted)} {what} its experts"
+        for layer, home, to in moved_layers(plan)
+        for device, wanted, what in _wanted(model, layer, home, to)
+        if not device.startswith(f"{plan.head}/")
+        and (got := holders[layer].get(device, 0)) != wanted
+    )
+
+
+def _wanted(
+    model: ModelInfo, layer: int, home: str, to: str
+) -> Iterator[tuple[str, int, str]]:
+    whole, experts = model.layers[layer].bytes, model.layers[layer].groups.experts
+    yield home, whole - experts, "without"
+    yield to, experts, "of"

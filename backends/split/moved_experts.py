@@ -1,0 +1,213 @@
+"""Plans with experts on another device than their layers, where they win.
+
+A token reads few of a layer's experts, but they are most of its bytes. So a fast device
+can hold more layers without them, and a large slow one their experts. Each such layer
+costs both devices a visit. The first and the last layers of the model, and of each
+device, are tried; for each the best split is searched anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from backends.split.best import (
+    crowded_by,
+    places_of,
+    rooms_of,
+    sizes_of,
+    split_of,
+)
+from backends.split.buffers import copies
+from backends.split.cost import expert_work, visit_ms, work_ms
+from backends.split.experts import experts_text, owners
+from backends.split.layout import runs_of
+from backends.split.loads import room_bytes
+from backends.split.optimiser import best
+from backends.state import Objective, Split
+from backends.units import format_count, format_speed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from backends.split.optimiser import Place
+    from backends.split.problem import SplitProblem
+    from backends.state import Forecast, Plan
+
+NAME = "experts elsewhere (-ot)"
+GAIN_MIN = 1.05
+"""Times as fast as whole layers, for it to be proposed: less is within the error."""
+TRIED_MAX = 96
+"""Ranges that are tried; of more layers not every number of them is."""
+SEARCHED_MAX = 6
+"""Devices among which it is searched."""
+
+
+class MovedPlan(NamedTuple):
+    """The fastest plan of its kind, or why there is none."""
+
+    plan: Plan | None
+    why: str
+    forecast: Forecast | None = None
+    """Of the plan."""
+
+
+class _Move(NamedTuple):
+    layers: tuple[int, ...]
+    device: str
+    """The one that gets their experts."""
+
+
+def moved_experts(
+    problem: SplitProblem, by_layers: tuple[Split, Forecast] | None
+) -> MovedPlan:
+    """The fastest such plan if it beats whole layers, else why it does not.
+
+    ``by_layers`` is the best split of whole layers; None if none fits.
+    """
+    if not any(layer.groups.experts for layer in problem.model.layers):
+        return MovedPlan(None, "the model has no experts")
+    split = by_layers[0] if by_layers else None
+    few = _of_few(problem, split)
+    found = [
+        (few._replace(plan=plan).forecast(), plan)
+        for move in _moves(few, split)
+        for plan in _plans(few, move)
+    ]
+    if not found:
+        return MovedPlan(None, "no device has room for the experts of others' layers")
+    told, plan = max(found, key=lambda pair: pair[0].tok_per_s)
+    plan = _with_idle(plan, problem.plan.split)
+    text = experts_text(plan)
+    if by_layers and told.tok_per_s < GAIN_MIN * by_layers[1].tok_per_s:
+        trips = format_count(round(told.trips_per_token), "trip")
+        speeds = f"{format_speed(told.tok_per_s)} with {trips} a token, whole layers "
+        speeds += format_speed(by_layers[1].tok_per_s)
+        return MovedPlan(None, f"not worth it: {text}: {speeds}")
+    return MovedPlan(plan, text, told)
+
+
+def _of_few(problem: SplitProblem, split: Split | None) -> SplitProblem:
+    """Without most devices that the best split leaves out, if there are very many."""
+    shares, pins = problem.plan.split.shares, problem.pins
+    if len(shares) <= SEARCHED_MAX:
+        return problem
+    used = {share.device for share in split.shares if share.layers} if split else set()
+    rooms = {device.id: room_bytes(device, {}) for device in problem.devices}
+    largest = sorted(rooms, key=lambda device: -rooms[device])
+    kept = {*used, *pins.least, pins.output, f"{problem.plan.head}/CPU"}
+    kept.update(largest[: max(SEARCHED_MAX - len(kept), 0)])
+    return problem.with_split(
+        Split(
+            n_layer=problem.model.n_layer,
+            shares=tuple(share for share in shares if share.device in kept),
+        )
+    )
+
+
+def _with_idle(plan: Plan, split: Split) -> Plan:
+    known = {share.device for share in plan.split.shares}
+    idle = [replace(s, layers=0) for s in split.shares if s.device not in known]
+    shares = (*plan.split.shares, *idle)
+    return replace(plan, split=replace(plan.split, shares=shares))
+
+
+def _moves(problem: SplitProblem, split: Split | None) -> Iterator[_Move]:
+    """First and last layers with experts, of the model and of each device."""
+    model = problem.model
+    experts = [layer.index for layer in model.layers if layer.groups.experts]
+    runs = [experts]
+    if split is not None:
+        holders = owners(replace(problem.plan, split=split))
+        runs += [
+            [layer for layer in experts if holders[layer] == device]
+            for device in dict.fromkeys(holders)
+        ]
+    rooms = {device.id: room_bytes(device, {}) for device in problem.devices}
+    least = min(model.layers[layer].groups.experts for layer in experts)
+    targets = [
+        share.device
+        for share in problem.plan.split.shares
+        if rooms.get(share.device, least) >= least
+    ]
+    ends = {tuple(part) for run in runs for part in _ends(run)}
+    step = -(-len(ends) * len(targets) // TRIED_MAX)
+    for device in targets:
+        for layers in sorted(ends)[:: max(step, 1)]:
+            yield _Move(layers, device)
+
+
+def _ends(run: Sequence[int]) -> Iterator[Sequence[int]]:
+    for count in range(1, len(run) + 1):
+        yield run[:count]
+        yield run[-count:]
+
+
+def _plans(problem: SplitProblem, move: _Move) -> Iterator[Plan]:
+    """The best split with these experts there: with layers on the head's CPU, or not.
+
+    A device other than that gets experts only beside a layer of its own.
+    """
+    plan = problem.plan
+    sizes = sizes_of(problem, plan.ctx_size)
+    for layer in move.layers:
+        sizes[layer] -= problem.model.layers[layer].groups.experts
+    for places in _cases(problem, move):
+        found = best(places, sizes, problem.beam)
+        if found is None:
+            continue
+        split = split_of(plan, found)
+        moved = replace(plan, split=split, experts=runs_of(move.device, move.layers))
+        if not crowded_by(problem, moved):
+            yield moved
+
+
+def _cases(problem: SplitProblem, move: _Move) -> Iterator[list[Place]]:
+    taken = sum(problem.model.layers[layer].groups.experts for layer in move.layers)
+    rooms = rooms_of(problem, problem.plan.ctx_size)
+    places = _places(problem, move)
+    others = [place for place in places if not place.first_only]
+    n_copies = copies(len(others), all_offloaded=True)
+
+    def roomy(place: Place, n_copies: int) -> Place:
+        room = rooms(place.device, n_copies)
+        return place._replace(room=room - (taken if place.device == move.device else 0))
+
+    for lead in (place for place in places if place.first_only):
+        pinned = lead._replace(least=max(lead.least, 1))
+        yield [roomy(place, 1) for place in (pinned, *others)]
+        if lead.least or (
+            lead.device == move.device and roomy(lead, n_copies).room < 0
+        ):
+            return
+    yield [roomy(place, n_copies) for place in others]
+    needed = {place.device for place in others if place.least}
+    yield from ([roomy(p, 1)] for p in others if needed <= {p.device})
+
+
+def _places(problem: SplitProblem, move: _Move) -> list[Place]:
+    """The devices with the costs of their layers where some experts are elsewhere.
+
+    What the experts cost where they are is the same for every split.
+    """
+    load, model = problem.load, problem.model
+    known = {speed.device: speed for speed in problem.speeds.devices}
+    works = [
+        expert_work(model.layers[layer], model, load.batch) for layer in move.layers
+    ]
+    there = visit_ms(model, problem.plan, problem.speeds, move.device, load.batch)
+    found = []
+    for place in places_of(problem, Objective.DECODE):
+        costs, speed = list(place.layer_costs), known.get(place.device)
+        is_there = place.device == move.device
+        visit = 0.0
+        if not is_there:
+            visit = there + visit_ms(
+                model, problem.plan, problem.speeds, place.device, load.batch
+            )
+        for layer, work in zip(move.layers, works, strict=True):
+            costs[layer] += visit - (work_ms(speed, work)[0] if speed else 0.0)
+        least = max(place.least, int(is_there and not place.first_only))
+        found.append(place._replace(layer_costs=tuple(costs), least=least))
+    return found
