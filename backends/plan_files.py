@@ -19,6 +19,7 @@ import msgspec
 
 from backends.errors import PlanError, did_you_mean
 from backends.places import LOCAL
+from backends.split.experts import places_text
 from backends.state import Ask, LayerRange, PairMode, ServerSettings
 from backends.writing import write_new, write_private
 
@@ -231,6 +232,7 @@ def _flat(plan: PlanFile) -> dict[str, str]:
     values |= usual | plan.server
     values |= {"relay": plan.pair.value if plan.relay else "off"}
     values |= {"worker threads": plan.worker_threads}
+    values |= {"experts": places_text(plan.experts) or "with their layers"}
     values |= {"arguments": " ".join(plan.arguments)}
     texts = {name: str(value) for name, value in values.items() if value is not None}
     order = [device for device, count in plan.split.items() if count]

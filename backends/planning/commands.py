@@ -234,5 +234,8 @@ def _speculation(plan: Plan, placement: Placement, site: Site) -> tuple[str, ...
         site.draft_path,
         plan.server.draft_max,
         # Further arguments may give the CPU work that the plan knows nothing of.
-        is_alone=is_away and plan.server.threads is None and not plan.extra_args,
+        is_alone=is_away
+        and plan.server.threads is None
+        and not plan.extra_args
+        and not plan.experts,
     )

@@ -87,14 +87,9 @@ def check_experts(plan: Plan, model: ModelInfo) -> None:
         seen.update(layers)
 
 
-def experts_text(plan: Plan) -> str:
-    """``experts of 0–11 on local/CPU``, for people; empty if none are elsewhere."""
-    moved = (
-        f"{format_range(run, plan.split.n_layer)} on {run.device}"
-        for run in plan.experts
-    )
-    text = ", ".join(moved)
-    return f"experts of {text}" if text else ""
+def places_text(runs: Iterable[LayerRange]) -> str:
+    """``0–11 on local/CPU``, for people; empty if no experts are elsewhere."""
+    return ", ".join(f"{format_range(r, r.last + 1)} on {r.device}" for r in runs)
 
 
 # --- memory --------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from backends.split.best import (
 )
 from backends.split.buffers import copies
 from backends.split.cost import expert_work, visit_ms, work_ms
-from backends.split.experts import experts_text, owners
+from backends.split.experts import owners, places_text
 from backends.split.layout import runs_of
 from backends.split.loads import room_bytes
 from backends.split.optimiser import best
@@ -29,7 +29,7 @@ from backends.state import Objective, Split
 from backends.units import format_count, format_speed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from backends.split.optimiser import Place
     from backends.split.problem import SplitProblem
@@ -54,9 +54,16 @@ class MovedPlan(NamedTuple):
 
 
 class _Move(NamedTuple):
-    layers: tuple[int, ...]
+    run: tuple[int, ...]
+    """Layers of which so many move: the first ones, or the last ones."""
+    count: int
+    from_end: bool
     device: str
     """The one that gets their experts."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        return self.run[-self.count :] if self.from_end else self.run[: self.count]
 
 
 def moved_experts(
@@ -70,16 +77,28 @@ def moved_experts(
         return MovedPlan(None, "the model has no experts")
     split = by_layers[0] if by_layers else None
     few = _of_few(problem, split)
-    found = [
-        (few._replace(plan=plan).forecast(), plan)
-        for move in _moves(few, split)
-        for plan in _plans(few, move)
-    ]
+    runs, targets = _runs(few, split), _targets(few)
+    step = -(-2 * sum(map(len, runs)) * len(targets) // TRIED_MAX)
+    found = _found(
+        few,
+        (
+            _Move(run, count, from_end, device)
+            for device in targets
+            for run in runs
+            for count in range(len(run), 0, -max(step, 1))
+            for from_end in (False, True)
+        ),
+    )
+    if found and step > 1:
+        best_one = found[-1][1]
+        low, high = best_one.count - step + 1, best_one.count + step
+        near = range(max(low, 1), min(high, len(best_one.run) + 1))
+        found += _found(few, (best_one._replace(count=count) for count in near))
     if not found:
         return MovedPlan(None, "no device has room for the experts of others' layers")
-    told, plan = max(found, key=lambda pair: pair[0].tok_per_s)
+    told, _, plan = max(found, key=lambda one: one[0].tok_per_s)
     plan = _with_idle(plan, problem.plan.split)
-    text = experts_text(plan)
+    text = f"experts of {places_text(plan.experts)}"
     if by_layers and told.tok_per_s < GAIN_MIN * by_layers[1].tok_per_s:
         trips = format_count(round(told.trips_per_token), "trip")
         speeds = f"{format_speed(told.tok_per_s)} with {trips} a token, whole layers "
@@ -113,35 +132,40 @@ def _with_idle(plan: Plan, split: Split) -> Plan:
     return replace(plan, split=replace(plan.split, shares=shares))
 
 
-def _moves(problem: SplitProblem, split: Split | None) -> Iterator[_Move]:
-    """First and last layers with experts, of the model and of each device."""
-    model = problem.model
-    experts = [layer.index for layer in model.layers if layer.groups.experts]
-    runs = [experts]
-    if split is not None:
-        holders = owners(replace(problem.plan, split=split))
-        runs += [
-            [layer for layer in experts if holders[layer] == device]
-            for device in dict.fromkeys(holders)
-        ]
-    rooms = {device.id: room_bytes(device, {}) for device in problem.devices}
-    least = min(model.layers[layer].groups.experts for layer in experts)
-    targets = [
-        share.device
-        for share in problem.plan.split.shares
-        if rooms.get(share.device, least) >= least
+def _found(
+    problem: SplitProblem, moves: Iterable[_Move]
+) -> list[tuple[Forecast, _Move, Plan]]:
+    """The plans of all moves, the fastest last."""
+    found = [
+        (problem._replace(plan=plan).forecast(), move, plan)
+        for move in moves
+        for plan in _plans(problem, move)
     ]
-    ends = {tuple(part) for run in runs for part in _ends(run)}
-    step = -(-len(ends) * len(targets) // TRIED_MAX)
-    for device in targets:
-        for layers in sorted(ends)[:: max(step, 1)]:
-            yield _Move(layers, device)
+    return sorted(found, key=lambda one: one[0].tok_per_s)
 
 
-def _ends(run: Sequence[int]) -> Iterator[Sequence[int]]:
-    for count in range(1, len(run) + 1):
-        yield run[:count]
-        yield run[-count:]
+def _runs(problem: SplitProblem, split: Split | None) -> list[tuple[int, ...]]:
+    """Layers with experts: all of the model, and those of each device."""
+    layers = problem.model.layers
+    experts = tuple(layer.index for layer in layers if layer.groups.experts)
+    if split is None:
+        return [experts]
+    holders = owners(replace(problem.plan, split=split))
+    parts = [
+        tuple(layer for layer in experts if holders[layer] == device)
+        for device in dict.fromkeys(holders)
+    ]
+    return list(dict.fromkeys([experts, *filter(None, parts)]))
+
+
+def _targets(problem: SplitProblem) -> list[str]:
+    """Devices with room for the experts of a layer."""
+    least = min(
+        one.groups.experts for one in problem.model.layers if one.groups.experts
+    )
+    rooms = {device.id: room_bytes(device, {}) for device in problem.devices}
+    names = (share.device for share in problem.plan.split.shares)
+    return [name for name in names if rooms.get(name, least) >= least]
 
 
 def _plans(problem: SplitProblem, move: _Move) -> Iterator[Plan]:

@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from backends.engine.logs import LoadLog
 from backends.link.relay import worker_weights
 from backends.models.header import read_header
 from backends.models.layers import read_model
 from backends.paths import relay_binary
+from backends.split.experts import check_experts
 from backends.split.flags import Placement, check_exact, compile_split
 from backends.split.layout import make_split
 from backends.split.measured import ServerLog, held_split, measured_split
-from backends.state import Plan, WorkerSpec
+from backends.state import LayerRange, Plan, WorkerSpec
 from backends.state.links import Held, WorkerWeights
 from tests.kit.models import write_llama
 from tests.native.relaying import Relay, running
@@ -152,14 +154,19 @@ def plan_of(counts: tuple[int, ...], model: Path, extra: tuple[str, ...]) -> Pla
 
 
 async def load(
-    bench: Bench, model: Path, counts: tuple[int, ...], extra: tuple[str, ...]
+    bench: Bench,
+    model: Path,
+    counts: tuple[int, ...],
+    extra: tuple[str, ...],
+    experts: tuple[LayerRange, ...] = (),
 ) -> Load:
     """Load it with all words, and ask the relays before it ends."""
     used = [place for place, n in zip(DEVICES, counts[1:], strict=False) if n]
     worker, device = used[-1]
     last = f"RPC{device}[127.0.0.1:{bench.ports[worker]}]"
     extra = tuple(each.format(last) for each in extra)
-    plan = plan_of(counts, model, extra)
+    plan = replace(plan_of(counts, model, extra), experts=experts)
+    check_experts(plan, read_model(model))
     reached = {f"w{i}": f"127.0.0.1:{port}" for i, port in enumerate(bench.ports)}
     placement = compile_split(plan, reached)
     check_exact(plan, placement)
@@ -174,7 +181,7 @@ async def load(
                 *("-ngl", str(placement.n_gpu_layers)),
                 *("-ts", ",".join(map(str, placement.tensor_split))),
                 *("-c", "256", "-np", "1", "-t", "1", "-fit", "off", "--no-repack"),
-                *("-lv", "5", *extra, "--port", str(port)),
+                *("-lv", "5", *placement.overrides, *extra, "--port", str(port)),
             ],
             file,
         )
@@ -279,6 +286,30 @@ async def test_the_wire_says_what_the_engine_says(
         for parts in wire.values()
         for layer, held in parts.items()
     )
+
+
+async def test_experts_are_where_the_plan_has_them(
+    bench: Bench, models: Mapping[str, Path]
+) -> None:
+    """From the head's CPU to a worker, between workers, within one, and to the head."""
+    moved = (
+        LayerRange("w1/D0", 0, 0),
+        LayerRange("w0/D1", 2, 2),
+        LayerRange("w0/D0", 3, 3),
+        LayerRange("local/CPU", 6, 7),
+    )
+    done = await load(bench, models["moe"], (1, 2, 1, 5), (), moved)
+    model = read_model(models["moe"])
+    assert arrived(done) == said(done, models["moe"], bench.ports)
+    log = ServerLog(done.log.buffers, done.log.offloaded)
+    seen = held_split(done.plan, done.placement, model, done.weights, log)
+    assert seen.mismatches == ()
+    part = {(run.device, run.first, run.last) for run in seen.in_part}
+    assert ("w1/D0", 0, 0) in part
+    assert ("w1/D0", 6, 7) in part
+    swapped = replace(done.plan, experts=(LayerRange("w0/D0", 5, 5), *moved))
+    wrong = held_split(swapped, done.placement, model, done.weights, log)
+    assert [one.partition(" got ")[0] for one in wrong.mismatches] == ["w1/D0", "w0/D0"]
 
 
 async def test_what_a_worker_knows_by_its_hash_counts_too(

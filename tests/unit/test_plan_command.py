@@ -17,6 +17,7 @@ from backends.state import (
     Command,
     DeviceSpeed,
     Forecast,
+    LayerRange,
     ProcessRole,
     SpeedSource,
 )
@@ -64,6 +65,27 @@ def test_the_speed_is_told_with_its_band_and_its_source() -> None:
     assert "The last run's passes took −4 % against" in text
     assert "studio/MTL0 48" in text
     assert "does not fit: it needs 17 GiB" in text
+
+
+def test_the_speed_without_the_draft_stands_beside_it() -> None:
+    slower = msgspec.structs.replace(FORECAST, tok_per_s=9.1, low=8.0, high=10.0)
+    preview = msgspec.structs.replace(PREVIEW, forecast=FORECAST, undrafted=slower)
+    lines = list(preview_lines(preview))
+    at = lines.index("Without the draft: ~9.1 tok/s (8.0 to 10.0).")
+    assert lines[at - 1].startswith("Predicted: ~20.6 tok/s (19.4 to 21.8), first")
+    assert preview_json(preview)["tok_per_s_without_draft"] == 9.1
+    alone = msgspec.structs.replace(preview, undrafted=None)
+    assert preview_json(alone)["tok_per_s_without_draft"] is None
+    assert "draft" not in "\n".join(preview_lines(alone))
+
+
+def test_experts_elsewhere_are_told() -> None:
+    moved = (LayerRange("local/CPU", 2, 5),)
+    plan = msgspec.structs.replace(PREVIEW.plan, experts=moved)
+    preview = msgspec.structs.replace(PREVIEW, plan=plan)
+    assert "Experts of 2–5 on local/CPU (-ot)" in list(preview_lines(preview))
+    told = preview_json(preview)["plan"]["experts"]
+    assert list(map(list, told)) == [["local/CPU", 2, 5]]
 
 
 def test_the_json_has_the_speed_and_the_flags_at_hand() -> None:

@@ -24,7 +24,7 @@ from backends.plan_files import (
     save_plan,
 )
 from backends.split.layout import make_split
-from backends.state import Ask, PairMode, Plan, ServerSettings, WorkerSpec
+from backends.state import Ask, LayerRange, PairMode, Plan, ServerSettings, WorkerSpec
 from tui.cli.main import cli
 
 PLAN = Plan(
@@ -66,6 +66,18 @@ def test_a_file_asks_for_what_was_saved(tmp_path: Path) -> None:
         extra_args=("--temp", "0.2"),
     )
     assert PlanFile.of(replace(PLAN, head="local")).ask().head is None
+
+
+def test_experts_elsewhere_are_saved_with_their_devices(tmp_path: Path) -> None:
+    moved = (LayerRange("studio/CPU", 2, 5), LayerRange("mini/MTL0", 7, 7))
+    file = PlanFile.of(replace(PLAN, experts=moved))
+    path = save_plan(tmp_path, "evening", file)
+    assert '[["studio/CPU", 2, 5], ["mini/MTL0", 7, 7]]' in path.read_text()
+    assert read_plan(path).ask().experts == moved
+    assert "experts" not in FILE.text()
+    assert plan_changes(FILE, file) == [
+        ("experts", "with their layers", "2–5 on studio/CPU, 7 on mini/MTL0")
+    ]
 
 
 @pytest.mark.parametrize(

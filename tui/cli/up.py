@@ -32,7 +32,7 @@ from backends.server_settings import (
 )
 from backends.split.buffers import CACHE_TYPES
 from backends.split.cost import band_text
-from backends.split.experts import experts_text
+from backends.split.experts import places_text
 from backends.split.flags import parse_split
 from backends.split.layout import format_range
 from backends.state import (
@@ -314,8 +314,8 @@ def preview_lines(preview: Preview) -> Iterator[str]:
     yield f"{plan.model} · context {plan.ctx_size} · head {plan.head}"
     if settings := unusual(plan):
         yield settings
-    if experts := experts_text(plan):
-        yield f"{experts[0].upper()}{experts[1:]} (-ot)"
+    if plan.experts:
+        yield f"Experts of {places_text(plan.experts)} (-ot)"
     yield ""
     yield from _memory_lines(preview)
     servers = (c.argv for c in preview.commands if c.role is ProcessRole.SERVER)

@@ -22,16 +22,18 @@ from backends.split.best import Best, best_split
 from backends.split.by_tensor import NAME
 from backends.split.cost import workload
 from backends.split.flags import compile_split
-from backends.split.layout import counts
+from backends.split.layout import counts, make_split
 from backends.split.problem import SplitProblem
 from backends.state import (
     Ask,
     ClusterSpeeds,
+    DraftTrial,
     Layer,
     ModelInfo,
     Objective,
     ServerSettings,
     SparseModel,
+    Speculation,
     SpeedSource,
     Split,
 )
@@ -47,6 +49,9 @@ MODEL = ModelInfo(
     layers=tuple(Layer(index=i, bytes=1_100_000_000) for i in range(48)),
     output_bytes=600_000_000,
     embedding_bytes=600_000_000,
+)
+SPREAD = make_split(
+    48, ["studio/CPU", "mini/MTL0", "mini2/MTL0", "studio/MTL0"], [0, 6, 6, 37]
 )
 ASK = Ask(model="/m.gguf", objective=Objective.DECODE)
 
@@ -140,6 +145,48 @@ async def test_a_worse_split_is_told_a_better_one() -> None:
     told = await told_of(option, None, explain=True)
     assert "The best split is" in told.why
     assert "(--best)" in told.why
+
+
+SMALL = Speculation(type="draft-simple", model="/small.gguf", device="studio/CPU")
+DRAFT_MODEL = replace(MODEL, path="/small.gguf", layers=MODEL.layers[:0], n_layer=0)
+TRIAL = DraftTrial(draft="/small.gguf", tok_per_s=9.0, acceptance=0.9, drafted=8, at=1)
+
+
+def drafting(draft: str, output_bytes: int) -> Option:
+    plain = options()[0]
+    plan = replace(
+        plain.plan, server=ServerSettings(draft=draft), speculation=SMALL, split=SPREAD
+    )
+    small = replace(DRAFT_MODEL, output_bytes=output_bytes)
+    return dataclasses.replace(
+        plain, plan=plan, draft_models={"/small.gguf": small}, trials=(TRIAL,)
+    )
+
+
+async def test_a_plan_with_a_draft_is_told_with_it_and_without() -> None:
+    option = drafting("/small.gguf", 50_000_000)
+    told = await told_of(option, None)
+    assert told.undrafted is not None
+    bare = replace(option.plan, server=ServerSettings(), speculation=None)
+    assert told.undrafted == (await told_of(replace_plan(option, bare), None)).forecast
+    gain = told.forecast.tok_per_s / told.undrafted.tok_per_s
+    assert gain > 1.5
+    assert f"The draft: ×{gain:.2f} predicted (" in told.why
+
+
+@pytest.mark.parametrize(
+    ("output_bytes", "says"),
+    [
+        (50_000_000, "The draft: with small, ×"),
+        (50_000_000_000, "The draft: auto begins without one, as none surely gains."),
+    ],
+)
+async def test_auto_is_told_with_what_it_begins_with(
+    output_bytes: int, says: str
+) -> None:
+    told = await told_of(drafting("auto", output_bytes), None)
+    assert says in told.why
+    assert (told.undrafted is None) == ("without one" in says)
 
 
 async def test_a_file_s_limits_are_pins() -> None:

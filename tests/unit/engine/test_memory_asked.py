@@ -18,7 +18,14 @@ from backends.engine.fit_params import (
     parse_rows,
 )
 from backends.errors import EngineError
-from backends.state import EngineInfo, EngineSource, MemorySource, ServerSettings
+from backends.split.experts import tensor_pattern
+from backends.state import (
+    EngineInfo,
+    EngineSource,
+    LayerRange,
+    MemorySource,
+    ServerSettings,
+)
 
 MIB = 1 << 20
 RELAY = """#!/bin/sh
@@ -116,6 +123,7 @@ def test_the_output_goes_to_a_device_of_its_own_where_llama_cpp_pipelines() -> N
         question(12, 1),
         question(6, 6, head_layers=1),
         question(6, 7, extra_args=("-cmoe",)),
+        question(6, 7, experts=(LayerRange("local/CPU", 1, 2),)),
     ],
 )
 def test_the_output_goes_to_the_head_where_it_does_not(asked: MemoryQuestion) -> None:
@@ -182,6 +190,24 @@ async def test_what_goes_wrong_is_a_sentence(
     with pytest.raises(EngineError, match=said):
         await asker.ask(location(path), "7.0.0", asked)
     assert not (tmp_path / "kept").exists()
+
+
+async def test_experts_elsewhere_are_asked_about_as_they_will_be(
+    tmp_path: Path,
+) -> None:
+    """The stub worker's port is in the name of its buffers."""
+    said = tmp_path / "said"
+    fit = program(tmp_path / "fit", f"#!/bin/sh\necho $* >{said}\necho '{TOLD}'\n")
+    relay = tmp_path / "relay"
+    program(relay, RELAY)
+    moved = (LayerRange("local/CPU", 1, 2), LayerRange("w1/CUDA0", 3, 3))
+    asked = question(6, 7, files=(fit,), experts=moved)
+    await ask_memory(location(fit), str(relay), "7.0.0", asked)
+    words = said.read_text().split()
+    first, second = words[words.index("-ot") + 1].split(",")
+    endpoint = words[words.index("--rpc") + 1]
+    assert first == f"{tensor_pattern(moved[0])}=CPU"
+    assert second == f"{tensor_pattern(moved[1])}=RPC1[{endpoint}]"
 
 
 async def test_parts_of_tensors_are_not_asked_about() -> None:

@@ -13,7 +13,7 @@ from backends.planning.pairing import CAN_BE_SPARSE, Pairing
 from backends.planning.sharing import shared_out
 from backends.split.layout import make_split
 from backends.split.loads import device_loads, overcommitted
-from backends.state import Device, PairMode, Plan, SparseModel, WorkerSpec
+from backends.state import Device, LayerRange, PairMode, Plan, SparseModel, WorkerSpec
 from tests.unit.planning.machines import MIB, device, model_of
 
 MODEL = read_model(MODEL_PATH)
@@ -140,6 +140,8 @@ def test_tensors_that_go_elsewhere_than_their_layer() -> None:
     for moved in ("-ot", "--override-tensor=a=CPU", "-cmoe", "--n-cpu-moe", "-ncffn"):
         said = refused(plan(4, N - 3, extra_args=(moved,)), sparse(range(4)))
         assert moved.partition("=")[0] in said
+    experts = replace(plan(4, N - 3), experts=(LayerRange("local/CPU", 5, 5),))
+    assert "-ot" in refused(experts, sparse(range(4)))
     # llama-server reads underscores too, and halves tensors or counts fewer layers.
     for words in (
         ("--override_tensor", "blk=CPU"),

@@ -21,7 +21,7 @@ from backends.planning.room import (
     with_prompt_cache,
 )
 from backends.split.loads import device_loads, plan_loads
-from backends.state import DeviceMemory, Peer, PeerState, Plan, Transport
+from backends.state import DeviceMemory, LayerRange, Peer, PeerState, Plan, Transport
 from tests.unit.planning.machines import (
     ADA,
     AWAY,
@@ -272,7 +272,9 @@ def known(*machines: Peer) -> dict[str, Peer]:
 
 def test_the_others_share_what_it_had() -> None:
     plan = plan_for(WITH_GPU, ADA, BOB, peers=("ada", "bob"))
+    plan = replace(plan, experts=(LayerRange("bob/CPU", 0, 1),))
     rest = plan_without(plan, ["bob"], MODEL, known(WITH_GPU, ADA, BOB))
+    assert rest.experts == ()
     assert [worker.name for worker in rest.workers] == ["ada"]
     found = shares(rest)
     assert set(found) == {"local/CPU", "ada/CPU", "local/CUDA0"}

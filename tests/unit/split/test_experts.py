@@ -12,8 +12,8 @@ from backends.errors import PlanError
 from backends.models.layers import group_of
 from backends.split.experts import (
     check_experts,
-    experts_text,
     misplaced,
+    places_text,
     tensor_pattern,
 )
 from backends.split.flags import compile_split
@@ -80,8 +80,8 @@ def test_they_become_one_argument_with_each_devices_buffer() -> None:
     assert first == tensor_pattern(plan.experts[0]) + "=CPU"
     assert second == tensor_pattern(plan.experts[1]) + "=RPC0[10.0.0.2:6]"
     assert compile_split(PLAN, {}).overrides == ()
-    assert experts_text(plan) == "experts of 1–2 on local/CPU, 4 on b/CUDA0"
-    assert experts_text(PLAN) == ""
+    assert places_text(plan.experts) == "1–2 on local/CPU, 4 on b/CUDA0"
+    assert places_text(PLAN.experts) == ""
 
 
 @pytest.mark.parametrize(
