@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 NAME = "experts elsewhere (-ot)"
 GAIN_MIN = 1.05
 """Times as fast as whole layers, for it to be proposed: less is within the error."""
-TRIED_MAX = 96
-"""Ranges that are tried; of more layers not every number of them is."""
+TRIED_MAX = 48
+"""Ranges that are tried; of more layers not every number of them is.
+
+For each device beyond SEARCHED_MAX it is half as many: a search takes twice as long."""
 SEARCHED_MAX = 6
 """Devices among which it is searched."""
 
@@ -76,24 +78,7 @@ def moved_experts(
     if not any(layer.groups.experts for layer in problem.model.layers):
         return MovedPlan(None, "the model has no experts")
     split = by_layers[0] if by_layers else None
-    few = _of_few(problem, split)
-    runs, targets = _runs(few, split), _targets(few)
-    step = -(-2 * sum(map(len, runs)) * len(targets) // TRIED_MAX)
-    found = _found(
-        few,
-        (
-            _Move(run, count, from_end, device)
-            for device in targets
-            for run in runs
-            for count in range(len(run), 0, -max(step, 1))
-            for from_end in (False, True)
-        ),
-    )
-    if found and step > 1:
-        best_one = found[-1][1]
-        low, high = best_one.count - step + 1, best_one.count + step
-        near = range(max(low, 1), min(high, len(best_one.run) + 1))
-        found += _found(few, (best_one._replace(count=count) for count in near))
+    found = _searched(_of_few(problem, split), split)
     if not found:
         return MovedPlan(None, "no device has room for the experts of others' layers")
     told, _, plan = max(found, key=lambda one: one[0].tok_per_s)
@@ -132,16 +117,41 @@ def _with_idle(plan: Plan, split: Split) -> Plan:
     return replace(plan, split=replace(plan.split, shares=shares))
 
 
+def _searched(
+    problem: SplitProblem, split: Split | None
+) -> list[tuple[Forecast, _Move, Plan]]:
+    """The plans that were tried: at first not every number, then near the best."""
+    runs, targets = _runs(problem, split), _targets(problem)
+    more = max(len(problem.plan.split.shares) - SEARCHED_MAX, 0)
+    if more:
+        # Each search takes long then; so of all runs the whole one must do.
+        runs = runs[:1]
+    step = -(-2 * sum(map(len, runs)) * len(targets) // (TRIED_MAX >> more or 1))
+    moves = (
+        _Move(run, count, from_end, device)
+        for device in targets
+        for run in runs
+        for count in range(len(run), 0, -max(step, 1))
+        for from_end in (False, True)
+    )
+    found = _found(problem, moves)
+    while found and step > 1:
+        step = -(-step // 2)
+        best_one = max(found, key=lambda one: one[0].tok_per_s)[1]
+        counts = best_one.count - step, best_one.count + step
+        near = [count for count in counts if 0 < count <= len(best_one.run)]
+        found += _found(problem, [best_one._replace(count=count) for count in near])
+    return found
+
+
 def _found(
     problem: SplitProblem, moves: Iterable[_Move]
 ) -> list[tuple[Forecast, _Move, Plan]]:
-    """The plans of all moves, the fastest last."""
-    found = [
+    return [
         (problem._replace(plan=plan).forecast(), move, plan)
         for move in moves
         for plan in _plans(problem, move)
     ]
-    return sorted(found, key=lambda one: one[0].tok_per_s)
 
 
 def _runs(problem: SplitProblem, split: Split | None) -> list[tuple[int, ...]]:
