@@ -18,9 +18,9 @@ from backends.split import buffers
 from backends.split.by_tensor import NAME as TENSOR_NAME
 from backends.split.by_tensor import by_tensor
 from backends.split.cost import (
-    GRAPH_LAYER_BYTES,
     MB,
     Work,
+    graph_layer_bytes,
     layer_work,
     prompt_batches,
     stage_bytes,
@@ -111,6 +111,7 @@ def _stages(problem: SplitProblem, objective: Objective) -> list[_Stage]:
 def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
     """The devices with their costs and pins; their rooms are those of a case."""
     plan, model = problem.plan, problem.model
+    graph_bytes = graph_layer_bytes(model)
     stages = _stages(problem, objective)
     works = np.sum(
         [
@@ -140,7 +141,7 @@ def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
                 fixed += link.trips_per_pass * link.rtt_ms + link.pass_ms
             fixed += n_bytes / MB * link.ms_per_mb
             output = output_bytes / MB * link.ms_per_mb
-            graphs = sum(one.rows != one.batch for one in stages) * GRAPH_LAYER_BYTES
+            graphs = sum(one.rows != one.batch for one in stages) * graph_bytes
             ms = tuple(one + graphs / MB * link.ms_per_mb for one in ms)
         if objective is Objective.NETWORK:
             ms = tuple(_TIE_BREAK * one for one in ms)

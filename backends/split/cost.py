@@ -12,7 +12,6 @@ calibration is linear least squares, and a prefix sum over layers gives any spli
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from math import exp, hypot, pi, sqrt
@@ -57,8 +56,14 @@ _PASS_UP_BYTES = 1924
 _OUTPUT_UP_BYTES = 318
 _PASS_DOWN_BYTES = 8
 _MASK_CELL_BYTES = 2
-GRAPH_LAYER_BYTES = 13_300
-"""The graph of a layer, which is sent anew whenever a pass has another size."""
+_GRAPH_LAYER_BYTES = 13_300
+_GRAPH_EXPERTS_BYTES = 4_500
+# Round trips of a layer whose experts are elsewhere, at its own device (counted on the
+# wire, RPC 7.0.0 and 8.0.0); at the experts' device it is one.
+_TRIPS_TO_WORKER = 4
+_TRIPS_TO_HEAD = 2
+_TRIPS_WITHIN = 5
+_EXPERTS_GRAPH_BYTES = 9_000
 # Bytes of commands with parts of each tensor (counted for two devices, RPC 7.0.0). Each
 # part's graph is sent anew, with all that it follows from.
 _PART_BYTES = (7_322, 30_034, 18_352)
@@ -251,19 +256,21 @@ def device_work(plan: Plan, works: Sequence[Work]) -> dict[str, Work]:
 
 def with_moved_experts(
     work: dict[str, Work], model: ModelInfo, plan: Plan, batch: int
-) -> tuple[dict[str, Work], Counter[str]]:
-    """The same with experts where the plan has them, and each device's further visits.
+) -> tuple[dict[str, Work], dict[str, Handed]]:
+    """The same with experts where the plan has them, and what each device hands over.
 
-    A layer's device hands over to the experts' device and takes over again.
+    Both devices of such a layer compute in one part more.
     """
-    found, visits = dict(work), Counter[str]()
+    found, handed = dict(work), dict[str, Handed]()
     for layer, home, device in moved_layers(plan):
         part = expert_work(model.layers[layer], model, batch)
         less = Work(*(-one for one in part))._replace(passes=1)
         found[home] += less
         found[device] = found.get(device, NO_WORK) + part._replace(passes=1)
-        visits.update((home, device))
-    return found, visits
+        first, second = handed_over(model, plan, home, device, batch)
+        handed[home] = handed.get(home, NOTHING_HANDED) + first
+        handed[device] = handed.get(device, NOTHING_HANDED) + second
+    return found, handed
 
 
 # --- links ---------------------------------------------------------------------------
@@ -384,7 +391,7 @@ def pass_cost(
     layers = counted(depth, batch, rows)
     if is_by_tensor(plan.extra_args):
         return _tensor_pass(model, plan, speeds, layers, (depth, batch, rows))
-    work, visits = with_moved_experts(device_work(plan, layers), model, plan, batch)
+    work, handed = with_moved_experts(device_work(plan, layers), model, plan, batch)
     known = {speed.device: speed for speed in speeds.devices}
     links = {link.worker: link for link in speeds.links}
     last = next((s.device for s in reversed(plan.split.shares) if s.layers), "")
@@ -409,26 +416,22 @@ def pass_cost(
             source=_least_certain(sources),
         )
     ]
+
+    def crossing(device: str) -> tuple[float, float]:
+        is_last = device == last
+        up, down = stage_bytes(model, depth, batch, rows=rows, has_output=is_last)
+        if rows != batch or device in handed:
+            up += graph_layer_bytes(model) * work[device].layers
+        return up, down
+
     for worker, ids in stages.items():
         parts.append(
             _worker_part(
                 worker,
                 [(known.get(device), work[device]) for device in ids],
                 links.get(worker, LinkSpeed(worker=worker)),
-                [
-                    _with_graph(
-                        stage_bytes(
-                            model, depth, batch, rows=rows, has_output=device == last
-                        ),
-                        work[device] if rows != batch else NO_WORK,
-                    )
-                    for device in ids
-                ]
-                + [
-                    visit_bytes(model, batch)
-                    for device in ids
-                    for _ in range(visits[device])
-                ],
+                [crossing(device) for device in ids],
+                sum((handed.get(one, NOTHING_HANDED) for one in ids), NOTHING_HANDED),
             )
         )
     total = sum(part.compute_ms + part.network_ms for part in parts)
@@ -528,30 +531,72 @@ def tensor_bytes(
     )
 
 
-def visit_bytes(model: ModelInfo, batch: int) -> tuple[float, float]:
-    """Bytes up and down at a worker's device where experts are handed over."""
+class Handed(NamedTuple):
+    """What crosses at a device where experts are on another than their layer."""
+
+    trips: int = 0
+    up: float = 0.0
+    down: float = 0.0
+
+    def __add__(self, other: object) -> Handed:
+        assert isinstance(other, Handed)
+        return Handed(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+NOTHING_HANDED = Handed()
+
+
+def handed_over(
+    model: ModelInfo, plan: Plan, home: str, device: str, batch: int
+) -> tuple[Handed, Handed]:
+    """What one layer on ``home`` with experts on ``device`` costs at each of them.
+
+    Of two devices of one worker the trips are all counted at the first.
+    """
     hidden = buffers.F32_BYTES * model.n_embd * batch
-    return hidden, hidden
-
-
-def visit_ms(
-    model: ModelInfo, plan: Plan, speeds: ClusterSpeeds, device: str, batch: int
-) -> float:
-    """The time of one such visit."""
-    known = {speed.device: speed for speed in speeds.devices}
-    ms = work_ms(known[device], Work(passes=1))[0] if device in known else 0.0
     of_worker = {d: w.name for w in plan.workers for d in w.device_ids}
-    if device not in of_worker:
-        return ms
+    at_home, there = of_worker.get(home), of_worker.get(device)
+    if at_home is not None and at_home == there:
+        return Handed(_TRIPS_WITHIN), Handed(up=_EXPERTS_GRAPH_BYTES)
+    first = second = NOTHING_HANDED
+    if at_home is not None:
+        trips = _TRIPS_TO_WORKER if there else _TRIPS_TO_HEAD
+        first = Handed(trips, hidden, hidden * (2 if there else 1))
+    if there is not None:
+        second = Handed(1, 2 * hidden + _EXPERTS_GRAPH_BYTES, hidden)
+    return first, second
+
+
+def handed_ms(
+    model: ModelInfo,
+    plan: Plan,
+    speeds: ClusterSpeeds,
+    home: str,
+    device: str,
+    batch: int,
+) -> float:
+    """The time of that, with the further part that each of them computes in."""
+    known = {speed.device: speed for speed in speeds.devices}
+    of_worker = {d: w.name for w in plan.workers for d in w.device_ids}
     links = {link.worker: link for link in speeds.links}
-    worker = of_worker[device]
-    link = links.get(worker, LinkSpeed(worker=worker))
-    return ms + link_ms(link, 1, sum(visit_bytes(model, batch)))[0]
+    ms = 0.0
+    pair = (home, device)
+    for name, one in zip(pair, handed_over(model, plan, *pair, batch), strict=True):
+        ms += work_ms(known[name], Work(passes=1))[0] if name in known else 0.0
+        if worker := of_worker.get(name):
+            link = links.get(worker, LinkSpeed(worker=worker))
+            ms += _handed_ms(link, one)[0]
+    return ms
 
 
-def _with_graph(crossing: tuple[float, float], work: Work) -> tuple[float, float]:
-    up, down = crossing
-    return up + GRAPH_LAYER_BYTES * work.layers, down
+def _handed_ms(link: LinkSpeed, handed: Handed) -> tuple[float, float]:
+    each = replace(link, trips_per_pass=1.0)
+    return link_ms(each, handed.trips, handed.up + handed.down)
+
+
+def graph_layer_bytes(model: ModelInfo) -> int:
+    """The graph of a layer, which is sent anew whenever a pass has another size."""
+    return _GRAPH_LAYER_BYTES + (_GRAPH_EXPERTS_BYTES if model.n_expert else 0)
 
 
 def _worker_part(
@@ -559,10 +604,13 @@ def _worker_part(
     devices: Sequence[tuple[DeviceSpeed | None, Work]],
     link: LinkSpeed,
     crossing: Sequence[tuple[float, float]],
+    handed: Handed,
 ) -> ForecastPart:
-    trips = link.trips_per_pass * len(crossing)
+    trips = link.trips_per_pass * len(crossing) + handed.trips
     up, down = (sum(one) for one in zip(*crossing, strict=True))
     network, variance = link_ms(link, len(crossing), up + down)
+    more_ms, more_variance = _handed_ms(link, handed)
+    network, variance = network + more_ms, variance + more_variance
     compute, sources = 0.0, [link.source]
     for speed, work in devices:
         if speed is not None:
@@ -574,8 +622,8 @@ def _worker_part(
         compute_ms=compute,
         network_ms=network,
         trips=trips,
-        bytes_up=up,
-        bytes_down=down,
+        bytes_up=up + handed.up,
+        bytes_down=down + handed.down,
         sd_ms=sqrt(variance),
         source=_least_certain(sources),
     )

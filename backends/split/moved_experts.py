@@ -20,7 +20,7 @@ from backends.split.best import (
     split_of,
 )
 from backends.split.buffers import copies
-from backends.split.cost import expert_work, visit_ms, work_ms
+from backends.split.cost import MB, expert_work, graph_layer_bytes, handed_ms, work_ms
 from backends.split.experts import owners, places_text
 from backends.split.layout import runs_of
 from backends.split.loads import room_bytes
@@ -230,18 +230,29 @@ def _places(problem: SplitProblem, move: _Move) -> list[Place]:
     works = [
         expert_work(model.layers[layer], model, load.batch) for layer in move.layers
     ]
-    there = visit_ms(model, problem.plan, problem.speeds, move.device, load.batch)
+    graph_mb = graph_layer_bytes(model) / MB
+    links = {link.worker: link for link in problem.speeds.links}
+    ms_per_mb = {
+        device: links[worker.name].ms_per_mb
+        for worker in problem.plan.workers
+        for device in worker.device_ids
+        if worker.name in links
+    }
     found = []
     for place in places_of(problem, Objective.DECODE):
         costs, speed = list(place.layer_costs), known.get(place.device)
         is_there = place.device == move.device
-        visit = 0.0
-        if not is_there:
-            visit = there + visit_ms(
-                model, problem.plan, problem.speeds, place.device, load.batch
-            )
+        # Its whole graph is sent anew. Of the others, only as much is counted here as
+        # moves; the forecast of what is found counts all.
+        graph_ms = graph_mb * ms_per_mb.get(place.device, 0.0)
+        handed = graph_ms
+        if is_there:
+            costs, handed = [cost + graph_ms for cost in costs], 0.0
+        else:
+            pair = place.device, move.device
+            handed += handed_ms(model, problem.plan, problem.speeds, *pair, load.batch)
         for layer, work in zip(move.layers, works, strict=True):
-            costs[layer] += visit - (work_ms(speed, work)[0] if speed else 0.0)
+            costs[layer] += handed - (work_ms(speed, work)[0] if speed else 0.0)
         least = max(place.least, int(is_there and not place.first_only))
         found.append(place._replace(layer_costs=tuple(costs), least=least))
     return found

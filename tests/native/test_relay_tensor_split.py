@@ -65,8 +65,9 @@ def stock_worker_of(port: str) -> psutil.Process:
     return found[0]
 
 
+@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
 def test_trips_and_bytes_are_those_that_plans_are_told(
-    relay: Path, tmp_path: Path
+    relay: Path, tmp_path: Path, version: str
 ) -> None:
     """A token is what a longer answer has more of; so the prompt does not count."""
     file = tmp_path / "other.gguf"
@@ -74,7 +75,7 @@ def test_trips_and_bytes_are_those_that_plans_are_told(
     model = ModelInfo(
         path=str(file), arch="llama", n_layer=5, n_embd=256, n_vocab=N_VOCAB
     )
-    with cluster("7.0.0", file, 2, tmp_path, relay, "-sm", "tensor") as started:
+    with cluster(version, file, 2, tmp_path, relay, "-sm", "tensor") as started:
 
         def counted(tokens: int) -> list[tuple[int, int, int]]:
             before = [totals(one) for one in started.relays]
