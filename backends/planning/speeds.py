@@ -70,11 +70,21 @@ class Ground(NamedTuple):
     """Of this machine."""
 
     def build(self, machine: str) -> str:
+        engine = self._engine(machine)
+        return engine.version if engine else ""
+
+    @property
+    def rpc_protocol(self) -> str:
+        """Of the head's llama-server."""
+        engine = self._engine(self.plan.head)
+        return engine.rpc_protocol if engine else ""
+
+    def _engine(self, machine: str) -> EngineInfo | None:
         if machine == LOCAL:
-            return self.engine.version if self.engine else ""
+            return self.engine
         peer = self.machines.get(machine)
         engines = peer.facts.engines if peer and peer.facts else ()
-        return engines[0].version if engines else ""
+        return engines[0] if engines else None
 
     def keys(self) -> dict[str, str]:
         """The key of each device's speed, by its name in the plan."""
@@ -139,6 +149,7 @@ def speeds_of(
             replace(found[key], device=device_id) for device_id, key in keys.items()
         ),
         links=tuple(links),
+        rpc_protocol=ground.rpc_protocol,
         noise=noise_of(calibration, priors, ground.model_key),
         prompt_noise=noise_of(calibration, priors, ground.model_key, prompts=True),
         residual=calibration.residuals[-1].part if calibration.residuals else None,

@@ -20,13 +20,12 @@ from backends.split.by_tensor import by_tensor
 from backends.split.cost import (
     MB,
     Work,
-    graph_layer_bytes,
     layer_work,
     prompt_batches,
-    stage_bytes,
     time_text,
     work_ms,
 )
+from backends.split.crossing import graph_layer_bytes, stage_bytes
 from backends.split.layout import counts as counts_of
 from backends.split.layout import is_head_cpu, make_split
 from backends.split.loads import (

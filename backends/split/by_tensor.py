@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from backends.server_settings import BY_TENSOR
 from backends.split.buffers import is_unfused
-from backends.split.cost import Work, forecast, layer_work, tensor_bytes, work_ms
+from backends.split.cost import Work, forecast, layer_work, work_ms
+from backends.split.crossing import TensorStage, tensor_bytes
 from backends.split.flags import DEVICES_MAX
 from backends.split.layout import is_head_cpu, make_split
 from backends.split.loads import overcommitted, plan_loads, proportional
@@ -51,7 +52,8 @@ def by_tensor(problem: SplitProblem, by_layers: Forecast) -> TensorPlan:
         return TensorPlan(None, "the devices that could do it have no room")
     best, plan = max(told, key=lambda pair: pair[0].tok_per_s)
     used = [share for share in plan.split.shares if share.layers]
-    n_bytes = sum(tensor_bytes(problem.model, len(used), *_stage(problem.load)))
+    stage = TensorStage(len(used), *_stage(problem.load))
+    n_bytes = sum(tensor_bytes(problem.model, stage, problem.speeds.rpc_protocol))
     costs = (
         f"{format_count(round(best.trips_per_token), 'trip')} a token, and "
         f"{format_bytes(n_bytes)} a token for each of {len(used)} devices"

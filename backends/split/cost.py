@@ -22,6 +22,17 @@ from msgspec.structs import replace
 
 from backends.server_settings import is_by_tensor
 from backends.split import buffers
+from backends.split.crossing import (
+    NOTHING_HANDED,
+    Handed,
+    TensorStage,
+    graph_layer_bytes,
+    handed_over,
+    keeps_graphs,
+    stage_bytes,
+    tensor_bytes,
+    tensor_trips,
+)
 from backends.split.experts import moved_layers
 from backends.split.flags import used_workers
 from backends.split.layout import is_head_cpu
@@ -50,26 +61,6 @@ PROMPT_TOKENS = 512
 DEPTH_TOKENS = 512
 """Of the context that decoding is predicted at."""
 
-# Bytes of commands around the tensors of one pass, per device of a worker (counted on
-# the wire, RPC 7.0.0; llama.cpp sends the mask as f16, as many cells as are in use).
-_PASS_UP_BYTES = 1924
-_OUTPUT_UP_BYTES = 318
-_PASS_DOWN_BYTES = 8
-_MASK_CELL_BYTES = 2
-_GRAPH_LAYER_BYTES = 13_300
-_GRAPH_EXPERTS_BYTES = 4_500
-# Round trips of a layer whose experts are elsewhere, at its own device (counted on the
-# wire, RPC 7.0.0 and 8.0.0); at the experts' device it is one.
-_TRIPS_TO_WORKER = 4
-_TRIPS_TO_HEAD = 2
-_TRIPS_WITHIN = 5
-_EXPERTS_GRAPH_BYTES = 9_000
-# Bytes of commands with parts of each tensor (counted for two devices, RPC 7.0.0). Each
-# part's graph is sent anew, with all that it follows from.
-_PART_BYTES = (7_322, 30_034, 18_352)
-_ROUND_MORE = 0.6
-"""Part by which these grow for each doubling of the devices beyond two."""
-_REPLY_BYTES = 8
 _HANDLING_MS_PER_MB = 2.0
 """To send and read a graph at either end, on two cores of a busy machine."""
 _KIND_BITS = re.compile(r"(?:I?Q|TQ|F|BF|MXFP)(\d+)")
@@ -255,7 +246,11 @@ def device_work(plan: Plan, works: Sequence[Work]) -> dict[str, Work]:
 
 
 def with_moved_experts(
-    work: dict[str, Work], model: ModelInfo, plan: Plan, batch: int
+    work: dict[str, Work],
+    model: ModelInfo,
+    plan: Plan,
+    batch: int,
+    rpc_protocol: str,
 ) -> tuple[dict[str, Work], dict[str, Handed]]:
     """The same with experts where the plan has them, and what each device hands over.
 
@@ -267,26 +262,14 @@ def with_moved_experts(
         less = Work(*(-one for one in part))._replace(passes=1)
         found[home] += less
         found[device] = found.get(device, NO_WORK) + part._replace(passes=1)
-        first, second = handed_over(model, plan, home, device, batch)
+        pair = home, device
+        first, second = handed_over(model, plan, *pair, batch, rpc_protocol)
         handed[home] = handed.get(home, NOTHING_HANDED) + first
         handed[device] = handed.get(device, NOTHING_HANDED) + second
     return found, handed
 
 
 # --- links ---------------------------------------------------------------------------
-
-
-def stage_bytes(
-    model: ModelInfo, depth: int, batch: int, *, rows: int, has_output: bool
-) -> tuple[float, float]:
-    """Bytes up and down of one pass at a worker's device."""
-    cells = -(-max(depth, 1) // buffers.CELL_PAD) * buffers.CELL_PAD
-    hidden = buffers.F32_BYTES * model.n_embd * batch
-    up = _PASS_UP_BYTES + hidden + _MASK_CELL_BYTES * cells * batch
-    if not has_output:
-        return up, _PASS_DOWN_BYTES + hidden
-    words = buffers.F32_BYTES * model.n_vocab * rows
-    return up + _OUTPUT_UP_BYTES, _PASS_DOWN_BYTES + words
 
 
 def mean_delay_ms(lab: Lab) -> float:
@@ -391,7 +374,8 @@ def pass_cost(
     layers = counted(depth, batch, rows)
     if is_by_tensor(plan.extra_args):
         return _tensor_pass(model, plan, speeds, layers, (depth, batch, rows))
-    work, handed = with_moved_experts(device_work(plan, layers), model, plan, batch)
+    work = device_work(plan, layers)
+    work, handed = with_moved_experts(work, model, plan, batch, speeds.rpc_protocol)
     known = {speed.device: speed for speed in speeds.devices}
     links = {link.worker: link for link in speeds.links}
     last = next((s.device for s in reversed(plan.split.shares) if s.layers), "")
@@ -417,10 +401,12 @@ def pass_cost(
         )
     ]
 
+    sends_graphs = not keeps_graphs(speeds.rpc_protocol)
+
     def crossing(device: str) -> tuple[float, float]:
         is_last = device == last
         up, down = stage_bytes(model, depth, batch, rows=rows, has_output=is_last)
-        if rows != batch or device in handed:
+        if rows != batch or (device in handed and sends_graphs):
             up += graph_layer_bytes(model) * work[device].layers
         return up, down
 
@@ -467,7 +453,8 @@ def _tensor_pass(
     head_ms, variance = work_ms(speeds.head, Work(passes=1))
     parts = {plan.head: ForecastPart(name=plan.head, compute_ms=head_ms)}
     trips = tensor_trips(model, len(used))
-    up, down = tensor_bytes(model, len(used), *stage)
+    crossing = TensorStage(len(used), *stage)
+    up, down = tensor_bytes(model, crossing, speeds.rpc_protocol)
     for share, (ms, _) in zip(used, costs, strict=True):
         name = of_worker.get(share.device, plan.head)
         part = parts.get(name, ForecastPart(name=name, compute_ms=0.0))
@@ -506,67 +493,6 @@ def _part(whole: Work, part: float) -> Work:
     )
 
 
-def tensor_trips(model: ModelInfo, n_devices: int) -> int:
-    """Waited round trips of each device: attention and feed-forward part of each layer.
-
-    Devices add up in pairs, then pairs of pairs.
-    """
-    return 2 * model.n_layer * (n_devices - 1).bit_length() + 1
-
-
-def tensor_bytes(
-    model: ModelInfo, n_devices: int, depth: int, batch: int, rows: int
-) -> tuple[float, float]:
-    """Bytes up and down of one pass at each device with a part of every tensor."""
-    hidden = buffers.F32_BYTES * model.n_embd * batch
-    cells = -(-max(depth, 1) // buffers.CELL_PAD) * buffers.CELL_PAD
-    trips, layers = tensor_trips(model, n_devices), model.n_layer
-    fixed, linear, square = _PART_BYTES
-    more = 1 + _ROUND_MORE * ((n_devices - 1).bit_length() - 1)
-    graphs = more * (fixed + linear * layers + square * layers**2)
-    words = buffers.F32_BYTES * model.n_vocab * rows / n_devices
-    return (
-        graphs + trips * hidden + _MASK_CELL_BYTES * cells * batch,
-        (trips - 1) * hidden + trips * _REPLY_BYTES + words,
-    )
-
-
-class Handed(NamedTuple):
-    """What crosses at a device where experts are on another than their layer."""
-
-    trips: int = 0
-    up: float = 0.0
-    down: float = 0.0
-
-    def __add__(self, other: object) -> Handed:
-        assert isinstance(other, Handed)
-        return Handed(*(a + b for a, b in zip(self, other, strict=True)))
-
-
-NOTHING_HANDED = Handed()
-
-
-def handed_over(
-    model: ModelInfo, plan: Plan, home: str, device: str, batch: int
-) -> tuple[Handed, Handed]:
-    """What one layer on ``home`` with experts on ``device`` costs at each of them.
-
-    Of two devices of one worker the trips are all counted at the first.
-    """
-    hidden = buffers.F32_BYTES * model.n_embd * batch
-    of_worker = {d: w.name for w in plan.workers for d in w.device_ids}
-    at_home, there = of_worker.get(home), of_worker.get(device)
-    if at_home is not None and at_home == there:
-        return Handed(_TRIPS_WITHIN), Handed(up=_EXPERTS_GRAPH_BYTES)
-    first = second = NOTHING_HANDED
-    if at_home is not None:
-        trips = _TRIPS_TO_WORKER if there else _TRIPS_TO_HEAD
-        first = Handed(trips, hidden, hidden * (2 if there else 1))
-    if there is not None:
-        second = Handed(1, 2 * hidden + _EXPERTS_GRAPH_BYTES, hidden)
-    return first, second
-
-
 def handed_ms(
     model: ModelInfo,
     plan: Plan,
@@ -580,8 +506,9 @@ def handed_ms(
     of_worker = {d: w.name for w in plan.workers for d in w.device_ids}
     links = {link.worker: link for link in speeds.links}
     ms = 0.0
-    pair = (home, device)
-    for name, one in zip(pair, handed_over(model, plan, *pair, batch), strict=True):
+    pair = home, device
+    handed = handed_over(model, plan, *pair, batch, speeds.rpc_protocol)
+    for name, one in zip(pair, handed, strict=True):
         ms += work_ms(known[name], Work(passes=1))[0] if name in known else 0.0
         if worker := of_worker.get(name):
             link = links.get(worker, LinkSpeed(worker=worker))
@@ -592,11 +519,6 @@ def handed_ms(
 def _handed_ms(link: LinkSpeed, handed: Handed) -> tuple[float, float]:
     each = replace(link, trips_per_pass=1.0)
     return link_ms(each, handed.trips, handed.up + handed.down)
-
-
-def graph_layer_bytes(model: ModelInfo) -> int:
-    """The graph of a layer, which is sent anew whenever a pass has another size."""
-    return _GRAPH_LAYER_BYTES + (_GRAPH_EXPERTS_BYTES if model.n_expert else 0)
 
 
 def _worker_part(

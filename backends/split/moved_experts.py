@@ -20,7 +20,8 @@ from backends.split.best import (
     split_of,
 )
 from backends.split.buffers import copies
-from backends.split.cost import MB, expert_work, graph_layer_bytes, handed_ms, work_ms
+from backends.split.cost import MB, expert_work, handed_ms, work_ms
+from backends.split.crossing import graph_layer_bytes, keeps_graphs
 from backends.split.experts import owners, places_text
 from backends.split.layout import runs_of
 from backends.split.loads import room_bytes
@@ -230,7 +231,8 @@ def _places(problem: SplitProblem, move: _Move) -> list[Place]:
     works = [
         expert_work(model.layers[layer], model, load.batch) for layer in move.layers
     ]
-    graph_mb = graph_layer_bytes(model) / MB
+    is_kept = keeps_graphs(problem.speeds.rpc_protocol)
+    graph_mb = 0.0 if is_kept else graph_layer_bytes(model) / MB
     links = {link.worker: link for link in problem.speeds.links}
     ms_per_mb = {
         device: links[worker.name].ms_per_mb

@@ -58,6 +58,8 @@ class ClusterSpeeds(Value, frozen=True, kw_only=True):
     """Sampling and the server itself, whatever devices compute."""
     devices: tuple[DeviceSpeed, ...] = ()
     links: tuple[LinkSpeed, ...] = ()
+    rpc_protocol: str = ""
+    """Of the head's llama-server; empty: unknown."""
     noise: float = 0.05
     """Part by which two runs of one plan differ (standard deviation)."""
     prompt_noise: float = 0.15

@@ -21,9 +21,17 @@ from backends.engine.fit_params import MemoryAsker, MemoryQuestion
 from backends.engine.logs import LoadLog
 from backends.models.layers import read_model
 from backends.paths import relay_binary, user_paths
+from backends.split.experts import CPU_BUFFER, override_tensor
 from backends.split.layout import even_counts, make_split
-from backends.split.loads import device_loads
-from backends.state import DeviceMemory, EngineInfo, FlashAttention, ServerSettings
+from backends.split.loads import plan_loads
+from backends.state import (
+    DeviceMemory,
+    EngineInfo,
+    FlashAttention,
+    LayerRange,
+    Plan,
+    ServerSettings,
+)
 from tests.engine.conftest import wait_for
 from tests.engine.test_engine_find import flags_of
 from tests.kit.models import write_llama
@@ -150,6 +158,20 @@ async def test_it_is_so_with_layers_on_the_head_and_with_the_output_alone(
     await trial.holds("tied", counts, 2048)
 
 
+@pytest.mark.parametrize("engine", [FIRST, OTHER], indirect=True)
+@pytest.mark.parametrize("counts", [(4, 3), (3, 2)])
+async def test_it_is_so_with_experts_elsewhere(
+    trial: Trial, counts: tuple[int, ...]
+) -> None:
+    """From a worker to the head and to another worker; 4.5 MiB a layer."""
+    moved = (LayerRange("local/CPU", 2, 3), LayerRange("w0/CPU", 5, 5))
+    there = await trial.holds("moe", counts, 2048, PLAIN, moved)
+    plain = await trial.holds("moe", counts, 2048)
+    more = {name: there[name].model - plain[name].model for name in plain}
+    assert more["local/CPU"] > 8 * MIB
+    assert more["w0/CPU"] + more["w1/CPU"] < -8 * MIB
+
+
 @pytest.mark.parametrize("engine", [FIRST], indirect=True)
 @pytest.mark.parametrize(
     "server",
@@ -182,22 +204,34 @@ class Trial(NamedTuple):
         counts: tuple[int, ...],
         ctx_size: int,
         server: ServerSettings = PLAIN,
+        experts: tuple[LayerRange, ...] = (),
     ) -> Mapping[str, Parts]:
-        argv = await self._argv(str(self.models[kind]), counts, ctx_size, server)
+        asked = (kind, counts, ctx_size, server, experts)
+        argv = await self._argv(self._question(*asked))
         truth = buffers(loaded(argv, self.folder / "log"), self.ports)
-        assert_close(await self.told(kind, counts, ctx_size, server), truth)
-        self._check_prediction(self._question(kind, counts, ctx_size, server), truth)
+        assert_close(await self.told(*asked), truth)
+        self._check_prediction(self._question(*asked), truth)
         return truth
 
     async def told(
-        self, kind: str, counts: tuple[int, ...], ctx_size: int, server: ServerSettings
+        self,
+        kind: str,
+        counts: tuple[int, ...],
+        ctx_size: int,
+        server: ServerSettings,
+        experts: tuple[LayerRange, ...] = (),
     ) -> Sequence[DeviceMemory]:
-        question = self._question(kind, counts, ctx_size, server)
+        question = self._question(kind, counts, ctx_size, server, experts)
         asker = MemoryAsker(self.folder / "kept", relay_binary)
         return await asker.ask(self.engine, self.engine.rpc_protocol, question)
 
     def _question(
-        self, kind: str, counts: tuple[int, ...], ctx_size: int, server: ServerSettings
+        self,
+        kind: str,
+        counts: tuple[int, ...],
+        ctx_size: int,
+        server: ServerSettings,
+        experts: tuple[LayerRange, ...],
     ) -> MemoryQuestion:
         return MemoryQuestion(
             files=(str(self.models[kind]),),
@@ -207,6 +241,7 @@ class Trial(NamedTuple):
             head_layers=N_LAYER + 1 - sum(counts),
             ctx_size=ctx_size,
             server=server,
+            experts=experts,
         )
 
     def _check_prediction(
@@ -219,26 +254,32 @@ class Trial(NamedTuple):
             [question.head_layers, *question.tensor_split],
         )
         model = read_model(Path(question.files[0]))
-        loads = device_loads(model, split, question.ctx_size, server=question.server)
+        plan = Plan(
+            model=model.path,
+            split=split,
+            ctx_size=question.ctx_size,
+            server=question.server,
+            experts=question.experts,
+        )
+        loads = plan_loads(model, plan)
         assert_close([load.memory for load in loads], truth)
 
-    async def _argv(
-        self,
-        model: str,
-        counts: tuple[int, ...],
-        ctx_size: int,
-        server: ServerSettings,
-    ) -> tuple[str, ...]:
+    async def _argv(self, question: MemoryQuestion) -> tuple[str, ...]:
+        ports = dict(zip(question.device_ids, self.ports, strict=False))
+        buffers_of = {d: f"RPC0[127.0.0.1:{port}]" for d, port in ports.items()}
         return server_argv(
             self.engine,
             await flags_of(self.engine),
-            model=model,
-            rpc_endpoints=[f"127.0.0.1:{p}" for p in self.ports[: len(counts)]],
-            device_names=[f"RPC{i}" for i in range(len(counts))],
-            n_gpu_layers=sum(counts),
-            tensor_split=counts,
-            ctx_size=ctx_size,
-            server=server,
+            model=question.files[0],
+            rpc_endpoints=[f"127.0.0.1:{port}" for port in ports.values()],
+            device_names=[f"RPC{i}" for i in range(len(ports))],
+            n_gpu_layers=sum(question.tensor_split),
+            tensor_split=question.tensor_split,
+            overrides=override_tensor(
+                question.experts, {question.head_cpu: CPU_BUFFER} | buffers_of
+            ),
+            ctx_size=question.ctx_size,
+            server=question.server,
             port=free_port(),
             verbosity=4,
             extra=("--no-warmup",),

@@ -76,8 +76,9 @@ def test_what_is_handed_over_is_what_plans_are_told(
     )
     model = read_model(file)
     check_experts(plan, model)
-    told = forecast(model, plan, SPEEDS)
-    plain = forecast(model, replace(plan, experts=()), SPEEDS)
+    speeds = replace(SPEEDS, rpc_protocol=version)
+    told = forecast(model, plan, speeds)
+    plain = forecast(model, replace(plan, experts=()), speeds)
     more = measured(relay, tmp_path, version, plan)
     less = measured(relay, tmp_path, version, replace(plan, experts=()))
     for part, base, one, two in zip(

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from backends.split.cost import tensor_bytes, tensor_trips
+from backends.split.crossing import TensorStage, tensor_bytes, tensor_trips
 from backends.state import ModelInfo
 from tests.kit.models import N_VOCAB, write_llama
 from tests.kit.processes import with_word
@@ -88,7 +88,7 @@ def test_trips_and_bytes_are_those_that_plans_are_told(
 
         counted(2)
         few, many = counted(2), counted(10)
-    up, down = tensor_bytes(model, 2, 64, 1, 1)
+    up, down = tensor_bytes(model, TensorStage(2, 64, 1, 1), version)
     for less, more in zip(few, many, strict=True):
         per_token = [(z - a) / 8 for a, z in zip(less, more, strict=True)]
         assert per_token[0] == tensor_trips(model, 2)

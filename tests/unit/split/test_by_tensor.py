@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from backends.server_settings import BY_TENSOR, is_by_tensor, without_tensor
 from backends.split.best import alternatives, best_split
 from backends.split.by_tensor import NAME, by_tensor
-from backends.split.cost import pass_cost, tensor_bytes, tensor_trips
+from backends.split.cost import pass_cost
+from backends.split.crossing import TensorStage, tensor_bytes, tensor_trips
 from backends.split.layout import make_split
 from backends.split.problem import SplitProblem, parse_pins
 from backends.state import FlashAttention, Objective, ServerSettings
@@ -88,7 +89,13 @@ def test_the_slowest_device_counts_and_each_fetch() -> None:
 def test_pairs_of_pairs_fetch_twice() -> None:
     assert tensor_trips(MODEL, 2) == 13
     assert tensor_trips(MODEL, 4) == 25
-    assert tensor_bytes(MODEL, 4, 1, 1, 1)[0] > tensor_bytes(MODEL, 2, 1, 1, 1)[0]
+    two, four = (TensorStage(n, 1, 1, 1) for n in (2, 4))
+    for protocol in ("7.0.0", "8.0.0", ""):
+        more, less = (tensor_bytes(MODEL, one, protocol)[0] for one in (four, two))
+        assert more > less
+    assert tensor_bytes(MODEL, two, "6.1.0") == tensor_bytes(MODEL, two, "7.3.0")
+    assert tensor_bytes(MODEL, two, "9.0.0") == tensor_bytes(MODEL, two, "8.0.0")
+    assert tensor_bytes(MODEL, two, "8.0.0") < tensor_bytes(MODEL, two, "7.0.0")
 
 
 @pytest.mark.parametrize(
