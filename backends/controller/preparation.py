@@ -340,7 +340,9 @@ class Preparations:
             raise PlanError(
                 "A cluster file is planned without a draft", "Leave out --draft."
             )
-        options = imagined_options(given, ask, model)
+        engine = await self._readers.engine()
+        protocol = engine.info.rpc_protocol
+        options = imagined_options(given, ask, model, protocol)
         option = options[0]
         if ask.objective is not None:
             plan = await best_plan(options, ask.objective)
@@ -350,7 +352,6 @@ class Preparations:
             require_kept(option)
         plan = option.plan
         check_plan(plan, model)
-        engine = await self._readers.engine()
         asked = await self._clusters.memory.of(plan)
         facts = Facts(
             cluster=DEFAULT_CLUSTER,
@@ -402,8 +403,17 @@ async def _checked(plan: Plan, model: ModelInfo, survey: Survey) -> Plan:
     return with_prompt_cache(plan, model, survey.devices(plan))
 
 
-def imagined_options(given: GivenCluster, ask: Ask, model: ModelInfo) -> list[Option]:
-    return [_imagined(given, ask, model, head) for head in _heads(given, ask)]
+def imagined_options(
+    given: GivenCluster, ask: Ask, model: ModelInfo, rpc_protocol: str = ""
+) -> list[Option]:
+    options = [_imagined(given, ask, model, head) for head in _heads(given, ask)]
+    return [
+        replace(
+            one,
+            speeds=msgspec.structs.replace(one.speeds, rpc_protocol=rpc_protocol),
+        )
+        for one in options
+    ]
 
 
 def _heads(given: GivenCluster, ask: Ask) -> list[str]:

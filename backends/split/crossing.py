@@ -28,8 +28,6 @@ _TRIPS_WITHIN = 5
 _GET_BYTES = 321
 _SET_BYTES = 330
 _COPY_BYTES = 601
-_ROUND_MORE = 0.6
-"""Part by which parts' graphs grow for each doubling of the devices beyond two."""
 
 
 class _Wire(NamedTuple):
@@ -42,11 +40,13 @@ class _Wire(NamedTuple):
     part_bytes: tuple[int, int, int]
     """Of the commands with parts of each tensor, for two devices: always, for each
     layer, and for its square."""
+    round_more: float
+    """Part by which these grow for each doubling of the devices beyond two."""
 
 
 _WIRES = {
-    7: _Wire(False, 9_000, (7_322, 30_034, 18_352)),
-    8: _Wire(True, 0, (6_136, 9_674, 9_176)),
+    7: _Wire(False, 9_000, (7_322, 30_034, 18_352), 0.6),
+    8: _Wire(True, 0, (6_136, 9_674, 9_176), 1.0),
 }
 """By the protocol's first number; a later one is as the last of these."""
 
@@ -114,8 +114,9 @@ def tensor_bytes(
     """Bytes up and down of one pass at each device with a part of every tensor."""
     hidden = _hidden(model, stage.batch)
     trips, layers = tensor_trips(model, stage.n_devices), model.n_layer
-    fixed, linear, square = _wire(rpc_protocol).part_bytes
-    more = 1 + _ROUND_MORE * ((stage.n_devices - 1).bit_length() - 1)
+    wire = _wire(rpc_protocol)
+    fixed, linear, square = wire.part_bytes
+    more = 1 + wire.round_more * ((stage.n_devices - 1).bit_length() - 1)
     graphs = more * (fixed + linear * layers + square * layers**2)
     words = buffers.F32_BYTES * model.n_vocab * stage.rows / stage.n_devices
     return (
