@@ -31,7 +31,7 @@ _COPY_BYTES = 601
 
 
 class _Wire(NamedTuple):
-    """How a protocol sends graphs."""
+    """Graphs on the wire of a protocol."""
 
     keeps_graphs: bool
     """A worker keeps several, so that none of the usual ones is sent twice."""
@@ -129,7 +129,7 @@ def tensor_bytes(
 
 
 class Handed(NamedTuple):
-    """What crosses at a device where experts are on another than their layer."""
+    """Trips and bytes at a device of a layer whose experts are elsewhere."""
 
     trips: int = 0
     up: float = 0.0
@@ -146,7 +146,7 @@ NOTHING_HANDED = Handed()
 def handed_over(
     model: ModelInfo, plan: Plan, home: str, device: str, batch: int, rpc_protocol: str
 ) -> tuple[Handed, Handed]:
-    """What one layer on ``home`` with experts on ``device`` costs at each of them.
+    """The cost of one layer on ``home`` with experts on ``device``, at each of them.
 
     Of two devices of one worker the trips are all counted at the first.
     """

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from backends.errors import PlanError
 from backends.server_settings import moving
 from backends.split.layout import format_range, is_head_cpu, ranges
@@ -18,7 +16,6 @@ from backends.units import format_bytes, format_count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from backends.split.loads import DeviceLoad
     from backends.state import LayerRange, ModelInfo, Plan
 
 CPU_BUFFER = "CPU"
@@ -90,33 +87,6 @@ def check_experts(plan: Plan, model: ModelInfo) -> None:
 def places_text(runs: Iterable[LayerRange]) -> str:
     """``0–11 on local/CPU``, for people; empty if no experts are elsewhere."""
     return ", ".join(f"{format_range(r, r.last + 1)} on {r.device}" for r in runs)
-
-
-# --- memory --------------------------------------------------------------------------
-
-
-def with_moved(
-    loads: Sequence[DeviceLoad], model: ModelInfo, plan: Plan, compute_bytes: int
-) -> tuple[DeviceLoad, ...]:
-    """The loads of the split, with the experts where the plan has them.
-
-    A device that has experts alone needs a device's compute buffers too.
-    """
-    more = dict.fromkeys((load.device for load in loads), 0)
-    for layer, home, device in moved_layers(plan):
-        n_bytes = model.layers[layer].groups.experts
-        more[home] -= n_bytes
-        more[device] += n_bytes
-    return tuple(
-        replace(
-            load,
-            weight_bytes=load.weight_bytes + more[load.device],
-            compute_bytes=max(
-                load.compute_bytes, compute_bytes if more[load.device] > 0 else 0
-            ),
-        )
-        for load in loads
-    )
 
 
 # --- what arrived --------------------------------------------------------------------

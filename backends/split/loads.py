@@ -10,7 +10,7 @@ import msgspec
 
 from backends.split import buffers
 from backends.split.buffers import PLAIN, kv_bytes
-from backends.split.experts import with_moved
+from backends.split.experts import moved_layers
 from backends.split.layout import even_counts, is_head_cpu, make_split
 from backends.state import (
     Device,
@@ -114,11 +114,32 @@ def plan_loads(model: ModelInfo, plan: Plan) -> tuple[DeviceLoad, ...]:
     loads = device_loads(
         model, plan.split, plan.ctx_size, head=plan.head, server=plan.server
     )
-    if not plan.experts:
-        return loads
+    return _with_moved(loads, model, plan) if plan.experts else loads
+
+
+def _with_moved(
+    loads: Sequence[DeviceLoad], model: ModelInfo, plan: Plan
+) -> tuple[DeviceLoad, ...]:
+    """The loads of the split, with the experts where the plan has them.
+
+    A device that has experts alone needs a device's compute buffers too.
+    """
     n_copies = _copies(plan.split, plan.head)
     sizes = (model, plan.ctx_size, n_copies, plan.server)
-    return with_moved(loads, model, plan, buffers.device_compute_bytes(*sizes))
+    own = buffers.device_compute_bytes(*sizes)
+    more = dict.fromkeys((load.device for load in loads), 0)
+    for layer, home, device in moved_layers(plan):
+        n_bytes = model.layers[layer].groups.experts
+        more[home] -= n_bytes
+        more[device] += n_bytes
+    return tuple(
+        msgspec.structs.replace(
+            load,
+            weight_bytes=load.weight_bytes + more[load.device],
+            compute_bytes=max(load.compute_bytes, own if more[load.device] > 0 else 0),
+        )
+        for load in loads
+    )
 
 
 def _predicted(
