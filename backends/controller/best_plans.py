@@ -224,6 +224,8 @@ def _drafted(
         gain = found[draft]
         with_what = f"{with_draft_text(draft)}, " if is_auto else ""
         text = f"{told.why} The draft: {with_what}{predicted_text(gain)}."
+        if told.alternatives:
+            text += " Other plans are told without it."
         return told._replace(
             forecast=gain.forecast, undrafted=told.forecast, why=text.strip()
         )

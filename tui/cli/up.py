@@ -168,7 +168,7 @@ PLAN_OPTIONS: tuple[tuple[Any, ...], ...] = (
         Name("models", "MODEL|ngram|mtp|auto|none"),
         "Speculative decoding, so that several tokens share a round trip: a small "
         "model of the same vocabulary, earlier text (ngram), layers of the model "
-        "itself (mtp), or the fastest of these, measured once (auto).",
+        "itself (mtp), or the fastest of these, predicted and measured once (auto).",
         USUAL.draft,
     ),
     (

@@ -172,6 +172,9 @@ async def test_a_plan_with_a_draft_is_told_with_it_and_without() -> None:
     gain = told.forecast.tok_per_s / told.undrafted.tok_per_s
     assert gain > 1.5
     assert f"The draft: ×{gain:.2f} predicted (" in told.why
+    assert "Other plans" not in told.why
+    compared = await told_of(option, None, explain=True)
+    assert compared.why.endswith(". Other plans are told without it.")
 
 
 @pytest.mark.parametrize(

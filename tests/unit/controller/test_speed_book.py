@@ -127,6 +127,16 @@ async def test_runs_of_two_splits_predict_a_third(tmp_path: Path) -> None:
     assert forecast(MODEL, plan, book.speeds(other)).source is SpeedSource.PRIOR
 
 
+def test_the_heads_protocol_decides_about_graphs(tmp_path: Path) -> None:
+    book, plan = SpeedBook(tmp_path / "speeds.json"), plan_of(6, 7)
+    here = replace(engine(), rpc_protocol="8.0.0")
+    known = ground_of(plan, MODEL, MACHINES, here)
+    assert book.speeds(known).rpc_protocol == "8.0.0"
+    assert book.speeds(ground_of(plan, MODEL, MACHINES, None)).rpc_protocol == ""
+    away = ground_of(replace(plan, head="nobody"), MODEL, MACHINES[:1], here)
+    assert away.rpc_protocol == ""
+
+
 async def test_the_residual_of_a_run_is_kept(tmp_path: Path) -> None:
     book = SpeedBook(tmp_path / "speeds.json")
     plan = plan_of(6, 7)
