@@ -29,6 +29,7 @@ from backends.units import format_factor
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
+    from backends.split.by_tensor import TensorPlan
     from backends.split.moved_experts import MovedPlan
     from backends.split.problem import SplitProblem
     from backends.state import (
@@ -149,7 +150,9 @@ def _best_of_each_kind(
         plan = replace(problem.plan, split=best.split, ctx_size=best.ctx_size)
         yield _rank(best.forecast, plan, objective), plan
     if objective in _FASTEST:
-        others = [moved_experts(problem, best and (best.split, best.forecast))]
+        others: list[MovedPlan | TensorPlan] = [
+            moved_experts(problem, best and (best.split, best.forecast))
+        ]
         if best is not None:
             others.append(by_tensor(problem, best.forecast))
         for other in others:

@@ -137,7 +137,8 @@ class Handed(NamedTuple):
 
     def __add__(self, other: object) -> Handed:
         assert isinstance(other, Handed)
-        return Handed(*(a + b for a, b in zip(self, other, strict=True)))
+        trips = self.trips + other.trips
+        return Handed(trips, self.up + other.up, self.down + other.down)
 
 
 NOTHING_HANDED = Handed()

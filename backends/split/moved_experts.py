@@ -59,14 +59,14 @@ class MovedPlan(NamedTuple):
 class _Move(NamedTuple):
     run: tuple[int, ...]
     """Layers of which so many move: the first ones, or the last ones."""
-    count: int
+    moved: int
     from_end: bool
     device: str
     """The one that gets their experts."""
 
     @property
     def layers(self) -> tuple[int, ...]:
-        return self.run[-self.count :] if self.from_end else self.run[: self.count]
+        return self.run[-self.moved :] if self.from_end else self.run[: self.moved]
 
 
 def moved_experts(
@@ -139,9 +139,9 @@ def _searched(
     while found and step > 1:
         step = -(-step // 2)
         best_one = max(found, key=lambda one: one[0].tok_per_s)[1]
-        counts = best_one.count - step, best_one.count + step
+        counts = best_one.moved - step, best_one.moved + step
         near = [count for count in counts if 0 < count <= len(best_one.run)]
-        found += _found(problem, [best_one._replace(count=count) for count in near])
+        found += _found(problem, [best_one._replace(moved=count) for count in near])
     return found
 
 
