@@ -209,16 +209,19 @@ def _cases(problem: SplitProblem, move: _Move) -> Iterator[list[Place]]:
         room = rooms(place.device, n_copies)
         return place._replace(room=room - (taken if place.device == move.device else 0))
 
-    for lead in (place for place in places if place.first_only):
+    leads = [place for place in places if place.first_only]
+    for lead in leads:
         pinned = lead._replace(least=max(lead.least, 1))
         yield [roomy(place, 1) for place in (pinned, *others)]
-        if lead.least or (
-            lead.device == move.device and roomy(lead, n_copies).room < 0
-        ):
-            return
-    yield [roomy(place, n_copies) for place in others]
+    if any(lead.least for lead in leads):
+        return
+    # Without layers of its own the head's CPU must hold the experts all the same.
+    getting = [lead for lead in leads if lead.device == move.device]
+    if all(roomy(lead, n_copies).room >= 0 for lead in getting):
+        yield [roomy(place, n_copies) for place in others]
     needed = {place.device for place in others if place.least}
-    yield from ([roomy(p, 1)] for p in others if needed <= {p.device})
+    if all(roomy(lead, 1).room >= 0 for lead in getting):
+        yield from ([roomy(p, 1)] for p in others if needed <= {p.device})
 
 
 def _places(problem: SplitProblem, move: _Move) -> list[Place]:
