@@ -225,7 +225,8 @@ class AutoDraft:
         return sorted(worth, key=lambda one: (self._speedup(one), left.index(one)))
 
     def _may_gain(self, draft: str) -> bool:
-        gain = self._gains.get(draft)
+        # Who wants it measured again wants all of it.
+        gain = self._gains.get(draft) if self._takes_known else None
         return gain is None or gain.high >= WORTH
 
     def _speedup(self, draft: str) -> float:

@@ -11,7 +11,7 @@ measured it once; before that it is a guess with a wide band.
 
 from __future__ import annotations
 
-from math import exp, hypot
+from math import exp, hypot, log
 from typing import TYPE_CHECKING, NamedTuple
 
 from backends.speculation.memory import whole_on
@@ -110,10 +110,13 @@ def predicted_gain(
     )
     told = forecast(model, plan, speeds, drafted)
     checking_ms = told.pass_ms - drafted.draft_ms - plain.pass_ms
+    # A pass of unknown length counts as far as drafting and checking make it longer.
+    unknown = log(plain.high / plain.low) / (2 * BAND_SD)
     spread = hypot(
         drafted.tokens_sd / drafted.tokens_per_pass,
         drafted.draft_sd_ms / told.pass_ms,
         _CHECK_SD * checking_ms / told.pass_ms,
+        unknown * (1 - plain.pass_ms / told.pass_ms),
     )
     speedup, factor = told.tok_per_s / plain.tok_per_s, exp(BAND_SD * spread)
     return DraftGain(method.draft, told, speedup, speedup / factor, speedup * factor)

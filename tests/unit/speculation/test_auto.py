@@ -283,10 +283,17 @@ async def test_what_surely_gains_is_begun_with_and_measured(tmp_path: Path) -> N
 
 
 async def test_what_surely_gains_nothing_is_not_loaded(tmp_path: Path) -> None:
-    gains = foreseen(small=(0.3, 0.5, 0.8), ngram=(0.9, 1.1, 1.4))
-    stage = await predicting(tmp_path, gains)
+    stage = Stage(tmp_path)
+    stage.gains = foreseen(small=(0.3, 0.5, 0.8), ngram=(0.9, 1.1, 1.4))
+    stage.begins()
+    await stage.settled()
     assert stage.measured == stage.loads == [NO_DRAFT, NGRAM]
     assert stage.draft == NGRAM
+    stage.auto.repeat()
+    await until(lambda: MODEL in stage.measured)
+    await stage.settled()
+    await stage.ends()
+    assert stage.draft == MODEL
 
 
 async def test_a_wrong_prediction_is_measured_and_undone(tmp_path: Path) -> None:

@@ -97,6 +97,18 @@ def test_what_is_not_known_of_the_text_is_in_the_band() -> None:
     assert told.high / told.low > 1 + least
 
 
+def test_a_pass_of_unknown_length_widens_the_band() -> None:
+    there = site(rtt_ms=20)
+    links = tuple(replace(link, rtt_sd_ms=15.0) for link in there.speeds.links)
+    vague = replace(there.speeds, links=links)
+    asked = (Workload(), SMALL, SURE, DRAFT_MODEL)
+    known = predicted_gain(there.model, there.plan, there.speeds, *asked)
+    guessed = predicted_gain(there.model, there.plan, vague, *asked)
+    assert guessed.speedup == known.speedup
+    assert guessed.low < known.low
+    assert guessed.high > known.high
+
+
 def test_slots_are_drafted_for_one_after_another() -> None:
     one, four = gain(), gain(slots=4)
     per_token = [g.forecast.pass_ms for g in (one, four)]
