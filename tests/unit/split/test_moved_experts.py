@@ -166,15 +166,14 @@ def fastest_by_trying(there: SplitProblem) -> float | None:
 
 def compare(there: SplitProblem) -> bool:
     """See that the faster of both kinds is the fastest of all that were tried."""
-    rates = [fastest_by_trying(there)]
+    rates, got = [fastest_by_trying(there)], list[float]()
     try:
         best = best_split(there, Objective.DECODE)
     except PlanError:
         found = moved_experts(there, None)
-        got = []
     else:
         found = moved_experts(there, (best.split, best.forecast))
-        got = [best.forecast.tok_per_s]
+        got.append(best.forecast.tok_per_s)
         rates += got
     if found.plan is not None and found.forecast is not None:
         assert fits(there._replace(plan=found.plan))
