@@ -566,7 +566,11 @@ DRAFTS = {
     "a draft that breaks the server is given up": """
         speeds none=20 ngram=25 small=60; serves ada auto; wait 5; wait 3
         dies llama-server; wait 60; until serving; drafts /small.gguf
-        started llama-server 4; told "died: llama-server ended" "Chosen: with small"
+        started llama-server 5; told "died: llama-server ended" "Chosen: with small"
+        untold "Measured with ngram"
+        """,
+    "the one that is predicted to gain most is begun with": """
+        speeds none=20 ngram=25 small=60; asks 1; serves ada auto; drafts /small.gguf
         """,
     "a draft whose file is lost is done without": """
         serves ada drafted; lost /small.gguf; kill ada; recovers 4; drafts none
