@@ -457,7 +457,7 @@ def test_the_round_trips_of_a_token_in_words() -> None:
 
 async def test_file_that_cannot_be_read_or_written_begins_anew(tmp_path: Path) -> None:
     (tmp_path / "trials.json").write_text("{")
-    assert TrialBook(tmp_path / "trials.json").running(PLAN) == NO_DRAFT
+    assert TrialBook(tmp_path / "trials.json").running(PLAN) is None
     gone = TrialBook(tmp_path / "trials.json" / "no" / "folder")
     await gone.runs(PLAN, MODEL)
     assert gone.running(PLAN) == MODEL
@@ -551,7 +551,7 @@ async def test_other_work_on_the_machine_is_not_measured() -> None:
     undisturbed = await measured(Server(always(100.0)), 1)
     assert undisturbed.tok_per_s == pytest.approx(100 * 31 / 32)
     disturbed = await measured(Server(but_slow(100.0, 1, 4)), 1)
-    assert disturbed == undisturbed
+    assert disturbed[:2] == undisturbed[:2]
 
 
 async def test_slots_are_counted_together() -> None:
