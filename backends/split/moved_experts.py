@@ -22,7 +22,7 @@ from backends.split.best import (
 from backends.split.buffers import copies
 from backends.split.cost import MB, expert_work, handed_ms, work_ms
 from backends.split.crossing import graph_layer_bytes, keeps_graphs
-from backends.split.experts import owners, places_text
+from backends.split.experts import moved_layers, owners, places_text
 from backends.split.layout import runs_of
 from backends.split.loads import room_bytes
 from backends.split.optimiser import best
@@ -81,7 +81,9 @@ def moved_experts(
     split = by_layers[0] if by_layers else None
     found = _searched(_of_few(problem, split), split)
     if not found:
-        return MovedPlan(None, "no device has room for the experts of others' layers")
+        return MovedPlan(
+            None, "no device gains by the experts of others' layers, or has room"
+        )
     told, _, plan = max(found, key=lambda one: one[0].tok_per_s)
     plan = _with_idle(plan, problem.plan.split)
     text = f"experts of {places_text(plan.experts)}"
@@ -192,9 +194,15 @@ def _plans(problem: SplitProblem, move: _Move) -> Iterator[Plan]:
         found = best(places, sizes, problem.beam)
         if found is None:
             continue
-        split = split_of(plan, found)
-        moved = replace(plan, split=split, experts=runs_of(move.device, move.layers))
-        if not crowded_by(problem, moved):
+        moved = replace(
+            plan,
+            split=split_of(plan, found),
+            experts=runs_of(move.device, move.layers),
+        )
+        # Layers that are on that device themselves are none that move.
+        layers = [layer for layer, _, _ in moved_layers(moved)]
+        moved = replace(moved, experts=tuple(runs_of(move.device, layers)))
+        if layers and not crowded_by(problem, moved):
             yield moved
 
 

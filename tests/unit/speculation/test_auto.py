@@ -567,6 +567,10 @@ async def test_the_acceptance_is_that_of_the_measurement(untold: int | None) -> 
     found = await measured(server, 1)
     known = {None: 0.75, 0: 95 / 160, 1: None}
     assert found.acceptance == known[untold]
+    if untold is None:
+        # The first answer only warms up.
+        tokens = 32 * (len(server.asked) - 1)
+        assert found.drafted == pytest.approx(60 / (tokens - 45))
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_over_a_slow_link_none_is_moved() -> None:
     best = best_split(there, Objective.DECODE)
     found = moved_experts(there, (best.split, best.forecast))
     assert found.plan is None
-    assert "not worth it" in found.why or "no device has room" in found.why
+    assert "not worth it" in found.why or "no device gains" in found.why
 
 
 def test_where_whole_layers_do_not_fit_it_may_all_the_same() -> None:
@@ -106,6 +106,17 @@ def test_where_whole_layers_do_not_fit_it_may_all_the_same() -> None:
     found = moved_experts(there, None)
     assert found.plan is not None
     assert fits(there._replace(plan=found.plan))
+
+
+def test_experts_that_are_with_their_layers_are_no_plan_of_this_kind() -> None:
+    """All layers on one CPU is best; to leave their experts there moves nothing."""
+    there = large_at_home(0.05, rtt_ms=20)
+    best = best_split(there, Objective.DECODE)
+    found = moved_experts(there, (best.split, best.forecast))
+    assert found.plan is None
+    assert found.why == (
+        "no device gains by the experts of others' layers, or has room"
+    )
 
 
 def test_a_model_without_experts_has_none_to_move() -> None:
