@@ -15,10 +15,10 @@ from backends.split.cost import (
     lab_ms,
     layer_work,
     pass_cost,
-    stage_bytes,
     with_lab,
     work_ms,
 )
+from backends.split.crossing import stage_bytes
 from backends.split.layout import make_split
 from backends.state import (
     ClusterSpeeds,
