@@ -161,7 +161,8 @@ def handed_over(
     first = second = NOTHING_HANDED
     if at_home is not None and there is None:
         trips = _TRIPS_TO_HEAD
-        up = trips * _GET_BYTES + _SET_BYTES + used * hidden
+        # The head gives back each expert's result, and the home weighs them.
+        up = trips * _GET_BYTES + _SET_BYTES + used * hidden + 2 * graph
         first = Handed(trips, up, hidden + trips * _REPLY_BYTES)
     elif at_home is not None:
         trips = _TRIPS_TO_WORKER
