@@ -30,6 +30,7 @@ from backends.split.cost import (
     MB,
     Work,
     device_work,
+    head_work,
     lab_ms,
     layer_work,
 )
@@ -323,14 +324,12 @@ class _Says:
     def head(self, ms: float, depth: int, *, batch: int, rows: int) -> None:
         """The head's devices and the server take that time."""
         remote = {d for w in self._ground.plan.workers for d in w.device_ids}
-        work = {
-            device: one
-            for device, one in self._work(depth, batch, rows).items()
-            if device not in remote
-        }
-        if ms > 0 and all(device in self._keys for device in work):
-            own = {self._keys[device]: one for device, one in work.items()}
-            self._add({self._ground.head_key: Work(passes=1), **own}, ms)
+        work = self._work(depth, batch, rows)
+        own = {device: one for device, one in work.items() if device not in remote}
+        if ms > 0 and all(device in self._keys for device in own):
+            heads = {self._keys[device]: one for device, one in own.items()}
+            heads[self._ground.head_key] = head_work(len(work) - len(own))
+            self._add(heads, ms)
 
     def _add(self, work: Mapping[str, Work], ms: float) -> None:
         self.observations.append(

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from backends.speculation.memory import whole_on
 from backends.split.cost import (
     BAND_SD,
-    GB,
-    NO_WORK,
     Work,
     forecast,
     layer_work,
@@ -147,17 +145,15 @@ def _draft_token_ms(
     if method.draft == NGRAM_DRAFT or speed is None:
         return 0.0, 0.0
     if method.draft == MTP_DRAFT:
-        own = model.layers[-model.n_layer_nextn :]
-        read = sum(layer.bytes for layer in own) + model.output_bytes
-        work = Work(weight_gb=read / GB, layers=len(own) + 1, passes=1)
-        ms, variance = work_ms(speed, work)
+        works = layer_work(model, plan, 0, 1, rows=1)[-model.n_layer_nextn - 1 :]
+        ms, variance = work_ms(speed, sum(works, start=Work(passes=1)))
         away_ms, away_variance = _away_ms(plan, speeds, method.device)
         return ms + away_ms, (variance + away_variance) ** 0.5
     if draft_model is None:
         return 0.0, 0.0
     whole = whole_on(draft_model, method.device, plan)
     works = layer_work(draft_model, whole, 0, 1, rows=1)
-    ms, variance = work_ms(speed, sum(works, start=NO_WORK)._replace(passes=1))
+    ms, variance = work_ms(speed, sum(works, start=Work(passes=1)))
     return ms, variance**0.5
 
 

@@ -122,6 +122,7 @@ def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
     known = {speed.device: speed for speed in problem.speeds.devices}
     links = {link.worker: link for link in problem.speeds.links}
     of_worker = {d: w.name for w in plan.workers for d in w.device_ids}
+    handover_ms = work_ms(problem.speeds.head, Work(layers=1))[0]
     places = []
     for share in plan.split.shares:
         device, speed = share.device, known.get(share.device)
@@ -133,6 +134,7 @@ def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
         if device in of_worker:
             worker = of_worker[device]
             link = links.get(worker, LinkSpeed(worker=worker))
+            fixed += len(stages) * handover_ms
             for stage in stages:
                 hidden, last = _crossing(model, stage)
                 n_bytes += hidden

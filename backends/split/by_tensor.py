@@ -40,6 +40,10 @@ class TensorPlan(NamedTuple):
     """Of the plan."""
 
 
+_WEIGHTS = Work(weight_gb=0.6, gvalues=1)
+"""By whose time devices get their parts: as many weights for all."""
+
+
 def by_tensor(problem: SplitProblem, by_layers: Forecast) -> TensorPlan:
     """The fastest such plan if it beats a split by layers, else why it does not."""
     if why := _refused(problem):
@@ -103,9 +107,7 @@ def _plans(problem: SplitProblem) -> Iterator[Plan]:
     others = [share.device for share in plan.split.shares]
     for count in range(2, min(len(names), DEVICES_MAX) + 1):
         chosen = names[:count]
-        rates = [
-            1 / max(work_ms(speeds[n], Work(weight_gb=1))[0], 1e-9) for n in chosen
-        ]
+        rates = [1 / max(work_ms(speeds[n], _WEIGHTS)[0], 1e-9) for n in chosen]
         for parts in ([1] * count, [round(1e6 * rate) for rate in rates]):
             held = dict(zip(chosen, proportional([1] * n_layers, parts), strict=True))
             lead = [name for name in others if is_head_cpu(name, plan.head)]

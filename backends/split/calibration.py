@@ -28,7 +28,7 @@ from backends.units import MS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-FORMAT = 1
+FORMAT = 2
 KEPT_MAX = 400
 """Observations kept; the oldest goes first."""
 SAME_MAX = 3
@@ -162,6 +162,8 @@ class _Usual(NamedTuple):
     gops_s: float
     layer_ms: float
     pass_ms: float
+    multiplying: float = 0.1
+    """Part of a weight's time that is not for its bytes."""
 
 
 _KINDS = {
@@ -169,9 +171,11 @@ _KINDS = {
     DeviceKind.HIP: _Usual(400, 20_000, 0.03, 0.3),
     DeviceKind.METAL: _Usual(200, 10_000, 0.03, 0.3),
     DeviceKind.VULKAN: _Usual(200, 8_000, 0.04, 0.4),
-    DeviceKind.CPU: _Usual(24, 120, 0.02, 0.15),
+    DeviceKind.CPU: _Usual(24, 120, 0.02, 0.15, multiplying=0.5),
     DeviceKind.OTHER: _Usual(50, 1_000, 0.03, 0.3),
 }
+_GB_OF_GVALUE = 0.6
+"""Usual bytes of a weight, of four bits and their scales."""
 _THREADS = 4
 """Of the CPU that the figures above are for."""
 _CPU_GB_S_MAX = 60.0
@@ -179,6 +183,8 @@ _CPU_GB_S_MAX = 60.0
 _KV_FACTOR = 1.5
 _HEAD_MS = 0.4
 """Sampling and the server, a pass."""
+_HANDOVER_MS = 0.5
+"""The head's own time for each device of a worker, a pass."""
 
 
 class Prior(NamedTuple):
@@ -192,38 +198,38 @@ class Prior(NamedTuple):
 def prior_of(kind: DeviceKind, threads: int | None = None) -> Prior:
     """The prior of a device that never ran."""
     usual = _KINDS[kind]
-    gb_s, gops_s = usual.gb_s, usual.gops_s
     if kind is DeviceKind.CPU and threads:
-        gb_s = min(gb_s * threads / _THREADS, _CPU_GB_S_MAX)
-        gops_s *= threads / _THREADS
-    return _prior(gb_s, gops_s, usual.layer_ms, usual.pass_ms, _PRIOR_SPREAD)
+        gb_s = min(usual.gb_s * threads / _THREADS, _CPU_GB_S_MAX)
+        gops_s = usual.gops_s * threads / _THREADS
+        usual = usual._replace(gb_s=gb_s, gops_s=gops_s)
+    return _prior(usual, _PRIOR_SPREAD)
 
 
 def given_speed(kind: DeviceKind, gb_s: float, gops_s: float | None = None) -> Prior:
     """The speed of a device from a cluster file: its memory's bandwidth is known."""
     usual = _KINDS[kind]
-    factor = usual.gops_s / usual.gb_s
-    prior = _prior(
-        gb_s, gops_s or gb_s * factor, usual.layer_ms, usual.pass_ms, _GIVEN_SPREAD
-    )
-    return prior._replace(source=SpeedSource.GIVEN)
+    gops_s = gops_s or gb_s * usual.gops_s / usual.gb_s
+    given = usual._replace(gb_s=gb_s, gops_s=gops_s, multiplying=0.0)
+    return _prior(given, _GIVEN_SPREAD)._replace(source=SpeedSource.GIVEN)
 
 
-def _prior(
-    gb_s: float, gops_s: float, layer_ms: float, pass_ms: float, spread: float
-) -> Prior:
+def _prior(usual: _Usual, spread: float) -> Prior:
+    weight_ms = MS_PER_S / usual.gb_s
     ms = (
-        MS_PER_S / gb_s,
-        _KV_FACTOR * MS_PER_S / gb_s,
-        MS_PER_S / gops_s,
-        layer_ms,
-        pass_ms,
+        (1 - usual.multiplying) * weight_ms,
+        usual.multiplying * weight_ms * _GB_OF_GVALUE,
+        _KV_FACTOR * weight_ms,
+        MS_PER_S / usual.gops_s,
+        usual.layer_ms,
+        usual.pass_ms,
     )
-    loose = (spread, 2 * spread, 2 * spread, 2 * spread, 2 * spread)
+    wide = 2 * spread
+    loose = (spread, wide, wide, wide, wide, wide)
     return Prior(ms, tuple(a * b for a, b in zip(ms, loose, strict=True)))
 
 
-HEAD_PRIOR = Prior((*NO_WORK[:-1], _HEAD_MS), (*NO_WORK[:-1], _HEAD_MS))
+_HEAD_FIGURES = (*NO_WORK[:-2], _HANDOVER_MS, _HEAD_MS)
+HEAD_PRIOR = Prior(_HEAD_FIGURES, _HEAD_FIGURES)
 
 
 # --- solving -------------------------------------------------------------------------

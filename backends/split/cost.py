@@ -5,7 +5,7 @@ between any two of them::
 
     T = head + Σ devices (work · speed) + Σ workers (trips · RTT + bytes / rate)
 
-The work of a device is counted in five kinds, so that its time is a sum of products:
+The work of a device is counted in six kinds, so that its time is a sum of products:
 calibration is linear least squares, and a prefix sum over layers gives any split.
 """
 
@@ -74,11 +74,15 @@ class Work(NamedTuple):
 
     weight_gb: float = 0.0
     """Weights read, once a pass."""
+    gvalues: float = 0.0
+    """10⁹ weights multiplied, once a pass. A few threads of a CPU take as long for each
+    of them, however many bits it has."""
     kv_gb: float = 0.0
     """KV cache read by all tokens of the pass."""
     gops: float = 0.0
     """10⁹ operations for the tokens of a pass beyond the first one."""
     layers: float = 0.0
+    """Of the head itself: visits of workers' devices."""
     passes: float = 0.0
     """1 if it takes part."""
 
@@ -146,8 +150,10 @@ def expert_work(layer: Layer, model: ModelInfo, batch: int) -> Work:
     rest = layer.bytes - layer.groups.experts
     quants = layer.quants
     token = active_bytes(layer, model, 1) - rest
+    read = active_bytes(layer, model, batch) - rest
     return Work(
-        weight_gb=(active_bytes(layer, model, batch) - rest) / GB,
+        weight_gb=read / GB,
+        gvalues=_values(read, quants) / GB,
         gops=(batch - 1) * 2 * _values(token, quants) / GB,
     )
 
@@ -202,17 +208,20 @@ def layer_work(
         ops = token_ops(layer, model) + 2 * values * shared_heads
         # Tokens of one prompt read the cache together, slots each their own.
         read = kv * (rows if rows == batch else 1)
+        weights = active_bytes(layer, model, batch)
         return Work(
-            weight_gb=active_bytes(layer, model, batch) / GB,
+            weight_gb=weights / GB,
+            gvalues=_values(weights, layer.quants) / GB,
             kv_gb=read / GB,
             gops=(batch - 1) * ops / GB,
             layers=1,
         )
 
-    quants = model.layers[-1].quants if model.layers else {}
+    values = model.n_embd * model.n_vocab
     output = Work(
         weight_gb=model.output_bytes / GB,
-        gops=(rows - 1) * 2 * _values(model.output_bytes, quants) / GB,
+        gvalues=values / GB,
+        gops=(rows - 1) * 2 * values / GB,
         layers=1,
     )
     return (*map(of, model.layers), output)
@@ -267,6 +276,11 @@ def with_moved_experts(
         handed[home] = handed.get(home, NOTHING_HANDED) + first
         handed[device] = handed.get(device, NOTHING_HANDED) + second
     return found, handed
+
+
+def head_work(visits: float) -> Work:
+    """The work of the head itself in a pass that visits workers' devices so often."""
+    return Work(layers=visits, passes=1)
 
 
 # --- links ---------------------------------------------------------------------------
@@ -384,7 +398,8 @@ def pass_cost(
         for worker in used_workers(plan)
     }
     remote = {device for ids in stages.values() for device in ids}
-    mean, variance = work_ms(speeds.head, Work(passes=1))
+    visits = sum(work[device].passes for device in remote)
+    mean, variance = work_ms(speeds.head, head_work(visits))
     own = [device for device in work if device not in remote]
     sources = [speeds.head.source]
     for device in own:
@@ -450,7 +465,8 @@ def _tensor_pass(
     ]
     slowest = max(costs, default=(0.0, 0.0))
     as_one = slowest[0] / (sum(ms for ms, _ in costs) or 1.0)
-    head_ms, variance = work_ms(speeds.head, Work(passes=1))
+    remote = sum(share.device in of_worker for share in used)
+    head_ms, variance = work_ms(speeds.head, head_work(remote))
     parts = {plan.head: ForecastPart(name=plan.head, compute_ms=head_ms)}
     trips = tensor_trips(model, len(used))
     crossing = TensorStage(len(used), *stage)
@@ -486,6 +502,7 @@ def _part(whole: Work, part: float) -> Work:
     """The work of a device with a part of each tensor; it has a part in every layer."""
     return Work(
         weight_gb=whole.weight_gb * part,
+        gvalues=whole.gvalues * part,
         kv_gb=whole.kv_gb * part,
         gops=whole.gops * part,
         layers=whole.layers,
@@ -512,7 +529,7 @@ def handed_ms(
         ms += work_ms(known[name], Work(passes=1))[0] if name in known else 0.0
         if worker := of_worker.get(name):
             link = links.get(worker, LinkSpeed(worker=worker))
-            ms += _handed_ms(link, one)[0]
+            ms += _handed_ms(link, one)[0] + work_ms(speeds.head, Work(layers=1))[0]
     return ms
 
 

@@ -102,13 +102,15 @@ def homelab_peers(state: PeerState = PeerState.READY) -> tuple[Peer, ...]:
 
 def pace(plan: Plan) -> ClusterSpeeds:
     """Each device slower than the one before, and 3 ms to each worker and back."""
-    covariance = (0.05, *(0.0,) * 24)
+    covariance = (0.05, *(0.0,) * 35)
     return ClusterSpeeds(
-        head=DeviceSpeed(device="head", ms=(0, 0, 0, 0, 1.5), covariance=(0.0,) * 25),
+        head=DeviceSpeed(
+            device="head", ms=(0, 0, 0, 0, 0, 1.5), covariance=(0.0,) * 36
+        ),
         devices=tuple(
             DeviceSpeed(
                 device=share.device,
-                ms=(2.0 + index, 3.0, 0.05, 0.02, 0.2),
+                ms=(2.0 + index, 0.0, 3.0, 0.05, 0.02, 0.2),
                 covariance=covariance,
             )
             for index, share in enumerate(plan.split.shares)

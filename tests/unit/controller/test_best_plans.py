@@ -114,7 +114,7 @@ async def test_parts_of_tensors_are_proposed_where_they_win_alone() -> None:
     given = read_cluster(text.replace("most = 12", ""))
     small = replace(MODEL, layers=MODEL.layers[:8], n_layer=8)
     option = imagined_options(given, replace(ASK, peers=("mini",)), small)[0]
-    quick = replace(option.speeds.devices[0], ms=(1000.0, 0.0, 0.0, 0.0, 0.0))
+    quick = replace(option.speeds.devices[0], ms=(1000.0, 0.0, 0.0, 0.0, 0.0, 0.0))
     speeds = replace(option.speeds, devices=(quick, *option.speeds.devices[1:]))
     option = dataclasses.replace(option, speeds=speeds)
     plan = await best_plan([option], Objective.DECODE)

@@ -77,7 +77,7 @@ def test_the_slowest_device_counts_and_each_fetch() -> None:
     cost = pass_cost(MODEL, plan, there.speeds, depth=1, batch=1, rows=1)
     parts = {part.name: part for part in cost.parts}
     assert parts["a"].trips == parts["b"].trips == 13
-    slower = replace(there.speeds.devices[1], ms=(1000.0, 0, 0, 0, 0))
+    slower = replace(there.speeds.devices[1], ms=(1000.0, 0, 0, 0, 0, 0))
     devices = (there.speeds.devices[0], slower, there.speeds.devices[2])
     speeds = replace(there.speeds, devices=devices)
     uneven = pass_cost(MODEL, plan, speeds, depth=1, batch=1, rows=1)

@@ -23,12 +23,12 @@ from backends.split.calibration import (
     noise_of,
     prior_of,
 )
-from backends.split.cost import Work, work_ms
+from backends.split.cost import Work, head_work, work_ms
 from backends.state import Device, DeviceKind, DeviceSpeed, SpeedSource
 
 KEY = "a|CPU"
 PRIORS = {KEY: prior_of(DeviceKind.CPU, threads=2)}
-TRUE = (70.0, 200.0, 20.0, 0.05, 0.4)
+TRUE = (30.0, 60.0, 200.0, 20.0, 0.05, 0.4)
 """ms of each kind of work on the device that is measured here."""
 
 
@@ -42,7 +42,11 @@ def seen(work: Work, ms: float, model: str = "m", key: str = KEY) -> Observation
 
 def work_of(layers: int, depth_gb: float = 0.001) -> Work:
     return Work(
-        weight_gb=0.003 * layers, kv_gb=depth_gb * layers, layers=layers, passes=1
+        weight_gb=0.003 * layers,
+        gvalues=0.005 * layers,
+        kv_gb=depth_gb * layers,
+        layers=layers,
+        passes=1,
     )
 
 
@@ -74,6 +78,7 @@ def test_many_runs_find_each_figure() -> None:
     for _ in range(40):
         work = Work(
             weight_gb=random.uniform(0.01, 1),
+            gvalues=random.uniform(0.01, 1),
             kv_gb=random.uniform(0.0, 0.2),
             gops=random.uniform(0.0, 2.0),
             layers=random.randint(1, 30),
@@ -81,7 +86,7 @@ def test_many_runs_find_each_figure() -> None:
         )
         runs.append(seen(work, took(work) * random.gauss(1, 0.01)))
     told = solved(*runs)
-    for figure, true in zip(told.ms[:3], TRUE[:3], strict=True):
+    for figure, true in zip(told.ms[:4], TRUE[:4], strict=True):
         assert figure == pytest.approx(true, rel=0.1)
 
 
@@ -207,3 +212,40 @@ def test_a_file_of_another_release_is_refused() -> None:
     assert decoded(msgspec.json.encode(known)) == known
     with pytest.raises(ValueError, match="format 99"):
         decoded(msgspec.json.encode(msgspec.structs.replace(known, format=99)))
+
+
+def test_an_output_of_more_bits_takes_as_long_for_each_weight() -> None:
+    """Runs with and without the output, of twice the bits, tell bytes from weights."""
+    slow = (0.0, 150.0, 0.0, 0.0, 0.0, 0.2)
+
+    def layers(n: int) -> Work:
+        return Work(weight_gb=0.002 * n, gvalues=0.0035 * n, layers=n, passes=1)
+
+    output = Work(weight_gb=0.023, gvalues=0.028, layers=1)
+    runs = [layers(n) for n in (19, 3)] + [layers(n) + output for n in (5, 18)]
+
+    def time(work: Work) -> float:
+        return sum(a * b for a, b in zip(slow, work, strict=True))
+
+    told = solved(*(seen(work, time(work)) for work in runs))
+    for work in (layers(16), layers(25), layers(2) + output, layers(30) + output):
+        assert work_ms(told, work)[0] == pytest.approx(time(work), rel=0.05)
+
+
+def test_the_head_takes_time_for_each_device_that_it_hands_to() -> None:
+    keys = {"h|head": HEAD_PRIOR, "h|CPU": prior_of(DeviceKind.CPU, threads=1)}
+    cpu = Work(weight_gb=0.002, gvalues=0.0035, layers=1)
+
+    def run(n: int, devices: int) -> Observation:
+        own = Work(0.002 * n, 0.0035 * n, layers=n, passes=1)
+        work = {"h|head": tuple(head_work(devices)), "h|CPU": tuple(own)}
+        return Observation(
+            work=work, ms=0.4 + 0.7 * devices + 0.53 * n, model="m", at=0
+        )
+
+    known = Calibration().with_run([run(6, 2), run(9, 2)])
+    told = device_speeds(known, keys, {key: key for key in keys}, "m")
+    assert work_ms(told["h|CPU"], cpu)[0] == pytest.approx(0.53, rel=0.2)
+    for devices in (1, 2, 3):
+        alone = work_ms(told["h|head"], head_work(devices))[0]
+        assert alone == pytest.approx(0.4 + 0.7 * devices, abs=0.5)

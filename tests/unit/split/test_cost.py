@@ -69,11 +69,11 @@ def speed(device: str, *ms: float, spread: float = 0.0) -> DeviceSpeed:
 
 
 SPEEDS = ClusterSpeeds(
-    head=speed("head", 0, 0, 0, 0, 1),
+    head=speed("head", 0, 0, 0, 0, 0.5, 1),
     devices=(
-        speed("local/CPU", 100, 0, 0, 0, 0),
-        speed("a/CPU", 50, 0, 0, 1, 0.5),
-        speed("b/CPU", 10, 0, 0, 0, 0),
+        speed("local/CPU", 100, 0, 0, 0, 0, 0),
+        speed("a/CPU", 50, 10, 0, 0, 1, 0.5),
+        speed("b/CPU", 10, 0, 0, 0, 0, 0),
     ),
     links=(
         LinkSpeed(worker="a", rtt_ms=2, source=SpeedSource.MEASURED),
@@ -95,8 +95,9 @@ def test_a_pass_adds_up_by_hand() -> None:
     cost = pass_cost(MODEL, plan_of(1, 2, 2), SPEEDS, depth=1, batch=1, rows=1)
     head, a, b = cost.parts
     assert head.name == "local"
-    assert head.compute_ms == pytest.approx(1 + 0.1 * 100)
-    assert a.compute_ms == pytest.approx(0.2 * 50 + 2 * 1 + 0.5)
+    # It hands over to two devices of workers.
+    assert head.compute_ms == pytest.approx(1 + 2 * 0.5 + 0.1 * 100)
+    assert a.compute_ms == pytest.approx(0.2 * 50 + 0.1 * 10 + 2 * 1 + 0.5)
     assert a.network_ms == pytest.approx(2)
     # The output is on b: 4 bytes for each word come back.
     up = 1924 + 318 + 4 * 500 + 2 * 256
@@ -176,7 +177,9 @@ def test_a_draft_divides_trips_by_the_tokens_of_a_pass() -> None:
 
 def test_the_band_holds_the_figure_and_grows_with_what_is_unknown() -> None:
     sure = forecast(MODEL, plan_of(5, 0, 0), replace(SPEEDS, noise=0.03))
-    loose = replace(SPEEDS, devices=(speed("local/CPU", 100, 0, 0, 0, 0, spread=0.5),))
+    loose = replace(
+        SPEEDS, devices=(speed("local/CPU", 100, 0, 0, 0, 0, 0, spread=0.5),)
+    )
     unsure = forecast(MODEL, plan_of(5, 0, 0), loose)
     assert unsure.low < sure.low < sure.tok_per_s < sure.high < unsure.high
     assert unsure.low > 0
@@ -185,15 +188,15 @@ def test_the_band_holds_the_figure_and_grows_with_what_is_unknown() -> None:
 def test_variance_counts_what_is_correlated_together() -> None:
     """Two figures that only their sum is known of are sure of that sum."""
     covariance = [0.0] * (KINDS * KINDS)
-    covariance[0] = covariance[3 * KINDS + 3] = 4.0
-    covariance[3] = covariance[3 * KINDS] = -4.0
+    covariance[0] = covariance[4 * KINDS + 4] = 4.0
+    covariance[4] = covariance[4 * KINDS] = -4.0
     told = DeviceSpeed(device="d", ms=(1.0,) * KINDS, covariance=tuple(covariance))
     assert work_ms(told, Work(weight_gb=1, layers=1))[1] == pytest.approx(0)
     assert work_ms(told, Work(weight_gb=1))[1] == pytest.approx(4)
 
 
 def test_a_long_prompt_overlaps_where_all_layers_are_on_devices() -> None:
-    gops = tuple(replace(one, ms=(0, 0, 1, 0, 0)) for one in SPEEDS.devices)
+    gops = tuple(replace(one, ms=(0, 0, 0, 1, 0, 0)) for one in SPEEDS.devices)
     speeds = replace(SPEEDS, devices=gops, links=())
     load = Workload(prompt_tokens=2048)
     serial = forecast(MODEL, plan_of(2, 2, 1), speeds, load)
