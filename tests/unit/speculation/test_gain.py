@@ -14,7 +14,7 @@ from backends.speculation.gain import (
     predicted_gain,
     predicted_text,
 )
-from backends.split.cost import BAND_SD, Workload
+from backends.split.cost import BAND_SD, Work, Workload, work_ms
 from backends.state import (
     NO_DRAFT,
     DraftTrial,
@@ -65,7 +65,7 @@ def test_it_is_tokens_a_pass_against_time_a_pass() -> None:
     plain = there.forecast()
     found = gain()
     cpu = there.speeds.devices[0]
-    draft_ms = 8 * (0.02 * cpu.ms[0] + 2 * cpu.ms[3] + cpu.ms[4])
+    draft_ms = 8 * work_ms(cpu, Work(weight_gb=0.02, layers=2, passes=1))[0]
     checked = there._replace(load=Workload(drafted=8)).forecast()
     assert found.forecast.pass_ms == pytest.approx(checked.pass_ms + draft_ms)
     tokens = 1 + 0.75 * 8
