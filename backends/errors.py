@@ -22,6 +22,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {' or '.join(like)}? " if like else ""
 
 
+def unknown_peer(name: str, known: Iterable[str]) -> tuple[str, str]:
+    """What is wrong with the name of a peer, and what to do."""
+    names = list(known)
+    return (
+        f"There is no peer {name}",
+        f"{did_you_mean(name, names)}Known: {', '.join(names) or 'none yet'}. "
+        f"Add it: dllm-tui peers add {name}.",
+    )
+
+
 class DllmError(Exception):
     """Base of every expected error; its text is fit to show as it is."""
 

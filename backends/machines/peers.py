@@ -16,7 +16,7 @@ from backends.errors import (
     HostError,
     NeedsAnswer,
     PeerUnreachable,
-    did_you_mean,
+    unknown_peer,
 )
 from backends.machines.bare import BarePeer
 from backends.places import LOCAL
@@ -236,12 +236,7 @@ class Peers:
 
     def known(self, name: str) -> KnownPeer:
         if name not in self._known:
-            names = ", ".join(self._known) or "none yet"
-            raise HostError(
-                f"There is no peer {name}",
-                f"{did_you_mean(name, self._known)}Known: {names}. "
-                f"Add it: dllm-tui peers add {name}.",
-            )
+            raise HostError(*unknown_peer(name, self._known))
         return self._known[name]
 
     def ssh(self, name: str) -> SshPeer:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.errors import PlanError, did_you_mean
+from backends.errors import PlanError, did_you_mean, unknown_peer
 from backends.places import LOCAL, at_peer
 from backends.planning.checking import check_numbers, check_plan, check_worker_count
 from backends.planning.sharing import by_name, by_order, shared_out
@@ -287,10 +287,5 @@ def _ready(machines: Mapping[str, Peer], name: str) -> Peer:
 
 def _known(machines: Mapping[str, Peer], name: str) -> Peer:
     if name not in machines:
-        known = ", ".join(machines)
-        raise PlanError(
-            f"There is no peer {name}",
-            f"{did_you_mean(name, machines)}Known: {known}. "
-            "Add it: dllm-tui peers add.",
-        )
+        raise PlanError(*unknown_peer(name, machines))
     return machines[name]

@@ -258,6 +258,7 @@ def test_work_at_a_peer_that_is_unknown_is_refused(
     monkeypatch.setattr(ControllerClient, "peers", peers)
     said = str(CliRunner().invoke(cli, line.split()).exception)
     assert said.startswith("There is no peer nobody. Known: mini,")
+    assert said.endswith("Add it: dllm-tui peers add nobody.")
 
 
 # --- The command line: help with examples everywhere, usage errors, lazy commands ---

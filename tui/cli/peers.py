@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import click
 
 from backends.client.client import ControllerClient
-from backends.errors import DllmError, HostError
+from backends.errors import DllmError, HostError, unknown_peer
 from backends.places import suggested_name
 from backends.state import (
     Peer,
@@ -187,11 +187,7 @@ async def settled_peer(client: ControllerClient, name: str) -> Peer:
     while True:
         known = {peer.name: peer for peer in await client.peers()}
         if name not in known:
-            raise HostError(
-                f"There is no peer {name}",
-                f"Known: {', '.join(known) or 'none yet'}. Add it: dllm-tui peers add "
-                f"{name}.",
-            )
+            raise HostError(*unknown_peer(name, known))
         if known[name].state is not PeerState.PROBING:
             return known[name]
         await asyncio.sleep(POLL_S)

@@ -228,7 +228,8 @@ def test_the_context_stays_within_the_training_unless_asked() -> None:
         ({"exclude": ("ada/CUDA0",)}, "no device ada/CUDA0 to exclude"),
         (
             {"split": {"mini/MTL0": 13}},
-            "There is no peer mini. Known: local, ada, cy. Add it",
+            "There is no peer mini. Known: local, ada, cy. Add it: dllm-tui peers add "
+            "mini.",
         ),
         (
             {"split": {"worker1/cpu": 6, "worker2/CPU": 7}},
