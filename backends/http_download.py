@@ -166,6 +166,8 @@ def retried(
         except (HTTPException, OSError) as error:
             if _is_local(error):
                 raise
+            if urlsplit(url).scheme == "file":
+                raise _unreadable(url, error) from error
             failure = broken(url, str(getattr(error, "reason", error)))
         if come() >= most_bytes + CHUNK_BYTES:
             breaks, silences, most_bytes = 0, 0, come()
@@ -366,6 +368,13 @@ def broken(place: str, why: str) -> PassingError:
         silent_s = SILENCES * TIMEOUT_S
         return SilenceError(f"{_host(place)} sent nothing for {silent_s:g} s", hint)
     return PassingError(f"The connection to {_host(place)} failed ({first})", hint)
+
+
+def _unreadable(url: str, error: Exception) -> DllmError:
+    # What is not in a folder does not come by itself.
+    reason = getattr(error, "reason", error)
+    why = getattr(reason, "strerror", None) or str(reason)
+    return DllmError(f"{printable(url)} cannot be read ({why})", "Check the path.")
 
 
 def _host(place: str) -> str:

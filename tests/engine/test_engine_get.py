@@ -294,6 +294,16 @@ async def test_a_host_without_a_server_is_said(
     assert "The connection to 127.0.0.1:9 failed" in getting.said
 
 
+async def test_a_folder_without_the_archive_is_said(
+    getting: Getting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    getting.offer(b"x" * 100)
+    monkeypatch.setenv("DLLM_ENGINE_URL", tmp_path.as_uri())
+    await getting.get()
+    assert f"{tmp_path.as_uri()}/{TAG}/llama-" in getting.said
+    assert "cannot be read (No such file or directory)" in getting.said
+
+
 @pytest.mark.parametrize(
     ("room_bytes", "says"), [(-MIB, "are still needed"), (MIB, "while unpacking llama")]
 )
