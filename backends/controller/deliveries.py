@@ -21,6 +21,7 @@ from backends.machines.peer_downloads import (
     Wanted,
     whole_files,
 )
+from backends.machines.ssh.files import to_its_end
 from backends.models.download import hub_environment, parse_source, remote_addresses
 from backends.models.header import read_header
 from backends.models.identity import files_of
@@ -163,7 +164,8 @@ async def _beginning(sftp: asyncssh.SFTPClient, path: str, copy: Path) -> bool:
         with copy.open("rb") as ours:
             while at < length:
                 # Typed as text, whatever the mode.
-                theirs: Any = await file.read(min(CHUNK_BYTES, length - at), at)
+                asked = file.read(min(CHUNK_BYTES, length - at), at)
+                theirs: Any = await to_its_end(asked)
                 if not theirs or ours.read(len(theirs)) != theirs:
                     return False
                 at += len(theirs)

@@ -16,6 +16,7 @@ import msgspec
 
 from backends.errors import ModelError
 from backends.machines.shell import Shell, transfer_error
+from backends.machines.ssh.files import to_its_end
 from backends.models.header import has_whole_header
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
@@ -105,7 +106,8 @@ async def _fetch(
         while True:
             while have < want:
                 # Typed as text, whatever the mode.
-                data: Any = await source.read(min(CHUNK_BYTES, want - have), have)
+                asked = source.read(min(CHUNK_BYTES, want - have), have)
+                data: Any = await to_its_end(asked)
                 if not data:
                     break
                 target.seek(have)

@@ -29,7 +29,7 @@ from backends.machines.shell import (
     transfer_error,
     why_ended,
 )
-from backends.machines.ssh.files import CHUNK_BYTES_MAX, Meter, read_chunks
+from backends.machines.ssh.files import CHUNK_BYTES_MAX, Meter, read_chunks, to_its_end
 from backends.models.identity import (
     full_sha256,
     identity_from,
@@ -58,6 +58,8 @@ CHUNK_BYTES = 1 << 20
 POLL_S = 0.5
 HASH_S = 3600.0
 SILENT_S = 30
+UNVERIFIED = "unverified: length alone; a launch compares its tensors with the head's"
+"""Of a file that no hash is known of: hubs publish those of whole files alone."""
 _DIFFERS = 65
 _WHOLE, _RANGE = "200", "206"
 
@@ -157,7 +159,7 @@ class Part:
         if self._file is None:
             # It ends with the session.
             self._file = await self._sftp.open(self.path, "r+b" if at else "wb")
-        await self._file.write(data, at)
+        await to_its_end(self._file.write(data, at))
         self._meter.sent(at + len(data) - self._told)
         self._told = at + len(data)
 
@@ -224,7 +226,8 @@ class FromPeer(_Stream):
             ):
                 while length:
                     # Typed as text, whatever the mode.
-                    chunk: Any = await file.read(min(CHUNK_BYTES, length), at)
+                    asked = file.read(min(CHUNK_BYTES, length), at)
+                    chunk: Any = await to_its_end(asked)
                     if not chunk:
                         return
                     at, length = at + len(chunk), length - len(chunk)
@@ -443,7 +446,7 @@ class _Delivery:
             verified_by=(
                 "SHA-256"
                 if all(file.sha256 or file.source for file in self.wanted)
-                else "length; tensor by tensor when it is loaded"
+                else UNVERIFIED
             ),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +63,16 @@ def network(machines: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Netw
         print(peer.name, peer.sshd_log[-LOG_CHARS:], sep=": ")
     left = _leftovers(machines)
     assert not left, f"left on peers: {left}"
+
+
+@pytest.fixture(autouse=True)
+def _every_task_is_awaited(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """What a task ends with is heard by somebody."""
+    yield
+    gc.collect()
+    logged = [*caplog.get_records("call"), *caplog.get_records("teardown")]
+    lost = [one.getMessage() for one in logged if one.name == "asyncio"]
+    assert not [text for text in lost if "never retrieved" in text], lost
 
 
 @pytest.fixture

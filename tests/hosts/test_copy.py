@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from typing import TYPE_CHECKING
 
@@ -104,6 +105,21 @@ async def test_a_cancelled_copy_goes_on(
     await copy(model)
     assert same(peer.home / ".models" / NAME, model)
     assert not part.exists()
+
+
+async def test_a_cancelled_copy_leaves_nothing_on_its_way(
+    peer: Machine, copy: Copier, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if the connection is closed right after it."""
+    running = await copy.half(model)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await copy.connection.close()
+    await asyncio.sleep(0)
+    del running
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_a_copy_survives_a_broken_connection(

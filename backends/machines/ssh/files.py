@@ -7,16 +7,17 @@ import contextlib
 import secrets
 import sys
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import asyncssh
 
 from backends.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from pathlib import Path
 
+T = TypeVar("T")
 
 # Where systems keep it; OpenSSH itself only knows its own place.
 _SERVERS = (
@@ -93,6 +94,7 @@ CHUNK_BYTES_MIN = 256 << 10
 CHUNK_BYTES_MAX = 8 << 20
 _CHUNK_S = 0.25
 """About how long one chunk takes: the step of the progress, and of a cancellation."""
+_STEP_END_S = 2.0
 
 
 class Meter:
@@ -131,6 +133,21 @@ class Meter:
         self._tell(text, done / max(self._total, 1))
 
 
+async def to_its_end(step: Awaitable[T]) -> T:
+    """Await one step of a transfer; if we are cancelled, its end all the same.
+
+    asyncssh makes many requests of a step. Cancelled, it leaves them to fail alone.
+    """
+    task = asyncio.ensure_future(step)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STEP_END_S):
+                await asyncio.gather(task, return_exceptions=True)
+        raise
+
+
 async def upload(
     sftp: asyncssh.SFTPClient, source: Path, target: str, meter: Meter
 ) -> bool:
@@ -149,7 +166,7 @@ async def upload(
         with await asyncio.to_thread(source.open, "rb") as local:
             async with contextlib.aclosing(read_chunks(local, offset)) as chunks:
                 async for data in chunks:
-                    await file.write(data, offset)
+                    await to_its_end(file.write(data, offset))
                     offset += len(data)
                     meter.sent(len(data))
         with contextlib.suppress(asyncssh.SFTPOpUnsupported):
