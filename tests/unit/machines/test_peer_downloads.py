@@ -291,7 +291,7 @@ async def test_only_its_layers_cross(
     got = await peer.gets(wanted)
     file = Path(got.path)
     assert file.parent == there.parent
-    assert "tensor by tensor" in got.verified_by
+    assert got.verified_by.startswith("unverified")
     runs = sum(run.length for run in wanted.runs)
     assert peer.hub.served_bytes == runs < len(content) // 2
     theirs = {t.name: t for t in GGUFReader(model).tensors}

@@ -39,6 +39,8 @@ class Hub:
     """Called at that break."""
     announced: dict[str, str] = field(default_factory=dict)
     """SHA-256 by file, where it is not the true one."""
+    anonymous: bool = False
+    """Its files have no ETag."""
     deaf: bool = False
     """It ignores ``If-Range``."""
     rangeless: bool = False
@@ -154,6 +156,8 @@ class Hub:
                 return web.Response(status=416, headers=told)
         body = content[begin:end]
         told = {**(headers or {}), "ETag": etag, "Accept-Ranges": "bytes"}
+        if self.anonymous:
+            del told["ETag"]
         if status == 206:
             last_byte = begin + len(body) - 1
             told["Content-Range"] = f"bytes {begin}-{last_byte}/{len(content)}"

