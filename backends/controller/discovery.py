@@ -62,6 +62,8 @@ class Discovery:
         self._steps = context.steps
         self._api_ports = context.api_ports
         self._prepared: tuple[Plan, Facts, float] | None = None
+        self._noted: set[tuple[str, str]] = set()
+        """Workers and notes on their ways that were told."""
 
     @property
     def listen_s(self) -> float:
@@ -218,11 +220,15 @@ class Discovery:
             cluster=self._cluster, worker=worker.name, tcp=not plan.relay
         )
         machine, head = self._machines.get(worker.peer), self._machines.get(plan.head)
-        return await self._ways.lead(
+        way = await self._ways.lead(
             worker.name,
             End(worker.peer, f"port {port} for {plan.head}"),
             lambda: open_way(machine, head, port, spec),
         )
+        if way.note and (worker.name, way.note) not in self._noted:
+            self._noted.add((worker.name, way.note))
+            self._context.recorder.led(worker.name, way.note)
+        return way
 
     async def sockets(self, plan: Plan) -> dict[str, Path]:
         """Worker to a socket of ours at which its relay gives out its counters."""

@@ -100,6 +100,10 @@ class EventRecorder:
         else:
             self._tell(EventKind.DRAIN, f"{answers} ended first, after {waited}")
 
+    def led(self, worker: str, note: str) -> None:
+        """Report what a user is to know of the way to a worker."""
+        self._tell(EventKind.WAY, f"{worker}: {note}", tone=EventTone.WARNING)
+
     def mended(self, how: str) -> None:
         self._tell(EventKind.MENDED, how)
 
@@ -178,10 +182,13 @@ class WorkRecorder:
         self._event_log.tell(kind, what, by=self._by, peer=self._peer)
 
     @contextmanager
-    def tries(self, what: str, kind: EventKind = EventKind.PEERS) -> Iterator[None]:
-        """Tell that something long is done; if it fails, why."""
+    def tries(
+        self, what: str, kind: EventKind = EventKind.PEERS
+    ) -> Iterator[list[str]]:
+        """Tell that something long is done, with remarks on it; if it fails, why."""
+        remarks: list[str] = []
         try:
-            yield
+            yield remarks
         except DllmError as error:
             failure = error.failure()
             self._event_log.tell(
@@ -193,7 +200,7 @@ class WorkRecorder:
                 tone=EventTone.WARNING,
             )
             raise
-        self.did(what, kind)
+        self.did(": ".join((what, *filter(None, remarks))), kind)
 
 
 _THERE, _SILENT, _GONE = "there", "silent", "gone"

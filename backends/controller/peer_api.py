@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from backends.config import PeerConfig
 from backends.controller.responses import Parts, body, json_response
@@ -128,9 +129,10 @@ class PeerApi:
         asked = await body(request, ProvisionRequest)
         known = self._ssh(request)
         what = f"installed engine and helper on {_name(request)}"
-        with self._told(request).tries(what, EventKind.ENGINE):
-            await asyncio.shield(known.provision(asked.mode))
-        return json_response(known.peer)
+        with self._told(request).tries(what, EventKind.ENGINE) as remarks:
+            note = await asyncio.shield(known.provision(asked.mode))
+            remarks.append(note)
+        return json_response(replace(known.peer, note=note or known.peer.note))
 
     async def _clean(self, request: web.Request) -> web.Response:
         known = self._ssh(request)

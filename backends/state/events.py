@@ -25,6 +25,8 @@ class EventKind(StrEnum):
     """The goal is not reached, for another reason."""
     WAITING = "waiting"
     """The goal waits for a machine."""
+    WAY = "way"
+    """The way to a worker has something to know about."""
     MENDED = "mended"
     DRAFT = "draft"
     """A draft was measured, or took another's place."""

@@ -19,10 +19,12 @@ from backends.errors import (
 from backends.link.transport import (
     PlainTransport,
     TransportKind,
+    TransportSpec,
     tcp_endpoint,
     unix_endpoint,
 )
 from backends.machines.agent import Orphan, ProcessRecord, ProcessSpec
+from backends.machines.peer import ANY_USER
 from backends.planning.blueprint import short_name
 from backends.planning.pairing import CAN_PAIR, CAN_SEAL
 from backends.state import (
@@ -281,8 +283,11 @@ class ScriptedMachine:
     async def api_way(self, port: int) -> PlainTransport:
         return self._way(port)
 
-    async def way_to(self, port: int, spec: object) -> PlainTransport:
-        return self._way(port)
+    async def way_to(self, port: int, spec: TransportSpec) -> PlainTransport:
+        way = self._way(port)
+        if isinstance(way, Tunnel) and spec.tcp:
+            way.note = ANY_USER.format(machine="this machine")
+        return way
 
     async def way_from(self, way: PlainTransport, spec: object) -> PlainTransport:
         return way

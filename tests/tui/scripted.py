@@ -127,6 +127,8 @@ class ScriptedCluster:
         self.downloads = asyncio.Event()
         """Cleared, a download waits after its first piece."""
         self.downloads.set()
+        self.provisioned_note = ""
+        """What a peer's installation ends with."""
         self.quants = QUANTS
         self.story: list[Event] = []
         """What happened."""
@@ -235,7 +237,7 @@ class ScriptedCluster:
         self, name: str, mode: ProvisionMode = ProvisionMode.AUTO
     ) -> Peer:
         self._call("provision_peer", (name, mode))
-        return self._peer(name)
+        return msgspec.structs.replace(self._peer(name), note=self.provisioned_note)
 
     async def clean_peer(self, name: str) -> int:
         self._call("clean_peer", name)

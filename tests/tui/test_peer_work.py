@@ -29,6 +29,16 @@ async def test_provisioning_ends_with_a_toast(started: Started) -> None:
         await until(pilot, lambda: toasts(app) == ["eve has our engine now"])
 
 
+async def test_what_may_surprise_about_an_engine_is_told(started: Started) -> None:
+    cluster = cluster_of()
+    cluster.provisioned_note = "No GPU there that it can use"
+    cluster.done.set()
+    async with at_peer(started, "eve", cluster, model="") as (pilot, app, _):
+        await pilot.press("p")
+        told = "eve has our engine now: No GPU there that it can use"
+        await until(pilot, lambda: toasts(app) == [told])
+
+
 async def test_work_that_fails_says_why(started: Started) -> None:
     cluster = cluster_of()
     cluster.ending = ControllerError("The disk of eve is full", "Free 2.1 GiB.")

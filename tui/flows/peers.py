@@ -261,14 +261,15 @@ class PeerFlows(Flow):
         """Wait for work, and report the result; a cancel by the user is no failure."""
         self._ended.discard(peer.name)
         try:
-            await work
+            result = await work
         except DllmError:
             if peer.name not in self._ended:
                 raise
             self._ended.discard(peer.name)
             self._app.tell(f"Cancelled on {peer.name}; the next run resumes")
             return
-        self._app.tell(done)
+        note = result.note if isinstance(result, Peer) else ""
+        self._app.tell(f"{done}: {note}" if note else done)
 
     def _can_be_worked_at(self, peer: Peer, not_here: str) -> bool:
         if peer.transport == Transport.LOCAL:

@@ -104,7 +104,7 @@ class Headers(Flow):
 
 # --- news ----------------------------------------------------------------------
 
-NEWS = frozenset({EventKind.MENDED, EventKind.WAITING, EventKind.PEER})
+NEWS = frozenset({EventKind.MENDED, EventKind.WAITING, EventKind.PEER, EventKind.WAY})
 """Kinds of event that the controller causes by itself and no pane shows."""
 
 

@@ -20,6 +20,12 @@ ASKED_FOR = {
         runs ada bob llama-server relay-ada relay-bob worker-relay-ada worker-relay-bob
         stop; until idle; runs
         """,
+    "a way that every user of a machine can take is told once": """
+        serves ada bob
+        told "way: ada: any user of this machine can reach the worker" "way: bob"
+        kill ada; until serving 20; untold "way:"
+        stop; until idle; serves ada bob relays; untold "way:"
+        """,
     "with another machine as the head": """
         serves on ada bob relays; uses bob
         runs bob llama-server relay-bob worker-relay-bob
