@@ -97,7 +97,7 @@ def pair_argv(
     return (
         *("--id", identity, "--gone-after", str(PATIENCE_S)),
         *("--key-file", key_file),
-        *_models(models, "--thin" if sparse else "--model"),
+        *_models(models, "--sparse" if sparse else "--model"),
     )
 
 

@@ -1,7 +1,7 @@
 """The record in a sparse file: what is there, and where its holes are.
 
 A sparse file has the whole header of the model it was made from and only some of its
-tensors; ``dllm-relay thin`` writes it (``native/src/weights/sparse.h``). What is
+tensors; ``dllm-relay sparse`` writes it (``native/src/weights/sparse.h``). What is
 there, and by hashes what is not, stands in its own metadata: a file and its record are
 never apart.
 """

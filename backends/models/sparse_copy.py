@@ -1,4 +1,4 @@
-"""Making sparse files: what it would take, then ``dllm-relay thin``, file by file."""
+"""Making sparse files: what it would take, then ``dllm-relay sparse``, file by file."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ async def _written(
     plan: SparsePlan, source: str, target: str, on_bytes: Callable[[int], None]
 ) -> SparseFile:
     program = str(relay_binary())
-    argv = (program, "thin", "--model", source, "--out", target)
+    argv = (program, "sparse", "--model", source, "--out", target)
     try:
         child = await asyncio.create_subprocess_exec(
             *(*argv, "--identity", plan.identity),

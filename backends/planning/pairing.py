@@ -27,7 +27,7 @@ CAN_PAIR = ("worker", "start:private", "worker:model", "pair:2")
 """The features of a helper whose relay can be an end of a pair."""
 CAN_SEAL = "worker:tls"
 CAN_COMPRESS = "worker:zstd"
-CAN_BE_SPARSE = "head:thin"
+CAN_BE_SPARSE = "head:sparse"
 """Of the head's helper: its relay sends no hole of a sparse file."""
 
 

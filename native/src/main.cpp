@@ -28,8 +28,8 @@ commands:
   host        look after the processes of this machine, over standard input and output
   paper       speak for a worker that does not run: what memory would it have
   probe       measure the direct way between two machines
+  sparse      write a model with holes in place of tensors that are elsewhere
   spawn       start a process that outlives the caller, described by a directory
-  thin        write a model with holes in place of tensors that are elsewhere
   worker      stand beside a worker, as the far end of the link to a head's relay
   --version   print the version
   --help      print this; `dllm-relay COMMAND --help` tells about one
@@ -49,8 +49,8 @@ const Command kCommands[] = {
      [](Args args) { return dllm::agent::host(args, DLLM_VERSION); }},
     {"paper", dllm::kStubHelp, [](Args args) -> int { dllm::stub(args); }},
     {"probe", dllm::kProbeHelp, dllm::probe},
+    {"sparse", dllm::sparse::kSparseHelp, dllm::sparse::sparse},
     {"spawn", dllm::kSpawnHelp, dllm::spawn},
-    {"thin", dllm::sparse::kThinHelp, dllm::sparse::thin},
     {"worker", dllm::link::kWorkerHelp,
      [](Args args) -> int { dllm::link::worker(args, DLLM_VERSION); }},
 };

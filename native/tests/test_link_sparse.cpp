@@ -12,10 +12,10 @@ namespace {
 const std::set<std::string> kEnds = {"blk.0.weight", "blk.4.weight"};
 const std::set<std::string> kMiddle = {"blk.1.weight", "blk.2.weight", "blk.3.weight"};
 
-// Thin files, with these tensors in them.
-struct Thin : Files {
-  explicit Thin(const std::set<std::string>& kept) : Files({}) {
-    home.add(models::opened({models::thin_gguf(model(), kept)}, &files));
+// Sparse files, with these tensors in them.
+struct Sparse : Files {
+  explicit Sparse(const std::set<std::string>& kept) : Files({}) {
+    home.add(models::opened({models::sparse_gguf(model(), kept)}, &files));
   }
 };
 
@@ -47,9 +47,9 @@ bool ends_load(Pair& pair, const std::string& requests, const char* why) {
 
 TEST(holes_are_filled_by_the_worker) {
   Random random(1);
-  Thin here(kEnds);
+  Sparse here(kEnds);
   Files whole(model());
-  Thin rest(kMiddle);
+  Sparse rest(kMiddle);
   for (const Files* there : {static_cast<const Files*>(&whole), static_cast<const Files*>(&rest)}) {
     Pair pair({}, dllm::kGoneAfter, there->home, here.home);
     Talk talk(pair);
@@ -66,7 +66,7 @@ TEST(holes_are_filled_by_the_worker) {
 
 TEST(what_is_there_crosses_as_ever) {
   Random random(2);
-  Thin here(kEnds), there(kMiddle);
+  Sparse here(kEnds), there(kMiddle);
   Pair pair({}, dllm::kGoneAfter, there.home, here.home);
   Talk talk(pair);
   CHECK(talk.loads(requests_for(as_read(kEnds)), random, requests_for(model())));
@@ -77,7 +77,7 @@ TEST(what_is_there_crosses_as_ever) {
 
 TEST(a_hole_has_no_hash) {
   Random random(3);
-  Thin here(kEnds);
+  Sparse here(kEnds);
   Files there(model());
   Pair pair({}, dllm::kGoneAfter, there.home, here.home);
   Talk talk(pair);
@@ -89,9 +89,9 @@ TEST(a_hole_has_no_hash) {
   CHECK(talk.loads(set_weight(read), random, set_weight(model()[2])));
 }
 
-TEST(the_model_itself_may_stand_in_the_place_of_a_thin_file) {
+TEST(the_model_itself_may_stand_in_the_place_of_a_sparse_file) {
   Random random(4);
-  Thin here(kEnds);
+  Sparse here(kEnds);
   Files there(model());
   Pair pair({}, dllm::kGoneAfter, there.home, here.home);
   Talk talk(pair);
@@ -99,7 +99,7 @@ TEST(the_model_itself_may_stand_in_the_place_of_a_thin_file) {
 }
 
 TEST(no_hole_is_sent) {
-  Thin here(kEnds);
+  Sparse here(kEnds);
   const std::vector<Made> read = as_read(kEnds);
   {
     Files there({model()[0], model()[2]});
@@ -109,7 +109,7 @@ TEST(no_hole_is_sent) {
     CHECK(ends_load(pair, set_weight(read[3]), "in no file of the worker's machine"));
   }
   {
-    Thin there(kEnds);
+    Sparse there(kEnds);
     Pair pair({}, dllm::kGoneAfter, there.home, here.home);
     CHECK(ends_load(pair, set_weight(read[1]), "in no file of the worker's machine"));
   }
@@ -120,7 +120,7 @@ TEST(no_hole_is_sent) {
 }
 
 TEST(other_bytes_are_no_stand_in) {
-  Thin here(kEnds);
+  Sparse here(kEnds);
   std::vector<Made> others = model();
   others[1].data[7] ^= 1;
   Files there(others);
@@ -129,7 +129,7 @@ TEST(other_bytes_are_no_stand_in) {
 }
 
 TEST(a_tensor_of_another_model_is_not_taken_for_a_hole) {
-  Thin here(kEnds);
+  Sparse here(kEnds);
   Files there(model());
   Pair pair({}, dllm::kGoneAfter, there.home, here.home);
   Made other = model()[1];
@@ -148,7 +148,7 @@ TEST(a_tensor_of_another_model_is_not_taken_for_a_hole) {
 
 TEST(a_hole_that_comes_in_rows_is_not_sent) {
   const transcript::Version version{8, 0, 0};
-  Thin here(kEnds);
+  Sparse here(kEnds);
   Files there(model());
   Pair pair({}, dllm::kGoneAfter, there.home, here.home);
   UniqueFd client = pair.head.connect(), server = pair.accept();
@@ -167,15 +167,15 @@ TEST(a_hole_that_comes_in_rows_is_not_sent) {
   CHECK(pair.head.outcome.get() == Outcome::kWorkerLeft);
 }
 
-TEST(a_thin_file_that_was_changed_since_is_not_read) {
+TEST(a_sparse_file_that_was_changed_since_is_not_read) {
   const check::TempDir folder;
   const std::string path = folder.path() + "/head.gguf";
   const auto put = [&](const std::string& at, const std::set<std::string>& kept) {
-    std::ofstream(at, std::ios::binary) << models::thin_gguf(model(), kept);
+    std::ofstream(at, std::ios::binary) << models::sparse_gguf(model(), kept);
   };
   put(path, kEnds);
   dllm::weights::ResidentWeights here;
-  here.open_thin(path);
+  here.open_sparse(path);
   Files there(model());
   Pair pair({}, dllm::kGoneAfter, there.home, here);
   Random random(6);
@@ -191,7 +191,7 @@ TEST(a_thin_file_that_was_changed_since_is_not_read) {
 }
 
 TEST(what_is_not_understood_is_not_sent) {
-  Thin here(kEnds);
+  Sparse here(kEnds);
   Files there(model());
   for (const transcript::Version version :
        {transcript::Version{6, 0, 0}, transcript::Version{99, 0, 0}}) {

@@ -128,11 +128,11 @@ TEST(empty_tensors_lie_where_others_begin) {
   CHECK(found.tensors.size() == 3 && found.tensors[1].key.size_bytes == 0);
 }
 
-TEST(holes_of_a_thin_file) {
+TEST(holes_of_a_sparse_file) {
   const std::vector<Made> tensors = {tensor("a", "1"), tensor("b", std::string(99, '2')),
                                      tensor("none", ""), tensor("c", "3")};
-  const auto found = header_of(models::thin_gguf(tensors, {"a", "c"}));
-  CHECK(found.is_thin && !header_of(gguf(tensors)).is_thin);
+  const auto found = header_of(models::sparse_gguf(tensors, {"a", "c"}));
+  CHECK(found.is_sparse && !header_of(gguf(tensors)).is_sparse);
   for (const auto& place : found.tensors) CHECK(place.is_hole == (place.key.name == "b"));
   const auto& hole = *std::ranges::find_if(found.tensors, &dllm::weights::TensorPlace::is_hole);
   const std::string data(99, '2');
@@ -140,35 +140,36 @@ TEST(holes_of_a_thin_file) {
                            {reinterpret_cast<const std::uint8_t*>(data.data()), data.size()})});
 }
 
-TEST(a_thin_file_that_does_not_say_what_it_lacks_is_corrupt) {
+TEST(a_sparse_file_that_does_not_say_what_it_lacks_is_corrupt) {
   using models::numbers_key;
   const std::vector<Made> tensors = {tensor("a", "1"), tensor("b", "2")};
   const std::string list = models::list_key(tensors);
   const auto said = [&](const std::vector<std::uint64_t>& kept,
                         const std::vector<std::uint64_t>& chunks) {
-    return refused(gguf(tensors, {list, numbers_key(dllm::weights::kThinKept, kept),
-                                  numbers_key(dllm::weights::kThinChunks, chunks)}));
+    return refused(gguf(tensors, {list, numbers_key(dllm::weights::kSparseKept, kept),
+                                  numbers_key(dllm::weights::kSparseChunks, chunks)}));
   };
   const auto b_is_a_hole = header_of(
-      gguf(tensors, {list, numbers_key(dllm::weights::kThinKept, {0, 1}),
-                     numbers_key(dllm::weights::kThinChunks, {7})}));
+      gguf(tensors, {list, numbers_key(dllm::weights::kSparseKept, {0, 1}),
+                     numbers_key(dllm::weights::kSparseChunks, {7})}));
   CHECK(!b_is_a_hole.tensors[0].is_hole && b_is_a_hole.tensors[1].is_hole);
   CHECK(contains(said({0, 1}, {}), "what b holds"));
   CHECK(contains(said({0, 1}, {7, 8}), "more hashes than holes"));
   CHECK(contains(said({0}, {7}), "where its holes are"));
   CHECK(contains(said({1, 0}, {7}), "where its holes are"));
-  std::string claims = numbers_key(dllm::weights::kThinKept, {});
+  std::string claims = numbers_key(dllm::weights::kSparseKept, {});
   claims.replace(claims.size() - 8, 8, raw<std::uint64_t>(1U << 24));
   CHECK(contains(refused(gguf(tensors, {claims})), "16777216 numbers"));
   // One of the two alone marks it, too.
-  const std::string chunks = numbers_key(dllm::weights::kThinChunks, {7});
+  const std::string chunks = numbers_key(dllm::weights::kSparseChunks, {7});
   CHECK(contains(refused(gguf(tensors, {list, chunks})), "b holds"));
-  const std::string other = models::uint16_key(dllm::weights::kThinKept, 1);
+  const std::string other = models::uint16_key(dllm::weights::kSparseKept, 1);
   CHECK(contains(refused(gguf(tensors, {other})), "no list"));
   const std::vector<Made> unknown = {{"w", 99, {4}, "1234"}};
   CHECK(contains(refused(gguf(unknown,
-                              {models::list_key(unknown), numbers_key(dllm::weights::kThinKept, {}),
-                               numbers_key(dllm::weights::kThinChunks, {7})})),
+                              {models::list_key(unknown),
+                               numbers_key(dllm::weights::kSparseKept, {}),
+                               numbers_key(dllm::weights::kSparseChunks, {7})})),
                  "what w holds"));
 }
 
@@ -176,9 +177,9 @@ TEST(a_record_of_holes_is_of_one_list_of_tensors) {
   using models::numbers_key;
   const std::vector<Made> made = {tensor("a", "1"), tensor("b", "2")};
   const std::vector<std::string> keys = {models::list_key(made),
-                                         numbers_key(dllm::weights::kThinKept, {0, 1}),
-                                         numbers_key(dllm::weights::kThinChunks, {7})};
-  CHECK(header_of(gguf(made, keys)).is_thin);
+                                         numbers_key(dllm::weights::kSparseKept, {0, 1}),
+                                         numbers_key(dllm::weights::kSparseChunks, {7})};
+  CHECK(header_of(gguf(made, keys)).is_sparse);
   // A quantised copy, one in another order, and one that somebody renamed keep the metadata.
   const std::vector<std::vector<Made>> copies = {
       {{"a", kF32, {1}, "1111"}, tensor("b", "2")}, {tensor("b", "2"), tensor("a", "1")},
@@ -189,15 +190,15 @@ TEST(a_record_of_holes_is_of_one_list_of_tensors) {
   CHECK(contains(refused(gguf(made, {keys[1], keys[2]})), "of other tensors than it lists"));
 }
 
-TEST(parts_of_a_thin_model_are_all_thin) {
-  const std::string thin = models::thin_gguf({tensor("a", "1"), tensor("b", "2")}, {"a"});
-  CHECK(models::opened({thin}).is_thin());
-  const auto part = [](const std::vector<Made>& tensors, std::uint16_t number, bool is_thin) {
+TEST(parts_of_a_sparse_model_are_all_sparse) {
+  const std::string sparse = models::sparse_gguf({tensor("a", "1"), tensor("b", "2")}, {"a"});
+  CHECK(models::opened({sparse}).is_sparse());
+  const auto part = [](const std::vector<Made>& tensors, std::uint16_t number, bool is_sparse) {
     std::vector<std::string> keys = {models::uint16_key("split.no", number),
                                      models::uint16_key("split.count", 2)};
-    if (is_thin) {
+    if (is_sparse) {
       keys.push_back(models::list_key(tensors));
-      keys.push_back(models::numbers_key(dllm::weights::kThinKept, {0, 1}));
+      keys.push_back(models::numbers_key(dllm::weights::kSparseKept, {0, 1}));
     }
     return gguf(tensors, keys);
   };
@@ -207,8 +208,8 @@ TEST(parts_of_a_thin_model_are_all_thin) {
     });
   };
   CHECK(said(true, true).empty() && said(false, false).empty());
-  CHECK(contains(said(true, false), "some are thin, and others do not say so"));
-  CHECK(contains(said(false, true), "some are thin, and others do not say so"));
+  CHECK(contains(said(true, false), "some are sparse, and others do not say so"));
+  CHECK(contains(said(false, true), "some are sparse, and others do not say so"));
 }
 
 TEST(parts_of_a_split_model) {

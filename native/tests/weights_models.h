@@ -87,11 +87,11 @@ inline std::string numbers_key(const std::string& name, const std::vector<std::u
 inline std::string list_key(const std::vector<Made>& tensors) {
   dllm::agent::Sha256 hash;
   hash.add(list_of(tensors));
-  return text(dllm::weights::kThinTensors) + raw<std::uint32_t>(8) + text(hash.hex());
+  return text(dllm::weights::kSparseTensors) + raw<std::uint32_t>(8) + text(hash.hex());
 }
 
-// A thin file: the tensors of these names are there, the others are holes.
-inline std::string thin_gguf(std::vector<Made> tensors, const std::set<std::string>& names) {
+// A sparse file: the tensors of these names are there, the others are holes.
+inline std::string sparse_gguf(std::vector<Made> tensors, const std::set<std::string>& names) {
   std::vector<std::uint64_t> kept, chunks;
   std::uint64_t offset = 0;
   for (Made& made : tensors) {
@@ -107,8 +107,8 @@ inline std::string thin_gguf(std::vector<Made> tensors, const std::set<std::stri
     }
     offset += padded(made.data).size();
   }
-  return gguf(tensors, {list_key(tensors), numbers_key(dllm::weights::kThinKept, kept),
-                        numbers_key(dllm::weights::kThinChunks, chunks)});
+  return gguf(tensors, {list_key(tensors), numbers_key(dllm::weights::kSparseKept, kept),
+                        numbers_key(dllm::weights::kSparseChunks, chunks)});
 }
 
 inline std::string uint16_key(const std::string& name, std::uint16_t value) {

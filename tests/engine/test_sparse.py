@@ -69,7 +69,7 @@ def test_no_machine_needs_whole_file(model: Path, tmp_path: Path, version: str) 
             stack.enter_context(far)
             near = running(
                 *(relay_binary(), far.endpoint, tmp_path / f"w{i}.sock"),
-                *("--thin", str(files["head"])),
+                *("--sparse", str(files["head"])),
                 way="--pair-dial",
             )
             relays.append(stack.enter_context(near))
@@ -89,7 +89,7 @@ def test_no_machine_needs_whole_file(model: Path, tmp_path: Path, version: str) 
 
 def refusals(relays: list[Relay]) -> list[str]:
     lines = [line for relay in relays for line in relay.log.read_text().splitlines()]
-    return [line for line in lines if "is a hole in the thin model file here" in line]
+    return [line for line in lines if "is a hole in the sparse model file here" in line]
 
 
 SPOILT = "blk.3.attn_q.weight"

@@ -63,9 +63,9 @@ bool WorkTime::over() const {
 
 HashedModel::HashedModel(const std::string& path, const WorkTime& time)
     : model_(weights::open_model(path)), builder_(model_.files, kept_of(model_)) {
-  if (model_.files.is_thin()) {
+  if (model_.files.is_sparse()) {
     throw weights::ModelError(path +
-                              " is thin: what its holes stand for is not there; name the model "
+                              " is sparse: what its holes stand for is not there; name the model "
                               "it was made from");
   }
   if (builder_.done()) return;

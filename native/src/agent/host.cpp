@@ -144,7 +144,7 @@ class Host {
     for (const auto& [name, verb] : quick_) features.push_back(name);
     for (const auto& [name, verb] : slow_) features.push_back(name);
     features.insert(features.end(), {"probe", "run:touch", "start:private", "worker",
-                                     "worker:model", "head:thin", "pair:2"});
+                                     "worker:model", "head:sparse", "pair:2"});
     if (link::has_tls()) features.emplace_back("worker:tls");
     if (link::has_compression()) features.emplace_back("worker:zstd");
     features.emplace_back(watch_.looks() ? "watch:look" : "watch:kernel");

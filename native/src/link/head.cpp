@@ -38,8 +38,8 @@ when it listens; ends with SIGTERM.
   --key-stdin            likewise, the first line of standard input
   --model PATH           a model llama-server may load; may be repeated. Of a pair whose worker has
                          the same, llama-server need not even say what the large tensors hold
-  --thin PATH            the same of a thin file: where it has holes, the worker's own file must hold
-                         what they stand for, or the load ends
+  --sparse PATH          the same of a sparse file: where it has holes, the worker's own file must
+                         hold what they stand for, or the load ends
   --id DIGITS            who this is to the worker's relay, 32 hexadecimal digits: one started again
                          as the same takes the place of a link that is not known to be lost yet
   --name NAME            the worker's name, for counters and log
@@ -62,7 +62,7 @@ struct Options {
   link::LinkAddress place;  // of the worker's relay
   bool pairs = false;
   std::vector<std::string> models;
-  std::vector<std::string> thin;
+  std::vector<std::string> sparse;
   std::string name;   // of the worker
   std::string stats;  // path of the stats socket; empty: none
   Nanos gone_after = kGoneAfter;
@@ -96,8 +96,8 @@ void judge(const Options& options) {
     throw UsageError("--worker and a pair exclude each other: a relay knows its worker itself");
   }
   if (options.place.key && !options.pairs) throw UsageError("a key is for a pair of relays only");
-  if (!(options.models.empty() && options.thin.empty()) && !options.pairs) {
-    throw UsageError("--model and --thin are for a pair of relays only");
+  if (!(options.models.empty() && options.sparse.empty()) && !options.pairs) {
+    throw UsageError("--model and --sparse are for a pair of relays only");
   }
   if (options.name.empty()) throw UsageError("head needs --name NAME");
 }
@@ -117,7 +117,7 @@ Options parse_options(std::span<char* const> args) {
        {"--key-file", [&](auto& path) { options.place.key = link::read_key_file(path); }},
        {"--key-stdin", [&](auto&) { options.place.key = link::read_key_input(); }, true},
        {"--model", [&](auto& path) { options.models.push_back(path); }},
-       {"--thin", [&](auto& path) { options.thin.push_back(path); }},
+       {"--sparse", [&](auto& path) { options.sparse.push_back(path); }},
        {"--id", [&](auto& text) { options.place.id = link::parse_id("--id", text); }},
        {"--gone-after",
         [&](auto& text) { options.gone_after = seconds_for("--gone-after", text); }}});
@@ -137,7 +137,7 @@ void head(std::span<char* const> args, const char* version) {
   weights::ResidentWeights home;
   open_models(home, options.models);
   // Without it zeros could pass for weights: what cannot be read ends all here.
-  for (const std::string& path : options.thin) home.open_thin(path);
+  for (const std::string& path : options.sparse) home.open_sparse(path);
   std::unique_ptr<link::HeadEnd> pair_end;
   if (options.pairs) {
     pair_end = std::make_unique<link::HeadEnd>(link, options.place, machine_name(), home);

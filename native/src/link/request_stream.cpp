@@ -22,10 +22,10 @@ weights::TensorKey key_of(Tensor tensor, std::uint64_t bytes) {
   return key;
 }
 
-// With a thin file: what the client says before the worker has told its version, just HELLO.
+// With a sparse file: what the client says before the worker has told its version, just HELLO.
 constexpr std::size_t kGreetingMax = 64;
 // Since then llama-server and relay understand each other about every weight.
-constexpr Version kThinLeast{7, 0, 0};
+constexpr Version kSparseLeast{7, 0, 0};
 
 // By its name; what is computed is none.
 bool is_weight(Tensor tensor) {
@@ -48,14 +48,14 @@ std::size_t UpStream::room(const LiveLink& link) const {
   return std::min(room, sender_->spare_bytes());
 }
 
-// What is not understood could be a hole of a thin file, sent as a weight.
+// What is not understood could be a hole of a sparse file, sent as a weight.
 void UpStream::check_read(std::size_t bytes) {
   if (!weights_.own.has_holes()) return;
   unversioned_bytes_ += version_ ? 0 : bytes;
-  const bool is_known = version_ ? *version_ >= kThinLeast : unversioned_bytes_ <= kGreetingMax;
+  const bool is_known = version_ ? *version_ >= kSparseLeast : unversioned_bytes_ <= kGreetingMax;
   if (is_read_ && is_known) return;
   throw weights::ModelError(
-      "its worker speaks an RPC protocol that is not understood here, and with a thin model file "
+      "its worker speaks an RPC protocol that is not understood here, and with a sparse model file "
       "everything must be");
 }
 
@@ -174,12 +174,12 @@ void UpStream::check_hole(const weights::TensorPlace& hole, const weights::Tenso
   const std::string& name = hole.key.name;
   if (offset != 0 || key != hole.key) {
     throw weights::ModelError(name +
-                              " is a hole in the thin model file here, and llama-server sends "
+                              " is a hole in the sparse model file here, and llama-server sends "
                               "another tensor of that name, or a part of it");
   }
   if (!sender_ || !weights_.listing.has(key)) {
     throw weights::ModelError(name +
-                              " is a hole in the thin model file here, and in no file of the "
+                              " is a hole in the sparse model file here, and in no file of the "
                               "worker's machine");
   }
   if (!sender_->can_begin()) {
@@ -189,7 +189,7 @@ void UpStream::check_hole(const weights::TensorPlace& hole, const weights::Tenso
 
 // llama-server reads what lies at the path now: that may have other holes than what we know of.
 void UpStream::check_files(Tensor tensor) const {
-  if (weights_.own.has_holes() && is_weight(tensor)) weights_.own.check_thin();
+  if (weights_.own.has_holes() && is_weight(tensor)) weights_.own.check_sparse();
 }
 
 void UpStream::passes(Tensor tensor) {
@@ -197,7 +197,7 @@ void UpStream::passes(Tensor tensor) {
   if (weights_.own.hole(tensor.name()) == nullptr) return;
   throw weights::ModelError(
       std::string(tensor.name()) +
-      " is a hole in the thin model file here, and llama-server sends it in a "
+      " is a hole in the sparse model file here, and llama-server sends it in a "
       "way in which nothing can stand in for it");
 }
 

@@ -57,7 +57,7 @@ class UpStream final : public Weights {
   // Throws weights::ModelError.
   void looked(weights::Look look) { sender_->looked(std::move(look)); }
 
-  // These throw weights::ModelError where a hole of a thin file would be sent.
+  // These throw weights::ModelError where a hole of a sparse file would be sent.
   bool takes(Tensor tensor, std::uint64_t offset, std::uint64_t bytes) override;
   void passes(Tensor tensor) override;
   std::optional<std::uint64_t> recalls(Tensor tensor, std::uint64_t hash) override;

@@ -84,7 +84,7 @@ void ChunkSender::offer_hole() {
   const bool is_empty = std::ranges::all_of(filling_, [](std::uint8_t byte) { return byte == 0; });
   if (!is_empty && xxh64(filling_) != meant) {
     throw ModelError(hole_->key.name +
-                     " comes from another model than the thin one here, which has a hole of that "
+                     " comes from another model than the sparse one here, which has a hole of that "
                      "name");
   }
   messages_.push_back(message_of(Message::Kind::kOffer, {}, meant));
@@ -140,7 +140,7 @@ void ChunkSender::answered(bool have) {
   } else {
     if (held.hole != nullptr) {
       throw ModelError(held.hole->key.name + " holds other bytes on the worker's machine than in "
-                       "the model that the thin file here was made from");
+                       "the model that the sparse file here was made from");
     }
     counts_.needed_bytes += held.size_bytes;
     if (std::exchange(differing_, held.tensor) != held.tensor) ++counts_.tensors_differ;

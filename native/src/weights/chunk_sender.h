@@ -4,7 +4,7 @@
 //     begin(key); then add() its payload as it comes, never more than room() at a time
 //   it asks SET_TENSOR_HASH for one whose listed hash is that, and can_recall(): the header of a
 //     SET_TENSOR for the worker, recall(), and 1 for llama-server; otherwise 0, and its bytes come
-//   of a hole in a thin file, begin(place): what is added must be nothing but zeros, and what the
+//   of a hole in a sparse file, begin(place): what is added must be nothing but zeros, and what the
 //   file says of the chunk is offered; nothing of it can be sent
 //   next(), while has_next(): messages for the worker, in order; those of has_message() first
 //   next_look(), while can_look(): a recalled chunk that the worker needs, to be read by whom a slow

@@ -40,8 +40,8 @@ struct Settings {
   std::uint64_t alignment = kAlignmentDefault;
   std::uint32_t part = 0;
   std::uint32_t parts = 1;
-  bool is_thin = false;
-  std::string list;  // of a thin file, as are the following
+  bool is_sparse = false;
+  std::string list;  // of a sparse file, as are the following
   std::vector<std::uint64_t> kept;
   std::vector<std::uint64_t> chunks;
 };
@@ -76,18 +76,18 @@ std::vector<std::uint64_t> read_numbers(Cursor& cursor, std::uint32_t type) {
 void read_setting(Cursor& cursor, Settings& settings) {
   const std::string key = cursor.text(kKeyBytesMax);
   const auto type = cursor.number<std::uint32_t>();
-  settings.is_thin = settings.is_thin || key.starts_with(kThinMark);
+  settings.is_sparse = settings.is_sparse || key.starts_with(kSparseMark);
   if (key == "general.alignment" && type == kUint32) {
     settings.alignment = cursor.number<std::uint32_t>();
   } else if (key == "split.no" && type == kUint16) {
     settings.part = cursor.number<std::uint16_t>();
   } else if (key == "split.count" && type == kUint16) {
     settings.parts = cursor.number<std::uint16_t>();
-  } else if (key == kThinTensors && type == kString) {
+  } else if (key == kSparseTensors && type == kString) {
     settings.list = cursor.text(kSha256Digits);
-  } else if (key == kThinKept) {
+  } else if (key == kSparseKept) {
     settings.kept = read_numbers(cursor, type);
-  } else if (key == kThinChunks) {
+  } else if (key == kSparseChunks) {
     settings.chunks = read_numbers(cursor, type);
   } else {
     skip_value(cursor, type);
@@ -164,7 +164,7 @@ bool is_kept(const std::vector<std::uint64_t>& kept, std::uint64_t begin, std::u
   return (after - kept.begin()) % 2 == 1 && end <= *after;
 }
 
-// Which tensors of a thin file are holes, and what they stand for.
+// Which tensors of a sparse file are holes, and what they stand for.
 void find_holes(const Cursor& cursor, const Settings& settings, Header& header) {
   const std::vector<std::uint64_t>& kept = settings.kept;
   if (kept.size() % 2 != 0 || !std::ranges::is_sorted(kept)) {
@@ -213,7 +213,7 @@ Header read_header(Source& source, const std::string& name) {
   header.version = version;
   header.keys = keys;
   header.alignment = alignment;
-  header.is_thin = settings.is_thin;
+  header.is_sparse = settings.is_sparse;
   header.list_at = cursor.place();
   for (std::uint64_t i = 0; i < tensors; ++i) header.tensors.push_back(read_place(cursor));
   std::unordered_set<std::string_view> names;
@@ -224,7 +224,7 @@ Header read_header(Source& source, const std::string& name) {
   header.end_at = cursor.place();
   header.data_at = (cursor.place() + alignment - 1) / alignment * alignment;
   settle(cursor, header.tensors, header.data_at, alignment);
-  if (!header.is_thin) return header;
+  if (!header.is_sparse) return header;
   if (settings.list != list_sha256(source, header)) {
     cursor.corrupt("what it says of its holes is of other tensors than it lists");
   }

@@ -30,25 +30,25 @@ struct TensorPlace {
   std::uint32_t file = 0;    // which of the model's files
   std::uint64_t offset = 0;  // from the beginning of that file
   bool type_known = true;    // otherwise its size reaches to the next tensor, padding included
-  bool is_hole = false;      // left out of a thin file: what is read there is no weight
+  bool is_hole = false;      // left out of a sparse file: what is read there is no weight
   std::vector<std::uint64_t> chunks{};  // of a hole: XXH64 of each chunk it stands for
 };
 
-// What a thin file says of itself, among its metadata: so the two are never apart. Each of these
+// What a sparse file says of itself, among its metadata: so the two are never apart. Each of these
 // keys marks it.
-inline constexpr const char* kThinMark = "dllm.thin.";
-inline constexpr const char* kThinSource = "dllm.thin.source";      // path, size, hash: a string
-inline constexpr const char* kThinIdentity = "dllm.thin.identity";  // of the first file: a string
+inline constexpr const char* kSparseMark = "dllm.thin.";
+inline constexpr const char* kSparseSource = "dllm.thin.source";      // path, size, hash: a string
+inline constexpr const char* kSparseIdentity = "dllm.thin.identity";  // of the first file: a string
 // Bytes that are there, from the beginning of the data: begin and end of each run of them.
-inline constexpr const char* kThinKept = "dllm.thin.kept";
+inline constexpr const char* kSparseKept = "dllm.thin.kept";
 // XXH64 of each chunk that is not, in the order of the tensors' places.
-inline constexpr const char* kThinChunks = "dllm.thin.chunks";
+inline constexpr const char* kSparseChunks = "dllm.thin.chunks";
 // SHA-256 of the file's list of tensors: whoever writes others with the same metadata (a quantised
 // copy, parts of it) has no record of their holes. A string.
-inline constexpr const char* kThinTensors = "dllm.thin.tensors";
+inline constexpr const char* kSparseTensors = "dllm.thin.tensors";
 // SHA-256 of the names of all that the whole model lacks: so the first parts of two that lack
 // others differ. A string.
-inline constexpr const char* kThinHoles = "dllm.thin.holes";
+inline constexpr const char* kSparseHoles = "dllm.thin.holes";
 
 struct Header {
   std::uint32_t part = 0;            // split.no, from 0
@@ -61,7 +61,7 @@ struct Header {
   std::uint64_t list_at = 0;  // where the list of tensors does
   std::uint64_t end_at = 0;   // behind the list of tensors
   std::uint64_t data_at = 0;  // where their offsets count from
-  bool is_thin = false;
+  bool is_sparse = false;
 };
 
 // `name` is told in the sentence of a ModelError: no GGUF, cut short, damaged, or beyond limits.

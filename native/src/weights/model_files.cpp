@@ -63,10 +63,10 @@ std::vector<std::string> part_paths(const std::string& path) {
 ModelFiles::ModelFiles(std::vector<std::unique_ptr<Source>> sources,
                        const std::vector<std::string>& names)
     : sources_(std::move(sources)) {
-  std::vector<bool> thin;
+  std::vector<bool> sparse;
   for (std::uint32_t file = 0; file < sources_.size(); ++file) {
     const Header header = read_header(*sources_[file], names[file]);
-    thin.push_back(header.is_thin);
+    sparse.push_back(header.is_sparse);
     const bool alone = sources_.size() == 1 && header.parts <= 1;
     if (!alone && (header.parts != sources_.size() || header.part != file)) {
       throw ModelError(names[file] + " is part " + std::to_string(header.part + 1) + " of " +
@@ -75,8 +75,8 @@ ModelFiles::ModelFiles(std::vector<std::unique_ptr<Source>> sources,
     }
     add(header, file);
   }
-  if (std::ranges::adjacent_find(thin, std::ranges::not_equal_to()) != thin.end()) {
-    throw ModelError("of the parts of " + names[0] + " some are thin, and others do not say so");
+  if (std::ranges::adjacent_find(sparse, std::ranges::not_equal_to()) != sparse.end()) {
+    throw ModelError("of the parts of " + names[0] + " some are sparse, and others do not say so");
   }
   std::unordered_set<std::string_view> seen;
   for (const TensorPlace& place : tensors_) {
@@ -88,7 +88,7 @@ ModelFiles::ModelFiles(std::vector<std::unique_ptr<Source>> sources,
 }
 
 void ModelFiles::add(const Header& header, std::uint32_t file) {
-  is_thin_ = is_thin_ || header.is_thin;
+  is_sparse_ = is_sparse_ || header.is_sparse;
   for (TensorPlace place : header.tensors) {
     place.file = file;
     tensors_.push_back(std::move(place));

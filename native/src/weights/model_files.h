@@ -26,15 +26,15 @@ class ModelFiles {
   [[nodiscard]] const std::vector<TensorPlace>& tensors() const { return tensors_; }
   [[nodiscard]] Source& source(const TensorPlace& place) const { return *sources_[place.file]; }
   [[nodiscard]] std::uint64_t tensor_bytes() const;
-  // Whether any of the files is thin: some of its tensors are holes.
-  [[nodiscard]] bool is_thin() const { return is_thin_; }
+  // Whether any of the files is sparse: some of its tensors are holes.
+  [[nodiscard]] bool is_sparse() const { return is_sparse_; }
 
  private:
   void add(const Header& header, std::uint32_t file);
 
   std::vector<std::unique_ptr<Source>> sources_;
   std::vector<TensorPlace> tensors_;
-  bool is_thin_ = false;
+  bool is_sparse_ = false;
 };
 
 // A model on disk, with what tells its files from later ones.

@@ -28,14 +28,16 @@ void ResidentWeights::add(ModelFiles files, std::vector<TensorSums> sums) {
 void ResidentWeights::open(const std::string& path) {
   OpenModel model = open_model(path);
   const auto kept = Sidecar(sidecar_directory(), model.ids()).load(model.files);
-  if (model.files.is_thin()) thin_.insert(thin_.end(), model.on_disk.begin(), model.on_disk.end());
+  if (model.files.is_sparse()) {
+    sparse_.insert(sparse_.end(), model.on_disk.begin(), model.on_disk.end());
+  }
   add(std::move(model.files), kept ? kept->whole : std::vector<TensorSums>());
 }
 
-void ResidentWeights::open_thin(const std::string& path) {
+void ResidentWeights::open_sparse(const std::string& path) {
   open(path);
-  if (models_.back()->files.is_thin()) return;
-  throw ModelError(path + " is not thin");
+  if (models_.back()->files.is_sparse()) return;
+  throw ModelError(path + " is not sparse");
 }
 
 const TensorPlace* ResidentWeights::hole(std::string_view name) const {
@@ -55,8 +57,8 @@ std::optional<Resident> ResidentWeights::find(const TensorKey& key, std::uint64_
   return std::nullopt;
 }
 
-void ResidentWeights::check_thin() const {
-  for (const FileSource* const file : thin_) {
+void ResidentWeights::check_sparse() const {
+  for (const FileSource* const file : sparse_) {
     if (file->is_in_place()) continue;
     throw ModelError(
         file->id().path +

@@ -43,8 +43,8 @@ class ResidentWeights {
   // Takes in a model on disk, by the path of any part, with what is kept of its tensors. Throws
   // ModelError.
   void open(const std::string& path);
-  // The same of a thin one alone.
-  void open_thin(const std::string& path);
+  // The same of a sparse one alone.
+  void open_sparse(const std::string& path);
 
   // All tensors of that name and type and shape and size, but for holes: other models may have some
   // too, and what they hold may differ. The pointers live as long as this.
@@ -52,12 +52,12 @@ class ResidentWeights {
   // The one whose bytes had that hash when they were read last; none where that is not known.
   [[nodiscard]] std::optional<Resident> find(const TensorKey& key, std::uint64_t fnv1a) const;
 
-  // A tensor of that name of which a thin file here has a hole alone; null where none has.
+  // A tensor of that name of which a sparse file here has a hole alone; null where none has.
   [[nodiscard]] const TensorPlace* hole(std::string_view name) const;
   [[nodiscard]] bool has_holes() const { return !holes_.empty(); }
 
-  // Throws ModelError where a thin file is no longer that which was opened by its path.
-  void check_thin() const;
+  // Throws ModelError where a sparse file is no longer that which was opened by its path.
+  void check_sparse() const;
 
   [[nodiscard]] std::vector<Listed> list() const;
   [[nodiscard]] bool empty() const { return models_.empty(); }
@@ -71,7 +71,7 @@ class ResidentWeights {
   std::vector<std::unique_ptr<Model>> models_;
   std::map<TensorKey, std::vector<Resident>> by_key_;
   std::map<std::string, const TensorPlace*, std::less<>> holes_;
-  std::vector<const FileSource*> thin_;  // owned by their models
+  std::vector<const FileSource*> sparse_;  // owned by their models
 };
 
 // Takes in models by their paths. Complains of those that cannot be read, each in a sentence.

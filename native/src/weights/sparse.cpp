@@ -65,7 +65,7 @@ class NewFile {
     if (static_cast<std::uint64_t>(status.st_blocks) * kBlockBytes <= bytes / 2) return;
     throw weights::ModelError(
         "the file system of " + path_ +
-        " cannot hold holes: a thin file would be as large as the model there");
+        " cannot hold holes: a sparse file would be as large as the model there");
   }
   void write(std::uint64_t offset, std::string_view bytes) {
     while (!bytes.empty()) {
@@ -103,7 +103,7 @@ class Writer {
         out_(order.to),
         block_(weights::kChunkBytes) {
     header_ = weights::read_header(from_, order.from);
-    if (header_.is_thin) throw weights::ModelError(order.from + " is thin already");
+    if (header_.is_sparse) throw weights::ModelError(order.from + " is sparse already");
     if (!weights::fits_twice(from_.size_bytes())) from_.drop_cache();
   }
 
@@ -154,12 +154,12 @@ class Writer {
     Packer out;
     out.raw("GGUF").number(header_.version);
     out.number<std::uint64_t>(header_.tensors.size()).number(header_.keys + kKeys);
-    put_key(out, weights::kThinSource, source.str());
-    put_key(out, weights::kThinIdentity, order_.identity);
-    put_key(out, weights::kThinTensors, weights::list_sha256(from_, header_));
-    put_key(out, weights::kThinHoles, holes_sha256());
-    put_key(out, weights::kThinKept, kept_);
-    put_key(out, weights::kThinChunks, chunks_);
+    put_key(out, weights::kSparseSource, source.str());
+    put_key(out, weights::kSparseIdentity, order_.identity);
+    put_key(out, weights::kSparseTensors, weights::list_sha256(from_, header_));
+    put_key(out, weights::kSparseHoles, holes_sha256());
+    put_key(out, weights::kSparseKept, kept_);
+    put_key(out, weights::kSparseChunks, chunks_);
     std::vector<std::uint8_t> rest(header_.end_at - header_.keys_at);
     if (from_.read(header_.keys_at, rest) < rest.size()) shrank();
     out.raw({reinterpret_cast<const char*>(rest.data()), rest.size()});
@@ -226,14 +226,14 @@ class Writer {
 
 }  // namespace
 
-Written write_thin(const Order& order, const std::function<void(std::uint64_t)>& told) {
+Written write_sparse(const Order& order, const std::function<void(std::uint64_t)>& told) {
   return Writer(order, told).write();
 }
 
-const char* const kThinHelp =
-    R"(usage: dllm-relay thin --model PATH --out PATH --identity TEXT < NAMES
+const char* const kSparseHelp =
+    R"(usage: dllm-relay sparse --model PATH --out PATH --identity TEXT < NAMES
 
-Writes a thin file of a model, or of one part of a split one: everything but the tensors whose
+Writes a sparse file of a model, or of one part of a split one: everything but the tensors whose
 names it is given on standard input, a line each. What these hold is told by hashes in the new
 file's metadata, so that workers with files of their own can serve them. Prints {"done_bytes"} now
 and then, and in the end {"path", "sha256", "size_bytes", "kept_bytes"}.
@@ -254,7 +254,7 @@ Order parse_order(std::span<char* const> args) {
   parse_arguments(args, {kept("--model", order.from), kept("--out", order.to),
                          kept("--identity", order.identity)});
   if (order.from.empty() || order.to.empty() || order.identity.empty()) {
-    throw UsageError("thin needs --model PATH, --out PATH and --identity TEXT");
+    throw UsageError("sparse needs --model PATH, --out PATH and --identity TEXT");
   }
   return order;
 }
@@ -274,7 +274,7 @@ void print(const json::Object& object) {
 
 }  // namespace
 
-int thin(std::span<char* const> args) {
+int sparse(std::span<char* const> args) {
   // What a pipe or a limit of file sizes refuses is said, not died of.
   for (const int signal : {SIGPIPE, SIGXFSZ}) ::signal(signal, SIG_IGN);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, note_end);
@@ -282,7 +282,7 @@ int thin(std::span<char* const> args) {
   std::istringstream names(read_all(STDIN_FILENO, kNamesBytesMax));
   for (std::string name; std::getline(names, name);) order.holes.insert(name);
   auto next = std::chrono::steady_clock::now();
-  const Written written = write_thin(order, [&](std::uint64_t done_bytes) {
+  const Written written = write_sparse(order, [&](std::uint64_t done_bytes) {
     if (g_ended != 0) throw std::runtime_error("was told to end, and left nothing behind");
     const auto now = std::chrono::steady_clock::now();
     if (now < next) return;

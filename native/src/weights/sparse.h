@@ -1,4 +1,4 @@
-// `dllm-relay thin`: writes a model with holes in place of tensors that are elsewhere.
+// `dllm-relay sparse`: writes a model with holes in place of tensors that are elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,10 @@ struct Order {
 
 // Reads `from` once, from the beginning to its end; `told` is given the bytes read so far. Leaves
 // no file behind when it throws: weights::ModelError, or what a system call says.
-Written write_thin(const Order& order, const std::function<void(std::uint64_t)>& told);
+Written write_sparse(const Order& order, const std::function<void(std::uint64_t)>& told);
 
-extern const char* const kThinHelp;
+extern const char* const kSparseHelp;
 
-int thin(std::span<char* const> args);
+int sparse(std::span<char* const> args);
 
 }  // namespace dllm::sparse

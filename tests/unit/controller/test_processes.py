@@ -241,10 +241,10 @@ async def test_a_load_from_a_sparse_file_ends_with_the_relays_reason() -> None:
             for name in ("other/relay-a", "default/relay-b", "default/relay-mini")
         )
         logs = {
-            "other/relay-a": "dllm-relay: a: x is a hole in the thin file here",
+            "other/relay-a": "dllm-relay: a: x is a hole in the sparse file here",
             "default/relay-b": "dllm-relay: b: linked with the relay of b",
             "default/relay-mini": "2026-01-31T23:59:59.123Z E "
-            "dllm-relay: mini: y is a hole in the thin file here",
+            "dllm-relay: mini: y is a hole in the sparse file here",
         }
 
         async def read_log(self, name: str, *rest: int) -> LogChunk:
@@ -253,7 +253,7 @@ async def test_a_load_from_a_sparse_file_ends_with_the_relays_reason() -> None:
 
     host = Logs("Remote RPC server crashed or returned malformed response")
     failure = await failure_of(cast("Any", host), ended(None))
-    assert failure.what.endswith(": mini: y is a hole in the thin file here")
+    assert failure.what.endswith(": mini: y is a hole in the sparse file here")
     assert failure.hint.startswith("Put the model there, or a sparse file")
     host.seen = host.seen[:2]
     failure = await failure_of(cast("Any", host), ended(None))

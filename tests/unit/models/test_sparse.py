@@ -276,7 +276,7 @@ def test_nothing_is_seeded_or_compared_from_a_sparse_file(
     async def asked() -> None:
         async with local_host_for_now(tmp_path / "run") as host:
             for work in (host.seeding(sparse, str(tmp_path)), host.hashing(sparse)):
-                with pytest.raises(HostError, match=r"head\.gguf is thin"):
+                with pytest.raises(HostError, match=r"head\.gguf is sparse"):
                     _ = [told async for told in work]
 
     asyncio.run(asked())
@@ -345,7 +345,7 @@ def test_a_limit_of_file_sizes_is_told(model: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_tells_first_and_writes_then(model: Path, tmp_path: Path) -> None:
-    argv = ["models", "thin", str(model), "--keep", "output,1", "--json"]
+    argv = ["models", "sparse", str(model), "--keep", "output,1", "--json"]
     argv += ["--out", str(tmp_path / "t.gguf")]
     told = CliRunner().invoke(cli, [*argv, "--dry-run"])
     assert json.loads(told.stdout)["written"] == []
