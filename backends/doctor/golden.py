@@ -1,17 +1,14 @@
-"""Golden output: every worker computes the demo model's known answer.
+"""Golden output: every worker computes a demo model's known answer.
 
-The answer was computed once, greedily, on a CPU. The candidates at each of its tokens
-lie so far apart that no rounding changes it. A machine that gives another one has a
-wrong driver, bad memory or another build. Each worker computes alone, then all
-together in their order. Every run has a cluster of its own: nothing that serves is
-touched.
+A machine that gives another one has a wrong driver, bad memory or another build. Each
+worker computes alone, then all together in their order. Every run has a cluster of its
+own: nothing that serves is touched.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import re
 import secrets
 import socket
@@ -21,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from backends.client.client import ControllerClient
-from backends.demo import MODEL_PATH
+from backends.doctor.known_answers import BUNDLED
 from backends.engine.server import ServerClient
 from backends.errors import DllmError
 from backends.places import LOCAL
@@ -39,37 +36,20 @@ from backends.state import (
     Split,
     Value,
 )
-from backends.units import three_figures
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
 
+    from backends.doctor.known_answers import KnownAnswer
     from backends.engine.server import GreedyToken
     from backends.paths import Paths
     from backends.state import ClusterSnapshot
 
-PROMPT = (1, 456, 273, 201, 57, 274, 471, 299, 33, 2, 201, 1, 67, 585, 301, 389, 201)
-"""``Who are you?`` in the demo model's chat template."""
-TOKENS = (
-    *(43, 491, 262, 973, 484, 316, 453, 1424, 85, 522, 383, 15),
-    *(371, 14, 492, 453, 262, 604, 617, 857, 1066, 1182, 268, 405),
-)
-"""``I am a tiny llama model that ships with dllm-tui, so that a first launch …``"""
-LOGPROBS = (
-    *(-0.0166, -0.0421, -0.0935, -0.0, -0.0007, -0.0001, -0.0001, -0.0),
-    *(-0.0, -0.0, -0.0, -0.0001, -0.0001, -0.0002, -0.0, -0.0),
-    *(-0.0, -0.0001, -0.0003, -0.0, -0.0003, -0.0004, -0.0001, -0.0005),
-)
-SECOND_LOGPROBS = (
-    *(-4.68, -3.69, -2.54, -12.38, -7.84, -10.44, -10.39, -10.94),
-    *(-11.56, -12.18, -12.97, -11.07, -9.27, -9.35, -11.01, -10.7),
-    *(-11.45, -10.82, -10.07, -10.96, -9.93, -8.72, -9.71, -9.03),
-)
-LOGPROB_OFF = 0.05
-SECOND_OFF = 0.6
-"""Half precision and other orders of addition stay below these."""
 CTX_SIZE = 256
 LAUNCH_S = 60.0
+SLOW_BYTES_PER_S = 1 << 20
+"""The slowest network over which a known model is waited for."""
 ANSWER_S = 30.0
 AT_ONCE = 3
 LOG_BYTES = 8192
@@ -99,15 +79,19 @@ class GoldenRun(Value, frozen=True, kw_only=True):
 
 
 async def golden_runs(
-    paths: Paths, peers: Sequence[Peer], order: Sequence[str]
+    paths: Paths,
+    peers: Sequence[Peer],
+    order: Sequence[str],
+    model: Path,
+    known: KnownAnswer,
 ) -> tuple[GoldenRun, ...]:
     """Every machine alone, a few at once, then all that were right, in ``order``."""
-    found = await _each_alone(paths, peers, order, str(MODEL_PATH))
+    found = await _each_alone(paths, peers, order, str(model), known)
     right = tuple(
         one.machines[0] for one in found[1:] if not (one.wrong or one.skipped)
     )
     if len(right) > 1:
-        found.append(await golden_run(paths, right, "doctor"))
+        found.append(await golden_run(paths, right, "doctor", str(model), known))
     return tuple(found)
 
 
@@ -119,7 +103,11 @@ async def canary_runs(
 
 
 async def _each_alone(
-    paths: Paths, peers: Sequence[Peer], order: Sequence[str], model: str
+    paths: Paths,
+    peers: Sequence[Peer],
+    order: Sequence[str],
+    model: str,
+    known: KnownAnswer | None = None,
 ) -> list[GoldenRun]:
     able = [peer.name for peer in peers if peer.state in _ABLE and peer.devices]
     able.sort(key=lambda name: order.index(name) if name in order else len(order))
@@ -127,41 +115,48 @@ async def _each_alone(
 
     async def alone(number: int, name: str) -> GoldenRun:
         async with limit:
-            return await golden_run(paths, (name,), f"doctor{number}", model)
+            cluster = f"doctor{number}"
+            return await golden_run(paths, (name,), cluster, model, known)
 
     runs = (alone(number, name) for number, name in enumerate([LOCAL, *able]))
     return list(await asyncio.gather(*runs))
 
 
 async def golden_run(
-    paths: Paths, machines: tuple[str, ...], name: str, model: str = str(MODEL_PATH)
+    paths: Paths,
+    machines: tuple[str, ...],
+    name: str,
+    model: str,
+    known: KnownAnswer | None = None,
 ) -> GoldenRun:
-    """Launch a model on these machines; the demo model's answer is compared."""
+    """Launch a model on these machines; its answer is compared if it is known."""
     client = ControllerClient(paths, cluster=name)
     run = GoldenRun(machines=machines)
+    launch_s = LAUNCH_S + (known.size_bytes // SLOW_BYTES_PER_S if known else 0)
     try:
-        plan = await _plan(client, [one for one in machines if one != LOCAL], model)
-        async with _launched(client, plan) as serving:
+        workers = [one for one in machines if one != LOCAL]
+        plan = await _plan(client, workers, model, is_canary=known is None)
+        async with _launched(client, plan, launch_s) as serving:
             if serving.failure is not None or serving.state is not ClusterState.SERVING:
                 return await _failed(client, run, plan, serving.failure)
-            answer = await _answer(serving)
+            answer = await _answer(serving, known or BUNDLED)
             if answer is None:
                 return await _failed(client, run, plan, None)
-            wrong = difference(answer) if model == str(MODEL_PATH) else ""
-            return replace(run, wrong=wrong)
+            return replace(run, wrong=known.difference(answer) if known else "")
     except TimeoutError:
-        return replace(run, wrong=f"it did not serve within {LAUNCH_S:g} s")
+        return replace(run, wrong=f"it did not serve within {launch_s:g} s")
     except DllmError as error:
         return replace(run, skipped=error.what)
 
 
-async def _plan(client: ControllerClient, peers: Sequence[str], model: str) -> Plan:
+async def _plan(
+    client: ControllerClient, peers: Sequence[str], model: str, *, is_canary: bool
+) -> Plan:
     """A model on these peers alone; without one on this machine alone."""
     # A canary's output is as large as the model's, and computes as any matrix does.
-    is_canary = bool(peers) and model != str(MODEL_PATH)
     ask = Ask(
         model=model,
-        extra_args=_OUTPUT_TO_HEAD if is_canary else (),
+        extra_args=_OUTPUT_TO_HEAD if is_canary and peers else (),
         workers=0,
         peers=tuple(peers),
         head=LOCAL,
@@ -194,7 +189,7 @@ def _free_port() -> int:
 
 @contextlib.asynccontextmanager
 async def _launched(
-    client: ControllerClient, plan: Plan
+    client: ControllerClient, plan: Plan, launch_s: float
 ) -> AsyncIterator[ClusterSnapshot]:
     """The cluster once it serves or has failed; it ends with the block, or with us."""
     holder = secrets.token_hex(8)
@@ -203,7 +198,7 @@ async def _launched(
         if now.wanted_generation:
             raise DllmError(f"the cluster {now.cluster} runs already", "Stop it.")
         try:
-            async with asyncio.timeout(LAUNCH_S):
+            async with asyncio.timeout(launch_s):
                 ours = await client.launch(
                     plan, replaces=0, holder=holder, listed=False
                 )
@@ -226,30 +221,15 @@ async def _stopped(
                 return
 
 
-async def _answer(serving: ClusterSnapshot) -> tuple[GreedyToken, ...] | None:
+async def _answer(
+    serving: ClusterSnapshot, known: KnownAnswer
+) -> tuple[GreedyToken, ...] | None:
     servers = (p.port for p in serving.processes if p.role is ProcessRole.SERVER)
     port = next(servers, None)
     if port is None:
         return None
     async with ServerClient(port) as server:
-        return await server.greedy(PROMPT, len(TOKENS), ANSWER_S)
-
-
-def difference(answer: Sequence[GreedyToken]) -> str:
-    """The first difference from the known answer, a clause; empty without one."""
-    if len(answer) != len(TOKENS):
-        return f"its answer has {len(answer)} tokens instead of {len(TOKENS)}"
-    for at, token in enumerate(answer):
-        if token.id != TOKENS[at]:
-            return f"its answer is another from token {at + 1} of {len(TOKENS)} on"
-    first = [abs(t.logprob - k) for t, k in zip(answer, LOGPROBS, strict=True)]
-    seconds = zip(answer, SECOND_LOGPROBS, strict=True)
-    second = [abs(t.second_logprob - k) for t, k in seconds]
-    # What is not a number is within nothing.
-    if all(o <= LOGPROB_OFF for o in first) and all(o <= SECOND_OFF for o in second):
-        return ""
-    off = max((o for o in (*first, *second) if math.isfinite(o)), default=math.inf)
-    return f"its probabilities are off by up to {three_figures(off)} (logarithms)"
+        return await server.greedy(known.prompt, len(known.tokens), ANSWER_S)
 
 
 async def _failed(

@@ -6,18 +6,18 @@ import asyncio
 import os
 import platform
 import shlex
-from pathlib import Path
 from shutil import disk_usage, which
 from typing import TYPE_CHECKING
 
 from backends.client.client import ControllerClient
 from backends.config import API_PORT_DEFAULT, load_config
-from backends.demo import MODEL_PATH
+from backends.demo import MODEL_PATH, is_bundled
 from backends.doctor.check import Check, Repair, RepairKind, Verdict
 from backends.doctor.peer_checks import BUILD_DISK_BYTES
 from backends.engine.find import all_engines, find_engine
 from backends.errors import DllmError
 from backends.machines.local import describe_here, local_host_for_now
+from backends.models.download import demo_model
 from backends.models.layers import read_model
 from backends.paths import make_private, relay_binary
 from backends.units import format_bytes
@@ -93,7 +93,10 @@ async def _compiler(paths: Paths) -> Check:
 
 
 async def _model(paths: Paths) -> Check:
-    info = await asyncio.to_thread(read_model, Path(MODEL_PATH))
+    there = MODEL_PATH if is_bundled() else demo_model(load_config(paths).model_dirs)
+    if there is None:
+        return Check(name="demo model", detail="not here yet: dllm-tui demo gets it")
+    info = await asyncio.to_thread(read_model, there)
     detail = f"{info.name}, {info.n_layer} layers, {format_bytes(info.size_bytes)}"
     return Check(name="demo model", detail=detail)
 

@@ -171,7 +171,7 @@ async def _require_ours(
     """Refuse what belongs to another program, or to ours."""
     if str(MODEL_PATH.parent) in (str(given.parent), str(model.parent)):
         raise UsageError(
-            f"{model.name} is part of dllm-tui", "It goes with it: pip uninstall."
+            f"{model.name} is part of dllm-tui", "It goes with the checkout."
         )
     if is_blob(model):
         store = await ollama_models(host, Path(model.parent.parent))

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from backends.client.client import ControllerClient
-from backends.errors import DllmError
+from backends.errors import DllmError, UsageError
 from backends.models.download import THERE
 from backends.paths import user_paths
 from backends.state import (
@@ -65,7 +65,7 @@ WORKERS = 2
     help="Model to use instead.",
 )
 @options(
-    ("--bundled", bool, "Use the bundled model of 5 million parameters."),
+    ("--bundled", bool, "Use a checkout's model of 5 million parameters."),
     ("--split", "N,N…", "Whole layers per worker, such as 16,15."),
 )
 @console_options
@@ -86,9 +86,9 @@ def demo(
     """Try it: a real two-worker cluster on this machine.
 
     Where no llama.cpp is here it is got, or built. The model is SmolLM2-135M-Instruct,
-    a download of 94 MB the first time; without network it is the bundled one. Opens the
-    console; with --headless (or --json) it
-    asks one prompt and stops what it started.
+    a download of 94 MB the first time; without network, in a checkout, it is the one
+    bundled there. Opens the console; with --headless (or --json) it asks one prompt and
+    stops what it started.
     """
     if model:
         refuse_with("--model", "--bundled")
@@ -189,9 +189,14 @@ async def _launch_if_idle(
 async def _model_path(model: str | None, *, bundled: bool) -> str:
     """The model of the demo; it is downloaded if need be and if that can be done."""
     from backends.config import load_config
-    from backends.demo import MODEL_PATH
+    from backends.demo import MODEL_PATH, is_bundled
     from backends.models.download import DEMO_SOURCE, models_folder
 
+    if bundled and not is_bundled():
+        raise UsageError(
+            "Only a checkout of dllm-tui has the bundled model",
+            "Leave --bundled out, or name a model: --model FILE.",
+        )
     if model or bundled:
         return await require_model(model or str(MODEL_PATH))
     began = time.monotonic()
@@ -200,6 +205,9 @@ async def _model_path(model: str | None, *, bundled: bool) -> str:
             DEMO_SOURCE, models_folder(load_config(user_paths()).model_dirs)
         )
     except DllmError as error:
+        if not is_bundled():
+            hint = f"{error.hint} Or name a model that is here: --model FILE."
+            raise DllmError(error.what, hint) from error
         say(f"{error} Serving the bundled model of 5 million parameters instead.")
         return str(MODEL_PATH)
     if found.verified_by != THERE:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from backends.demo import MODEL_PATH
+from backends.doctor import known_answers
 from backends.doctor.check import Verdict
 from backends.doctor.examine import golden_check, operator_check
-from backends.doctor.golden import (
-    LOGPROBS,
-    SECOND_LOGPROBS,
-    TOKENS,
-    GoldenRun,
-    difference,
-)
+from backends.doctor.golden import GoldenRun
+from backends.doctor.known_answers import BUNDLED, SMOLLM2, KnownAnswer, known_model
 from backends.engine.server import GreedyToken, parse_greedy
+from backends.models.download import DEMO_PACKAGE, PACKAGES
 
 RIGHT = tuple(
     GreedyToken(id=token, logprob=first, second_logprob=second)
-    for token, first, second in zip(TOKENS, LOGPROBS, SECOND_LOGPROBS, strict=True)
+    for token, first, second in zip(
+        BUNDLED.tokens, BUNDLED.logprobs, BUNDLED.second_logprobs, strict=True
+    )
 )
 
 
@@ -42,14 +44,30 @@ def changed(at: int, **values: float) -> tuple[GreedyToken, ...]:
     ],
 )
 def test_the_answer_is_compared(answer: tuple[GreedyToken, ...], says: str) -> None:
-    found = difference(answer)
+    found = BUNDLED.difference(answer)
     assert says in found
     assert bool(says) is bool(found)
 
 
-def test_no_rounding_changes_a_token() -> None:
-    pairs = zip(LOGPROBS, SECOND_LOGPROBS, strict=True)
+@pytest.mark.parametrize("known", [BUNDLED, SMOLLM2])
+def test_no_rounding_changes_a_token(known: KnownAnswer) -> None:
+    pairs = zip(known.logprobs, known.second_logprobs, strict=True)
     assert min(first - second for first, second in pairs) > 2.0
+    assert len(known.tokens) == len(known.logprobs)
+
+
+def test_without_a_checkout_the_models_that_were_got_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert known_model([str(tmp_path)]) == (MODEL_PATH, BUNDLED)
+    monkeypatch.setattr(known_answers, "is_bundled", lambda: False)
+    assert known_model([str(tmp_path)]) is None
+    package = PACKAGES[DEMO_PACKAGE]
+    file = tmp_path / package.file
+    file.touch()
+    assert known_model([str(tmp_path)]) is None
+    os.truncate(file, package.size_bytes)
+    assert known_model([str(tmp_path)]) == (file, SMOLLM2)
 
 
 def test_an_answer_that_is_none() -> None:
