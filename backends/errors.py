@@ -23,7 +23,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_peer(name: str, known: Iterable[str]) -> tuple[str, str]:
-    """What is wrong with the name of a peer, and what to do."""
+    """Say what is wrong with the name of a peer, and what to do."""
     names = list(known)
     return (
         f"There is no peer {name}",

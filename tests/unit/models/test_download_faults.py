@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -173,7 +174,7 @@ def test_a_file_that_is_not_there_is_not_waited_for(
 ) -> None:
     """A mirror may be a folder: nothing comes into it by itself."""
     waits: list[float] = []
-    monkeypatch.setattr(http_download.time, "sleep", waits.append)
+    monkeypatch.setattr(time, "sleep", waits.append)
     url = (tmp_path / "x.tar.gz").as_uri()
     with pytest.raises(DllmError) as caught:
         http_download.get_file(
