@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 from textual.widgets import DataTable
 
 from backends.state import ClusterState
@@ -40,24 +39,20 @@ def shown(app: DllmApp) -> list[str]:
 # --- sizes ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("size", "panes", "note"),
-    [
-        ((160, 48), ["Peers", "Split", "Live", "Chat"], ""),
-        ((120, 36), ["Peers", "Split", "Live", "Chat"], ""),
-        ((100, 24), ["Peers", "Split", "Live", "Chat"], ""),
-        ((80, 24), ["Split", "Live", "Chat"], "+1 pane: tab"),
-        ((120, 20), ["Peers", "Split", "Chat"], "1 pane hidden: tab"),
-        ((60, 18), ["Split", "Chat"], "+2 panes: tab"),
-    ],
-)
-async def test_panes_give_way_to_small_terminals(
-    started: Started, size: tuple[int, int], panes: list[str], note: str
-) -> None:
-    async with started(size=size) as (_, app, _):
-        assert shown(app) == panes
-        assert app._home.key_bar.note == note
-        assert (note or "quit") in screen_text(app)
+async def test_panes_give_way_to_small_terminals(started: Started) -> None:
+    async with started(size=(160, 48)) as (pilot, app, _):
+        for width, height, panes, note in (
+            (160, 48, ["Peers", "Split", "Live", "Chat"], ""),
+            (120, 36, ["Peers", "Split", "Live", "Chat"], ""),
+            (100, 24, ["Peers", "Split", "Live", "Chat"], ""),
+            (80, 24, ["Split", "Live", "Chat"], "+1 pane: tab"),
+            (120, 20, ["Peers", "Split", "Chat"], "1 pane hidden: tab"),
+            (60, 18, ["Split", "Chat"], "+2 panes: tab"),
+        ):
+            await resize(pilot, width, height)
+            await until(pilot, lambda: shown(app) == panes)  # noqa: B023
+            assert app._home.key_bar.note == note
+            assert (note or "quit") in screen_text(app)
 
 
 async def test_tab_reaches_every_pane_also_hidden_ones(started: Started) -> None:
@@ -78,18 +73,17 @@ async def test_tab_reaches_every_pane_also_hidden_ones(started: Started) -> None
         assert app.focused is focused
 
 
-@pytest.mark.parametrize("size", [(59, 30), (100, 17), (20, 5)])
-async def test_too_small_says_what_it_needs_and_what_it_has(
-    started: Started, size: tuple[int, int]
-) -> None:
-    async with started(size=size, wait=False) as (pilot, app, _):
-        await until(pilot, lambda: "60×18" in screen_text(app))
-        text = screen_text(app)
-        assert f"{size[0]}×{size[1]}" in text
-        assert "Split" not in text
-        await resize(pilot, 80, 24)
-        await until(pilot, lambda: "60×18" not in screen_text(app))
-        assert "Split" in screen_text(app)
+async def test_too_small_says_what_it_needs_and_what_it_has(started: Started) -> None:
+    async with started(size=(20, 5), wait=False) as (pilot, app, _):
+        for size in ((20, 5), (59, 30), (100, 17)):
+            await resize(pilot, *size)
+            await until(pilot, lambda: "60×18" in screen_text(app))
+            text = screen_text(app)
+            assert f"{size[0]}×{size[1]}" in text
+            assert "Split" not in text
+            await resize(pilot, 80, 24)
+            await until(pilot, lambda: "60×18" not in screen_text(app))
+            assert "Split" in screen_text(app)
 
 
 # --- zoom -------------------------------------------------------------------
@@ -225,19 +219,20 @@ async def test_a_click_on_a_key_does_what_the_key_does(started: Started) -> None
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 120])
-async def test_launch_is_offered_while_a_changed_plan_waits(
-    started: Started, width: int
-) -> None:
-    async with started(size=(width, 36)) as (pilot, app, _):
-        assert "l launch" not in screen_text(app)
-        assert "u undo" not in screen_text(app)
-        await pilot.press("left")
-        await until(pilot, lambda: "l launch" in screen_text(app).splitlines()[-1])
-        text = screen_text(app).splitlines()[-1]
-        assert "? help" in text
-        assert "q quit" in text
-        assert "u undo" in screen_text(app) or width < 120
+async def test_launch_is_offered_while_a_changed_plan_waits(started: Started) -> None:
+    async with started(size=(60, 36)) as (pilot, app, _):
+        for width in (60, 80, 100, 120):
+            await resize(pilot, width, 36)
+            assert "l launch" not in screen_text(app)
+            assert "u undo" not in screen_text(app)
+            await pilot.press("left")
+            await until(pilot, lambda: "l launch" in screen_text(app).splitlines()[-1])
+            text = screen_text(app).splitlines()[-1]
+            assert "? help" in text
+            assert "q quit" in text
+            assert "u undo" in screen_text(app) or width < 120
+            await pilot.press("u")
+            await until(pilot, lambda: "l launch" not in screen_text(app))
 
 
 # --- dialogs ----------------------------------------------------------------
@@ -297,24 +292,21 @@ async def test_a_bad_theme_of_the_user_is_said_by_file_and_key(
 # --- copying ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("pane", "text"),
-    [
-        ("split", "llama-server -m /models/GLM-4.7-Flash-Q4_K_M.gguf --rpc"),
-        ("live", "http://127.0.0.1:8090/v1"),
-        ("peers", "studio head serving local studio/MTL0"),
-    ],
-)
-async def test_y_copies_what_the_pane_offers(
-    started: Started, pane: str, text: str
-) -> None:
+async def test_y_copies_what_the_pane_offers(started: Started) -> None:
     async with started() as (pilot, app, _):
-        app._home.go_to(pane)
-        await pilot.pause()
-        await pilot.press("y")
-        await until(pilot, lambda: toasts(app))
-        assert app.clipboard.startswith(text)
-        assert toasts(app)[0].startswith("Copied")
+        for count, (pane, text) in enumerate(
+            (
+                ("split", "llama-server -m /models/GLM-4.7-Flash-Q4_K_M.gguf --rpc"),
+                ("live", "http://127.0.0.1:8090/v1"),
+                ("peers", "studio head serving local studio/MTL0"),
+            )
+        ):
+            app._home.go_to(pane)
+            await pilot.pause()
+            await pilot.press("y")
+            await until(pilot, lambda: len(toasts(app)) > count)  # noqa: B023
+            assert app.clipboard.startswith(text)
+            assert toasts(app)[count].startswith("Copied")
 
 
 async def test_letters_typed_to_the_model_do_nothing_else(started: Started) -> None:
@@ -332,44 +324,47 @@ async def test_letters_typed_to_the_model_do_nothing_else(started: Started) -> N
         await until(pilot, lambda: app.current_mode == "models")
 
 
-@pytest.mark.parametrize(
-    "state", [s for s in ClusterState if s is not ClusterState.SERVING]
-)
 async def test_a_restart_leaves_the_focus_in_an_empty_composer(
-    started: Started, state: ClusterState
+    started: Started,
 ) -> None:
     serving = scenes.homelab_serving()
     async with started(serving) as (pilot, app, cluster):
         app._home.go_to("chat")
         await until(pilot, lambda: isinstance(app.focused, Composer))
-        composer = app.query_one(Composer)
-        cluster.push(msgspec.structs.replace(serving, seq=serving.seq + 1, state=state))
-        await until(pilot, lambda: not composer.ready)
-        await pilot.press(*"question")
-        assert app.focused is composer
-        assert composer.text == "question"
-        assert app.screen is app._home
-        assert cluster.called("stop") == []
-        await pilot.press("enter")
-        cluster.push(msgspec.structs.replace(serving, seq=serving.seq + 2))
-        await until(pilot, lambda: composer.ready)
-        assert app.focused is composer
-        assert composer.text == "question"
+        composer, seq = app.query_one(Composer), serving.seq
+        for state in (s for s in ClusterState if s is not ClusterState.SERVING):
+            composer.clear()
+            seq += 2
+            cluster.push(msgspec.structs.replace(serving, seq=seq - 1, state=state))
+            await until(pilot, lambda: not composer.ready)
+            await pilot.press(*"quest")
+            assert app.focused is composer
+            assert composer.text == "quest"
+            assert app.screen is app._home
+            assert cluster.called("stop") == []
+            await pilot.press("enter")
+            cluster.push(msgspec.structs.replace(serving, seq=seq))
+            await until(pilot, lambda: composer.ready)
+            assert app.focused is composer
+            assert composer.text == "quest"
 
 
 # --- keys in a burst --------------------------------------------------------
 
 
-@pytest.mark.parametrize("tabs", [1, 2, 3, 4, 5, 8])
 async def test_tabs_in_a_burst_go_as_far_as_one_by_one_and_letters_after_them(
-    started: Started, tabs: int
+    started: Started,
 ) -> None:
+    order = ("split", "live", "chat", "peers")
     async with started() as (pilot, app, _):
-        letters = "question" if tabs % 4 == 2 else ""
-        await burst(pilot, *["tab"] * tabs, *letters)
-        order = ("split", "live", "chat", "peers")
-        assert app._home._focused_pane() == order[tabs % 4]
-        assert app.query_one(Composer).text == letters
+        for tabs in (1, 2, 3, 4, 5, 8):
+            app._home.go_to("split")
+            await pilot.pause()
+            letters = "question" if tabs % 4 == 2 else ""
+            await burst(pilot, *["tab"] * tabs, *letters)
+            assert app._home._focused_pane() == order[tabs % 4]
+            assert app.query_one(Composer).text == letters
+            app.query_one(Composer).clear()
 
 
 async def test_keys_after_one_that_opens_go_to_the_dialog(started: Started) -> None:

@@ -149,33 +149,29 @@ async def test_what_the_command_line_set_shows(make_app: MakeApp) -> None:
         assert "7.30 ms" in screen_text(lab.pilot.app)
 
 
-@pytest.mark.parametrize(
-    ("keys", "wishes"),
-    [
-        (["w"], [("mini", WIFI)]),
-        (["r", "n"], [("mini", WAN), ("mini", None)]),
-        (["w", "w"], [("mini", WIFI)]),
-        (["w", "A"], [("mini", WIFI), (None, WIFI)]),
-        (["down", "down", "down", "r"], [("box", WAN)]),
-        (["w", "c"], [("mini", WIFI), ("mini", None)]),
-        (["w", "A", "C"], [("mini", WIFI), (None, WIFI), (None, None)]),
-        (["w", "u"], [("mini", WIFI), ("mini", None)]),
-        (["r", "w", "u"], [("mini", WAN), ("mini", WIFI), ("mini", WAN)]),
-        (["u"], []),
-        (["c", "C"], []),
-        (["equals_sign", "2", "0", "enter"], [("mini", Lab(latency_ms=20))]),
-        (["down", "equals_sign", "5", "enter"], [("mini", Lab(jitter_ms=5))]),
-        (["equals_sign", "w", "3", "c", "enter"], [("mini", Lab(latency_ms=3))]),
-        (["up", "left"], [("box", Lab(rate_mb_s=1000))]),
-    ],
-)
-async def test_keys(
-    make_app: MakeApp, keys: list[str], wishes: list[tuple[str | None, Lab | None]]
-) -> None:
+async def test_keys(make_app: MakeApp) -> None:
+    """On one console, each from where the last ones left it."""
+    steps: list[tuple[str, list[tuple[str | None, Lab | None]]]] = [
+        ("u c C", []),
+        ("w", [("mini", WIFI)]),
+        ("w", []),
+        ("A", [(None, WIFI)]),
+        ("C", [(None, None)]),
+        ("r n", [("mini", WAN), ("mini", None)]),
+        ("w c", [("mini", WIFI), ("mini", None)]),
+        ("w u", [("mini", WIFI), ("mini", None)]),
+        ("r w u c", [("mini", lab) for lab in (WAN, WIFI, WAN, None)]),
+        ("equals_sign 2 0 enter c", [("mini", Lab(latency_ms=20)), ("mini", None)]),
+        ("equals_sign w 3 c enter c", [("mini", Lab(latency_ms=3)), ("mini", None)]),
+        ("down equals_sign 5 enter c", [("mini", Lab(jitter_ms=5)), ("mini", None)]),
+        ("down down r c", [("box", WAN), ("box", None)]),
+        ("up up up up left", [("box", Lab(rate_mb_s=1000))]),
+    ]
     async with lab_of(make_app, serving()) as lab:
-        for key in keys:
-            await lab.press(key)
-        assert lab.wishes == wishes
+        for keys, wishes in steps:
+            before = len(lab.wishes)
+            await lab.press(*keys.split())
+            assert lab.wishes[before:] == wishes, keys
 
 
 async def test_undo_of_all_gives_each_link_its_own_again(make_app: MakeApp) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from textual.pilot import Pilot
 
 from backends.state import (
     ClusterSnapshot,
@@ -226,14 +227,15 @@ async def test_the_controller_is_quoted_while_nothing_runs(started: Started) -> 
 # --- on a screen --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 200])
-async def test_no_line_is_wider_than_its_pane(started: Started, width: int) -> None:
-    async with started(size=(width, 36)) as (_, app, _):
-        for widget in app.screen.query("LoadTable, PeerList, StatusLine, KeyBar"):
-            if not widget.display or not widget.content_size.width:
-                continue
-            for strip in widget.lines():  # type: ignore[attr-defined]
-                assert strip.cell_length == widget.content_size.width, widget
+async def test_no_line_is_wider_than_its_pane(started: Started) -> None:
+    async with started(size=(60, 36)) as (pilot, app, _):
+        for width in (60, 80, 100, 120, 160, 200):
+            await resize(pilot, width, 36)
+            for widget in app.screen.query("LoadTable, PeerList, StatusLine, KeyBar"):
+                if not widget.display or not widget.content_size.width:
+                    continue
+                for strip in widget.lines():  # type: ignore[attr-defined]
+                    assert strip.cell_length == widget.content_size.width, widget
 
 
 async def test_the_table_names_weights_kv_and_compute(started: Started) -> None:
@@ -294,36 +296,44 @@ async def test_a_failure_can_be_selected_with_the_mouse(started: Started) -> Non
 
 
 @pytest.mark.parametrize(
-    ("snapshot", "mode", "widget"),
+    ("snapshot", "widgets"),
     [
-        (scenes.demo_starting(), "cluster", StepList),
-        (scenes.homelab_serving(), "cluster", Standing),
-        (scenes.homelab_serving(), "cluster", LiveFigures),
-        (scenes.homelab_serving(), "traffic", LinkFigures),
-        (scenes.homelab_serving(), "traffic", TrafficDetail),
-        (scenes.homelab_serving(), "lab", LinkHeading),
+        (scenes.demo_starting(), {"cluster": [StepList]}),
+        (
+            scenes.homelab_serving(),
+            {
+                "cluster": [Standing, LiveFigures],
+                "traffic": [LinkFigures, TrafficDetail],
+                "lab": [LinkHeading],
+            },
+        ),
     ],
 )
 async def test_text_to_read_can_be_selected(
-    started: Started, snapshot: ClusterSnapshot, mode: str, widget: type[StripWidget]
+    started: Started,
+    snapshot: ClusterSnapshot,
+    widgets: dict[str, list[type[StripWidget]]],
 ) -> None:
     async with started(snapshot) as (pilot, app, _):
-        await app.action_show_mode(mode)
-        await settled(pilot)
-        shown = app.screen.query(widget).first()
-        y, text = next(
-            (y, line)
-            for y, line in enumerate(text_of(shown).splitlines())
-            if line.strip()
-        )
-        begin = len(text) - len(text.lstrip())
-        await pilot.mouse_down(shown, offset=(begin, y))
-        await pilot.hover(shown, offset=(begin + 5, y))
-        await pilot.mouse_up(shown, offset=(begin + 5, y))
-        selected = app.screen.get_selected_text()
-        assert selected is not None
-        assert text[begin:].startswith(selected)
-        assert len(selected) >= 5
+        for mode, kinds in widgets.items():
+            await app.action_show_mode(mode)
+            await settled(pilot)
+            for kind in kinds:
+                await select_in(pilot, app.screen.query(kind).first())
+
+
+async def select_in(pilot: Pilot[None], shown: StripWidget) -> None:
+    """Select the first five signs of the first line with text."""
+    lines = enumerate(text_of(shown).splitlines())
+    y, text = next((y, line) for y, line in lines if line.strip())
+    begin = len(text) - len(text.lstrip())
+    await pilot.mouse_down(shown, offset=(begin, y))
+    await pilot.hover(shown, offset=(begin + 5, y))
+    await pilot.mouse_up(shown, offset=(begin + 5, y))
+    selected = pilot.app.screen.get_selected_text()
+    assert selected is not None
+    assert text[begin:].startswith(selected)
+    assert len(selected) >= 5
 
 
 async def test_foreign_text_is_shown_as_it_is(started: Started) -> None:

@@ -15,14 +15,14 @@ from tui.widgets.waterfall import Waterfall
 ROOMY = (160, 48)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (100, 24), (120, 30)])
 @pytest.mark.parametrize("n_workers", [1, 3, 7])
-async def test_six_lines_of_conversation(
-    started: Started, size: tuple[int, int], n_workers: int
-) -> None:
-    async with started(scenes.homelab_over(n_workers), size=size) as (_, app, _):
-        assert app.screen.query_one(ChatTranscript).size.height >= 6
-        assert app._home.split.bar.size.height >= 3
+async def test_six_lines_of_conversation(started: Started, n_workers: int) -> None:
+    running = started(scenes.homelab_over(n_workers), size=(80, 24))
+    async with running as (pilot, app, _):
+        for size in ((80, 24), (100, 24), (120, 30)):
+            await resize(pilot, *size)
+            assert app.screen.query_one(ChatTranscript).size.height >= 6, size
+            assert app._home.split.bar.size.height >= 3, size
 
 
 async def test_live_is_one_line_until_it_has_the_focus(started: Started) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from textual.pilot import Pilot
 
 from backends.errors import ControllerError
 from backends.state import ClusterSnapshot, ClusterState, Lab
@@ -11,11 +12,10 @@ from backends.state.snapshots import RequestCounts
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.flowing import planning
-from tests.tui.helpers import screen_text, text_of, until
-from tests.tui.scripted import ScriptedCluster
+from tests.tui.helpers import resize, screen_text, text_of, until
+from tui.app.app import DllmApp
 from tui.model.facts import warnings
 
-SIZE = (120, 36)
 SLOW = Lab(latency_ms=10)
 MODES = ("cluster", "traffic", "lab", "logs", "models")
 
@@ -70,35 +70,30 @@ def test_a_cluster_that_ended_has_no_lab() -> None:
     assert not warnings(ended)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_every_screen_says_that_a_lab_is_on(started: Started, mode: str) -> None:
-    async with started(ScriptedCluster(with_links(lab=(SLOW, None)))) as (
-        pilot,
-        app,
-        _,
-    ):
+async def said_on_every_screen(pilot: Pilot[None], app: DllmApp, text: str) -> None:
+    for mode in MODES:
         await app.action_show_mode(mode)
-        await until(pilot, lambda: "lab on mini" in screen_text(app).splitlines()[0])
+        await until(pilot, lambda: text in screen_text(app).splitlines()[0])
 
 
-@pytest.mark.parametrize("size", [(60, 18), (80, 24), (100, 30)])
-async def test_the_lines_parts_have_room_in_any_terminal(
-    started: Started, size: tuple[int, int]
-) -> None:
+async def test_every_screen_says_that_a_lab_is_on(started: Started) -> None:
+    async with started(with_links(lab=(SLOW, None))) as (pilot, app, _):
+        await said_on_every_screen(pilot, app, "lab on mini")
+
+
+async def test_the_lines_parts_have_room_in_any_terminal(started: Started) -> None:
     snapshot = with_links(lab=(SLOW, SLOW), unanswered_ms=(None, 61_000.0))
-    async with started(snapshot, size=size) as (_, app, _):
-        text = text_of(app._home.status_line)
-        for part in ("lab", "silent 61 s", "● serving", "21.3 tok/s"):
-            assert part in text
+    async with started(snapshot, size=(60, 18)) as (pilot, app, _):
+        for size in ((60, 18), (80, 24), (100, 30)):
+            await resize(pilot, *size)
+            text = text_of(app._home.status_line)
+            for part in ("lab", "silent 61 s", "● serving", "21.3 tok/s"):
+                assert part in text, size
 
 
 async def test_the_model_on_the_desk_is_named_on_every_screen(started: Started) -> None:
     async with planning(started) as (pilot, app, _):
-        for mode in MODES:
-            await app.action_show_mode(mode)
-            await until(
-                pilot, lambda: "dllm-demo-12L" in screen_text(app).splitlines()[0]
-            )
+        await said_on_every_screen(pilot, app, "dllm-demo-12L")
 
 
 async def test_figures_grow_old_without_a_controller(started: Started) -> None:
