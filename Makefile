@@ -178,7 +178,7 @@ ready: compiling
 	@$(MAKE) --no-print-directory --keep-going engines gpu-device host-tools || \
 		echo "Not all of that is there, so that some tests will fail; the others are run."
 
-test: ready ## Everything but long trials, sanitizers and mutations: some 8 minutes
+test: ready ## Everything but long trials, sanitizers and mutations: some 20 minutes on two cores
 	@$(TESTS) engine hosts unit check native
 
 test-all: ready ## The rest: long random trials, sanitizers, mutations

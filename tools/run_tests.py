@@ -25,7 +25,7 @@ from backends.paths import user_paths
 
 ABREAST = 4
 PROGRESS_S = 10.0
-FIRST_ESTIMATE_S = 480.0
+FIRST_ESTIMATE_S = 1200.0
 # Each pytest of a part appends a character for each test to this file.
 COUNTS_VARIABLE = "DLLM_TEST_PROGRESS"
 _SUMMARY = re.compile(r"(\d+) (passed|failed|skipped|errors?)\b")
