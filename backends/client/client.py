@@ -34,7 +34,6 @@ from backends.state import (
     LogChunk,
     ModelCatalogue,
     ModelInfo,
-    Objective,
     Pass,
     Peer,
     PeerAnswer,
@@ -294,13 +293,10 @@ class ControllerClient:
         return await self._post(self._of("/v1/speeds"), ClusterSpeeds, plan)
 
     async def best(
-        self,
-        plan: Plan,
-        objective: Objective = Objective.DECODE,
-        pins: Sequence[str] = (),
+        self, plan: Plan, pins: Sequence[str] = ()
     ) -> tuple[Alternative, ...]:
-        """The best split of a plan's devices, then what else could be."""
-        asked = {"plan": plan, "objective": objective, "pins": pins}
+        """A plan as it is, the best ones of its devices for all aims, and others."""
+        asked = {"plan": plan, "pins": pins}
         return await self._post(self._of("/v1/best"), tuple[Alternative, ...], asked)
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:

@@ -47,7 +47,6 @@ from backends.state import (
     EventKind,
     GivenCluster,
     Lab,
-    Objective,
     Plan,
     Value,
 )
@@ -76,7 +75,6 @@ class PrepareRequest(Value, frozen=True, kw_only=True):
 
 class BestRequest(Value, frozen=True, kw_only=True):
     plan: Plan
-    objective: Objective = Objective.DECODE
     pins: tuple[str, ...] = ()
 
 
@@ -273,9 +271,7 @@ class Api:
 
     async def _best(self, request: web.Request) -> web.Response:
         asked = await body(request, BestRequest)
-        found = self._preparations.best(
-            self._of(request), asked.plan, asked.objective, asked.pins
-        )
+        found = self._preparations.best(self._of(request), asked.plan, asked.pins)
         return json_response(await found)
 
     async def _launch(self, request: web.Request) -> web.Response:

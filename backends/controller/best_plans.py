@@ -76,6 +76,12 @@ class Told(NamedTuple):
     """Without its draft, if it has one."""
 
 
+def in_layers(plan: Plan) -> Plan:
+    """The plan with whole layers, whatever part of a layer it has elsewhere."""
+    words = without_tensor(plan.extra_args)
+    return replace(plan, extra_args=words, experts=())
+
+
 def require_open(ask: Ask, model: ModelInfo) -> None:
     if ask.objective is None:
         if ask.pins:
@@ -252,8 +258,8 @@ def _explained(option: Option, objective: Objective | None) -> Told:
     plan = option.plan
     told = _problem(option, objective).forecast()
     # What else could be is told of whole layers.
-    layers = replace(plan, extra_args=without_tensor(plan.extra_args), experts=())
-    problem = _problem(dataclasses.replace(option, plan=layers), objective)
+    whole = dataclasses.replace(option, plan=in_layers(plan))
+    problem = _problem(whole, objective)
     by_memory = shared_out(
         option.model,
         option.devices,
@@ -266,7 +272,7 @@ def _explained(option: Option, objective: Objective | None) -> Told:
     try:
         best = best_split(problem, aim)
         moved = moved_experts(problem, (best.split, best.forecast))
-        others = (*_others(problem, aim, best.forecast), _moved(problem, moved))
+        others = (*_others(problem, aim, best), _moved(problem, moved))
     except PlanError as error:
         return Told(told, f"{text} {error.what}.", ())
     if not best.exact:
@@ -294,34 +300,50 @@ def _moved(problem: SplitProblem, found: MovedPlan) -> Alternative:
     )
 
 
-def _others(
-    problem: SplitProblem, aim: Objective, by_layers: Forecast
-) -> tuple[Alternative, ...]:
-    """All that could be in place of a plan; each split once."""
-    from backends.split.best import alternatives, pareto_front
+def _others(problem: SplitProblem, aim: Objective, best: Best) -> list[Alternative]:
+    """All that could be in place of a plan; each plan once."""
+    from backends.split.best import alternatives
+    from backends.split.front import identity, pareto_front
 
     # Of very many devices the comparisons are looked at less closely than the plan.
     quick = problem._replace(beam=QUICK_BEAM)
-    others = alternatives(quick, aim, by_layers)
-    known = {(one.devices, one.counts) for one in others}
-    front = pareto_front(quick)
-    return (*others, *(o for o in front if (o.devices, o.counts) not in known))
+    others = alternatives(quick, aim, best.forecast)
+    known = {identity(one) for one in others}
+    front = pareto_front(quick, {aim: best})
+    return [*others, *(one for one in front if identity(one) not in known)]
 
 
-async def best_first(option: Option, objective: Objective) -> tuple[Alternative, ...]:
-    """The best split for an aim, named ``best``, and then what else could be."""
-    return await asyncio.to_thread(_best_first, option, objective)
+async def best_plans(option: Option) -> tuple[Alternative, ...]:
+    """A plan as it is, the Pareto front of its devices, and what else could be."""
+    return await asyncio.to_thread(_best_plans, option)
 
 
-def _best_first(option: Option, objective: Objective) -> tuple[Alternative, ...]:
-    from backends.split.best import alternative, best_split
+def _best_plans(option: Option) -> tuple[Alternative, ...]:
+    from backends.split.best import Best, alternative, alternatives, best_split
+    from backends.split.front import aims_of, identity, pareto_front
+    from backends.split.moved_experts import moved_experts
 
-    problem = _problem(option, objective)
-    best = best_split(problem, objective)
-    why = "" if best.exact else "not every set of devices was tried"
-    there = problem.with_split(best.split)
-    others = _others(there, objective, best.forecast)
-    return alternative("best", there, best, why), *others
+    now, plan = _problem(option, None), option.plan
+    present = Best(plan.split, plan.ctx_size, now.forecast(), exact=True)
+    problem = now._replace(plan=in_layers(plan))
+    bests = {aim: best_split(problem, aim) for aim in aims_of(plan)}
+    quick = problem._replace(beam=QUICK_BEAM)
+    front = pareto_front(quick, bests)
+    best = bests[Objective.DECODE]
+    there, aim = quick.with_split(best.split), Objective.DECODE
+    others = alternatives(there, aim, best.forecast)
+    known = {identity(one) for one in front}
+    moved = _moved(problem, moved_experts(problem, (best.split, best.forecast)))
+    if moved.forecast is not None:
+        # The console has no memory of such plans to show, so they are not taken there.
+        text = f"up --best launches it: {moved.why}"
+        moved = replace(moved, devices=(), counts=(), why=text)
+    return (
+        alternative("as it is", now, present),
+        *front,
+        *(one for one in others if not one.counts or identity(one) not in known),
+        moved,
+    )
 
 
 CTX_STEP = 256

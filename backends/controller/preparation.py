@@ -19,8 +19,9 @@ import msgspec
 from backends.config import Config
 from backends.controller.best_plans import (
     Option,
-    best_first,
     best_plan,
+    best_plans,
+    in_layers,
     longest_fit,
     require_kept,
     require_open,
@@ -53,7 +54,7 @@ from backends.planning.room import require_room, room_for, with_prompt_cache
 from backends.speculation.memory import with_draft
 from backends.split.layout import ranges
 from backends.split.loads import plan_loads, pool_rooms
-from backends.state import DEFAULT_CLUSTER, NO_DRAFT, Ask, Preview
+from backends.state import DEFAULT_CLUSTER, NO_DRAFT, Ask, Objective, Preview
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
         GivenCluster,
         ModelFile,
         ModelInfo,
-        Objective,
         Peer,
         Plan,
         PlanMemory,
@@ -176,18 +176,16 @@ class Preparations:
         return (await self._option(cluster, plan, model, survey)).speeds
 
     async def best(
-        self,
-        cluster: Cluster,
-        plan: Plan,
-        objective: Objective,
-        pins: tuple[str, ...] = (),
+        self, cluster: Cluster, plan: Plan, pins: tuple[str, ...] = ()
     ) -> tuple[Alternative, ...]:
-        """The best split of a plan's devices for an aim, then what else could be."""
+        """A plan as it is, the best ones of its devices for all aims, and others."""
         survey = await self._survey(cluster)
         model = await self._readers.model(plan.model)
-        require_open(Ask(model=plan.model, objective=objective), model)
+        args = in_layers(plan).extra_args
+        ask = Ask(model=plan.model, objective=Objective.DECODE, extra_args=args)
+        require_open(ask, model)
         option = await self._option(cluster, plan, model, survey)
-        return await best_first(replace(option, pins=pins), objective)
+        return await best_plans(replace(option, pins=pins))
 
     async def launchable(
         self, cluster: Cluster, asked: Plan | str

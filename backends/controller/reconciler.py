@@ -213,7 +213,7 @@ class Reconciler:
         self.degraded = DegradedPlans(context)
         runs = RunRecorder(
             context.speeds,
-            lambda: context.store.snapshot,
+            context.store,
             context.links.passes,
             partial(machines_now, context.machines, context.readers),
         )

@@ -42,6 +42,7 @@ _NOTHING_SERVES: dict[str, Any] = {
     "api_url": None,
     "speed": Speed(),
     "served_since": None,
+    "last_run": None,
 }
 _NOTHING_RUNS: dict[str, Any] = {
     **_NOTHING_SERVES,

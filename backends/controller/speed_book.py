@@ -25,9 +25,9 @@ from backends.planning.speeds import (
     speeds_of,
 )
 from backends.split.calibration import Calibration, Residual, decoded
-from backends.split.cost import pass_cost
+from backends.split.cost import PassCost, pass_cost
 from backends.split.flags import used_workers
-from backends.state import NOT_JSON, ClusterSpeeds, Speed
+from backends.state import NOT_JSON, ClusterSpeeds, LastRun, RunPart, Speed
 from backends.tasks import end_tasks
 from backends.writing import write_private
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
+    from backends.controller.snapshot_store import SnapshotStore
     from backends.state import (
         ClusterSnapshot,
         EngineInfo,
@@ -74,33 +75,59 @@ class SpeedBook:
         rtts = {link.worker: link.rtt_ms for link in links}
         return speeds_of(self.calibration, ground, rtts)
 
-    async def keep(self, ground: Ground, says: RunSays) -> None:
-        """Add what a run says, beside what was predicted for it."""
+    async def keep(
+        self, ground: Ground, says: RunSays, links: Sequence[Link] = ()
+    ) -> LastRun | None:
+        """Add what a run says; the run beside what was predicted for it."""
         if not says.observations:
-            return
-        self.calibration = await asyncio.to_thread(self._added, ground, says)
+            return None
+        last, self.calibration = await asyncio.to_thread(
+            self._added, ground, says, links
+        )
         async with self._turn:
             await asyncio.to_thread(self._save, self.calibration)
+        return last
 
-    def _added(self, ground: Ground, says: RunSays) -> Calibration:
+    def _added(
+        self, ground: Ground, says: RunSays, links: Sequence[Link]
+    ) -> tuple[LastRun | None, Calibration]:
         at = says.observations[0].at
-        residual = None
+        last = residual = None
         if says.pass_ms:
             cost = pass_cost(
                 ground.model,
                 ground.plan,
-                self.speeds(ground),
+                self.speeds(ground, links),
                 depth=says.depth,
                 batch=1,
                 rows=1,
             )
             residual = Residual(predicted_ms=cost.ms, measured_ms=says.pass_ms, at=at)
-        return self.calibration.with_run(says.observations, says.links, residual)
+            last = _compared(says, cost, at)
+        return last, self.calibration.with_run(says.observations, says.links, residual)
 
     def _save(self, calibration: Calibration) -> None:
         # Of a disk that is full only the next prediction is worse.
         with contextlib.suppress(OSError):
             write_private(self._file, msgspec.json.encode(calibration), durable=False)
+
+
+def _compared(says: RunSays, cost: PassCost, at: float) -> LastRun:
+    told = {part.name: part for part in cost.parts}
+    return LastRun(
+        at=at,
+        parts=tuple(
+            RunPart(
+                name=name,
+                compute_ms=compute_ms,
+                predicted_compute_ms=told[name].compute_ms,
+                network_ms=network_ms,
+                predicted_network_ms=told[name].network_ms,
+            )
+            for name, compute_ms, network_ms in says.parts
+            if name in told
+        ),
+    )
 
 
 class RunWatch:
@@ -157,15 +184,17 @@ def _new(figure: float | None, before: float | None) -> float | None:
 
 
 class RunRecorder:
+    """Keeps each run that has ended in the book, and has the store tell of it."""
+
     def __init__(
         self,
         book: SpeedBook,
-        snapshot: Callable[[], ClusterSnapshot],
+        store: SnapshotStore,
         passes: Callable[[], Mapping[str, Sequence[Pass]]],
         machines: Callable[[], Awaitable[Sequence[Peer]]],
     ) -> None:
         self._book = book
-        self._snapshot = snapshot
+        self._store = store
         self._passes = passes
         self._machines = machines
         self._watch = RunWatch()
@@ -176,7 +205,7 @@ class RunRecorder:
 
     def look(self, speed: Speed) -> None:
         """Take a reading of the speed; a run that has ended is kept, beside this."""
-        snapshot = self._snapshot()
+        snapshot = self._store.snapshot
         ended = self._watch.look(speed, snapshot.links, self._passes())
         plain = any(link.mode == "plain" for link in snapshot.links)
         if ended is None or plain or snapshot.plan is None or snapshot.model is None:
@@ -210,7 +239,9 @@ class RunRecorder:
             says = await asyncio.to_thread(
                 run_says, ground, of_plan, server, time.time()
             )
-            await self._book.keep(ground, says)
+            last = await self._book.keep(ground, says, snapshot.links)
+            if self._store.snapshot.served_since == snapshot.served_since:
+                self._store.update(last_run=last or snapshot.last_run)
         except Exception:
             # No prediction is worth disturbing what serves.
             log.exception("what a run says of speeds was not kept")

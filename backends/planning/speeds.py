@@ -205,6 +205,8 @@ class RunSays(NamedTuple):
     pass_ms: float | None
     """Measured time of a pass, without what labs added; None if it is not known."""
     depth: int
+    parts: tuple[tuple[str, float, float], ...] = ()
+    """Of a pass: each machine, its time and that of its network without a lab."""
 
 
 NOTHING = RunSays((), (), None, 0)
@@ -239,12 +241,22 @@ def run_says(
     head_ms = max(seen_ms - own_ms, 0.0)
     says.head(head_ms, depth, batch=1, rows=1)
     _prompts(says, workers, server)
-    added = sum(
-        lab_ms(workers[name].lab, one.trips, one.n_bytes)
+    added = {
+        name: lab_ms(workers[name].lab, one.trips, one.n_bytes)
         for name, one in middles.items()
-    )
+    }
     return RunSays(
-        tuple(says.observations), tuple(says.links), head_ms + own_ms - added, depth
+        tuple(says.observations),
+        tuple(says.links),
+        head_ms + own_ms - sum(added.values()),
+        depth,
+        (
+            (ground.plan.head, head_ms, 0.0),
+            *(
+                (name, one.compute_ms, max(one.way_ms - added[name], 0.0))
+                for name, one in middles.items()
+            ),
+        ),
     )
 
 
@@ -259,7 +271,8 @@ def _alone(ground: Ground, server: ServerRun, depth: int, at: float) -> RunSays:
     if server.prompt_tok_per_s and batch >= PROMPT_TOKENS_MIN:
         ms = batch * MS_PER_S / server.prompt_tok_per_s
         says.head(ms, batch // 2, batch=batch, rows=1)
-    return RunSays(tuple(says.observations), (), pass_ms, depth)
+    parts = ((ground.plan.head, pass_ms, 0.0),)
+    return RunSays(tuple(says.observations), (), pass_ms, depth, parts)
 
 
 class _Middle(NamedTuple):

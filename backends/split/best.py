@@ -14,6 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from backends.errors import PlanError
+from backends.server_settings import is_by_tensor
 from backends.split import buffers
 from backends.split.by_tensor import NAME as TENSOR_NAME
 from backends.split.by_tensor import by_tensor
@@ -24,6 +25,7 @@ from backends.split.cost import (
     prompt_batches,
     time_text,
     work_ms,
+    workload,
 )
 from backends.split.crossing import graph_layer_bytes, stage_bytes
 from backends.split.layout import counts as counts_of
@@ -54,7 +56,7 @@ from backends.state import (
     Split,
     WorkerSpec,
 )
-from backends.units import MS_PER_S, format_bytes, format_count, format_difference
+from backends.units import MS_PER_S, format_bytes, format_difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -300,6 +302,16 @@ def _as_best(problem: SplitProblem, found: FoundSplit, ctx_size: int) -> Best:
     return Best(split, ctx_size, there.forecast(), found.exact)
 
 
+def best_of_sizes(problem: SplitProblem, objective: Objective) -> Iterator[Best]:
+    """The best split of each number of devices, as far as they fit."""
+    ctx_size = problem.plan.ctx_size
+    sizes = sizes_of(problem, ctx_size)
+    for places in _cases(problem, objective, ctx_size):
+        for one in best_of_each_size(places, sizes, problem.beam):
+            if not _crowded(problem, one, ctx_size):
+                yield _as_best(problem, one, ctx_size)
+
+
 def split_of(plan: Plan, found: FoundSplit) -> Split:
     """The split with these shares first, then the devices that get no layers.
 
@@ -410,29 +422,38 @@ def alternatives(
         *_without(problem, objective),
         *_with_fast_links(problem, objective),
         *_one_more(problem, objective),
-        _by_tensor(problem, by_layers),
+        by_tensor_instead(problem, by_layers),
     )
 
 
-def _by_tensor(problem: SplitProblem, by_layers: Forecast) -> Alternative:
+def by_tensor_instead(problem: SplitProblem, by_layers: Forecast) -> Alternative:
+    """The fastest plan with parts of tensors, or the reason against it."""
     found = by_tensor(problem, by_layers)
     if found.plan is None or found.forecast is None:
         return Alternative(name=TENSOR_NAME, head=problem.plan.head, why=found.why)
+    there = problem._replace(plan=found.plan)
     one = Best(found.plan.split, found.plan.ctx_size, found.forecast, exact=False)
-    return alternative(TENSOR_NAME, problem, one, found.why)
+    return alternative(TENSOR_NAME, there, one, found.why)
 
 
 def alternative(
     name: str, problem: SplitProblem, found: Best, why: str = ""
 ) -> Alternative:
+    plan = replace(problem.plan, split=found.split, ctx_size=found.ctx_size)
+    together = None
+    if plan.server.slots > 1:
+        load = workload(problem.plan, Objective.THROUGHPUT)
+        together = problem._replace(plan=plan, load=load).forecast().tok_per_s
     return Alternative(
         name=name,
         devices=tuple(share.device for share in found.split.shares),
         counts=counts_of(found.split),
-        head=problem.plan.head,
+        head=plan.head,
         ctx_size=found.ctx_size,
         forecast=found.forecast,
         why=why,
+        by_tensor=is_by_tensor(plan.extra_args),
+        all_slots_tok_per_s=together,
     )
 
 
@@ -579,48 +600,6 @@ def with_twin(problem: SplitProblem, like: WorkerSpec) -> SplitProblem:
             links=(*problem.speeds.links, *links),
         ),
     )
-
-
-def pareto_front(problem: SplitProblem) -> tuple[Alternative, ...]:
-    """Splits of which none is better in every aim, the fastest first.
-
-    They are the best ones of each aim and of each number of devices.
-    """
-    found: dict[Split, tuple[str, Best]] = {}
-    for objective in (
-        Objective.DECODE,
-        Objective.FIRST_TOKEN,
-        Objective.THROUGHPUT,
-        Objective.NETWORK,
-    ):
-        sizes, ctx_size = (
-            sizes_of(problem, problem.plan.ctx_size),
-            problem.plan.ctx_size,
-        )
-        for places in _cases(problem, objective, ctx_size):
-            for one in best_of_each_size(places, sizes, problem.beam):
-                if _crowded(problem, one, ctx_size):
-                    continue
-                name = f"{format_count(len(one.devices), 'device')}, {objective.value}"
-                best_one = _as_best(problem, one, ctx_size)
-                found.setdefault(best_one.split, (name, best_one))
-    front = [
-        (name, one)
-        for name, one in found.values()
-        if not any(_beats(other, one) for _, other in found.values())
-    ]
-    front.sort(key=lambda pair: -pair[1].forecast.tok_per_s)
-    return tuple(alternative(name, problem, one) for name, one in front)
-
-
-def _aims(one: Best) -> tuple[float, float, float]:
-    told = one.forecast
-    return -told.tok_per_s, told.first_token_s, told.bytes_per_token
-
-
-def _beats(other: Best, one: Best) -> bool:
-    pairs = list(zip(_aims(other), _aims(one), strict=True))
-    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
 
 def why(chosen: Forecast, baseline: Forecast) -> str:

@@ -126,6 +126,8 @@ from backends.state.speeds import (
     GivenDevice,
     GivenLink,
     GivenMachine,
+    LastRun,
     LinkSpeed,
+    RunPart,
     SpeedSource,
 )

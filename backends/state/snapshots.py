@@ -17,7 +17,7 @@ from backends.state.plans import (
     MeasuredSplit,
     Plan,
 )
-from backends.state.speeds import Alternative, ClusterSpeeds, Forecast
+from backends.state.speeds import Alternative, ClusterSpeeds, Forecast, LastRun
 
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 """The form of a cluster's name, which becomes part of files and sockets."""
@@ -237,6 +237,8 @@ class ClusterSnapshot(Value, frozen=True, kw_only=True):
     speed: Speed = Speed()
     draft_now: DraftNow | None = None
     """The method that ``auto`` runs; None if the plan says the method."""
+    last_run: LastRun | None = None
+    """The last measured run of what serves; None before the first."""
     links: tuple[Link, ...] = ()
     """One per worker behind a relay."""
     requests: RequestCounts | None = None

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from backends.state.base import Value
 from backends.state.machines import DeviceKind
+from backends.state.plans import Objective
 
 
 class SpeedSource(StrEnum):
@@ -107,6 +108,38 @@ class Forecast(Value, frozen=True, kw_only=True):
     """Tokens of the prompt before the first token, assumed."""
 
 
+class RunPart(Value, frozen=True, kw_only=True):
+    """A machine's part of a pass: measured in a run, and predicted before it."""
+
+    name: str
+    """A worker's name, or the head's."""
+    compute_ms: float
+    predicted_compute_ms: float
+    network_ms: float = 0.0
+    """Without what a lab added."""
+    predicted_network_ms: float = 0.0
+
+
+class LastRun(Value, frozen=True, kw_only=True):
+    """The last run of a plan beside what was predicted before it."""
+
+    at: float
+    """Unix seconds."""
+    parts: tuple[RunPart, ...]
+    """The head's part first."""
+
+    @property
+    def measured_ms(self) -> float:
+        """Of a pass."""
+        return sum(part.compute_ms + part.network_ms for part in self.parts)
+
+    @property
+    def predicted_ms(self) -> float:
+        return sum(
+            part.predicted_compute_ms + part.predicted_network_ms for part in self.parts
+        )
+
+
 class Alternative(Value, frozen=True, kw_only=True):
     """Another plan, or another cluster, with its predicted speed."""
 
@@ -122,6 +155,12 @@ class Alternative(Value, frozen=True, kw_only=True):
     """Why it cannot run, or what sets it apart."""
     imagined: bool = False
     """True if it needs links or machines that are not there."""
+    by_tensor: bool = False
+    """True if each device has a part of every tensor, in place of whole layers."""
+    objectives: tuple[Objective, ...] = ()
+    """The aims for which no other plan is better, if all aims were asked for."""
+    all_slots_tok_per_s: float | None = None
+    """With an answer in every slot; None with one slot."""
 
 
 class GivenDevice(Value, frozen=True, kw_only=True):

@@ -34,7 +34,6 @@ from backends.state import (
     ModelCatalogue,
     ModelFile,
     ModelInfo,
-    Objective,
     Pass,
     Peer,
     PeerAnswer,
@@ -139,8 +138,8 @@ class ScriptedCluster:
         self.searching = asyncio.Event()
         """Cleared, a search for the best plans waits."""
         self.searching.set()
-        self.bests: Callable[[Plan, Objective], tuple[Alternative, ...]] = scenes.bests
-        """The best plans for an aim."""
+        self.bests: Callable[[Plan], tuple[Alternative, ...]] = scenes.bests
+        """A plan as it is, and the best ones."""
         self.cluster = first.cluster if first else DEFAULT_CLUSTER
         self.chats = ScriptedChats(self, self._answered, self._call, chats_folder)
         self.streams = 0
@@ -396,10 +395,10 @@ class ScriptedCluster:
             raise EngineError("The scripted cluster knows no speeds")
         return self.pace(plan)
 
-    async def best(self, plan: Plan, objective: Objective) -> tuple[Alternative, ...]:
-        self._call("best", objective)
+    async def best(self, plan: Plan) -> tuple[Alternative, ...]:
+        self._call("best", plan)
         await self.searching.wait()
-        return self.bests(plan, objective)
+        return self.bests(plan)
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:
         links = self.now.links if self.now else ()

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from backends.errors import PlanError
+from backends.server_settings import BY_TENSOR
 from backends.split.by_tensor import NAME
 from backends.split.layout import counts
 from backends.state import Alternative, Objective, Plan, ServerSettings
@@ -19,18 +20,10 @@ from tests.tui.helpers import screen_text, text_of, until
 from tests.tui.looks import Compare, MakeApp
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
-from tui.model.best_choices import (
-    AS_IT_IS,
-    BestChoice,
-    aims_of,
-    candidate,
-    change,
-    with_found,
-)
+from tui.model.best_choices import AS_IT_IS, candidate, change, choices_of
 from tui.screens.cluster.best_dialog import BestDialog, BestRows
 
 PLAN = scenes.HOMELAB_PLAN
-AIMS = 4
 
 
 def homelab() -> ScriptedCluster:
@@ -111,43 +104,82 @@ async def test_what_is_not_there_cannot_be_taken(started: Started) -> None:
             "solo on mini/MTL0",
             "with 2.5 GbE links",
             "solo on box/CUDA0",
+            NAME,
         ]
         await pilot.press(*["down"] * 20, "enter")
         await pilot.pause()
         assert isinstance(app.screen, BestDialog)
         assert drawn(app) == (26, 8, 14)
-        assert "needs mini as the head" in screen_text(app)
+        assert "not worth it: 95 trips a token" in screen_text(app)
+        await pilot.press("up")
+        await until(pilot, lambda: "needs mini as the head" in screen_text(app))
 
 
-async def test_plans_show_as_they_are_found(started: Started) -> None:
+async def test_one_request_answers_for_all_aims(started: Started) -> None:
     cluster = homelab()
     cluster.searching.clear()
     async with opened(started, cluster) as (pilot, app, rows):
-        await until(
-            pilot, lambda: "looking for: most tok/s (1 of 4)" in screen_text(app)
-        )
+        await until(pilot, lambda: "looking for the best plans" in screen_text(app))
         assert [choice.name for choice in rows.rows] == [AS_IT_IS]
         cluster.searching.set()
         await whole(pilot, app)
-        assert len(rows.rows) == 8
-        assert cluster.called("best") == list(aims_of(PLAN))
+        assert len(rows.rows) == 9
+        assert cluster.called("best") == [PLAN]
+        assert "and a prompt of 512 tokens" in screen_text(app)
 
 
-async def test_an_error_is_one_sentence_and_the_others_are_asked(
-    started: Started,
-) -> None:
+async def test_an_error_is_one_sentence(started: Started) -> None:
     cluster = homelab()
 
-    def found(plan: Plan, aim: Objective) -> tuple[Alternative, ...]:
-        if aim is Objective.DECODE:
-            raise PlanError("No split of these devices fits", "Add a peer.")
-        return scenes.bests(plan, aim)
+    def found(plan: Plan) -> tuple[Alternative, ...]:
+        raise PlanError("No split of these devices fits", "Add a peer.")
 
     cluster.bests = found
     async with opened(started, cluster) as (pilot, app, rows):
-        await until(pilot, lambda: len(cluster.called("best")) == AIMS)
-        await until(pilot, lambda: len(rows.rows) == AIMS)
-        assert "No split of these devices fits" in screen_text(app)
+        says = "No split of these devices fits. Add a peer."
+        await until(pilot, lambda: says in screen_text(app))
+        assert len(rows.rows) == 1
+
+
+async def test_parts_of_tensors_are_taken_where_they_win(started: Started) -> None:
+    """They are predicted on the bar, too, without asking for other speeds."""
+    cluster = homelab()
+    ids = tuple(share.device for share in PLAN.split.shares)
+
+    def found(plan: Plan) -> tuple[Alternative, ...]:
+        now, best, *_ = scenes.bests(plan)
+        parts = replace(best, counts=(16, 16, 16), by_tensor=True, devices=ids)
+        return now, replace(parts, name=NAME)
+
+    cluster.bests = found
+    async with opened(started, cluster) as (pilot, app, _):
+        await whole(pilot, app)
+        await pilot.press("down")
+        await until(pilot, lambda: drawn(app) == (16, 16, 16))
+        edit = app._home.split.bar.edit
+        assert edit is not None
+        assert edit.forecast is not None
+        assert edit.forecast.trips_per_token > 90
+        await pilot.press("enter")
+        await until(pilot, lambda: app.editor.split != PLAN.split)
+        plan = app.editor.plan
+        assert plan is not None
+        assert plan.extra_args == BY_TENSOR
+        assert plan.asked is not None
+        assert plan.asked.extra_args == BY_TENSOR
+        assert len(cluster.called("speeds")) == 1
+
+
+async def test_answers_in_all_slots_have_a_column(started: Started) -> None:
+    several = replace(PLAN, server=ServerSettings(slots=4))
+    cluster = ScriptedCluster(replace(scenes.homelab_serving(), plan=several))
+    cluster.pace = scenes.pace
+    async with opened(started, cluster) as (pilot, app, rows):
+        await whole(pilot, app)
+        assert "4 clients" in screen_text(app)
+        together = rows.rows[1].all_slots
+        assert together is not None
+        assert f"~{together:.1f}" in screen_text(app)
 
 
 async def test_a_plan_of_another_console_ends_the_preview(started: Started) -> None:
@@ -167,22 +199,25 @@ async def test_a_plan_of_another_console_ends_the_preview(started: Started) -> N
 # --- choices -------------------------------------------------------------------------
 
 
-def choices(aim: Objective, *found: Alternative) -> tuple[BestChoice, ...]:
-    first = BestChoice((AS_IT_IS,), PLAN, None)
-    return with_found((first,), aim, found, lambda plan: None)
-
-
 def test_a_plan_found_twice_is_one_row_with_both_names() -> None:
     ids = ("studio/MTL0", "mini/MTL0", "box/CUDA0")
-    same = Alternative(
-        name="best", devices=ids, counts=(26, 8, 14), head="studio", ctx_size=8192
+    now = Alternative(
+        name=AS_IT_IS, devices=ids, counts=(26, 8, 14), head="studio", ctx_size=8192
     )
-    (only,) = choices(Objective.DECODE, same)
+    same = replace(now, name="x", objectives=(Objective.DECODE,))
+    (only,) = choices_of(PLAN, (now, same))
     assert only.name == "as it is, most tok/s"
-    fewer = replace(same, devices=ids[:1], counts=(48,))
-    here = choices(Objective.DECODE, fewer)
-    both = with_found(here, Objective.NETWORK, (fewer,), lambda plan: None)
-    assert [one.name for one in both] == [AS_IT_IS, "most tok/s, least network"]
+    fewer = replace(
+        same, counts=(48,), devices=ids[:1], objectives=tuple(Objective)[:2]
+    )
+    other = replace(fewer, name="2 devices, decode", counts=(40, 8), objectives=())
+    solo = replace(fewer, name="solo", devices=ids[:1], objectives=())
+    both = choices_of(PLAN, (now, fewer, replace(other, devices=ids[:2]), solo))
+    assert [one.name for one in both] == [
+        AS_IT_IS,
+        "most tok/s, first token soonest",
+        "2 devices, decode",
+    ]
 
 
 def test_a_candidate_keeps_every_device_and_the_heads_cpu_first() -> None:
@@ -219,7 +254,6 @@ def test_a_candidate_keeps_every_device_and_the_heads_cpu_first() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"name": NAME},
         {"imagined": True},
         {"head": "mini"},
         {"counts": ()},
@@ -233,12 +267,6 @@ def test_what_needs_other_machines_is_no_candidate(other: dict[str, object]) -> 
     assert candidate(PLAN, one) is not None
     changes = {"devices": ()} | other if other == {"counts": ()} else other
     assert candidate(PLAN, replace(one, **changes)) is None
-
-
-def test_the_aim_of_all_slots_is_for_several() -> None:
-    assert Objective.THROUGHPUT not in aims_of(PLAN)
-    several = replace(PLAN, server=ServerSettings(slots=2))
-    assert Objective.THROUGHPUT in aims_of(several)
 
 
 def test_a_difference_that_rounds_to_nothing_is_none() -> None:

@@ -55,8 +55,9 @@ async def on_layers(
     started: Started, snapshot: ClusterSnapshot | None = None, *, width: int = 120
 ) -> AsyncIterator[tuple[Pilot[None], DllmApp, LayerTable]]:
     """The console of the homelab, on its Layers screen."""
-    snapshot = snapshot or scenes.homelab_serving()
-    async with started(snapshot, size=(width, 36)) as (pilot, app, _):
+    cluster = ScriptedCluster(snapshot or scenes.homelab_serving())
+    cluster.pace = scenes.pace
+    async with started(cluster, size=(width, 36)) as (pilot, app, _):
         await pilot.press("2")
         await until(pilot, lambda: isinstance(app.screen, LayersScreen))
         table = app.screen.query_one(LayerTable)
@@ -79,7 +80,7 @@ async def test_layers_go_to_the_device_of_a_letter_and_back(started: Started) ->
         assert "B mini MTL0" in screen_text(app)
         await pilot.press("up", "C")
         await until(pilot, lambda: shares(app) == (24, 0, 24))
-        assert "1 round trip a token" in screen_text(app)
+        await until(pilot, lambda: "~1 round trip a token" in screen_text(app))
         await pilot.press("u", "u")
         await until(pilot, lambda: shares(app) == (26, 8, 14))
         await pilot.press("U")
@@ -87,6 +88,26 @@ async def test_layers_go_to_the_device_of_a_letter_and_back(started: Started) ->
         await pilot.press("F")
         await pilot.pause()
         assert shares(app) == (24, 10, 14)
+
+
+async def test_the_price_of_a_move_stands_beside_each_letter(started: Started) -> None:
+    async with on_layers(started) as (pilot, app, table):
+        await until(pilot, lambda: "given to   trips" in screen_text(app))
+        table.move_cursor(row=26)
+        await pilot.press("shift+down", "shift+down")
+        assert [row.number for row in table.selected] == [26, 27, 28]
+        for mark, letter in enumerate("ABC"):
+            plan = app.editor.plan
+            assert plan is not None
+            device = app.editor.marks[mark]
+            split = move_layers(plan.split, 26, 28, device)
+            there = app.editor.drawn(replace(plan, split=split))
+            assert there is not None
+            assert there.forecast is not None
+            trips = f"~{there.forecast.trips_per_token:.0f}"
+            speed = f"~{there.forecast.tok_per_s:.1f} tok/s"
+            shown = f"{letter} {trips:>8}  {speed}"
+            await until(pilot, lambda: shown in screen_text(app))  # noqa: B023
 
 
 async def test_a_device_can_be_picked_from_a_list(started: Started) -> None:

@@ -11,7 +11,15 @@ import pytest
 from textual.app import ComposeResult
 from textual.pilot import Pilot
 
-from backends.state import Acceptance, Generation, Link, LinkCommand, Speed
+from backends.state import (
+    Acceptance,
+    Generation,
+    LastRun,
+    Link,
+    LinkCommand,
+    RunPart,
+    Speed,
+)
 from tests.tui.helpers import screen_text, text_of, until
 from tests.tui.links import BOX, MINI, PLAIN, buckets
 from tests.tui.stages import ScreenStage, Stage
@@ -70,6 +78,32 @@ async def filled(
     async with app.run_test(size=(width, 36)) as pilot:
         await app.fill(pilot)
         yield app, pilot
+
+
+async def test_the_last_run_stands_beside_its_prediction() -> None:
+    run = LastRun(
+        at=1.0,
+        parts=(
+            RunPart(name="studio", compute_ms=20.0, predicted_compute_ms=25.0),
+            RunPart(
+                name="mini",
+                compute_ms=10.0,
+                predicted_compute_ms=8.0,
+                network_ms=3.0,
+                predicted_network_ms=3.001,
+            ),
+        ),
+    )
+    async with filled(MINI) as (app, pilot):
+        table = app.traffic.last_run
+        assert table.size.height == 0
+        shown = msgspec.structs.replace(traffic(*app.links), last_run=run)
+        app.traffic.show_snapshot(shown)
+        await until(pilot, lambda: table.size.height == 4)
+        _, studio, mini, whole = (row.split() for row in text_of(table).splitlines())
+        assert studio == ["studio", "20.0", "~25.0", "−20", "%"]
+        assert mini == ["mini", "10.0", "~8.00", "+25", "%", "3.00", "~3.00"]
+        assert whole == ["a", "pass", "33.0", "~36.0", "−8", "%"]
 
 
 async def test_a_pass_of_several_tokens_says_so() -> None:

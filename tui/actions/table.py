@@ -75,7 +75,7 @@ split.redo              | U,ctrl+y             | redo            | redo         
 split.later             | greater_than_sign    | reorder(1)      | swap              | +<> | Swap the device left of the boundary with the next one
 split.earlier           | less_than_sign       | reorder(-1)     | earlier           |     | Swap the device left of the boundary with the previous one
 split.set               | equals_sign,enter    | number          | set               | +=  | Type how many layers the device left of the boundary gets; again applies it
-split.best              | a                    | app.best_plans  | best              | + | Show the best plans for several aims on the bar, and take one
+split.best              | a                    | app.best_plans  | best              | + | Show the best plans for all aims on the bar, and take one
 split.plans             | o                    | app.kept_plans  | plans             |   | Take a saved plan, or one of the last launches
 split.save              | S                    | app.save_plan   | save plan         |   | Save this plan by a name
 split.erase             | backspace            | erase_typed     | erase             |     | Erase the last digit typed

@@ -19,7 +19,6 @@ from backends.state import (
     LogChunk,
     ModelCatalogue,
     ModelInfo,
-    Objective,
     Pass,
     Peer,
     PeerAnswer,
@@ -168,8 +167,8 @@ class ClusterService(Protocol):
     async def speeds(self, plan: Plan) -> ClusterSpeeds:
         """The speeds that predict a plan, and any other split of its devices."""
 
-    async def best(self, plan: Plan, objective: Objective) -> tuple[Alternative, ...]:
-        """The best split of a plan's devices for an aim, then what else could be."""
+    async def best(self, plan: Plan) -> tuple[Alternative, ...]:
+        """A plan as it is, the best ones of its devices for all aims, and others."""
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:
         """Every forward pass still remembered, by worker, oldest first."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
-from backends.split import by_tensor
+from backends.server_settings import BY_TENSOR, without_tensor
 from backends.split.layout import devices, is_head_cpu, make_split
 from backends.state import Alternative, Ask, Forecast, Objective, Plan
 
@@ -31,6 +31,9 @@ class BestChoice:
     plan: Plan | None
     """None where it cannot be taken."""
     forecast: Forecast | None
+    all_slots: float | None = None
+    """Tokens per second with an answer in every slot; None with one slot."""
+    ctx_size: int = 0
     why: str = ""
 
     @property
@@ -38,74 +41,65 @@ class BestChoice:
         return ", ".join(self.names)
 
 
-def aims_of(plan: Plan) -> tuple[Objective, ...]:
-    """The aims that make a difference to a plan."""
-    slots = plan.server.slots > 1
-    return tuple(a for a in AIMS if slots or a is not Objective.THROUGHPUT)
-
-
 def candidate(plan: Plan, one: Alternative) -> Plan | None:
     """The plan with an alternative's layers; None if it needs other machines."""
     known = devices(plan.split)
     held = dict(zip(one.devices, one.counts, strict=True))
     used = {device for device, layers in held.items() if layers}
-    by_layers = one.name != by_tensor.NAME
-    if (
-        one.imagined
-        or not by_layers
-        or not used
-        or one.head != plan.head
-        or not used <= set(known)
-    ):
+    if one.imagined or not used or one.head != plan.head or not used <= set(known):
         return None
     lead = [device for device in known if is_head_cpu(device, plan.head)]
     names = [n for n in dict.fromkeys([*lead, *one.devices, *known]) if n in known]
     split = make_split(plan.split.n_layer, names, [held.get(n, 0) for n in names])
-    if one.ctx_size == plan.ctx_size:
+    words = without_tensor(plan.extra_args)
+    words = (*words, *BY_TENSOR) if one.by_tensor else words
+    if (one.ctx_size, words) == (plan.ctx_size, plan.extra_args):
         return msgspec.structs.replace(plan, split=split)
     asked = plan.asked or Ask(model=plan.model)
+    asked = msgspec.structs.replace(asked, ctx_size=one.ctx_size, extra_args=words)
     return msgspec.structs.replace(
-        plan,
-        split=split,
-        ctx_size=one.ctx_size,
-        asked=msgspec.structs.replace(asked, ctx_size=one.ctx_size),
+        plan, split=split, ctx_size=one.ctx_size, extra_args=words, asked=asked
     )
 
 
-def with_found(
-    choices: Sequence[BestChoice],
-    aim: Objective,
-    found: Iterable[Alternative],
-    told: Callable[[Plan], Forecast | None],
-) -> tuple[BestChoice, ...]:
-    """The choices with the answer for one more aim, those to take first.
+def choices_of(plan: Plan, found: Sequence[Alternative]) -> tuple[BestChoice, ...]:
+    """The plan as it is, then the others, those to take first.
 
-    The first of ``found`` is the best for the aim. A plan that is there already gets
-    its name too; ``told`` predicts plans as the Split pane does.
+    ``found`` begins with the plan. A plan that is there already gets its name too.
     """
-    plan = choices[0].plan
-    assert plan is not None
-    known = list(choices)
-    for number, one in enumerate(found):
-        name = one.name if number else AIMS[aim]
+    known = [_choice(plan, found[0], plan, (AS_IT_IS,))]
+    for one in found[1:]:
         taken = candidate(plan, one)
+        names = tuple(AIMS[aim] for aim in one.objectives)
         same = [
             at
             for at, choice in enumerate(known)
-            if taken and choice.plan and _held(choice.plan) == _held(taken)
+            if taken and choice.plan and _does(choice.plan) == _does(taken)
         ]
-        if not same:
-            forecast = (told(taken) if taken else None) or one.forecast
-            known.append(BestChoice((name,), taken, forecast, _why(one, taken, plan)))
-        elif not number:
+        if same:
             at = same[0]
-            known[at] = replace(known[at], names=(*known[at].names, name))
+            known[at] = replace(known[at], names=(*known[at].names, *names))
+        else:
+            known.append(_choice(plan, one, taken, names or (one.name,)))
     return tuple(sorted(known, key=_rank))
 
 
-def _held(plan: Plan) -> tuple[object, ...]:
+def _choice(
+    plan: Plan, one: Alternative, taken: Plan | None, names: tuple[str, ...]
+) -> BestChoice:
+    return BestChoice(
+        names=names,
+        plan=taken,
+        forecast=one.forecast,
+        all_slots=one.all_slots_tok_per_s,
+        ctx_size=one.ctx_size,
+        why=one.why if taken or one.why else _why(one, plan),
+    )
+
+
+def _does(plan: Plan) -> tuple[object, ...]:
     used = [share for share in plan.split.shares if share.layers]
-    return (plan.ctx_size, *used)
+    return (plan.ctx_size, plan.extra_args, *used)
 
 
 def _rank(choice: BestChoice) -> int:
@@ -115,13 +109,9 @@ def _rank(choice: BestChoice) -> int:
     return next((rank for rank, holds in enumerate(ranks) if holds), len(ranks))
 
 
-def _why(one: Alternative, taken: Plan | None, plan: Plan) -> str:
-    if taken is not None or one.why:
-        return one.why
+def _why(one: Alternative, plan: Plan) -> str:
     if one.imagined:
         return "needs what is not there"
-    if one.name == by_tensor.NAME:
-        return "is launched with -- -sm tensor"
     if one.head != plan.head:
         return f"needs {one.head} as the head"
     return "needs devices that are not in this plan"

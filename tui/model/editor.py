@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from backends.server_settings import without_tensor
 from backends.speculation.memory import with_draft
 from backends.split.layout import boundaries, move_boundary, reorder
 from backends.split.loads import EngineFigures, ours_by_pool
@@ -229,17 +230,16 @@ class PlanEditor:
         return self._drawn(plan, self.model)
 
     def _drawn(self, plan: Plan, model: ModelInfo) -> Edit:
-        way = _way(plan)
         return Edit(
             plan=plan,
             model=model,
             devices=self._devices_of(plan),
             marks=marks_for(self.marks, plan.split),
             measured=self._measured(plan),
-            told=self._told.get(way, ()),
+            told=self._told.get(_way(plan), ()),
             ours=self._ours(),
             note=self._unanswered[1] if plan == self._unanswered[0] else "",
-            prospect=self._prospect(plan, way, model),
+            prospect=self._prospect(plan, model),
         )
 
     @property
@@ -332,11 +332,12 @@ class PlanEditor:
         if self.plan is None or self.model is None or now is None:
             return None
         serves = now.state is ClusterState.SERVING
-        return _way(self.plan), now.generation, serves, now.speed.last_tok_per_s
+        way = _speeds_way(self.plan)
+        return way, now.generation, serves, now.speed.last_tok_per_s
 
     def learn_speeds(self, plan: Plan, speeds: ClusterSpeeds) -> None:
         """Predict any split of the plan with these from now on."""
-        way = _way(plan)
+        way = _speeds_way(plan)
         if self._speeds.pop(way, None) != speeds:
             self._prospects.clear()
         self._speeds[way] = speeds
@@ -344,7 +345,8 @@ class PlanEditor:
             del self._speeds[next(iter(self._speeds))]
         self.changed()
 
-    def _prospect(self, plan: Plan, way: Plan, model: ModelInfo) -> Prospect | None:
+    def _prospect(self, plan: Plan, model: ModelInfo) -> Prospect | None:
+        way = _speeds_way(plan)
         speeds, key = self._speeds.get(way), (way, plan.ctx_size)
         if speeds is None:
             return None
@@ -526,3 +528,9 @@ def _way(plan: Plan) -> Plan:
         pair=PairMode.AUTO,
         asked=None,
     )
+
+
+def _speeds_way(plan: Plan) -> Plan:
+    """The same for plans with whole layers and with parts of tensors: one speed."""
+    words = without_tensor(plan.extra_args)
+    return msgspec.structs.replace(_way(plan), extra_args=words)

@@ -22,7 +22,8 @@ SOURCES = {
 
 
 def first_token_text(told: Forecast) -> str:
-    return f"first token ~{format_seconds(told.first_token_s)}"
+    prompt = format_count(told.prompt_tokens, "token")
+    return f"first token ~{format_seconds(told.first_token_s)} after {prompt}"
 
 
 def crossing_text(told: Forecast) -> str:

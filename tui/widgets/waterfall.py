@@ -58,6 +58,10 @@ The thin rows are the tokens before, the newest at the bottom; `›` goes on pas
 scale. **{token.median}** shows the median of the latest tokens instead,
 **{token.worker}** one worker alone, **{app.freeze}** freezes all panes while data keeps
 coming.
+
+Once an answer has ended, *last run* has the medians of its passes, each part beside
+what was predicted (`~`) for it before; the next prediction learns from the difference.
+*network* is up, down and wait, without what a lab added.
 """
 
     DEFAULT_CSS = "Waterfall { height: 1fr; min-height: 1; background: $background; }"

@@ -507,10 +507,16 @@ async def test_a_drawn_plan_has_speeds_and_a_best_split(bench: Bench) -> None:
     devices = {speed.device for speed in speeds.devices}
     assert devices == {share.device for share in plan.split.shares}
     pins = ("worker2/CPU>=4",)
-    best, *others = await bench.preparations.best(cluster, plan, Objective.DECODE, pins)
-    assert best.name == "best"
-    held = dict(zip(best.devices, best.counts, strict=True))
-    assert held["worker2/CPU"] >= 4
+    now, *others = await bench.preparations.best(cluster, plan, pins)
+    assert now.counts == counts(plan.split)
+    told = [aim for one in others for aim in one.objectives]
+    assert sorted(told) == sorted({*Objective} - {Objective.THROUGHPUT})
+    for one in others:
+        if one.objectives:
+            assert dict(zip(one.devices, one.counts, strict=True))["worker2/CPU"] >= 4
     assert "solo on local/CPU" in {one.name for one in others}
     with pytest.raises(PlanError, match="no device of the plan"):
-        await bench.preparations.best(cluster, plan, Objective.DECODE, ("x>=1",))
+        await bench.preparations.best(cluster, plan, ("x>=1",))
+    moved = replace(plan, extra_args=("-ot", "blk=CPU"))
+    with pytest.raises(PlanError, match="-ot says where tensors go"):
+        await bench.preparations.best(cluster, moved)

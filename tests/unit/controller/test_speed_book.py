@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from backends.config import Config
+from backends.controller.snapshot_store import SnapshotStore
 from backends.controller.speed_book import (
     RunRecorder,
     RunWatch,
@@ -17,7 +19,6 @@ from backends.controller.speed_book import (
 from backends.planning.speeds import PASSES_MIN, ServerRun, WorkerRun, run_says
 from backends.split.cost import forecast, lab_ms
 from backends.state import (
-    ClusterSnapshot,
     ClusterState,
     DeviceKind,
     EngineInfo,
@@ -227,15 +228,18 @@ async def test_a_plain_link_says_nothing(tmp_path: Path) -> None:
 
     def recorder(mode: str) -> tuple[RunRecorder, tuple[Link, ...]]:
         links = tuple(replace(link(w), mode=mode) for w in ("worker1", "worker2"))
-        snapshot = ClusterSnapshot(
+        store = SnapshotStore(Config)
+        store.update(
             state=ClusterState.SERVING,
             plan=plan_of(6, 7),
             model=MODEL,
             engine=engine(),
             links=links,
         )
-        return RunRecorder(book, lambda: snapshot, lambda: two(6, 7), machines), links
+        stores.append(store)
+        return RunRecorder(book, store, lambda: two(6, 7), machines), links
 
+    stores: list[SnapshotStore] = []
     plain, _ = recorder("plain")
     metered, _ = recorder("metered")
     for one in (plain, metered):
@@ -251,6 +255,11 @@ async def test_a_plain_link_says_nothing(tmp_path: Path) -> None:
     fresh.look(reading(20))
     await fresh.settled()
     assert len(book.calibration.observations) == 3
+    last, residual = stores[-1].snapshot.last_run, book.calibration.residuals[-1]
+    assert last is not None
+    assert [part.name for part in last.parts] == ["local", "worker1", "worker2"]
+    assert last.measured_ms == pytest.approx(residual.measured_ms)
+    assert last.predicted_ms == pytest.approx(residual.predicted_ms)
     plain._watch = RunWatch()
     plain._watch.look(reading(0), links, {})
     plain.look(reading(20))
@@ -262,3 +271,21 @@ def test_models_are_told_apart_by_their_layers() -> None:
     other = replace(MODEL, output_bytes=1)
     renamed = replace(MODEL, path="/x.gguf", name="x")
     assert model_key(MODEL) == model_key(renamed) != model_key(other)
+
+
+async def test_a_run_of_what_serves_no_more_is_not_shown(tmp_path: Path) -> None:
+    store = SnapshotStore(Config)
+    links = (link("worker1"), link("worker2"))
+    store.update(plan=plan_of(6, 7), model=MODEL, links=links, served_since=1.0)
+
+    async def machines() -> list[Peer]:
+        store.update(served_since=2.0)
+        return MACHINES
+
+    book = SpeedBook(tmp_path / "speeds.json")
+    recorder = RunRecorder(book, store, lambda: two(6, 7), machines)
+    recorder._watch.look(reading(0), links, {})
+    recorder.look(reading(20))
+    await recorder.settled()
+    assert book.calibration.residuals
+    assert store.snapshot.last_run is None

@@ -13,7 +13,6 @@ from backends.split.best import (
     Best,
     alternatives,
     best_split,
-    pareto_front,
     why,
 )
 from backends.split.calibration import HEAD_PRIOR, given_speed
@@ -270,23 +269,6 @@ def test_a_device_elsewhere_alone_needs_no_network() -> None:
     assert solo.head == "b"
     assert solo.forecast is not None
     assert solo.forecast.trips_per_token == 0
-
-
-def test_nothing_on_the_pareto_front_is_beaten() -> None:
-    there = site(rooms_gib=(64, 1.5, 0.9))
-    front = pareto_front(there)
-    assert len(front) > 1
-    aims = [
-        (-f.tok_per_s, f.first_token_s, f.bytes_per_token)
-        for one in front
-        if (f := one.forecast)
-    ]
-    assert aims == sorted(aims, key=lambda aim: aim[0])
-    for one in aims:
-        assert not any(
-            other != one and all(a <= b for a, b in zip(other, one, strict=True))
-            for other in aims
-        )
 
 
 def test_a_model_larger_than_all_is_one_sentence() -> None:

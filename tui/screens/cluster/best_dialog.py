@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -12,7 +13,7 @@ from textual.widgets import Static
 
 from backends.errors import DllmError
 from backends.split.cost import band_text
-from backends.state import Forecast, Plan
+from backends.state import Plan
 from backends.units import (
     format_bytes,
     format_count,
@@ -23,14 +24,7 @@ from backends.units import (
 from tui.actions.keymap import bindings
 from tui.api.services import ClusterService
 from tui.dialogs.dialog import Dialog
-from tui.model.best_choices import (
-    AIMS,
-    AS_IT_IS,
-    BestChoice,
-    aims_of,
-    change,
-    with_found,
-)
+from tui.model.best_choices import AS_IT_IS, BestChoice, change, choices_of
 from tui.model.edit import Edit
 from tui.model.editor import PlanEditor
 from tui.model.launch_settings import ctx_text
@@ -39,26 +33,78 @@ from tui.widgets.palette import Palette
 from tui.widgets.row_list import RowList
 from tui.widgets.safe_text import safe_line
 from tui.widgets.sources import predicted
-from tui.widgets.strips import Part, StripWidget, clip, parts_width, spread
+from tui.widgets.strips import Drawn, Part, StripWidget, clip, parts_width, spread
 
-FIGURE_CELLS = 10
+FIGURE_CELLS = 9
 CHANGE_CELLS = 7
-TITLES = ("tok/s", "first token", "per token")
-COMPARED: tuple[tuple[str, Callable[[float], str], int], ...] = (
-    ("tok_per_s", lambda rate: predicted(format_rate(rate).strip()), 1),
-    ("first_token_s", lambda seconds: predicted(format_seconds(seconds)), -1),
-    ("bytes_per_token", lambda n_bytes: predicted(format_bytes(n_bytes)), -1),
-)
-"""The compared figures of a forecast, their texts, and 1 where more is better."""
+NAME_CELLS_MIN = 22
 ROWS_AROUND = 18
 """The Split pane above, and what of the dialog is no row."""
 ROWS_MIN = 4
+
+
+class FigureColumn(NamedTuple):
+    """One figure of each plan, beside it what it gains or costs."""
+
+    title: str
+    figure: Callable[[BestChoice], float | None]
+    text: Callable[[float], str]
+    better: int = 0
+    """1 where more is better, -1 where less is; 0: it is not compared."""
+
+    @property
+    def cells(self) -> int:
+        return FIGURE_CELLS + (CHANGE_CELLS if self.better else 0)
+
+
+def _told(name: str) -> Callable[[BestChoice], float | None]:
+    return lambda choice: getattr(choice.forecast, name, None)
+
+
+def _rate_text(tok_per_s: float) -> str:
+    return predicted(format_rate(tok_per_s).strip())
+
+
+def columns_of(
+    choices: Sequence[BestChoice], slots: int, width: int
+) -> list[FigureColumn]:
+    """The columns that tell plans apart, as far as there is room beside the names."""
+    columns = [
+        FigureColumn("tok/s", _told("tok_per_s"), _rate_text, 1),
+        FigureColumn(
+            "first token",
+            _told("first_token_s"),
+            lambda seconds: predicted(format_seconds(seconds)),
+            -1,
+        ),
+        FigureColumn(
+            "per token",
+            _told("bytes_per_token"),
+            lambda n_bytes: predicted(format_bytes(n_bytes)),
+            -1,
+        ),
+    ]
+    if slots > 1:
+        columns.append(
+            FigureColumn(f"{slots} clients", lambda c: c.all_slots, _rate_text, 1)
+        )
+    if len({choice.ctx_size for choice in choices if choice.ctx_size}) > 1:
+        columns.append(
+            FigureColumn("context", lambda c: c.ctx_size or None, lambda n: f"{n:.0f}")
+        )
+    while sum(c.cells for c in columns) > max(width - NAME_CELLS_MIN, FIGURE_CELLS * 3):
+        columns.pop()
+    return columns
 
 
 class BestRows(RowList, can_focus=True):
     """The plans; the one under the cursor is shown on the bar."""
 
     MOST = 12
+
+    def __init__(self, slots: int) -> None:
+        super().__init__()
+        self.slots = slots
 
     class Pointed(Message):
         """Another plan is under the cursor."""
@@ -76,7 +122,8 @@ class BestRows(RowList, can_focus=True):
 
     def row(self, row: BestChoice, here: bool, width: int) -> Strip:
         palette = self.palette
-        figures = list(_figures(row.forecast, self.rows[0].forecast, palette))
+        columns = columns_of(self.rows, self.slots, width)
+        figures = _figures(columns, row, self.rows[0], palette)
         look = palette.text if row.plan else palette.dim
         left: list[Part] = [
             ("▸ " if here else "  ", palette.key),
@@ -88,13 +135,19 @@ class BestRows(RowList, can_focus=True):
 
 
 class BestHeading(StripWidget):
-    """Titles over the figures."""
+    """Titles over the figures of the rows."""
+
+    choices: Drawn[tuple[BestChoice, ...]] = Drawn(())
+
+    def __init__(self, slots: int) -> None:
+        super().__init__()
+        self._slots = slots
 
     def draw(self, width: int, height: int) -> list[Strip]:
         dim = self.palette.dim
-        cells = FIGURE_CELLS + CHANGE_CELLS
-        right = "".join(clip(f"{title:>{FIGURE_CELLS}}", cells) for title in TITLES)
-        return [spread([("  plan", dim)], [(right, dim)], width)]
+        columns = columns_of(self.choices, self._slots, width)
+        titles = (clip(f"{c.title:>{FIGURE_CELLS}}", c.cells) for c in columns)
+        return [spread([("  plan", dim)], [("".join(titles), dim)], width)]
 
 
 class BestDialog(Dialog[Plan | None]):
@@ -104,14 +157,16 @@ class BestDialog(Dialog[Plan | None]):
     HELP = """\
 ## Best plans
 
-The best split of these devices for several aims, and what else could be: a device
-alone, without a machine, with another network. Beside each figure stands what it gains
-or costs against the plan *as it is*. All of them are predicted (`~`) for one client.
+The best plans of these devices: for each aim the best one, others that no plan beats in
+every aim, and what else could be: a device alone, without a machine, with another
+network, a part of each tensor on every device. Beside each figure stands what it gains
+or costs against the plan *as it is*. All of them are predicted (`~`) for one client;
+with several slots one column is of an answer in each of them.
 
 The bar shows the plan under the cursor. **{best.choose}** takes it, and
 **{split.undo}** then brings the one before back; **{best.cancel}** keeps the plan as
-it was. Nothing runs before you launch. Faint rows cannot be taken: they need another
-head, or what is not there.
+it was. Nothing runs before you launch. Faint rows cannot be taken, and say why: they
+need another head, or what is not there.
 """
     BINDINGS = bindings("best")
     DEFAULT_CSS = """
@@ -127,7 +182,8 @@ head, or what is not there.
         self._editor = editor
         self._cluster = cluster
         self._plan = edit.plan
-        self._list = BestRows()
+        slots = edit.plan.server.slots
+        self._list, self._heading = BestRows(slots), BestHeading(slots)
         first = BestChoice((AS_IT_IS,), edit.plan, edit.forecast)
         self._list.set_reactive(RowList.rows, (first,))
         self._detail = Static(id="best-detail", markup=False)
@@ -136,7 +192,7 @@ head, or what is not there.
     def compose(self) -> ComposeResult:
         keys = ("best.choose", "takes it"), ("best.cancel", "cancels")
         with self.frame("Best plans", *keys):
-            yield BestHeading()
+            yield self._heading
             yield self._list
             yield self._detail
             yield self._said
@@ -152,30 +208,22 @@ head, or what is not there.
 
     @work(group="best", exclusive=True, exit_on_error=False)
     async def _search(self) -> None:
-        """Ask for one aim after the other; the controller reckons beside its loop."""
-        aims = aims_of(self._plan)
-        wrong = ""
-        for number, aim in enumerate(aims):
-            so_far = f"{number + 1} of {len(aims)}"
-            self._say(wrong or f"looking for: {AIMS[aim]} ({so_far})…", wrong=wrong)
-            try:
-                found = await self._cluster.best(self._plan, aim)
-            except DllmError as error:
-                wrong = str(error)
-                continue
-            # What else could be is much the same for every aim.
-            found = found if not number else found[:1]
-            self._list.show(with_found(self._list.rows, aim, found, self._told))
-        count = format_count(len(self._list.rows) - 1, "other plan")
-        self._say(wrong or f"{count}, predicted for one client", wrong=wrong)
+        """Ask once for all aims; the controller reckons beside its loop."""
+        self._say("looking for the best plans…")
+        try:
+            found = await self._cluster.best(self._plan)
+        except DllmError as error:
+            self._say(str(error), wrong=True)
+            return
+        choices = choices_of(self._plan, found)
+        self._heading.choices = choices
+        self._list.show(choices)
+        self._point()
+        self._say(_said(choices))
 
-    def _told(self, plan: Plan) -> Forecast | None:
-        edit = self._editor.drawn(plan)
-        return edit.forecast if edit else None
-
-    def _say(self, text: str, *, wrong: str = "") -> None:
+    def _say(self, text: str, *, wrong: bool = False) -> None:
         self._said.update(safe_line(text))
-        self._said.set_class(bool(wrong), "-wrong")
+        self._said.set_class(wrong, "-wrong")
 
     def action_move(self, by: int) -> None:
         self._list.move(by)
@@ -199,20 +247,34 @@ head, or what is not there.
 
 
 def _figures(
-    told: Forecast | None, now: Forecast | None, palette: Palette
+    columns: Sequence[FigureColumn],
+    choice: BestChoice,
+    now: BestChoice,
+    palette: Palette,
 ) -> list[Part]:
     """The figures of a plan, each with what it gains or costs; empty without any."""
-    if told is None:
+    if choice.forecast is None:
         return []
     parts: list[Part] = []
-    for name, text, better in COMPARED:
-        value = getattr(told, name)
-        part = change(value, getattr(now, name)) if now else None
-        look = palette.ok if part and part * better > 0 else palette.warn
-        said = format_difference(part) if part is not None else ""
-        parts.append((f"{text(value):>{FIGURE_CELLS}}", palette.dim))
-        parts.append((f"{said:>{CHANGE_CELLS}}", look))
+    for column in columns:
+        value, before = column.figure(choice), column.figure(now)
+        said = column.text(value) if value is not None else ""
+        parts.append((f"{said:>{FIGURE_CELLS}}", palette.dim))
+        if column.better:
+            part = change(value, before) if value is not None and before else None
+            look = palette.ok if part and part * column.better > 0 else palette.warn
+            gain = format_difference(part) if part is not None else ""
+            parts.append((f"{gain:>{CHANGE_CELLS}}", look))
     return parts
+
+
+def _said(choices: Sequence[BestChoice]) -> str:
+    count = format_count(len(choices) - 1, "other plan")
+    told = choices[0].forecast
+    prompt = (
+        f", a prompt of {format_count(told.prompt_tokens, 'token')}" if told else ""
+    )
+    return f"{count}, predicted for one client{prompt}"
 
 
 def _detail_text(choice: BestChoice) -> str:
@@ -222,5 +284,7 @@ def _detail_text(choice: BestChoice) -> str:
     held = (s for s in plan.split.shares if s.layers)
     layers = " | ".join(f"{device_label(s.device)} {s.layers}" for s in held)
     band = f" · {band_text(told)}" if told else ""
+    if choice.all_slots:
+        band += f", {_rate_text(choice.all_slots)} for {plan.server.slots} clients"
     why = f" · {choice.why}" if choice.why else ""
     return f"{layers} · {ctx_text(plan)}{band}{why}"

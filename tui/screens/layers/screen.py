@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
 from textual import on
 from textual.actions import SkipAction
 from textual.app import ComposeResult
@@ -13,12 +14,19 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from backends.split.layout import devices, move_layers
-from backends.units import format_bytes, format_count, format_ms
+from backends.units import (
+    format_bytes,
+    format_count,
+    format_difference,
+    format_ms,
+    format_speed,
+)
 from tui.actions.keymap import bindings
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable
 from tui.dialogs.ask import ChoiceDialog
+from tui.model.best_choices import change
 from tui.model.edit import Edit
 from tui.model.editor import PlanEditor
 from tui.model.forecast_words import speed_texts
@@ -91,6 +99,7 @@ class LayersScreen(ConsoleScreen):
             id="layers-detail", classes="pane", can_focus=False
         )
         self._sizes = Static(markup=False)
+        self._prices = Static(markup=False)
         self._devices = Static(markup=False)
 
     def compose_body(self) -> ComposeResult:
@@ -103,6 +112,7 @@ class LayersScreen(ConsoleScreen):
                 yield self._verdict
             with self._detail:
                 yield self._sizes
+                yield self._prices
                 yield self._devices
 
     def show_edit(self) -> None:
@@ -135,10 +145,12 @@ class LayersScreen(ConsoleScreen):
         if self._edit is None or not rows:
             self._detail.border_title = "Selected"
             self._sizes.update("")
+            self._prices.update("")
             return
         retitle(self._detail, spans(rows))
         resubtitle(self._list, _marked_text(rows) if self.table.marking else "")
         self._sizes.update(Content("\n").join(_size_lines(rows)))
+        self._prices.update(Content("\n").join(self._price_lines(self._edit, rows)))
 
     def _show_devices(self, edit: Edit) -> None:
         self._devices.update(Content("\n").join(self._device_lines(edit)))
@@ -156,23 +168,33 @@ class LayersScreen(ConsoleScreen):
                 safe_line(device_label(load.device)),
                 (f"  {held} · {told(size, load.source)}", tone or "$dim"),
             )
-        yield Content("")
-        yield Content.styled(self._trips_text(edit), "$dim")
+        if forecast := edit.forecast:
+            trips = format_count(round(forecast.trips_per_token), "round trip")
+            network = format_ms(sum(part.network_ms for part in forecast.parts))
+            text = f"{predicted(trips)} a token, {predicted(network)} of network"
+            yield Content("")
+            yield Content.styled(text, "$dim")
 
-    def _trips_text(self, edit: Edit) -> str:
-        """The round trips of a token: one for each worker with layers."""
-        head = edit.plan.head
-        held = {one.device.partition("/")[0] for one in edit.ranges} - {head}
-        text = f"{predicted(format_count(len(held), 'round trip'))} a token"
-        snapshot = self._editor.snapshot
-        links = (
-            {link.worker: link.rtt_ms for link in snapshot.links} if snapshot else {}
-        )
-        known = [links.get(name) for name in held]
-        rtts_ms = [rtt for rtt in known if rtt is not None]
-        if rtts_ms and len(rtts_ms) == len(held):
-            text += f", {format_ms(sum(rtts_ms))}"
-        return text
+    def _price_lines(self, edit: Edit, rows: list[LayerRow]) -> Iterator[Content]:
+        """The round trips and the speed of a token, by the device they are given to."""
+        if edit.forecast is None:
+            return
+        yield Content.styled("given to   trips a token", "$dim")
+        for mark, device in enumerate(edit.marks):
+            split = move_layers(edit.split, rows[0].number, rows[-1].number, device)
+            there = self._editor.drawn(replace(edit.plan, split=split))
+            if there is None or (forecast := there.forecast) is None:
+                continue
+            part = change(forecast.tok_per_s, edit.forecast.tok_per_s)
+            speed = predicted(format_speed(forecast.tok_per_s))
+            gain = f"  {format_difference(part)}" if part is not None else ""
+            over = there.misfits - edit.misfits
+            yield Content.assemble(
+                (f"{letter(mark)} ", f"$device-{mark % 8 + 1}"),
+                (f"{predicted(f'{forecast.trips_per_token:.0f}'):>8}  {speed}", "$dim"),
+                (gain, "$ok" if part and part > 0 else "$warn"),
+                ("  over" if over else "", "$bad"),
+            )
 
     def action_mark(self) -> None:
         self.table.mark(on=not self.table.marking)

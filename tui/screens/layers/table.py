@@ -137,7 +137,9 @@ One row per layer of the plan in editing, in the order in which a token passes t
 - **{layers.undo}** takes a move back, **{cluster.launch}** launches the split
 
 A device computes one run of neighbouring layers. So layers between the marked ones and
-its own go there too. Each worker that holds a layer costs a token one round trip.
+its own go there too. Each worker that holds a layer costs a token one round trip:
+*given to* tells, for each letter, the trips and the speed (`~`: predicted) after that
+move, and *over* where the memory would not suffice.
 """
 
     class Pointed(Message):

@@ -29,6 +29,7 @@ from tui.model.quantities import (
     wire_up_text,
 )
 from tui.screens.traffic.detail import TrafficDetail
+from tui.screens.traffic.last_run import LastRunTable
 from tui.screens.traffic.table import TrafficTable, row_text
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
@@ -175,7 +176,9 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
         & #traffic-empty { display: none; height: 1fr; padding: 0 1; color: $dim; }
         & .-empty TrafficTable, & .-empty #traffic-detail { display: none; }
         & .-empty #traffic-empty { display: block; }
+        & #traffic-run { margin: 1 0 0 0; }
         &.-short #traffic-links, &.-short #traffic-detail { display: none; }
+        &.-short #traffic-run { display: none; }
         &.-medium #traffic-links { margin: 0; }
         &.-medium #traffic-detail { margin: 0; height: 5; }
         &.-wide #traffic-commands { layout: horizontal; }
@@ -192,6 +195,7 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
         super().__init__()
         self.links = LinkFigures(id="traffic-links")
         self.waterfall = Waterfall()
+        self.last_run = LastRunTable(id="traffic-run")
         self.table = TrafficTable()
         self._detail = TrafficDetail(id="traffic-detail")
         self._empty = Static(NOTHING_YET, id="traffic-empty", markup=False)
@@ -206,6 +210,7 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
         with self._token:
             yield self.links
             yield self.waterfall
+            yield self.last_run
         with self._commands:
             with Vertical(id="traffic-list"):
                 yield self.table
@@ -218,6 +223,7 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
         running = snapshot.state != ClusterState.IDLE
         self.links.show(snapshot.links)
         self.waterfall.show(snapshot.links, running=running)
+        self.last_run.run = snapshot.last_run
         self.table.show(snapshot.links)
         self.summarise()
         self._drafted = acceptance_text(snapshot.speed.acceptance)

@@ -1,0 +1,115 @@
+"""The Pareto front: plans of which none is better in every aim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from backends.split.best import (
+    alternative,
+    best_of_sizes,
+    best_split,
+    by_tensor_instead,
+)
+from backends.state import Objective
+from backends.units import format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from backends.split.best import Best
+    from backends.split.problem import SplitProblem
+    from backends.state import Alternative, Plan
+
+INEXACT = "not every set of devices was tried"
+
+
+def aims_of(plan: Plan) -> tuple[Objective, ...]:
+    """The aims that make a difference to a plan."""
+    slots = plan.server.slots > 1
+    return tuple(a for a in Objective if slots or a is not Objective.THROUGHPUT)
+
+
+def pareto_front(
+    problem: SplitProblem, bests: Mapping[Objective, Best]
+) -> tuple[Alternative, ...]:
+    """The front, the fastest first.
+
+    Its plans are ``bests`` (the best split for each aim), the best splits of each
+    number of devices, and parts of tensors where they win.
+    """
+    plans: dict[object, Alternative] = {}
+    aims = aims_of(problem.plan)
+    for aim in aims:
+        if aim in bests:
+            best = bests[aim]
+            name = f"best for {aim.value}"
+            why = "" if best.exact else INEXACT
+            _add(plans, alternative(name, problem, best, why))
+    for aim in aims:
+        if aim is not Objective.CONTEXT:
+            for one in best_of_sizes(problem, aim):
+                n_devices = sum(share.layers > 0 for share in one.split.shares)
+                name = f"{format_count(n_devices, 'device')}, {aim.value}"
+                _add(plans, alternative(name, problem, one))
+    fastest = bests.get(Objective.DECODE) or best_split(problem, Objective.DECODE)
+    parts = by_tensor_instead(problem, fastest.forecast)
+    if parts.forecast is not None:
+        _add(plans, parts)
+    front = [
+        one
+        for one in plans.values()
+        if not any(_beats(other, one) for other in plans.values())
+    ]
+    front.sort(key=lambda one: _figures(one)[Objective.DECODE])
+    return tuple(_with_objectives(front, aims))
+
+
+def _add(plans: dict[object, Alternative], one: Alternative) -> None:
+    plans.setdefault(identity(one), one)
+
+
+def identity(one: Alternative) -> object:
+    """The same for two plans that do the same."""
+    held = dict(zip(one.devices, one.counts, strict=True))
+    used = tuple((device, count) for device, count in held.items() if count)
+    return one.head, used, one.ctx_size, one.by_tensor, one.imagined
+
+
+def _figures(one: Alternative) -> dict[Objective, float]:
+    """A figure for each aim, less being better."""
+    told = one.forecast
+    assert told is not None
+    return {
+        Objective.DECODE: -told.tok_per_s,
+        Objective.FIRST_TOKEN: told.first_token_s,
+        Objective.THROUGHPUT: -(one.all_slots_tok_per_s or 0.0),
+        Objective.NETWORK: told.bytes_per_token,
+        Objective.CONTEXT: -one.ctx_size,
+    }
+
+
+def _beats(other: Alternative, one: Alternative) -> bool:
+    """True if a plan is better in an aim and worse in none.
+
+    A longer context takes more memory, so only plans of one context are compared.
+    """
+    if other.ctx_size != one.ctx_size:
+        return False
+    mine, theirs = _figures(one), _figures(other)
+    return theirs != mine and all(theirs[aim] <= mine[aim] for aim in mine)
+
+
+def _with_objectives(
+    front: list[Alternative], aims: Iterable[Objective]
+) -> Iterable[Alternative]:
+    """Each aim is told of the fastest of those that are best for it."""
+    best_for = {
+        aim: min(range(len(front)), key=lambda at: _figures(front[at])[aim])
+        for aim in aims
+    }
+    for at, one in enumerate(front):
+        yield replace(
+            one, objectives=tuple(a for a, best in best_for.items() if best == at)
+        )

@@ -1,0 +1,77 @@
+"""The Pareto front over all aims: nothing on it is beaten, each aim has its best."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from backends.split.best import best_split
+from backends.split.by_tensor import NAME
+from backends.split.front import aims_of, pareto_front
+from backends.split.problem import SplitProblem
+from backends.state import Alternative, Objective, ServerSettings
+from tests.unit.split.test_best import MODEL, site
+from tests.unit.split.test_by_tensor import near
+
+ROOMS = (1.0, 1.5, 0.9)
+
+
+def several(slots: int) -> SplitProblem:
+    there = site(rooms_gib=ROOMS)
+    plan = replace(there.plan, server=ServerSettings(slots=slots))
+    return there._replace(plan=plan)
+
+
+def front_of(there: SplitProblem) -> tuple[Alternative, ...]:
+    bests = {aim: best_split(there, aim) for aim in aims_of(there.plan)}
+    return pareto_front(there, bests)
+
+
+def figures(one: Alternative) -> tuple[float, ...]:
+    told = one.forecast
+    assert told is not None
+    together = one.all_slots_tok_per_s or 0.0
+    return -told.tok_per_s, told.first_token_s, told.bytes_per_token, -together
+
+
+@pytest.mark.parametrize("slots", [1, 8])
+def test_nothing_of_one_context_is_beaten(slots: int) -> None:
+    there = several(slots)
+    front = front_of(there)
+    assert len(front) > 2
+    assert [figures(one)[0] for one in front] == sorted(figures(o)[0] for o in front)
+    for one in front:
+        assert (one.all_slots_tok_per_s is None) == (slots == 1)
+        for other in front:
+            if other is not one and other.ctx_size == one.ctx_size:
+                pairs = zip(figures(other), figures(one), strict=True)
+                assert not all(a <= b for a, b in pairs)
+
+
+def test_each_aim_is_told_of_one_plan_that_is_best_for_it() -> None:
+    there = several(8)
+    front = front_of(there)
+    told = [aim for one in front for aim in one.objectives]
+    assert sorted(told) == sorted(Objective)
+    by_aim = {aim: one for one in front for aim in one.objectives}
+    for aim in Objective:
+        best = best_split(there, aim)
+        assert by_aim[aim].ctx_size == best.ctx_size
+    longest = by_aim[Objective.CONTEXT]
+    assert there.plan.ctx_size < longest.ctx_size < MODEL.n_ctx_train
+    throughput = by_aim[Objective.THROUGHPUT]
+    most = max(one.all_slots_tok_per_s or 0.0 for one in front)
+    assert throughput.all_slots_tok_per_s == most
+
+
+def test_all_slots_are_an_aim_where_there_are_several() -> None:
+    assert Objective.THROUGHPUT not in aims_of(several(1).plan)
+    assert Objective.THROUGHPUT in aims_of(several(2).plan)
+
+
+def test_parts_of_tensors_are_on_it_where_they_win() -> None:
+    front = front_of(near())
+    parts = [one for one in front if one.by_tensor]
+    assert [one.name for one in parts] == [NAME]
+    assert Objective.DECODE in parts[0].objectives
+    assert not any(one.by_tensor for one in front_of(site(rtt_ms=2)))
