@@ -29,6 +29,7 @@ from backends.units import format_factor
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
+    from backends.split.best import Best
     from backends.split.by_tensor import TensorPlan
     from backends.split.moved_experts import MovedPlan
     from backends.split.problem import SplitProblem

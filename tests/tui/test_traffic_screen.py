@@ -96,7 +96,7 @@ async def test_the_last_run_stands_beside_its_prediction() -> None:
     )
     async with filled(MINI) as (app, pilot):
         table = app.traffic.last_run
-        assert table.size.height == 0
+        assert not table.display
         shown = msgspec.structs.replace(traffic(*app.links), last_run=run)
         app.traffic.show_snapshot(shown)
         await until(pilot, lambda: table.size.height == 4)

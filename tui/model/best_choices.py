@@ -13,9 +13,9 @@ from backends.state import Alternative, Ask, Forecast, Objective, Plan
 
 AIMS = {
     Objective.DECODE: "most tok/s",
-    Objective.FIRST_TOKEN: "first token soonest",
+    Objective.FIRST_TOKEN: "first token",
     Objective.NETWORK: "least network",
-    Objective.THROUGHPUT: "most for all slots",
+    Objective.THROUGHPUT: "all slots",
     Objective.CONTEXT: "longest context",
 }
 AS_IT_IS = "as it is"

@@ -269,12 +269,10 @@ def _figures(
 
 
 def _said(choices: Sequence[BestChoice]) -> str:
-    count = format_count(len(choices) - 1, "other plan")
-    told = choices[0].forecast
-    prompt = (
-        f", a prompt of {format_count(told.prompt_tokens, 'token')}" if told else ""
-    )
-    return f"{count}, predicted for one client{prompt}"
+    said = f"{format_count(len(choices) - 1, 'other plan')}, predicted for one client"
+    if told := choices[0].forecast:
+        said += f" and a prompt of {format_count(told.prompt_tokens, 'token')}"
+    return said
 
 
 def _detail_text(choice: BestChoice) -> str:
@@ -287,4 +285,6 @@ def _detail_text(choice: BestChoice) -> str:
     if choice.all_slots:
         band += f", {_rate_text(choice.all_slots)} for {plan.server.slots} clients"
     why = f" · {choice.why}" if choice.why else ""
-    return f"{layers} · {ctx_text(plan)}{band}{why}"
+    # The row may have no room for several names.
+    name = f"{choice.name}: " if len(choice.names) > 1 else ""
+    return f"{name}{layers} · {ctx_text(plan)}{band}{why}"

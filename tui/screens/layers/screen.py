@@ -171,7 +171,7 @@ class LayersScreen(ConsoleScreen):
         if forecast := edit.forecast:
             trips = format_count(round(forecast.trips_per_token), "round trip")
             network = format_ms(sum(part.network_ms for part in forecast.parts))
-            text = f"{predicted(trips)} a token, {predicted(network)} of network"
+            text = f"{predicted(trips)} a token, {predicted(network)}"
             yield Content("")
             yield Content.styled(text, "$dim")
 

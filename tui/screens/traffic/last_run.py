@@ -14,7 +14,7 @@ from tui.widgets.safe_text import safe_line
 from tui.widgets.sources import predicted
 from tui.widgets.strips import Drawn, Part, StripWidget, clip, line
 
-NAME_CELLS = 10
+NAME_CELLS = 14
 FIGURE_CELLS = 9
 TOLD_CELLS = 11
 CHANGE_CELLS = 8
@@ -44,6 +44,14 @@ class LastRunTable(StripWidget):
 
     run: Drawn[LastRun | None] = Drawn(None, layout=True)
 
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self.display = False
+
+    def show(self, run: LastRun | None) -> None:
+        self.display = run is not None
+        self.run = run
+
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
         return len(self.run.parts) + 2 if self.run else 0
 
@@ -54,8 +62,8 @@ class LastRunTable(StripWidget):
             f"{kind:>{FIGURE_CELLS}}{'predicted':>{TOLD_CELLS}}{'':{CHANGE_CELLS}}"
             for kind in ("compute", "network")
         ]
-        heading = clip("last run", NAME_CELLS) + "".join(titles)
-        rows = [line([(f"{heading} ms", self.palette.dim)], width)]
+        heading = clip("last run, ms", NAME_CELLS) + "".join(titles)
+        rows = [line([(heading, self.palette.dim)], width)]
         for name, compute, network in rows_of(self.run):
             style = self.palette.strong if name == PASS else self.palette.text
             parts: list[Part] = [(clip(name, NAME_CELLS - 1) + " ", style)]

@@ -223,7 +223,7 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
         running = snapshot.state != ClusterState.IDLE
         self.links.show(snapshot.links)
         self.waterfall.show(snapshot.links, running=running)
-        self.last_run.run = snapshot.last_run
+        self.last_run.show(snapshot.last_run)
         self.table.show(snapshot.links)
         self.summarise()
         self._drafted = acceptance_text(snapshot.speed.acceptance)
