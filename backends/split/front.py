@@ -36,8 +36,8 @@ def pareto_front(
 ) -> tuple[Alternative, ...]:
     """The front, the fastest first.
 
-    Its plans are ``bests`` (the best split for each aim), the best splits of each
-    number of devices, and parts of tensors where they win.
+    ``bests`` are the best splits for aims. Compared with them are those of each number
+    of devices, and parts of tensors where they win.
     """
     plans: dict[object, Alternative] = {}
     aims = aims_of(problem.plan)
@@ -91,10 +91,7 @@ def _figures(one: Alternative) -> dict[Objective, float]:
 
 
 def _beats(other: Alternative, one: Alternative) -> bool:
-    """True if a plan is better in an aim and worse in none.
-
-    A longer context takes more memory, so only plans of one context are compared.
-    """
+    # A longer context takes more memory, so only plans of one context are compared.
     if other.ctx_size != one.ctx_size:
         return False
     mine, theirs = _figures(one), _figures(other)

@@ -531,6 +531,6 @@ def _way(plan: Plan) -> Plan:
 
 
 def _speeds_way(plan: Plan) -> Plan:
-    """The same for plans with whole layers and with parts of tensors: one speed."""
+    # Speeds of devices are the same for whole layers and for parts of tensors.
     words = without_tensor(plan.extra_args)
     return msgspec.structs.replace(_way(plan), extra_args=words)
