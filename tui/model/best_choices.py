@@ -53,12 +53,18 @@ def candidate(plan: Plan, one: Alternative) -> Plan | None:
     split = make_split(plan.split.n_layer, names, [held.get(n, 0) for n in names])
     words = without_tensor(plan.extra_args)
     words = (*words, *BY_TENSOR) if one.by_tensor else words
-    if (one.ctx_size, words) == (plan.ctx_size, plan.extra_args):
+    if (one.ctx_size, words, ()) == (plan.ctx_size, plan.extra_args, plan.experts):
         return msgspec.structs.replace(plan, split=split)
     asked = plan.asked or Ask(model=plan.model)
-    asked = msgspec.structs.replace(asked, ctx_size=one.ctx_size, extra_args=words)
     return msgspec.structs.replace(
-        plan, split=split, ctx_size=one.ctx_size, extra_args=words, asked=asked
+        plan,
+        split=split,
+        ctx_size=one.ctx_size,
+        extra_args=words,
+        experts=(),
+        asked=msgspec.structs.replace(
+            asked, ctx_size=one.ctx_size, extra_args=words, experts=()
+        ),
     )
 
 
@@ -99,7 +105,7 @@ def _choice(
 
 def _does(plan: Plan) -> tuple[object, ...]:
     used = [share for share in plan.split.shares if share.layers]
-    return (plan.ctx_size, plan.extra_args, *used)
+    return (plan.ctx_size, plan.extra_args, plan.experts, *used)
 
 
 def _rank(choice: BestChoice) -> int:
