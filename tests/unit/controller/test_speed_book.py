@@ -17,7 +17,7 @@ from backends.controller.speed_book import (
     model_key,
 )
 from backends.planning.speeds import PASSES_MIN, ServerRun, WorkerRun, run_says
-from backends.split.cost import forecast, lab_ms
+from backends.split.cost import Work, forecast, lab_ms
 from backends.state import (
     ClusterState,
     DeviceKind,
@@ -193,7 +193,7 @@ def test_a_prompt_of_one_pass_is_an_equation_of_its_own() -> None:
     of_prompt = [one for one in says.observations if one.ms > 90]
     # Both workers, and the head with what is left of 500 ms.
     assert sorted(one.ms for one in of_prompt) == pytest.approx([98, 200, 200])
-    assert all(row[2] > 0 for one in of_prompt[:2] for row in one.work.values())
+    assert all(Work(*row).gops > 0 for o in of_prompt[:2] for row in o.work.values())
 
 
 def reading(tokens: int, *, active: int = 0) -> Speed:
