@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from html import escape
-from statistics import median
+from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
-from backends.bench.results import AXES, conditions_text, varying
+from backends.bench.results import AXES, Interval, conditions_text, varying
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,12 +22,10 @@ TICKS = 5
 
 
 class Point(NamedTuple):
-    """A case: its place on the axis, and its median and range of tok/s."""
+    """A case: its place on the axis, and its tok/s."""
 
     x: float
-    median: float
-    low: float
-    high: float
+    y: Interval
 
 
 class Chart(NamedTuple):
@@ -43,8 +41,9 @@ class Chart(NamedTuple):
 
 def chart_of(run: BenchRun) -> Chart | None:
     """The chart of a run; None if no axis has two measured values."""
-    names = varying(run.cases)
-    measured = [result for result in run.results if result.rates]
+    of_network = [r for r in run.results if not r.case.weights]
+    names = varying([result.case for result in of_network])
+    measured = [result for result in of_network if result.rates]
     for axis in NUMERIC_AXES:
         xs = {float(getattr(result.case, axis) or 0) for result in measured}
         if axis not in names or len(xs) < 2:
@@ -54,8 +53,7 @@ def chart_of(run: BenchRun) -> Chart | None:
         for result in measured:
             label = ", ".join(f"{AXES[n][0]} {AXES[n][1](result.case)}" for n in others)
             x = float(getattr(result.case, axis) or 0)
-            rates = result.rates
-            point = Point(x, median(rates), min(rates), max(rates))
+            point = Point(x, Interval.of(result.rates))
             lines.setdefault(label, []).append(point)
         title = f"{AXES[axis][0]} ({UNITS[axis]})" if axis in UNITS else AXES[axis][0]
         return Chart(title, {k: sorted(line) for k, line in lines.items()})
@@ -63,7 +61,7 @@ def chart_of(run: BenchRun) -> Chart | None:
 
 
 def as_svg(run: BenchRun) -> str:
-    """The chart as a picture, with the range of each case and the conditions.
+    """The chart as a picture, with the interval of each case and the conditions.
 
     It has axes alone if there is nothing to draw a line through.
     """
@@ -73,7 +71,9 @@ def as_svg(run: BenchRun) -> str:
 
 def _svg(chart: Chart, caption: str) -> Iterator[str]:
     xs = chart.xs or [0.0, 1.0]
-    most = max((p.high for line in chart.lines.values() for p in line), default=1.0)
+    # A wide interval is cut at the edge.
+    highest = [p.y.median for line in chart.lines.values() for p in line]
+    most = 1.1 * max(highest, default=1.0)
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
 
     def x_at(x: float) -> float:
@@ -100,13 +100,14 @@ def _svg(chart: Chart, caption: str) -> Iterator[str]:
     yield _text(LEFT, TOP - 10, "tok/s", anchor="end")
     for at, (label, line) in enumerate(chart.lines.items()):
         colour = COLOURS[at % len(COLOURS)]
-        path = " ".join(f"{x_at(p.x):.1f},{y_at(p.median):.1f}" for p in line)
+        path = " ".join(f"{x_at(p.x):.1f},{y_at(p.y.median):.1f}" for p in line)
         pen = f'stroke="{colour}" stroke-width="2" fill="none"'
         yield f'<polyline points="{path}" {pen}/>'
         for p in line:
-            x, y = x_at(p.x), y_at(p.median)
-            whisker = f"M{x:.1f} {y_at(p.low):.1f}V{y_at(p.high):.1f}"
-            yield f'<path d="{whisker}" stroke="{colour}"/>'
+            x, y = x_at(p.x), y_at(p.y.median)
+            if isfinite(p.y.high):
+                low, high = y_at(p.y.low), y_at(min(p.y.high, most))
+                yield f'<path d="M{x:.1f} {low:.1f}V{high:.1f}" stroke="{colour}"/>'
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
         yield _text(right, TOP + 14 * at, label, anchor="end", colour=colour)
     yield "</svg>"

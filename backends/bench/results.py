@@ -6,22 +6,21 @@ import csv
 import io
 import os
 import platform
-from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from math import inf, sqrt
+from statistics import median, stdev
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 import psutil
 from msgspec import Meta
 from msgspec.structs import asdict, replace
 
-from backends.bench.matrix import Case, seeds_predicted
+from backends.bench.matrix import Case
 from backends.errors import DllmError, UsageError
 from backends.state import NOT_JSON, Ask, Value
 from backends.units import (
     format_count,
-    format_difference,
     format_factor,
-    format_ms,
     three_figures,
 )
 from backends.writing import write_private
@@ -36,6 +35,8 @@ FORMAT = 1
 ROUNDS_MAX = 1000
 DISTURBED_CORES = 0.25
 """A sample is disturbed if other programs kept this much of a core busy meanwhile."""
+_STUDENT_T = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Two-sided 95 % quantiles, by degrees of freedom from 1 on."""
 
 
 class Conditions(Value, frozen=True, kw_only=True):
@@ -69,8 +70,12 @@ class Measurement(Value, frozen=True, kw_only=True):
     """Over all links; None without relays."""
     bytes_per_token: float | None = None
     """Both ways, over all links."""
+    predicted_tok_per_s: float | None = None
+    """From what had run before."""
     launch_s: float = 0.0
-    """From the request to serving."""
+    """From the launch to serving."""
+    launch_bytes: int | None = None
+    """Bytes that crossed until then, both ways; None without relays."""
     weight_bytes_sent: int | None = None
     """Weights that crossed to workers in that launch; None without relays."""
     other_cores: float = 0.0
@@ -79,6 +84,34 @@ class Measurement(Value, frozen=True, kw_only=True):
     @property
     def disturbed(self) -> bool:
         return self.other_cores > DISTURBED_CORES
+
+
+class Interval(NamedTuple):
+    """The median over rounds, and the 95 % interval around it.
+
+    Each round is a launch of its own, so the interval covers what launches differ by.
+    """
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Interval:
+        """By Student's t; of one value the interval is without bounds."""
+        middle, freedom = median(values), len(values) - 1
+        if not freedom:
+            return cls(middle, 0.0, inf)
+        known = freedom <= len(_STUDENT_T)
+        t = _STUDENT_T[freedom - 1] if known else 1.96 + 2.6 / freedom
+        half = t * stdev(values) / sqrt(len(values))
+        return cls(middle, max(middle - half, 0.0), middle + half)
+
+    @property
+    def text(self) -> str:
+        """``21.3 ± 0.9``; of one value ``21.3``."""
+        half = f" ± {three_figures(self.high - self.median)}"
+        return three_figures(self.median) + (half if self.high < inf else "")
 
 
 class CaseResult(Value, frozen=True, kw_only=True):
@@ -92,6 +125,20 @@ class CaseResult(Value, frozen=True, kw_only=True):
     @property
     def rates(self) -> tuple[float, ...]:
         return tuple(s.tok_per_s for s in self.samples if s.tok_per_s > 0)
+
+    @property
+    def predicted_tok_per_s(self) -> float | None:
+        """Before the last round, when most is known."""
+        return self.samples[-1].predicted_tok_per_s if self.samples else None
+
+    @property
+    def trips_per_token(self) -> float | None:
+        return self.middle(lambda sample: sample.trips_per_token)
+
+    def middle(self, figure: Callable[[Measurement], float | None]) -> float | None:
+        """The median of a figure that some samples have."""
+        values = [v for sample in self.samples if (v := figure(sample)) is not None]
+        return median(values) if values else None
 
 
 class BenchRun(Value, frozen=True, kw_only=True):
@@ -253,6 +300,7 @@ AXES: dict[str, tuple[str, Callable[[Case], str]]] = {
     "split_mode": ("split mode", lambda c: c.split_mode),
     "latency_ms": ("latency", lambda c: f"{c.latency_ms:g} ms"),
     "rate_mb_s": ("rate", lambda c: f"{c.rate_mb_s:g} MB/s" if c.rate_mb_s else "-"),
+    "weights": ("weights", lambda c: c.weights or "-"),
 }
 """Title and text of each axis, by the field of a case."""
 
@@ -276,20 +324,28 @@ def _distinct(cases: Sequence[Case], names: Sequence[str]) -> int:
 
 
 def rate_text(result: CaseResult) -> str:
-    """``21.3 (20.9–21.8)``: median, lowest and highest."""
-    rates = result.rates
-    if not rates:
+    """``21.3 ± 0.9``: the median, and half of its 95 % interval."""
+    if not result.rates:
         return "failed" if result.failure else ""
-    low, middle, high = map(three_figures, (min(rates), median(rates), max(rates)))
-    return middle if len(rates) == 1 else f"{middle} ({low}–{high})"
+    return Interval.of(result.rates).text
+
+
+def launch_text(result: CaseResult) -> str:
+    """Seconds from a launch to serving: ``4.84 ± 0.21 s``."""
+    return f"{Interval.of([one.launch_s for one in result.samples]).text} s"
+
+
+def _predicted_text(result: CaseResult) -> str:
+    told = result.predicted_tok_per_s
+    return f"~{three_figures(told)}" if told else ""
 
 
 def _middle(
     figure: Callable[[Measurement], float | None],
 ) -> Callable[[CaseResult], str]:
     def text(result: CaseResult) -> str:
-        values = [v for sample in result.samples if (v := figure(sample)) is not None]
-        return three_figures(median(values)) if values else ""
+        value = result.middle(figure)
+        return "" if value is None else three_figures(value)
 
     return text
 
@@ -301,10 +357,12 @@ def _disturbed(result: CaseResult) -> str:
 
 FIGURES: dict[str, Callable[[CaseResult], str]] = {
     "tok/s": rate_text,
+    "predicted": _predicted_text,
     "prompt tok/s": _middle(lambda s: s.prompt_tok_per_s),
     "first token s": _middle(lambda s: s.first_token_s),
     "trips/tok": _middle(lambda s: s.trips_per_token),
     "KB/tok": _middle(lambda s: s.bytes_per_token and s.bytes_per_token / 1000),
+    "launch MB": _middle(lambda s: s.launch_bytes and s.launch_bytes / 1e6),
     "launch s": _middle(lambda s: s.launch_s),
     "disturbed": _disturbed,
 }
@@ -330,49 +388,21 @@ def comparison_table(before: BenchRun, now: BenchRun) -> list[list[str]]:
     rows = [head]
     for result in now.results:
         if result.rates and (old := known.get(result.case)):
-            middles = median(old), median(result.rates)
-            figures = map(three_figures, middles)
-            factor = format_factor(middles[1] / middles[0])
-            verdict = _verdict(old, result.rates)
+            then, present = Interval.of(old), Interval.of(result.rates)
+            factor = format_factor(present.median / then.median)
             cells = [text(result.case) for _, text in axes]
-            rows.append([*cells, *figures, factor, verdict])
+            verdict = _verdict(then, present)
+            rows.append([*cells, then.text, present.text, factor, verdict])
     return rows
 
 
-def _verdict(before: Sequence[float], now: Sequence[float]) -> str:
-    if min(now) > max(before):
+def _verdict(before: Interval, now: Interval) -> str:
+    """``same`` if the intervals overlap; one round says nothing."""
+    if inf in (before.high, now.high):
+        return "one round"
+    if now.low > before.high:
         return "faster"
-    return "slower" if max(now) < min(before) else "same"
-
-
-def seeds_table(run: BenchRun) -> list[list[str]]:
-    """Published figures beside ours, and those that our links would give there."""
-    base_ms = {
-        result.case.workers: 1000 / median(result.rates)
-        for result in run.results
-        if result.rates and not result.case.latency_ms
-    }
-    rows = []
-    for result in run.results:
-        workers = result.case.workers
-        if not result.rates or workers is None or workers not in base_ms:
-            continue
-        added_ms = 1000 / median(result.rates) - base_ms[workers]
-        found = seeds_predicted(workers, result.case.latency_ms, added_ms)
-        published, there = found or (None, None)
-        rows.append(
-            [
-                str(workers + 1),
-                f"{result.case.latency_ms:g} ms",
-                three_figures(median(result.rates)),
-                format_ms(max(added_ms, 0.0)),
-                three_figures(published) if published else "",
-                three_figures(there) if there else "",
-                format_difference(there / published - 1) if published and there else "",
-            ]
-        )
-    head = ["nodes", "latency", "tok/s", "added", "theirs", "theirs, our links", "off"]
-    return [head, *rows]
+    return "slower" if now.high < before.low else "same"
 
 
 def as_csv(run: BenchRun) -> str:
@@ -403,6 +433,6 @@ def conditions_text(run: BenchRun) -> str:
     return (
         f"{os.path.basename(now.model)} on {now.machine}, {now.cores} cores, llama.cpp "
         f"{now.engine} (RPC {now.rpc_protocol}), dllm-tui {now.program}: {run.tokens} "
-        f"tokens an answer, median (lowest–highest) of "
-        f"{format_count(run.rounds, 'round')} in turn."
+        f"tokens an answer, median ± half of its 95 % interval over "
+        f"{format_count(run.rounds, 'round')} in turn, each launched anew."
     )

@@ -144,16 +144,24 @@ class ControllerClient:
         replaces: int | None = None,
         holder: str = "",
         listed: bool = True,
+        lab: Lab | None = None,
     ) -> ClusterSnapshot:
         """Make the cluster run a plan; the answer has the goal's generation.
 
         A plan that was prepared is launched by the token of its preview.
         ``replaces`` is the generation this is meant to replace: 0 for none, None for
         whatever is there. With the ``holder`` of a stream of snapshots that is open it
-        ends with that. ``listed`` keeps it among the user's last launches.
+        ends with that. ``listed`` keeps it among the user's last launches. The plan loads
+        behind the ``lab``.
         """
         wanted = {"plan": plan} if isinstance(plan, Plan) else {"token": plan.token}
-        asked = {**wanted, "replaces": replaces, "holder": holder, "listed": listed}
+        asked = {
+            **wanted,
+            "replaces": replaces,
+            "holder": holder,
+            "listed": listed,
+            "lab": lab,
+        }
         return await self._post(self._of("/v1/launch"), ClusterSnapshot, asked)
 
     async def stop(self) -> ClusterSnapshot:

@@ -36,6 +36,7 @@ from backends.controller.responses import (
     write_values,
 )
 from backends.errors import ControllerError, DllmError, UsageError
+from backends.link.wire import require_possible
 from backends.machines.machine import merged
 from backends.places import LOCAL
 from backends.plan_files import PlanFile, keep_launch
@@ -89,6 +90,8 @@ class LaunchRequest(Value, frozen=True, kw_only=True):
     """The word of the stream of events with which the cluster ends; "": it goes on."""
     listed: bool = True
     """False keeps it out of the list of launches: a measurement or a check."""
+    lab: Lab | None = None
+    """On every link while it loads, and until another is set."""
 
 
 class DrainRequest(Value, frozen=True, kw_only=True):
@@ -277,6 +280,8 @@ class Api:
     async def _launch(self, request: web.Request) -> web.Response:
         """Set the goal to a plan; returns at once, its generation in the snapshot."""
         asked = await body(request, LaunchRequest)
+        if asked.lab is not None:
+            require_possible(asked.lab)
         cluster = self._of(request)
         number = cluster.order.number()
         what = asked.plan or asked.token
@@ -287,7 +292,13 @@ class Api:
         self._leases.require(asked.holder)
         by = asker(request)
         goal = await cluster.want(
-            plan, asked.replaces, api=settings, number=number, facts=facts, by=by
+            plan,
+            asked.replaces,
+            api=settings,
+            number=number,
+            facts=facts,
+            lab=asked.lab,
+            by=by,
         )
         if self._leases.is_gone(asked.holder):
             # Nothing would end what it was to hold.

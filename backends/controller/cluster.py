@@ -22,7 +22,7 @@ from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.planning.blueprint import Facts, machines_of
 from backends.planning.room import is_same
 from backends.split.flags import check_exact, compile_split
-from backends.state import Actor, ClusterState, Plan
+from backends.state import Actor, ClusterState, Lab, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,6 +108,7 @@ class Cluster:
         api: ApiSettings | None = None,
         number: int | None = None,
         facts: Facts | None = None,
+        lab: Lab | None = None,
         by: Actor = CONTROLLER,
     ) -> Goal:
         """Set the goal: a plan to run, or None for nothing; ``by`` is who asks.
@@ -115,7 +116,8 @@ class Cluster:
         ``replaces`` is the generation that is to be replaced, 0 for nothing; None for
         whatever there is. ``api`` is how the API is given out from here on. ``number``
         is that of its ``order``, where it took a while until now. ``facts`` are those
-        of a preparation. Asking for what is pursued already changes nothing.
+        of a preparation. The plan loads behind the ``lab``. Asking for what is pursued
+        already changes nothing.
 
         Raises:
             PlanError: llama.cpp cannot follow the plan; nothing has changed.
@@ -152,6 +154,7 @@ class Cluster:
             self.gateway.is_drained = False
             self.reconciler.discovery.expect(plan, facts)
             self.reconciler.begin(Trigger.LAUNCHED if plan else Trigger.STOPPED)
+            self.links.begin_with(lab)
         if unkept is not None:
             raise ControllerError(
                 f"The cluster ends, but another controller would start it again: "

@@ -106,6 +106,7 @@ class Links:
         self._readers: dict[str, RelayReader] = {}
         self._sockets: dict[str, Path] = {}
         self._labs: dict[str, Lab | None] = {}
+        self._first_lab: Lab | None = None
         self._outcomes = Outcomes()
         self._draft_max = EXTRA_DRAFT_MAX
         self._tasks: list[asyncio.Task[None]] = []
@@ -114,6 +115,8 @@ class Links:
         """Read the counters of the workers' relays at these sockets, by worker."""
         self._draft_max = max(plan.server.draft_max, EXTRA_DRAFT_MAX)
         self._sockets = dict(sockets)
+        if self._first_lab is not None:
+            self._labs = {**dict.fromkeys(sockets, self._first_lab), **self._labs}
         self._outcomes = Outcomes()
         self._readers = {
             worker: RelayReader(
@@ -222,5 +225,10 @@ class Links:
             await self._readers[name].set_lab(lab)
             self._labs[name] = lab
 
-    def forget_labs(self) -> None:
+    def begin_with(self, lab: Lab | None) -> None:
+        """Put the lab on every link of the next launch, before it loads."""
         self._labs.clear()
+        self._first_lab = lab
+
+    def forget_labs(self) -> None:
+        self.begin_with(None)

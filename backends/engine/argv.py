@@ -30,14 +30,16 @@ def worker_argv(
     port: int | str,
     devices: Sequence[str],
     threads: int | None = None,
+    caches: bool = False,
 ) -> tuple[str, ...]:
     """An rpc-server for these devices, in their order, on a loopback port.
 
-    Start it with SIGPIPE ignored: a stock one dies of a client that leaves early.
+    If it ``caches``, it keeps large tensors on disk, in ``$LLAMA_CACHE/rpc``. Start it
+    with SIGPIPE ignored: a stock one dies of a client that leaves early.
     """
     options = ("-H", LOOPBACK, "-p", str(port), "-d", ",".join(devices))
     more = () if threads is None else ("-t", str(threads))
-    return (engine.worker_path, *options, *more)
+    return (engine.worker_path, *options, *more, *(("-c",) if caches else ()))
 
 
 def server_argv(

@@ -130,6 +130,7 @@ def draw(plan: Plan, facts: Facts) -> Blueprint:
     ways = () if plan.relay else tuple(f"way:{worker.name}" for worker in used)
     waits_for: dict[str, tuple[str, ...]] = {SERVER: (*names, *ways)}
     keys: dict[str, str] = {}
+    caches = {worker.name: worker.cache for worker in used if worker.cache}
     for worker in used:
         beside, before = worker_relay_name(worker.name), relay_name(worker.name)
         waits_for[beside] = (worker.name,)
@@ -141,7 +142,12 @@ def draw(plan: Plan, facts: Facts) -> Blueprint:
         Node(
             machine=command.machine,
             short_name=command.name,
-            spec=_spec(command, facts, keys.get(command.name, "")),
+            spec=_spec(
+                command,
+                facts,
+                key=keys.get(command.name, ""),
+                cache=caches.get(command.name, ""),
+            ),
             waits_for=waits_for.get(command.name, ()),
         )
         for command in drawn
@@ -149,14 +155,15 @@ def draw(plan: Plan, facts: Facts) -> Blueprint:
     return Blueprint(nodes=tuple(nodes), placement=placement)
 
 
-def _spec(command: Command, facts: Facts, key: str) -> ProcessSpec:
+def _spec(command: Command, facts: Facts, *, key: str, cache: str) -> ProcessSpec:
     is_engine = command.role in (ProcessRole.WORKER, ProcessRole.SERVER)
+    env = ENGINE_ENV if is_engine else {}
     return ProcessSpec(
         name=process_name(facts.cluster, command.name),
         role=command.role,
         argv=command.argv,
         port=facts.ports[command.name],
-        env=ENGINE_ENV if is_engine else {},
+        env={**env, "LLAMA_CACHE": cache} if cache else env,
         # A stock rpc-server dies of a client that leaves before its answer.
         ignore_sigpipe=command.role is ProcessRole.WORKER,
         private=key,

@@ -142,6 +142,7 @@ def _worker(worker: WorkerSpec, site: Site) -> Command:
             port=site.port(worker.name),
             devices=worker.devices,
             threads=worker.threads,
+            caches=bool(worker.cache),
         ),
     )
 

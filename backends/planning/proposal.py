@@ -50,11 +50,11 @@ OWN_WORKER = "worker"
 
 
 def local_workers(
-    count: int, threads: int | None, cores: int
+    count: int, threads: int | None, cores: int, cache: str = ""
 ) -> tuple[WorkerSpec, ...]:
     each = threads or max(cores // max(count, 1), 1)
     return tuple(
-        WorkerSpec(name=f"{OWN_WORKER}{index}", threads=each)
+        WorkerSpec(name=f"{OWN_WORKER}{index}", threads=each, cache=cache)
         for index in range(1, count + 1)
     )
 
@@ -210,7 +210,7 @@ def _workers(
     )
     count = _own_count(request, config, alone=alone)
     each = request.worker_threads or config.worker_threads
-    found += local_workers(count, each, cores)
+    found += local_workers(count, each, cores, request.worker_cache)
     check_worker_count(len(found))
     _require_known(request.exclude, found, machines)
     allowed = set(request.exclude)

@@ -330,6 +330,14 @@ def with_lab(link: LinkSpeed, lab: Lab | None) -> LinkSpeed:
     )
 
 
+def with_labs(
+    speeds: ClusterSpeeds, lab_of: Callable[[str], Lab | None]
+) -> ClusterSpeeds:
+    """The speeds if each worker's link has that lab."""
+    links = tuple(with_lab(link, lab_of(link.worker)) for link in speeds.links)
+    return replace(speeds, links=links)
+
+
 def link_ms(link: LinkSpeed, stages: int, n_bytes: float) -> tuple[float, float]:
     """The time on a link for a pass through so many devices, and its variance."""
     megabytes, trips = n_bytes / MB, stages * link.trips_per_pass

@@ -120,6 +120,8 @@ class WorkerSpec(Value, frozen=True, kw_only=True):
     place: str = ""
     """The name of its devices in a split; empty: its own name."""
     threads: int | None = None
+    cache: str = ""
+    """The folder of its own cache (``rpc-server -c``); empty: it keeps none."""
     endpoint: str = ""
     """``host:port`` of an rpc-server somebody else started, as the head reaches it."""
 
@@ -222,6 +224,8 @@ class Ask(Value, frozen=True, kw_only=True):
     """Conditions for a best split, as ``--pin`` takes them."""
     worker_threads: int | None = None
     """Threads of each CPU worker on this machine."""
+    worker_cache: str = ""
+    """The folder of the cache of each of these; empty: they keep none."""
     ctx_size: int | None = None
     server: ServerSettings = ServerSettings()
     api_port: int | None = None

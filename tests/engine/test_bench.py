@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from backends.bench.matrix import WEIGHTS, Case
+from backends.bench.results import BenchRun, CaseResult, Conditions, save
+from backends.state import Ask
 from tests.engine.conftest import User, wait_for
+from tests.kit.models import write_llama
 
 pytestmark = pytest.mark.engine
 
@@ -49,6 +53,7 @@ def test_an_interrupted_benchmark_is_continued(user: User, demo_model: str) -> N
         far, _ = results[workers, 10.0]
         assert far["trips_per_token"] == pytest.approx(workers, rel=0.15)
         assert 1000 / far["tok_per_s"] > 20 * workers
+        assert 1000 / far["predicted_tok_per_s"] > 20 * workers
     # Finished: nothing is measured any more, and it is compared with itself.
     again = user.run("bench", "--resume", str(file), "--compare", str(file))
     assert again.stdout.count(" same") == 4
@@ -58,7 +63,7 @@ def test_a_head_alone_is_measured_without_a_network(
     user: User, demo_model: str
 ) -> None:
     matrix = ("--workers", "0", "--latency", "0ms,5ms", "--rounds", "1")
-    run = user.json("bench", demo_model, *matrix, "--tokens", "8")
+    run = user.json("bench", demo_model, *matrix, "--tokens", "8", code=1)
     here, far = run["results"]
     assert here["samples"][0]["tok_per_s"] > 0
     assert "There is no link" in far["failure"]
@@ -79,6 +84,7 @@ def test_no_sample_is_kept_in_which_a_worker_died(user: User, demo_model: str) -
     user.kill("worker1")
     told, _ = process.communicate(timeout=120)
     assert "was restarted amid the sample" in told
+    assert process.returncode == 1
     assert samples(file) == 0
     user.assert_nothing_left()
 
@@ -90,9 +96,49 @@ def test_what_serves_is_not_disturbed(user: User, demo_model: str) -> None:
     assert user.status()["state"] == "serving"
 
 
-def test_case_without_room_is_told_and_others_run(user: User, demo_model: str) -> None:
+def test_a_case_without_room_fails_the_command_and_others_run(
+    user: User, demo_model: str
+) -> None:
     splits = ("--split", "6,7", "--split", "6,8", "--rounds", "1", "--tokens", "8")
-    run = user.json("bench", demo_model, "--workers", "2", *splits)
-    fine, wrong = run["results"]
+    done = user.run("bench", demo_model, "--workers", "2", *splits, "--json", code=1)
+    fine, wrong = json.loads(done.stdout)["results"]
     assert len(fine["samples"]) == 1
     assert "13" in wrong["failure"]
+    assert "1 of 2 cases could not be measured: split 6,8" in done.stderr
+
+
+N_LAYER, N_EMBD, N_FF = 1, 512, 11264
+FFN_BYTES = 2 * N_EMBD * N_FF
+"""Of each of three tensors: more than 10 MiB, so a worker's cache can have them."""
+
+
+def test_weights_cross_are_cached_or_stay_at_home(user: User, tmp_path: Path) -> None:
+    model, file = tmp_path / "wide.gguf", tmp_path / "results.json"
+    write_llama(model, n_layer=N_LAYER, n_embd=N_EMBD, n_ff=N_FF, n_ctx=512)
+    split, rate = f"worker1/CPU={N_LAYER + 1}", 40.0
+    cases = [
+        Case(workers=1, split=split, weights=way, rate_mb_s=rate) for way in WEIGHTS
+    ]
+    results = tuple(CaseResult(case=case) for case in cases)
+    unknown = Conditions(
+        at=0.0, program="", machine="", cores=0, memory_bytes=0, model=str(model)
+    )
+    run = BenchRun(
+        conditions=unknown,
+        base=Ask(model=str(model)),
+        prompt="1 2 3",
+        tokens=8,
+        rounds=1,
+        results=results,
+    )
+    save(run, file)
+    told = user.json("bench", "--resume", str(file))["results"]
+    user.assert_nothing_left()
+    (stock,), (cached,), (home,) = (one["samples"] for one in told)
+    large = 3 * N_LAYER * FFN_BYTES
+    assert stock["launch_bytes"] > large
+    assert stock["launch_s"] > large / (rate * 1e6)
+    assert stock["launch_bytes"] - cached["launch_bytes"] > large - FFN_BYTES
+    assert home["weight_bytes_sent"] == 0
+    assert home["launch_bytes"] < FFN_BYTES
+    assert not (Path(user.env["XDG_CACHE_HOME"]) / "dllm-tui/bench").exists()

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from backends.client.client import ControllerClient
 from backends.engine.server import ServerClient
 from backends.errors import DllmError
-from backends.split.cost import Workload, forecast, with_lab
+from backends.split.cost import Workload, forecast, with_labs
 from backends.split.layout import make_split
 from backends.state import (
     Ask,
@@ -130,8 +130,7 @@ def predicted(
     depth: int,
 ) -> Forecast:
     """The speed with these networks of the workers, amid an answer."""
-    links = tuple(with_lab(link, labs.get(link.worker)) for link in known.links)
-    return forecast(model, plan, replace(known, links=links), Workload(depth=depth))
+    return forecast(model, plan, with_labs(known, labs.get), Workload(depth=depth))
 
 
 def counts_text(counts: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
@@ -22,13 +22,13 @@ import msgspec
 
 from backends.bench.chart import as_svg, chart_of
 from backends.bench.matrix import (
+    CACHED,
     NO_RELAY,
     RELAYS,
     SPLIT_MODES,
     Case,
     by_launch,
     combined,
-    seeds_cases,
 )
 from backends.bench.results import (
     AXES,
@@ -45,11 +45,11 @@ from backends.bench.results import (
     conditions_text,
     load,
     save,
-    seeds_table,
     table,
     unlike,
     varying,
 )
+from backends.bench.seeds import seeds_cases, seeds_notes, seeds_tables
 from backends.client.calls import RequestFailed
 from backends.client.client import ControllerClient
 from backends.errors import ControllerError, DllmError, ProcessFailed, UsageError
@@ -57,7 +57,17 @@ from backends.link.wire import require_possible
 from backends.paths import user_paths
 from backends.places import LOCAL
 from backends.server_settings import CTX_MIN, SLOTS_MAX
-from backends.state import Ask, ChatMessage, ChatRequest, ClusterSnapshot, Lab, Sampling
+from backends.split.cost import Workload, forecast, with_labs
+from backends.state import (
+    NO_DRAFT,
+    Ask,
+    ChatMessage,
+    ChatRequest,
+    ClusterSnapshot,
+    ClusterSpeeds,
+    Lab,
+    Sampling,
+)
 from backends.units import format_count, format_seconds
 from backends.writing import write_private
 from tui.cli.chats import Answer, asked
@@ -93,7 +103,9 @@ dllm-tui bench --resume results.json --compare before.json
 """
 PROMPT = "Explain in a few sentences how a large language model writes text."
 TOKENS, ROUNDS = 64, 3
-SETTLED_S, POLL_S = 1.0, 0.1
+SETTLED_S, POLL_S = 2.0, 0.1
+COUNTED_S = 0.5
+"""A relay that nothing goes through has told its counters after so long."""
 WIDTH = 78
 PLOT_ROWS = 14
 PLOT_COLUMNS_MIN = 40
@@ -131,7 +143,8 @@ AXIS_OPTIONS = (
     (
         "--profile",
         click.Choice([SEEDS]),
-        "seeds: 3 to 5 nodes at 0 to 30 ms, beside published figures.",
+        "seeds: 3 to 5 nodes at 0 to 30 ms, and loads with weights that cross, are "
+        "cached or at home, beside published figures.",
     ),
     ("--to", "FILE", "Results file; below the state folder by default."),
     ("--resume", "FILE", "Continue an interrupted run."),
@@ -156,7 +169,8 @@ async def bench(
     """Measure MODEL over a matrix of splits, networks and settings.
 
     Every combination is launched and asked in turn, round after round. Results are
-    kept after each sample: Ctrl-C loses none, and --resume continues.
+    kept after each sample: Ctrl-C loses none, and --resume continues. If a case cannot
+    be measured, the others are, and the exit code is 1.
     """
     before = load(Path(compare)) if compare else None
     if resume:
@@ -179,13 +193,17 @@ async def bench(
     else:
         show("\n".join(_report(run, before)))
         say(f"Results: {file}")
-    tables = [table(run), *([seeds_table(run)] if run.profile == SEEDS else [])]
+    tables = [table(run), *(seeds_tables(run) if run.profile == SEEDS else [])]
     article = "\n".join([f"{conditions_text(run)}\n", *map(as_markdown, tables)])
     for name, text in (csv, as_csv(run)), (markdown, article), (svg, as_svg(run)):
         if name:
             _write(Path(name), text)
-    if not any(result.samples for result in run.results):
-        raise DllmError("No case could be measured", "The table says why.")
+    if failed := [_case_text(run, one.case) for one in run.results if one.failure]:
+        count = f"{len(failed)} of {format_count(len(run.results), 'case')}"
+        raise DllmError(
+            f"{count} could not be measured: {'; '.join(failed)}",
+            f"Once that is mended: dllm-tui bench --resume {shlex.quote(str(file))}",
+        )
 
 
 async def _planned(
@@ -294,6 +312,7 @@ class BenchRunner:
         self._file = file
         self._began = time.monotonic()
         self._missing = run.missing
+        self._worker_cache = user_paths().cache_dir / "bench"
 
     async def run(self) -> BenchRun:
         """Measure round by round; each round has every case once.
@@ -312,6 +331,8 @@ class BenchRunner:
             command = shlex.join(["dllm-tui", "bench", "--resume", str(self._file)])
             say(f"What was saved is kept: {command}")
             raise
+        finally:
+            shutil.rmtree(self._worker_cache, ignore_errors=True)
         return self._run
 
     @property
@@ -337,26 +358,45 @@ class BenchRunner:
     ) -> None:
         """Launch once, and take a sample of each network."""
         shown(f"round {number}: launching")
-        began = time.monotonic()
         try:
-            ask = launch.ask(self._run.base)
+            ask = launch.ask(self._run.base, str(self._worker_cache))
             if ask.peers or ask.head:
                 await self._client.settled_peers()
+            if launch.weights == CACHED:
+                await self._fill_cache()
             preview = await self._client.prepare(ask)
             if preview.refusal is not None:
                 return self._fail(number, cases, preview.refusal.sentence)
-            async with launched(self._client, preview, keep=False, measures=True) as (
-                serving,
-                _,
-            ):
+            began = time.monotonic()
+            async with launched(
+                self._client, preview, keep=False, measures=True, lab=launch.lab
+            ) as (serving, _):
                 launch_s = time.monotonic() - began
                 self._note(serving)
+                await asyncio.sleep(COUNTED_S)
+                launch_bytes = _crossed(await self._client.snapshot())
+                start = Measurement(
+                    round=number,
+                    tok_per_s=0.0,
+                    launch_s=launch_s,
+                    launch_bytes=launch_bytes,
+                )
                 for case in cases:
                     shown(f"round {number}: {_case_text(self._run, case)}")
-                    self._keep(await self._sampled(number, case, launch_s))
+                    self._keep(await self._sampled(start, case))
                     shown("")
         except (ProcessFailed, RequestFailed) as error:
             self._fail(number, cases, error.failure().sentence)
+
+    async def _fill_cache(self) -> None:
+        work = self._client.models.seeding(
+            self._run.base.model,
+            machine=LOCAL,
+            directory=str(self._worker_cache / "rpc"),
+        )
+        async with aclosing(work) as told:
+            async for _ in told:
+                pass
 
     def _note(self, serving: ClusterSnapshot) -> None:
         now = conditions(serving, at=time.time(), program=version("dllm-tui"))
@@ -378,8 +418,12 @@ class BenchRunner:
         self._run = run
         save(run, self._file)
 
-    async def _sampled(self, number: int, case: Case, launch_s: float) -> BenchRun:
-        """The run with a sample of a case more, or with why it has none."""
+    async def _sampled(self, start: Measurement, case: Case) -> BenchRun:
+        """The run with a sample of a case more, or with why it has none.
+
+        ``start`` has the figures of the launch.
+        """
+        number = start.round
         # A head alone has no links, and can be measured as it is.
         if case.relay != NO_RELAY and (
             case.lab or (await self._client.snapshot()).links
@@ -388,6 +432,7 @@ class BenchRunner:
         # Warm caches, and the network of this case.
         await self._ask(f"warm-up {number}", tokens=8)
         before = await self._client.snapshot()
+        speeds = await self._client.speeds(before.plan) if before.plan else None
         pids = [p.pid for p in before.processes if p.pid and p.peer == LOCAL]
         busy = BusyTime([*pids, before.controller_pid])
         began = time.monotonic()
@@ -402,15 +447,16 @@ class BenchRunner:
         if restarted := _restarted(before, after):
             why = f"{restarted} was restarted amid the sample. Use --resume."
             return self._run.with_failure(case, why)
-        sample = Measurement(
-            round=number,
+        depth = answers[0].timings.prompt_tokens + self._run.tokens // 2
+        sample = msgspec.structs.replace(
+            start,
             tok_per_s=_speed(answers, elapsed_s),
             prompt_tok_per_s=_prompt_speed(answers),
             first_token_s=_first_token_s(answers),
             tokens=tokens,
             trips_per_token=_trips_per_token(before, after, tokens),
             bytes_per_token=_bytes_per_token(after),
-            launch_s=launch_s,
+            predicted_tok_per_s=_predicted(after, speeds, case, depth),
             weight_bytes_sent=_weights_sent(after),
             other_cores=other_cores,
         )
@@ -426,11 +472,18 @@ class BenchRunner:
         return await asked(self._client, request, unseen)
 
     async def _counted(self, before: ClusterSnapshot, tokens: int) -> ClusterSnapshot:
-        """The snapshot in which the relays have counted the tokens, or nearly so."""
+        """The snapshot in which relays and controller have counted the tokens.
+
+        Then the controller has learnt from them, before the network changes.
+        """
         deadline = time.monotonic() + SETTLED_S
         while True:
             now = await self._client.snapshot()
-            if _tokens(now) - _tokens(before) >= tokens or time.monotonic() > deadline:
+            by_relays = not now.links or _tokens(now) - _tokens(before) >= tokens
+            read = now.speed.tokens - before.speed.tokens >= tokens
+            if by_relays and read and not now.speed.requests_active:
+                return now
+            if time.monotonic() > deadline:
                 return now
             await asyncio.sleep(POLL_S)
 
@@ -481,6 +534,29 @@ def _bytes_per_token(after: ClusterSnapshot) -> float | None:
         for link in after.links
     ]
     return sum(found) if any(found) else None
+
+
+def _crossed(snapshot: ClusterSnapshot) -> int | None:
+    """Bytes between head and workers so far, both ways; None without relays."""
+    if not snapshot.links:
+        return None
+    return sum(
+        link.bytes_up + link.bytes_down
+        if link.wire_bytes_up is None or link.wire_bytes_down is None
+        else link.wire_bytes_up + link.wire_bytes_down
+        for link in snapshot.links
+    )
+
+
+def _predicted(
+    serving: ClusterSnapshot, speeds: ClusterSpeeds | None, case: Case, depth: int
+) -> float | None:
+    """The speed by what was known before; None with a draft, whose share is not."""
+    plan, model = serving.plan, serving.model
+    if speeds is None or plan is None or model is None or case.draft != NO_DRAFT:
+        return None
+    load = Workload(depth=depth, slots=case.slots)
+    return forecast(model, plan, with_labs(speeds, lambda _: case.lab), load).tok_per_s
 
 
 def _weights_sent(after: ClusterSnapshot) -> int | None:
@@ -541,7 +617,9 @@ def _report(run: BenchRun, before: BenchRun | None) -> list[str]:
         count = format_count(disturbed, "sample")
         lines += ["", f"{count} disturbed by other programs."]
     if run.profile == SEEDS:
-        lines += ["", *_lines(seeds_table(run)), "", *SEEDS_NOTES]
+        for rows in seeds_tables(run):
+            lines += ["", *_lines(rows)]
+        lines += ["", *wrap(seeds_notes(run), WIDTH)]
     if plot := _plot(run):
         lines += ["", *plot]
     if before is not None:
@@ -549,14 +627,6 @@ def _report(run: BenchRun, before: BenchRun | None) -> list[str]:
         found = _lines(rows) if len(rows) > 1 else ["No case stands in both runs."]
         lines += ["", *found, *(f"Not alike: {one}." for one in unlike(before, run))]
     return lines
-
-
-SEEDS_NOTES = (
-    "theirs: published figures of a latency proxy, GLM-4.7-Flash Q4_K_M on an M4 Max.",
-    "Their figures fit 2 W - 1 sleeps a token for W workers beside the head. Our",
-    "simulated latency acts on each way of each worker's trip, so 2 W times.",
-    "theirs, our links: their time without latency, plus our added time by that ratio.",
-)
 
 
 def _plot(run: BenchRun) -> list[str]:
@@ -572,7 +642,7 @@ def _plot(run: BenchRun) -> list[str]:
     plotext.title(f"tok/s over {chart.axis}")
     signs = dict(zip(chart.lines, cycle(SIGNS), strict=False))
     for label, line in chart.lines.items():
-        xs, ys = [p.x for p in line], [p.median for p in line]
+        xs, ys = [p.x for p in line], [p.y.median for p in line]
         plotext.plot(xs, ys, marker=signs[label])
     plotext.xticks(chart.xs)
     plotext.ylim(0, None)

@@ -48,6 +48,7 @@ from backends.state import (
     FlashAttention,
     Forecast,
     GivenCluster,
+    Lab,
     Objective,
     Plan,
     Preview,
@@ -517,12 +518,14 @@ async def launched(
     keep: bool,
     replace: bool = False,
     measures: bool = False,
+    lab: Lab | None = None,
 ) -> AsyncIterator[tuple[ClusterSnapshot, AsyncIterator[ClusterSnapshot]]]:
     """A serving cluster of a plan, prepared or not, and its further snapshots.
 
     Unless ``keep``, the cluster ends with the block, also when we are killed, at any
     moment: the controller sees the stream break that was there before the launch.
     One that only ``measures`` prints no steps and is not listed among the launches.
+    It loads behind the ``lab``.
 
     Raises:
         ControllerError: something else runs and is not to be replaced, or was launched
@@ -543,7 +546,9 @@ async def launched(
                 f"A cluster is already running {runs}",
                 f"Stop it with dllm-tui down{named}, or use up --replace.",
             )
-        ours = await _launch(client, what, replaced, holder, listed=not measures)
+        ours = await _launch(
+            client, what, replaced, holder, listed=not measures, lab=lab
+        )
         if ours.generation == replaced:
             say("This plan is already running: nothing to change.")
         try:
@@ -571,13 +576,16 @@ async def _launch(
     holder: str,
     *,
     listed: bool,
+    lab: Lab | None,
 ) -> ClusterSnapshot:
     """Ask for a plan; the snapshot from which on it is ours.
 
     Interrupted, without a holder: the controller does to the end what it was asked for,
     so that this is ended then.
     """
-    asked = client.launch(what, replaces=replaces, holder=holder, listed=listed)
+    asked = client.launch(
+        what, replaces=replaces, holder=holder, listed=listed, lab=lab
+    )
     asking = asyncio.ensure_future(asked)
     try:
         await asyncio.wait([asking])

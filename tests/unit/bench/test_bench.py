@@ -15,27 +15,28 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from backends.bench.chart import as_svg, chart_of
-from backends.bench.matrix import (
-    Case,
-    by_launch,
-    combined,
-    seeds_cases,
-    seeds_predicted,
-)
+from backends.bench.matrix import CACHED, HOME, STOCK, Case, by_launch, combined
 from backends.bench.results import (
     BenchRun,
     BusyTime,
     CaseResult,
     Conditions,
+    Interval,
     Measurement,
     as_csv,
     as_markdown,
     comparison_table,
     load,
     save,
-    seeds_table,
     table,
     unlike,
+)
+from backends.bench.seeds import (
+    TOK_PER_S,
+    latency_table,
+    loads_table,
+    published_table,
+    seeds_cases,
 )
 from backends.errors import DllmError, UsageError
 from backends.state import Ask, PairMode
@@ -92,6 +93,17 @@ def test_a_case_becomes_a_request() -> None:
     assert (ask.split, ask.relay) == ({"a/CPU": 6, "b/CPU": 7}, False)
 
 
+def test_a_way_of_weights_has_its_relays_and_its_network_from_the_launch_on() -> None:
+    ways = [Case(weights=way, rate_mb_s=20) for way in (STOCK, CACHED, HOME)]
+    asks = [case.ask(Ask(model="/m"), "/cache") for case in ways]
+    assert [(ask.pair, ask.worker_cache) for ask in asks] == [
+        (PairMode.NEVER, ""),
+        (PairMode.NEVER, "/cache"),
+        (PairMode.ALWAYS, ""),
+    ]
+    assert [launch.lab for launch, _ in by_launch(ways)] == [one.lab for one in ways]
+
+
 def test_a_run_knows_what_it_lacks(tmp_path: Path) -> None:
     run = measured({NEAR: (40.0, 44.0), FAR: (16.0,)})
     assert run.missing == 1
@@ -138,18 +150,19 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> 
 def test_the_table_shows_what_varies_and_what_was_measured() -> None:
     assert table(RUN) == [
         ["latency", "tok/s", "launch s"],
-        ["0 ms", "42.0 (40.0–44.0)", "0.00"],
-        ["10 ms", "16.5 (16.0–17.0)", "0.00"],
+        ["0 ms", "42.0 ± 25.4", "0.00"],
+        ["10 ms", "16.5 ± 6.36", "0.00"],
     ]
     disturbed = RUN.with_sample(FAR, Measurement(round=3, tok_per_s=9, other_cores=0.9))
     assert table(disturbed)[0][-1] == "disturbed"
     assert table(disturbed)[2][-1] == "1 of 3"
-    assert table(RUN.with_failure(FAR, "x"))[2][1] == "16.5 (16.0–17.0)"
+    assert table(RUN.with_failure(FAR, "x"))[2][1] == "16.5 ± 6.36"
     assert table(measured({NEAR: ()}).with_failure(NEAR, "x"))[1][1] == "failed"
 
 
 def test_an_axis_that_follows_from_another_is_left_out() -> None:
-    run = measured(dict.fromkeys(seeds_cases(30), (1.0,)))
+    cases = [case for case in seeds_cases(30) if not case.weights]
+    run = measured(dict.fromkeys(cases, (1.0,)))
     assert table(run)[0][:2] == ["workers", "latency"]
     both = [Case(workers=w, split=s) for w in (1, 2) for s in ("6,7", "7,6")]
     assert table(measured(dict.fromkeys(both, (1.0,))))[0][:2] == [
@@ -159,42 +172,104 @@ def test_an_axis_that_follows_from_another_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rates", "verdict", "factor"),
+    ("values", "low", "high"),
     [
-        ((41.0, 45.0), "same", "×1.02"),
-        ((45.0, 46.0), "faster", "×1.08"),
-        ((20.0, 39.0), "slower", "×0.70"),
+        # By the quantiles of Student's t: 4.303, 2.776, and 2.021 for 40 degrees.
+        ((9.0, 10.0, 11.0), 10 - 4.303 / 3**0.5, 10 + 4.303 / 3**0.5),
+        ((8.0, 9.0, 10.0, 11.0, 12.0), 10 - 1.963, 10 + 1.963),
+        ((*(9.0,) * 20, 10.0, *(11.0,) * 20), 9.684, 10.316),
+        ((1.0, 9.0), 0.0, 5 + 12.71 * 4),
     ],
 )
-def test_two_runs_are_compared_by_their_spread(
+def test_the_interval_holds_the_median_of_rounds_in_95_of_100(
+    values: tuple[float, ...], low: float, high: float
+) -> None:
+    assert Interval.of(values)[1:] == pytest.approx((low, high), abs=0.002)
+
+
+def test_one_round_tells_no_interval() -> None:
+    assert Interval.of([3.0]).text == "3.00"
+    ElementTree.fromstring(as_svg(measured({NEAR: (4.0,), FAR: (1.0,)})))
+
+
+@pytest.mark.parametrize(
+    ("rates", "verdict", "factor"),
+    [
+        ((41.0, 42.0, 43.0), "same", "×1.00"),
+        # Apart, but no more than launches differ by.
+        ((44.0, 45.0, 46.0), "same", "×1.07"),
+        ((49.0, 50.0, 51.0), "faster", "×1.19"),
+        ((20.0, 21.0, 22.0), "slower", "×0.50"),
+        ((20.0,), "one round", "×0.48"),
+    ],
+)
+def test_two_runs_are_compared_by_their_intervals(
     rates: tuple[float, ...], verdict: str, factor: str
 ) -> None:
+    before = measured({NEAR: (41.0, 42.0, 43.0)})
     now = measured({NEAR: rates, Case(workers=9): (1.0, 1.0)})
-    (_, row) = comparison_table(RUN, now)
+    (_, row) = comparison_table(before, now)
     assert row[-2:] == [factor, verdict]
 
 
-def test_the_published_table_is_met_by_links_of_the_same_latency() -> None:
-    """Two workers, 10 ms each way: four delays a token here, three sleeps there."""
-    found = seeds_predicted(2, 10, 40.0)
-    assert found is not None
-    published, there = found
-    assert published == 21.4
-    assert there == pytest.approx(1000 / (1000 / 60.2 + 30))
-    assert seeds_predicted(4, 30, 1.0) is None
-    cases = seeds_cases(30)
+def errors(rows: list[list[str]], column: str) -> list[int]:
+    """The errors in brackets, in percent."""
+    at = rows[0].index(column)
+    cells = [row[at].partition("(")[2] for row in rows[1:] if row[at]]
+    return [abs(int(cell.strip("+−% )"))) for cell in cells]
+
+
+def test_the_published_table_is_met_by_counted_trips_and_not_by_the_rule() -> None:
+    """Two delays for each trip of W workers here, 2 W - 1 sleeps there."""
+    cases = [case for case in seeds_cases(30) if not case.weights]
     assert len(cases) == 15
     assert all(
         sum(int(part.split("=")[1]) for part in case.split.split(",")) == 31
         for case in cases
     )
-    rates = {c: (1000 / (20 + 2 * (c.workers or 0) * c.latency_ms),) for c in cases}
-    rows = seeds_table(measured(rates))[1:]
-    assert [row[:2] for row in rows][:2] == [["3", "0 ms"], ["3", "5 ms"]]
-    off = [abs(int(row[-1].strip("+−% "))) for row in rows if row[-1]]
-    # One published row, 4 nodes at 10 ms, is not on the line of its neighbours.
-    assert len(off) == 11
-    assert sorted(off)[-2] <= 8
+    run = measured({})
+    for case in cases:
+        workers = case.workers or 0
+        delay_ms = 2 * workers * case.latency_ms
+        sample = Measurement(
+            round=1,
+            tok_per_s=1000 / (20 + delay_ms),
+            trips_per_token=workers,
+            predicted_tok_per_s=1000 / (21 + delay_ms),
+        )
+        result = CaseResult(case=case, samples=(sample,))
+        run = replace(run, results=(*run.results, result))
+    theirs = published_table(run)
+    assert [row[:3] for row in theirs[1:3]] == [
+        ["3", "0 ms", "60.2"],
+        ["3", "5 ms", "30.1"],
+    ]
+    assert len(theirs) == 1 + len(TOK_PER_S)
+    assert max(errors(theirs, "by trips")) == 8
+    assert errors(theirs, "by our links") == errors(theirs, "by trips")
+    far = [off for off in errors(theirs, "rule of thumb") if off]
+    assert (min(far), max(far), len(far)) == (25, 61, 8)
+    ours = latency_table(run)
+    assert ours[2] == ["3", "5 ms", "25.0", "33.3 (+33 %)", "~24.4 (−2 %)"]
+
+
+def test_each_way_of_weights_stands_beside_the_published_load() -> None:
+    stock, _, home = [case for case in seeds_cases(30) if case.weights]
+    crossed = Measurement(round=1, tok_per_s=9, launch_s=5, launch_bytes=94 << 20)
+    stayed = Measurement(
+        round=1, tok_per_s=9, launch_s=1, launch_bytes=1 << 18, weight_bytes_sent=0
+    )
+    results = [
+        CaseResult(case=stock, samples=(crossed, replace(crossed, launch_s=6))),
+        CaseResult(case=home, samples=(stayed,)),
+    ]
+    run = replace(measured({NEAR: (1.0,)}), results=tuple(results))
+    assert loads_table(run)[1:] == [
+        ["stock", "16.88 GB", "more than 14 m", "94.0 MiB", "", "5.50 ± 6.36 s"],
+        ["home", "0 B", "9 s", "256 KiB", "0 B", "1.00 s"],
+    ]
+    # They are no points of a latency.
+    assert chart_of(run) is None
 
 
 def test_files_for_other_programs() -> None:
@@ -244,7 +319,8 @@ def test_a_finished_run_is_told_compared_and_written_out(
     os.close(reader)
     article = Path("table.md").read_text()
     assert "| 10 ms | 16.5" in article
-    assert "| 3 | 10 ms | 16.5 |" in article, "beside the published figures"
+    rule = "22.8 (+38 %)"
+    assert f"| 3 | 10 ms | 16.5 ± 6.36 | {rule}" in article, "beside published figures"
     assert Path("link.md").is_symlink()
     ElementTree.parse("plot.svg")
 
