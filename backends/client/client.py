@@ -151,8 +151,8 @@ class ControllerClient:
         A plan that was prepared is launched by the token of its preview.
         ``replaces`` is the generation this is meant to replace: 0 for none, None for
         whatever is there. With the ``holder`` of a stream of snapshots that is open it
-        ends with that. ``listed`` keeps it among the user's last launches. The plan loads
-        behind the ``lab``.
+        ends with that. ``listed`` keeps it among the user's last launches. The plan
+        loads behind the ``lab``.
         """
         wanted = {"plan": plan} if isinstance(plan, Plan) else {"token": plan.token}
         asked = {

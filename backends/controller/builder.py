@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -133,6 +134,9 @@ class Builder:
         incarnations = dict(kept.incarnations)
         for role in STAGES:
             stage = blueprint.stage(role)
+            if role is ProcessRole.SERVER:
+                sockets = partial(self._discovery.sockets, plan)
+                await self._context.links.put_first_lab(sockets)
             there = await gather_or_cancel(
                 self._standing(node, incarnations, kept.missing) for node in stage
             )

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from backends.errors import PeerUnreachable, UsageError, did_you_mean
 from backends.link.figures import why_no_link
-from backends.link.relay import RelayReader, worker_relay_name, worker_weights
+from backends.link.relay import (
+    RelayReader,
+    put_lab,
+    worker_relay_name,
+    worker_weights,
+)
 from backends.link.tokens import Outcomes, ServerCount
 from backends.link.transport import LinkRoute, LinkTransport, TransportKind
 from backends.link.wire import require_possible
@@ -226,9 +231,16 @@ class Links:
             self._labs[name] = lab
 
     def begin_with(self, lab: Lab | None) -> None:
-        """Put the lab on every link of the next launch, before it loads."""
+        """Let the next launch load behind a lab."""
         self._labs.clear()
         self._first_lab = lab
+
+    async def put_first_lab(
+        self, sockets: Callable[[], Awaitable[Mapping[str, Path]]]
+    ) -> None:
+        """Put the lab of a launch on its relays, before llama-server starts."""
+        if (lab := self._first_lab) is not None:
+            await gather_or_cancel(put_lab(s, lab) for s in (await sockets()).values())
 
     def forget_labs(self) -> None:
         self.begin_with(None)

@@ -196,7 +196,7 @@ class RelayReader:
                 f"The relay of {self.meter.link.worker} does not answer",
                 "The lab needs a running cluster with relays.",
             )
-        self._writer.write(msgspec.json.encode({"lab": lab}) + b"\n")
+        self._writer.write(_lab_command(lab))
         await self._writer.drain()
 
 
@@ -212,6 +212,32 @@ ANSWER_S = 5.0
 TRIES = 2
 # It stands among the first lines, before the counters.
 LINES_MAX = 4
+
+
+async def put_lab(stats: Path, lab: Lab) -> None:
+    """Put a lab on a relay; once this returns it is on.
+
+    Raises:
+        HostError: the relay does not say so in time.
+    """
+    with contextlib.suppress(OSError, ValueError, TimeoutError):
+        async with asyncio.timeout(ANSWER_S):
+            reader, writer = await asyncio.open_unix_connection(
+                str(stats), limit=LINE_BYTES_MAX
+            )
+            try:
+                writer.write(_lab_command(lab))
+                while raw := await reader.readline():
+                    line = parse(raw)
+                    if line is not None and line.lab is not None:
+                        return
+            finally:
+                writer.close()
+    raise HostError(f"The relay at {stats} takes no lab")
+
+
+def _lab_command(lab: Lab | None) -> bytes:
+    return msgspec.json.encode({"lab": lab}) + b"\n"
 
 
 async def worker_weights(stats: Path) -> WorkerWeights | None:

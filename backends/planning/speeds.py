@@ -331,7 +331,7 @@ class _Says:
         work = self._work(depth, batch, rows)
         for name, one in middles.items():
             ids = [d for d in self._workers[name].device_ids if d in work]
-            if all(device in self._keys for device in ids):
+            if one.compute_ms > 0 and all(device in self._keys for device in ids):
                 self._add({self._keys[d]: work[d] for d in ids}, one.compute_ms)
 
     def head(self, ms: float, depth: int, *, batch: int, rows: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -28,6 +30,7 @@ from backends.state import (
     Lab,
     ServerSettings,
 )
+from tests.kit.waiting import until
 
 
 class Tunnel(PlainTransport):
@@ -107,14 +110,22 @@ async def test_what_is_not_kept_is_closed() -> None:
 # --- relays -------------------------------------------------------------------------
 
 
-def following(socket: Path, told: list[str] | None = None) -> Links:
-    """Links with one relay, whose counters nobody gives out."""
+def links_of(told: list[str] | None = None) -> Links:
     news = [] if told is None else told
     recorder: Any = SimpleNamespace(mended=news.append)
-    links = Links(SnapshotStore(Config), Transports(lambda: None), recorder)
+    return Links(SnapshotStore(Config), Transports(lambda: None), recorder)
+
+
+def follow(links: Links, socket: Path) -> None:
     facts: Any = SimpleNamespace(pairings={"w": Pairing(why="")}, ports={})
     plan: Any = SimpleNamespace(server=ServerSettings())
     links.follow(plan, facts, {"w": socket})
+
+
+def following(socket: Path, told: list[str] | None = None) -> Links:
+    """Links with one relay, whose counters nobody gives out."""
+    links = links_of(told)
+    follow(links, socket)
     return links
 
 
@@ -169,6 +180,22 @@ async def test_what_no_relay_takes_is_refused(
     with pytest.raises(HostError, match="relay of w does not answer"):
         await links.set_lab(None, MOST)
     await links.unfollow()
+
+
+async def test_a_launch_loads_behind_its_lab(tmp_path: Path) -> None:
+    lines: list[bytes] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.append(await reader.readline())
+        writer.close()
+
+    links = links_of()
+    links.begin_with(Lab(rate_mb_s=20))
+    async with await asyncio.start_unix_server(relay, tmp_path / "s"):
+        follow(links, tmp_path / "s")
+        await until(lambda: lines, "a line at the relay")
+        await links.unfollow()
+    assert msgspec.json.decode(lines[0])["lab"]["rate_mb_s"] == 20
 
 
 def test_the_limits_themselves_can_be_had() -> None:

@@ -196,6 +196,18 @@ def test_a_prompt_of_one_pass_is_an_equation_of_its_own() -> None:
     assert all(Work(*row).gops > 0 for o in of_prompt[:2] for row in o.work.values())
 
 
+def test_a_pass_that_took_no_longer_than_its_way_says_nothing_of_a_device() -> None:
+    way = [replace(one, compute_ms=0.0) for one in passes(6, 20.0)]
+    runs = {
+        name: WorkerRun(of, RTT_MS, None)
+        for name, of in (two(6, 7) | {"worker1": way}).items()
+    }
+    server = ServerRun(depth=100, tokens=20, tok_per_s=None, prompt_tok_per_s=None)
+    ground = ground_of(plan_of(6, 7), MODEL, MACHINES, engine())
+    says = run_says(ground, runs, server, at=1.0)
+    assert min(one.ms for one in says.observations) > 0
+
+
 def reading(tokens: int, *, active: int = 0) -> Speed:
     return Speed(tokens=tokens, requests_active=active, ctx_used=100, slots=1)
 

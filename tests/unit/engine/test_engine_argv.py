@@ -57,6 +57,11 @@ def test_a_worker_binds_to_the_loopback_only() -> None:
     assert "-t" not in worker_argv(HERE, port=5, devices=("CUDA0",))
 
 
+def test_a_worker_keeps_a_cache_only_if_it_is_told_to() -> None:
+    assert worker_argv(HERE, port=5, devices=("CPU",), caches=True)[-1] == "-c"
+    assert "-c" not in worker_argv(HERE, port=5, devices=("CPU",))
+
+
 def test_the_whole_server_command_line() -> None:
     assert argv() == (
         *("/e/llama-server", "-m", "/m.gguf", "-c", "4096", "-np", "2"),

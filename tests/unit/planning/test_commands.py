@@ -285,6 +285,17 @@ def test_a_relay_stands_beside_the_worker_and_the_head_s_dials_it() -> None:
     assert found["llama-server"].spec.private == ""
 
 
+def test_a_worker_with_a_cache_is_told_its_folder() -> None:
+    assert "LLAMA_CACHE" not in nodes(FACTS)["bob"].spec.env
+    (bob,) = PLAN.workers
+    caching = msgspec.structs.replace(bob, cache="/there/cache")
+    plan = msgspec.structs.replace(PLAN, workers=(caching,))
+    specs = {node.short_name: node.spec for node in draw(plan, FACTS).nodes}
+    assert specs["bob"].env["LLAMA_CACHE"] == "/there/cache"
+    assert specs["bob"].argv[-1] == "-c"
+    assert "LLAMA_CACHE" not in specs["llama-server"].env
+
+
 def test_a_place_of_its_own_is_listened_at_and_dialled_first() -> None:
     found = nodes(with_pairing(data=DataPlace(address="10.0.0.7")))
     beside, head = shlex.join(found[BESIDE].spec.argv), found["relay-bob"].spec.argv

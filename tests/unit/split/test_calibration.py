@@ -96,6 +96,13 @@ def test_a_run_that_something_disturbed_counts_little() -> None:
     assert work_ms(told, work_of(12))[0] == pytest.approx(took(work_of(12)), rel=0.1)
 
 
+@pytest.mark.parametrize("ms", [0.0, 0.01])
+def test_a_run_of_next_to_no_time_is_not_taken_for_exact(ms: float) -> None:
+    good = [seen(work_of(n), took(work_of(n))) for n in (5, 10, 15, 20, 25)]
+    told = solved(*good, seen(work_of(12), ms))
+    assert work_ms(told, work_of(12))[0] == pytest.approx(took(work_of(12)), rel=0.1)
+
+
 def test_no_figure_falls_below_nothing() -> None:
     """Times that fall with more layers make no negative cost of a layer."""
     told = solved(seen(work_of(5), 30.0), seen(work_of(25), 10.0))
