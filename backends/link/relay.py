@@ -208,32 +208,41 @@ async def _line(reader: asyncio.StreamReader) -> bytes | None:
         return None
 
 
-ANSWER_S = 5.0
+ANSWER_S, AGAIN_S = 5.0, 0.02
 TRIES = 2
 # It stands among the first lines, before the counters.
 LINES_MAX = 4
 
 
 async def put_lab(stats: Path, lab: Lab) -> None:
-    """Put a lab on a relay; once this returns it is on.
+    """Put a lab on a relay that has just begun; once this returns it is on.
 
     Raises:
         HostError: the relay does not say so in time.
     """
-    with contextlib.suppress(OSError, ValueError, TimeoutError):
+    try:
         async with asyncio.timeout(ANSWER_S):
-            reader, writer = await asyncio.open_unix_connection(
-                str(stats), limit=LINE_BYTES_MAX
-            )
-            try:
-                writer.write(_lab_command(lab))
-                while raw := await reader.readline():
-                    line = parse(raw)
-                    if line is not None and line.lab is not None:
-                        return
-            finally:
-                writer.close()
-    raise HostError(f"The relay at {stats} takes no lab")
+            while not await _took_lab(stats, lab):
+                # Its port listens before its counters do.
+                await asyncio.sleep(AGAIN_S)
+    except TimeoutError as error:
+        raise HostError(f"The relay at {stats} takes no lab") from error
+
+
+async def _took_lab(stats: Path, lab: Lab) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        reader, writer = await asyncio.open_unix_connection(
+            str(stats), limit=LINE_BYTES_MAX
+        )
+        try:
+            writer.write(_lab_command(lab))
+            while raw := await reader.readline():
+                line = parse(raw)
+                if line is not None and line.lab is not None:
+                    return True
+        finally:
+            writer.close()
+    return False
 
 
 def _lab_command(lab: Lab | None) -> bytes:

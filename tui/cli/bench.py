@@ -454,7 +454,7 @@ class BenchRunner:
             prompt_tok_per_s=_prompt_speed(answers),
             first_token_s=_first_token_s(answers),
             tokens=tokens,
-            trips_per_token=_trips_per_token(before, after, tokens),
+            trips_per_token=_trips_per_token(after),
             bytes_per_token=_bytes_per_token(after),
             predicted_tok_per_s=_predicted(after, speeds, case, depth),
             weight_bytes_sent=_weights_sent(after),
@@ -517,15 +517,9 @@ def _first_token_s(answers: Sequence[Answer]) -> float | None:
     return median(known) if known else None
 
 
-def _trips_per_token(
-    before: ClusterSnapshot, after: ClusterSnapshot, tokens: int
-) -> float | None:
-    counted = _tokens(after) - _tokens(before)
-    if not after.links or counted < max(tokens, 1):
-        return None
-    then = {link.worker: link.generation.trips for link in before.links}
-    trips = sum(x.generation.trips - then.get(x.worker, 0) for x in after.links)
-    return trips / counted
+def _trips_per_token(after: ClusterSnapshot) -> float | None:
+    found = [link.round_trips_per_token or 0.0 for link in after.links]
+    return sum(found) if any(found) else None
 
 
 def _bytes_per_token(after: ClusterSnapshot) -> float | None:

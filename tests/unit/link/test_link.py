@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
@@ -17,11 +18,11 @@ from msgspec.structs import replace
 from backends.config import Config
 from backends.controller.links import Links, Transports
 from backends.controller.snapshot_store import SnapshotStore
-from backends.errors import DllmError, UsageError
+from backends.errors import DllmError, HostError, UsageError
 from backends.link import relay
 from backends.link.figures import chrome_trace, why_no_link
 from backends.link.meter import PASSES_SHOWN, LinkMeter, Throughput
-from backends.link.relay import RelayReader, worker_weights
+from backends.link.relay import RelayReader, put_lab, worker_weights
 from backends.link.transport import (
     LinkRoute,
     TransportKind,
@@ -471,3 +472,18 @@ async def test_a_silent_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     async with await asyncio.start_unix_server(tell, tmp_path / "s"):
         assert await worker_weights(tmp_path / "s") is None
         silent.set()
+
+
+async def test_a_lab_is_on_once_a_relay_that_just_began_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Lab(rate_mb_s=20)
+    told = msgspec.json.encode(Line(type="snapshot", lab=slow)) + b"\n"
+    putting = asyncio.create_task(put_lab(tmp_path / "s", slow))
+    await asyncio.sleep(0.05)
+    assert not putting.done(), "nothing listens there yet"
+    async with answering(tmp_path / "s", HELLO, told):
+        await putting
+    monkeypatch.setattr(relay, "ANSWER_S", 0.05)
+    with pytest.raises(HostError, match="takes no lab"):
+        await put_lab(tmp_path / "none", slow)
