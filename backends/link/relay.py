@@ -209,6 +209,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes | None:
 
 
 ANSWER_S, AGAIN_S = 5.0, 0.02
+TRIES_MAX = 200
 TRIES = 2
 # It stands among the first lines, before the counters.
 LINES_MAX = 4
@@ -220,13 +221,14 @@ async def put_lab(stats: Path, lab: Lab) -> None:
     Raises:
         HostError: the relay does not say so in time.
     """
-    try:
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ANSWER_S):
-            while not await _took_lab(stats, lab):
-                # Its port listens before its counters do.
+            # Its port listens before its counters do.
+            for _ in range(TRIES_MAX):
+                if await _took_lab(stats, lab):
+                    return
                 await asyncio.sleep(AGAIN_S)
-    except TimeoutError as error:
-        raise HostError(f"The relay at {stats} takes no lab") from error
+    raise HostError(f"The relay at {stats} takes no lab")
 
 
 async def _took_lab(stats: Path, lab: Lab) -> bool:

@@ -46,8 +46,6 @@ _HUBER = 1.5
 _ROUNDS = 5
 _PRIOR_SPREAD = 0.5
 _GIVEN_SPREAD = 0.15
-_SURE_PART = 0.1
-"""Part of the prior's time below which no observation is taken for more exact."""
 _LEAST = 0.02
 """Part of the prior below which no figure falls: nothing costs no time."""
 _SAME_WORK = 0.02
@@ -319,12 +317,18 @@ def _solve(
     keys = list(priors)
     mean = [figure for key in keys for figure in priors[key].ms]
     spread = [figure for key in keys for figure in priors[key].sd]
-    equations = []
-    for one in observations:
-        row = [figure for key in keys for figure in one.work.get(key, NO_WORK)]
-        usual_ms = sum(a * b for a, b in zip(row, mean, strict=True))
-        sd = max(one.ms, _SURE_PART * usual_ms) * _doubt(one, model)
-        equations.append(_Equation(row, one.ms, sd))
+    rows = [
+        [figure for key in keys for figure in one.work.get(key, NO_WORK)]
+        for one in observations
+    ]
+    by_prior = [sum(a * b for a, b in zip(row, mean, strict=True)) for row in rows]
+    ratios = [one.ms / ms for one, ms in zip(observations, by_prior, strict=True) if ms]
+    usual = median(ratios) if ratios else 1.0
+    # A time far below the usual one is no more exact for that.
+    equations = [
+        _Equation(row, one.ms, max(one.ms, usual * ms, 1e-6) * _doubt(one, model))
+        for one, row, ms in zip(observations, rows, by_prior, strict=True)
+    ]
     solved = _robust(mean, spread, equations)
     # What came out below nothing is held at the least, and the rest solved anew.
     for _ in mean:
