@@ -29,8 +29,8 @@ STOCK, CACHED, HOME = "stock", "cached", "home"
 WEIGHTS = {STOCK: PairMode.NEVER, CACHED: PairMode.NEVER, HOME: PairMode.ALWAYS}
 """The ways of weights to a worker, with the relays for each.
 
-They all cross at each start, or the large ones wait in the worker's own cache
-(``rpc-server -c``), or a pair of relays reads them from the worker's own disk.
+They all cross at each start. Or the large ones are in the worker's own cache
+(``rpc-server -c``). Or a pair of relays reads them from the worker's own disk.
 """
 
 

@@ -397,8 +397,8 @@ def comparison_table(before: BenchRun, now: BenchRun) -> list[list[str]]:
 
 
 def _verdict(before: Interval, now: Interval) -> str:
-    """``same`` if the intervals overlap; one round says nothing."""
     if inf in (before.high, now.high):
+        # Of one round nobody knows by what launches differ.
         return "one round"
     if now.low > before.high:
         return "faster"

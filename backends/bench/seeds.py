@@ -67,7 +67,7 @@ def _equal_split(layers: int, workers: int) -> str:
 
 
 def _by_rule(base: float, workers: int, latency_ms: float) -> float:
-    """Their rule of thumb: a token takes one latency more for each worker."""
+    # Their rule of thumb: a token takes one latency more for each worker.
     return _slowed(base, workers * latency_ms)
 
 
@@ -166,7 +166,7 @@ def seeds_tables(run: BenchRun) -> list[list[list[str]]]:
 
 
 def seeds_notes(run: BenchRun) -> str:
-    """What the tables compare, and why the figures differ."""
+    """The meaning of the columns, and why theirs and ours differ."""
     size = format_bytes(run.conditions.model_bytes)
     return (
         "theirs: published figures of GLM-4.7-Flash Q4_K_M, 17 GB, the speeds on one "

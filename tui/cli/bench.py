@@ -545,7 +545,7 @@ def _crossed(snapshot: ClusterSnapshot) -> int | None:
 def _predicted(
     serving: ClusterSnapshot, speeds: ClusterSpeeds | None, case: Case, depth: int
 ) -> float | None:
-    """The speed by what was known before; None with a draft, whose share is not."""
+    # With a draft, tokens of a pass are not known before.
     plan, model = serving.plan, serving.model
     if speeds is None or plan is None or model is None or case.draft != NO_DRAFT:
         return None
