@@ -55,7 +55,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine engines engines-table demo ready test test-all test-check test-unit test-native test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
-        host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-predict bench-best \
+        host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-predict bench-best bench-memory bench-plan \
         bench-tunnel bench-watching fuzz corpus mutate mutants soak trials stalled refusals snapshots \
         recording pictures train clean
 
@@ -240,6 +240,12 @@ bench-predict: engine ## Predicted beside measured speed of MODEL over splits an
 
 bench-best: engine ## Predicted best split of MODEL beside all splits of two workers, measured; STEP=3 for every third
 	$(BIN)/python -m tools.bench.bench_best $(or $(MODEL),backends/demo/dllm-demo.gguf) $(if $(STEP),--step $(STEP))
+
+bench-memory: engines ## Memory at drag speed beside the engine's answer: fourteen architectures, and MODELS
+	$(BIN)/python -m tools.bench.bench_memory $(MODELS) $(if $(WORST),--worst $(WORST))
+
+bench-plan: engine ## The time of a best split of ten devices and 200 layers, and of plan for 16 machines of MODEL
+	$(BIN)/python -m tools.bench.bench_plan $(or $(MODEL),backends/demo/dllm-demo.gguf)
 
 soak: engine ## MINUTES of faults, one every 20 s, before four clients (two hours)
 	$(BIN)/python -m tools.trials.soak --minutes $(MINUTES)

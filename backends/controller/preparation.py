@@ -202,7 +202,8 @@ class Preparations:
             now = with_memory(prepared.survey.machines, await memory_of(there))
             survey = await self._survey(cluster, now)
             devices = survey.devices(prepared.plan)
-            require_room(prepared.plan, prepared.model, devices)
+            told = await self._clusters.memory.of(prepared.plan)
+            require_room(prepared.plan, prepared.model, devices, told.devices)
             return prepared.plan, prepared.facts
         survey = await self._survey(cluster)
         plan = await self.drafting.require(asked, survey.peers)
@@ -211,7 +212,8 @@ class Preparations:
         except DllmError:
             return plan, None
         plan = await _checked(plan, model, survey)
-        require_room(plan, model, survey.devices(plan))
+        told = await self._clusters.memory.of(plan)
+        require_room(plan, model, survey.devices(plan), told.devices)
         return plan, None
 
     async def _survey(
@@ -373,7 +375,7 @@ async def _previewed(
     by_device = {one.device: one for one in asked.devices}
     told = await told_of(option, objective, explain=explain)
     try:
-        require_room(plan, model, devices)
+        require_room(plan, model, devices, asked.devices)
         refusal = None
     except PlanError as error:
         refusal = error.failure()

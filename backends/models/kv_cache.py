@@ -1,9 +1,9 @@
-"""The cache of a token: bytes of f16 K and V per layer.
+"""The cache of a token: bytes of f16 K and V per layer, and of a recurrent state.
 
-Sources in llama.cpp: llama_hparams::n_embd_k_gqa, n_embd_v_gqa and has_kv
-(src/llama-hparams.cpp); the constructor of llama_kv_cache (src/llama-kv-cache.cpp);
-llama_model::create_memory for the cached layers (src/llama-model.cpp); load_hparams of
-each architecture (src/models/).
+Sources in llama.cpp: llama_hparams::n_embd_k_gqa, n_embd_v_gqa, has_kv, n_embd_r and
+n_embd_s (src/llama-hparams.cpp); the constructors of llama_kv_cache and
+llama_memory_recurrent (src/); llama_model::create_memory for the cached layers
+(src/llama-model.cpp); load_hparams of each architecture (src/models/).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from backends.models.header import Params
 
 F16_BYTES = 2
+F32_BYTES = 4
 
 ENCODERS = frozenset(
     {
@@ -71,6 +72,8 @@ class LayerMemory(NamedTuple):
     """Tokens kept at most (sliding-window attention); 0: all of the context."""
     k_bytes_per_token: int = 0
     """K's part of the bytes."""
+    state_bytes: int = 0
+    """Of a recurrent state, whatever the context; one for each slot."""
 
 
 def layer_memory(
@@ -105,8 +108,11 @@ def layer_memory(
             (k_values + v_values) * F16_BYTES,
             window if is_windowed else 0,
             k_values * F16_BYTES,
+            _state_values(params, layer) * F32_BYTES,
         )
-        for (k_values, v_values), is_windowed in zip(rows, windowed, strict=True)
+        for (k_values, v_values), is_windowed, layer in zip(
+            rows, windowed, stems, strict=True
+        )
     )
 
 
@@ -144,11 +150,30 @@ def is_recurrent(stems: frozenset[str]) -> bool:
     Attention inside such a layer (Falcon-H1) shows in a key projection of its own;
     a fused ``attn_qkv`` there belongs to linear attention (Qwen3-Next).
     """
-    state = any(stem.startswith(RECURRENT_PREFIXES) for stem in stems)
-    return state and "attn_k.weight" not in stems
+    return _has_state(stems) and "attn_k.weight" not in stems
 
 
 RECURRENT_PREFIXES = ("ssm_", "time_mix_", "shortconv.")
+
+
+def _has_state(stems: frozenset[str]) -> bool:
+    return any(stem.startswith(RECURRENT_PREFIXES) for stem in stems)
+
+
+def _state_values(params: Params, stems: frozenset[str]) -> int:
+    if not _has_state(stems):
+        return 0
+    n_embd, kernel = params.number("embedding_length"), "ssm.conv_kernel"
+    if head := params.number("wkv.head_size"):
+        return n_embd * (params.number("token_shift_count", 2) + head)
+    if cached := params.number("shortconv.l_cache"):
+        return n_embd * (cached - 1)
+    if head := params.number("kda.head_dim"):
+        width = params.number("attention.head_count") * head
+        return width * (3 * (params.number(kernel, 4) - 1) + head)
+    inner, state = params.number("ssm.inner_size"), params.number("ssm.state_size")
+    mixed = inner + 2 * params.number("ssm.group_count") * state
+    return max(params.number(kernel) - 1, 0) * mixed + state * inner
 
 
 def _row_values(

@@ -104,6 +104,7 @@ def describe(headers: Sequence[Header]) -> ModelInfo:
         one_cache_type=has_one_type(params),
         n_expert=params.number("expert_count"),
         n_expert_used=params.number("expert_used_count"),
+        n_ff=_feed_forward_width(params),
         n_ctx_train=params.number("context_length"),
         has_chat_template=bool(first.metadata.get("tokenizer.chat_template")),
         tied_output=tied,
@@ -228,11 +229,22 @@ def _layer(index: int, tensors: list[tuple[str, Tensor]], memory: LayerMemory) -
         kv_bytes_per_token=memory.bytes_per_token,
         k_bytes_per_token=memory.k_bytes_per_token,
         kv_window=memory.window,
+        state_bytes=memory.state_bytes,
     )
 
 
 def _by_size(quants: dict[str, int]) -> dict[str, int]:
     return dict(sorted(quants.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _feed_forward_width(params: Params) -> int:
+    dense = params.number("feed_forward_length")
+    expert = params.number("expert_feed_forward_length", dense)
+    shared = params.number(
+        "expert_shared_feed_forward_length",
+        params.number("expert_shared_count") * expert,
+    )
+    return max(dense, params.number("expert_used_count") * expert + shared)
 
 
 def _total(tensors: Iterable[Tensor]) -> int:

@@ -73,7 +73,7 @@ jitter = "1 ms"
 rate = "300 Mbit/s"
 """
 
-_QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-zµ/]+)\s*")
+_QUANTITY = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ/]+)\s*")
 _MEMORY = {
     **{f"{prefix}iB": 1024.0 ** (at + 1) for at, prefix in enumerate("KMGT")},
     **{f"{prefix}B": 1000.0 ** (at + 1) for at, prefix in enumerate("KMGT")},
@@ -97,7 +97,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _TOP = ("head", "machines", "network", "links")
 _MACHINE = ("memory", "bandwidth", "compute", "least", "most", "devices", "like")
 _DEVICE = ("kind", "memory", "bandwidth", "compute", "least", "most")
-_LINK = ("between", "rtt", "jitter", "rate")
+_NETWORK = ("rtt", "jitter", "rate")
+_LINK = ("between", *_NETWORK)
 _NEAR_RTT_MS = 0.03
 _LEAST_PART = 1e-12
 """Of the most that a machine may have; what is less would not be a figure of one."""
@@ -137,11 +138,12 @@ def read_cluster(text: str, name: str = "The cluster file") -> GivenCluster:
     if not isinstance(links, list):
         raise UsageError(f"links in {name} is no list", "Write [[links]] for each.")
     found = [_link(one, tables) for one in links]
-    ends = [frozenset(link.between) for link in found]
-    if twice := next((one for one in ends if ends.count(one) > 1), None):
-        raise UsageError(f"{name} has two links between {' and '.join(sorted(twice))}")
     if network := _table(content.get("network", {}), "network"):
+        _known(network, _NETWORK, "network")
         found.append(_link({"between": ["*", "*"], **network}, tables))
+    ends = [tuple(sorted(link.between)) for link in found]
+    if twice := next((one for one in ends if ends.count(one) > 1), None):
+        raise UsageError(f"{name} has two links between {' and '.join(twice)}")
     return GivenCluster(machines=machines, links=tuple(found), head=head)
 
 
@@ -170,23 +172,22 @@ def _machine(name: str, tables: Mapping[str, Any]) -> GivenMachine:
 
 
 def _merged(
-    name: str, tables: Mapping[str, Any], before: tuple[str, ...]
+    name: Any, tables: Mapping[str, Any], before: tuple[str, ...]
 ) -> dict[str, Any]:
     """The table of a machine on top of the one that it is ``like``."""
     if name in before:
         circle = " → ".join((*before[before.index(name) :], name))
         raise UsageError(f"Machines are like one another in a circle: {circle}")
-    if name not in tables:
+    if name not in list(tables):
         raise UsageError(
             f"machines.{before[-1]} is like {_shown(name)}, which is no machine",
-            f"{did_you_mean(name, tables)}They are {', '.join(tables)}.",
+            f"{did_you_mean(str(name), tables)}They are {', '.join(tables)}.",
         )
     table = _table(tables[name], f"machines.{name}")
     _known(table, _MACHINE, f"machines.{name}")
-    like = table.get("like", "")
-    if not like:
+    if "like" not in table:
         return table
-    return {**_merged(str(like), tables, (*before, name)), **table}
+    return {**_merged(table["like"], tables, (*before, name)), **table}
 
 
 def _device(name: str, value: object, where: str) -> GivenDevice:
@@ -233,7 +234,7 @@ def _link(value: object, tables: Mapping[str, Any]) -> GivenLink:
     _known(table, _LINK, "A link")
     ends = table.get("between")
     if not isinstance(ends, list) or len(ends) != 2:
-        raise UsageError('A link has no two ends: between = ["a", "b"]')
+        raise UsageError("A link has no two ends", 'Write between = ["a", "b"].')
     for end in ends:
         if end not in [*tables, "*"]:
             raise UsageError(
@@ -274,9 +275,8 @@ def _quantity(
         )
     figure = float(found[1]) * units[found[2]]
     if figure < 0 or (figure == 0 and not zero) or not math.isfinite(figure):
-        raise UsageError(
-            f"{where} = {_shown(value)} must be more than nothing", example
-        )
+        least = "nothing or more" if zero else "more than nothing"
+        raise UsageError(f"{where} = {_shown(value)} must be {least}", example)
     if figure > most:
         raise UsageError(f"{where} = {_shown(value)} is more than any machine has")
     if 0 < figure < most * _LEAST_PART:
@@ -287,9 +287,7 @@ def _quantity(
 def _layers(value: object, where: str) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"{where} = {_shown(value)} is no number of layers")
-    if not 0 <= value <= LAYERS_MAX:
+    if type(value) is not int or not 0 <= value <= LAYERS_MAX:
         raise UsageError(
             f"{where} = {_shown(value)} is no number of layers",
             f"Give 0 to {LAYERS_MAX}.",

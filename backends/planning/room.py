@@ -97,11 +97,19 @@ def room_for(
     ]
 
 
-def require_room(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> None:
-    """Refuse a plan of which some device cannot hold its share, unless it is forced."""
+def require_room(
+    plan: Plan,
+    model: ModelInfo,
+    devices: Sequence[Device],
+    told: Sequence[DeviceMemory] = (),
+) -> None:
+    """Refuse a plan of which some device cannot hold its share, unless it is forced.
+
+    ``told`` is the engine's answer for this plan; it counts before our arithmetic.
+    """
     if plan.asked is not None and plan.asked.force:
         return
-    loads = plan_loads(model, plan)
+    loads = plan_loads(model, plan, told)
     known = {device.id: device for device in devices}
     misfits = overcommitted(loads, devices)
     together = [load for load in loads if load.device in misfits]

@@ -11,7 +11,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
-from backends.split.buffers import PLAIN, copies, device_compute_bytes
+from backends.split.buffers import (
+    PLAIN,
+    copies,
+    device_compute_bytes,
+    later_bytes,
+)
 from backends.split.layout import counts, is_head_cpu, make_split
 from backends.split.loads import (
     balance,
@@ -160,8 +165,9 @@ def _filled(
     for device in devices:
         pool = pool_of(device)
         room = device.usable_bytes - taken.get(pool, 0)
-        edge, used = _fill(sizes, edges[-1], room - compute)
-        taken[pool] = taken.get(pool, 0) + used + compute
+        needed = compute + (later_bytes(model, n_copies) if edges[-1] else 0)
+        edge, used = _fill(sizes, edges[-1], room - needed)
+        taken[pool] = taken.get(pool, 0) + used + needed
         edges.append(edge)
     complete = edges[-1] == len(sizes)
     return [high - low for low, high in pairwise(edges)] if complete else None

@@ -5,11 +5,13 @@ And the other way: what a run that just ended says of them.
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from backends.engine.versions import protocols_match
 from backends.places import LOCAL
 from backends.split.calibration import (
     HEAD_PRIOR,
@@ -72,7 +74,8 @@ class Ground(NamedTuple):
 
     def build(self, machine: str) -> str:
         engine = self._engine(machine)
-        return engine.version if engine else ""
+        # One version built with other flags is another engine; its folder says so.
+        return f"{engine.version} {PurePath(engine.directory).name}" if engine else ""
 
     @property
     def rpc_protocol(self) -> str:
@@ -81,11 +84,14 @@ class Ground(NamedTuple):
         return engine.rpc_protocol if engine else ""
 
     def _engine(self, machine: str) -> EngineInfo | None:
+        """The engine that runs there: of a peer the one that speaks with ours."""
         if machine == LOCAL:
             return self.engine
         peer = self.machines.get(machine)
-        engines = peer.facts.engines if peer and peer.facts else ()
-        return engines[0] if engines else None
+        there = peer.facts.engines if peer and peer.facts else ()
+        spoken = self.engine.rpc_protocol if self.engine else ""
+        fitting = (e for e in there if protocols_match(spoken, e.rpc_protocol))
+        return next(fitting, None)
 
     def keys(self) -> dict[str, str]:
         """The key of each device's speed, by its name in the plan."""
@@ -131,7 +137,8 @@ def speeds_of(
     }
     priors[ground.head_key] = HEAD_PRIOR
     names = {key: key for key in priors}
-    found = device_speeds(calibration, priors, names, ground.model_key)
+    noise = noise_of(calibration, priors, ground.model_key)
+    found = device_speeds(calibration, priors, names, ground.model_key, noise)
     links = (
         link_speed(
             calibration,
@@ -151,8 +158,8 @@ def speeds_of(
         ),
         links=tuple(links),
         rpc_protocol=ground.rpc_protocol,
-        noise=noise_of(calibration, priors, ground.model_key),
-        prompt_noise=noise_of(calibration, priors, ground.model_key, prompts=True),
+        noise=noise.passes,
+        prompt_noise=noise.prompts,
         residual=calibration.residuals[-1].part if calibration.residuals else None,
     )
 
@@ -339,12 +346,14 @@ class _Says:
         remote = {d for w in self._ground.plan.workers for d in w.device_ids}
         work = self._work(depth, batch, rows)
         own = {device: one for device, one in work.items() if device not in remote}
-        if ms > 0 and all(device in self._keys for device in own):
+        if all(device in self._keys for device in own):
             heads = {self._keys[device]: one for device, one in own.items()}
             heads[self._ground.head_key] = head_work(len(work) - len(own))
             self._add(heads, ms)
 
     def _add(self, work: Mapping[str, Work], ms: float) -> None:
+        if ms <= 0:
+            return
         self.observations.append(
             Observation(
                 work={key: work_row(one) for key, one in work.items()},

@@ -202,7 +202,11 @@ def _cases(
         yield [p._replace(room=rooms(p.device, 1)) for p in (pinned, *others)]
     if needed.isdisjoint(cpu.device for cpu in lead):
         n_copies = buffers.copies(len(others), all_offloaded=True)
-        yield [p._replace(room=rooms(p.device, n_copies)) for p in others]
+        more = buffers.later_bytes(problem.model, n_copies)
+        yield [
+            p._replace(room=rooms(p.device, n_copies) - more, first_more=more)
+            for p in others
+        ]
 
 
 def rooms_of(problem: SplitProblem, ctx_size: int) -> Callable[..., float]:
@@ -215,7 +219,8 @@ def rooms_of(problem: SplitProblem, ctx_size: int) -> Callable[..., float]:
     def compute(n_copies: int) -> tuple[int, int]:
         sizes = (model, ctx_size, n_copies, plan.server)
         own = buffers.device_compute_bytes(*sizes)
-        return own, max(own, buffers.host_compute_bytes(*sizes))
+        on_head = own + buffers.hidden_bytes(model)
+        return own, max(on_head, buffers.host_compute_bytes(*sizes))
 
     def room(name: str, n_copies: int, *, alone: bool = False) -> float:
         if name not in by_id:
@@ -380,7 +385,7 @@ def crowded_by(problem: SplitProblem, plan: Plan) -> frozenset[str]:
     return overcommitted(
         [
             replace(load, compute_bytes=load.compute_bytes + drafts[load.device])
-            for load in plan_loads(problem.model, plan)
+            for load in plan_loads(problem.model, plan, all_masks=True)
         ],
         [
             replace(device, budget_bytes=int(room_bytes(device, {}) * (1 - MARGIN)))

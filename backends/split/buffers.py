@@ -13,6 +13,8 @@ from backends.errors import PlanError, did_you_mean
 from backends.state import FlashAttention, ServerSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from backends.state import Layer, ModelInfo
 
 # llama-server's default physical batch (-ub): tokens of one prompt pass.
@@ -26,6 +28,10 @@ PIPELINE_COPIES = 4
 WIDTHS_ALIVE = 3
 # Rows of the hidden state alive within attention: query, K, V, what went in.
 ATTENTION_WIDTHS_ALIVE = 4
+# Rows of the hidden state alive while results of experts are added up, beside two of
+# each expert in use.
+EXPERTS_WIDTHS_ALIVE = 5
+TOKEN_VECTORS_SINCE = 8
 # The feed-forward width of most dense models, in hidden widths, where none can be told.
 FEED_FORWARD_WIDTHS = 3
 PLAIN = ServerSettings()
@@ -34,14 +40,13 @@ PLAIN = ServerSettings()
 def kv_bytes(
     model: ModelInfo, ctx_size: int, server: ServerSettings = PLAIN
 ) -> tuple[int, ...]:
-    """KV cache bytes of each layer at a context, 0 for the output."""
-    return (
-        *(
-            _token_bytes(layer, server) * _cells(layer, ctx_size, server) * server.slots
-            for layer in model.layers
-        ),
-        0,
-    )
+    """Bytes of each layer's cache and state at a context, 0 for the output."""
+
+    def of_slot(layer: Layer) -> int:
+        cells = _cells(layer, ctx_size, server)
+        return _token_bytes(layer, server) * cells + layer.state_bytes
+
+    return (*(of_slot(layer) * server.slots for layer in model.layers), 0)
 
 
 def _token_bytes(layer: Layer, server: ServerSettings) -> int:
@@ -74,34 +79,67 @@ def copies(n_devices: int, *, all_offloaded: bool) -> int:
 def device_compute_bytes(
     model: ModelInfo, ctx_size: int, n_copies: int, server: ServerSettings = PLAIN
 ) -> int:
-    feed_forward = WIDTHS_ALIVE * (model.n_embd + feed_forward_width(model))
-    attention = ATTENTION_WIDTHS_ALIVE * model.n_embd
-    handed_over = n_copies * model.n_embd if n_copies > 1 else 0
-    row = UBATCH_TOKENS * F32_BYTES
+    """Bytes of the first device, if it attends in all the model's ways.
+
+    A device after it has ``later_bytes`` more.
+    """
+    row, hidden = UBATCH_TOKENS * F32_BYTES, model.n_embd
+    width = model.n_ff or FEED_FORWARD_WIDTHS * hidden
+    added_up = 2 * model.n_expert_used + EXPERTS_WIDTHS_ALIVE
     activations = max(
-        row * feed_forward,
-        row * attention + _attention_bytes(model, ctx_size, server),
+        row * WIDTHS_ALIVE * (hidden + width),
+        row * hidden * (added_up if model.n_expert_used else 0),
+        row * ATTENTION_WIDTHS_ALIVE * hidden
+        + _attention_bytes(model, ctx_size, server),
     )
-    inputs = _inputs_bytes(model, ctx_size, n_copies, server)
-    return row * handed_over + activations + inputs
+    inputs = inputs_bytes(model.layers, ctx_size, n_copies, server)
+    return later_bytes(model, n_copies) + activations + inputs
+
+
+def later_bytes(model: ModelInfo, n_copies: int) -> int:
+    """The copies of what a device gets from the one before it."""
+    return hidden_bytes(model) * (n_copies if n_copies > 1 else 0)
+
+
+def hidden_bytes(model: ModelInfo) -> int:
+    """The hidden state of a prompt pass."""
+    return UBATCH_TOKENS * F32_BYTES * model.n_embd
 
 
 def host_compute_bytes(
     model: ModelInfo, ctx_size: int, n_copies: int, server: ServerSettings = PLAIN
 ) -> int:
-    """Bytes that llama-server keeps on the head's CPU beside the devices."""
-    hidden = UBATCH_TOKENS * F32_BYTES * model.n_embd
-    inputs = _inputs_bytes(model, ctx_size, n_copies, server)
-    return hidden * (n_copies + 1) + inputs
+    """Bytes that llama-server keeps on the head's CPU, which has no layers."""
+    inputs = inputs_bytes(model.layers, ctx_size, n_copies, server)
+    return hidden_bytes(model) * (n_copies + 1) + inputs
 
 
-def _inputs_bytes(
-    model: ModelInfo, ctx_size: int, n_copies: int, server: ServerSettings
+def inputs_bytes(
+    layers: Iterable[Layer],
+    ctx_size: int,
+    n_copies: int,
+    server: ServerSettings = PLAIN,
 ) -> int:
-    attending = filter(_attends, model.layers)
-    cells = {_cells(layer, ctx_size, server) for layer in attending}
+    """The masks of some layers: one for each window, and one for the whole context."""
+    cells = {
+        layer.kv_window: _cells(layer, ctx_size, server)
+        for layer in filter(_attends, layers)
+    }
     n_bytes = F32_BYTES if is_unfused(server) else F16_BYTES
-    return n_copies * UBATCH_TOKENS * n_bytes * sum(cells)
+    return n_copies * UBATCH_TOKENS * n_bytes * sum(cells.values())
+
+
+def embedded_bytes(model: ModelInfo, n_copies: int, protocol: str) -> tuple[int, int]:
+    """Further bytes of the head's CPU, and of the first device.
+
+    Since RPC 8.0.0 the vectors of tokens are an input beside the tokens.
+    """
+    major = protocol.partition(".")[0]
+    if not major.isdecimal() or int(major) < TOKEN_VECTORS_SINCE:
+        return 0, 0
+    hidden = hidden_bytes(model)
+    first = 2 * n_copies + 1 if n_copies > 1 else 1
+    return hidden * (n_copies + 1), hidden * first
 
 
 def _attention_bytes(model: ModelInfo, ctx_size: int, server: ServerSettings) -> int:
@@ -127,29 +165,6 @@ def is_unfused(server: ServerSettings) -> bool:
 
 def _attends(layer: Layer) -> bool:
     return layer.kv_bytes_per_token > 0
-
-
-def feed_forward_width(model: ModelInfo) -> int:
-    """Values per token within the feed-forward part, all experts in use together.
-
-    The header walk keeps bytes, not shapes: the width follows from how those of the
-    feed-forward part stand to those of attention, whose shape is known.
-    """
-    widths = [_width(model, layer) for layer in model.layers]
-    return max((width for width in widths if width), default=0) or (
-        FEED_FORWARD_WIDTHS * model.n_embd
-    )
-
-
-def _width(model: ModelInfo, layer: Layer) -> int:
-    groups = layer.groups
-    if not groups.attention or not model.n_head:
-        return 0
-    experts = groups.experts * model.n_expert_used // max(model.n_expert, 1)
-    shared_heads = (model.n_head_kv or model.n_head) / model.n_head
-    attention_widths = 2 + 2 * shared_heads
-    part = (groups.ffn + experts) / groups.attention
-    return round(part * attention_widths * model.n_embd / 3)
 
 
 class CacheType(NamedTuple):

@@ -26,7 +26,7 @@ from backends.state import (
 from backends.units import MS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 FORMAT = 2
 KEPT_MAX = 400
@@ -49,8 +49,12 @@ _GIVEN_SPREAD = 0.15
 _LEAST = 0.02
 """Part of the prior below which no figure falls: nothing costs no time."""
 _SAME_WORK = 0.02
-_NOISE_FROM = 4
-"""Equations of fewer say nothing about what they leave over."""
+_MS_MIN = 1e-6
+_USUAL_COUNTS = 4
+"""The usual noise counts like so many equations."""
+_NOISE_MAX = 0.5
+_OWN_PART_MAX = 0.9
+"""Of an equation that alone tells its devices' speed nothing can be left over."""
 
 
 class Observation(Value, frozen=True, kw_only=True):
@@ -235,17 +239,47 @@ HEAD_PRIOR = Prior(_HEAD_FIGURES, _HEAD_FIGURES)
 # --- solving -------------------------------------------------------------------------
 
 
+class Noise(NamedTuple):
+    """The parts by which runs differ from what they should have taken."""
+
+    passes: float = NOISE_USUAL
+    prompts: float = PROMPT_NOISE
+
+
+USUAL_NOISE = Noise()
+
+
 def device_speeds(
     calibration: Calibration,
     priors: Mapping[str, Prior],
     names: Mapping[str, str],
     model: str,
+    noise: Noise = USUAL_NOISE,
 ) -> dict[str, DeviceSpeed]:
     """The speed of each key's device, under the name it has in a plan.
 
     Keys measured together, as those of one machine, are solved together.
     """
     found: dict[str, DeviceSpeed] = {}
+    for known, of_group, solved in _solutions(calibration, priors, model, noise):
+        for number, key in enumerate(known):
+            if key not in names:
+                continue
+            runs = sum(key in one.work for one in of_group)
+            found[key] = _speed(solved, number, names[key], known[key], runs)
+    return found
+
+
+class _Solution(NamedTuple):
+    priors: Mapping[str, Prior]
+    """Of each device that was measured together with the others."""
+    observations: Sequence[Observation]
+    solved: _Solved
+
+
+def _solutions(
+    calibration: Calibration, priors: Mapping[str, Prior], model: str, noise: Noise
+) -> Iterator[_Solution]:
     for group in _groups(calibration.observations, priors):
         of_group = [
             one
@@ -253,13 +287,8 @@ def device_speeds(
             if one.work.keys() <= set(group) and one.work
         ][-_SOLVED_MAX:]
         known = {key: priors.get(key, prior_of(DeviceKind.OTHER)) for key in group}
-        solved = _solve(known, of_group, model)
-        for number, key in enumerate(group):
-            if key not in names:
-                continue
-            runs = sum(key in one.work for one in of_group)
-            found[key] = _speed(solved, number, names[key], known[key], runs)
-    return found
+        solved = _solve(known, _equations(known, of_group, model, noise))
+        yield _Solution(known, of_group, solved)
 
 
 def _groups(
@@ -289,11 +318,10 @@ def _speed(
     )
 
 
-def _doubt(one: Observation, model: str) -> float:
+def _doubt(one: Observation, model: str, noise: Noise) -> float:
     # As a part of the time.
-    if one.model != model:
-        return OTHER_MODEL_NOISE
-    return PROMPT_NOISE if is_prompt(one) else NOISE_USUAL
+    own = noise.prompts if is_prompt(one) else noise.passes
+    return own if one.model == model else max(own, OTHER_MODEL_NOISE)
 
 
 def is_prompt(one: Observation) -> bool:
@@ -308,27 +336,34 @@ class _Solved(NamedTuple):
 class _Equation(NamedTuple):
     row: list[float]
     ms: float
-    sd: float
+    doubt: float
+    """As a part of the time."""
+
+    def sd(self, said_ms: float = 0.0) -> float:
+        # Noise grows with what a run should have taken: one that seems to have taken
+        # next to no time is no surer than others.
+        return max(self.ms, said_ms, _MS_MIN) * self.doubt
+
+    def said_ms(self, figures: Sequence[float]) -> float:
+        return sum(a * b for a, b in zip(self.row, figures, strict=True))
 
 
-def _solve(
-    priors: Mapping[str, Prior], observations: Sequence[Observation], model: str
-) -> _Solved:
-    keys = list(priors)
-    mean = [figure for key in keys for figure in priors[key].ms]
-    spread = [figure for key in keys for figure in priors[key].sd]
-    rows = [
-        [figure for key in keys for figure in one.work.get(key, NO_WORK)]
+def _equations(
+    keys: Iterable[str], observations: Sequence[Observation], model: str, noise: Noise
+) -> list[_Equation]:
+    return [
+        _Equation(
+            [figure for key in keys for figure in one.work.get(key, NO_WORK)],
+            one.ms,
+            _doubt(one, model, noise),
+        )
         for one in observations
     ]
-    by_prior = [sum(a * b for a, b in zip(row, mean, strict=True)) for row in rows]
-    ratios = [one.ms / ms for one, ms in zip(observations, by_prior, strict=True) if ms]
-    usual = median(ratios) if ratios else 1.0
-    # A time far below the usual one is no more exact for that.
-    equations = [
-        _Equation(row, one.ms, max(one.ms, usual * ms, 1e-6) * _doubt(one, model))
-        for one, row, ms in zip(observations, rows, by_prior, strict=True)
-    ]
+
+
+def _solve(priors: Mapping[str, Prior], equations: Sequence[_Equation]) -> _Solved:
+    mean = [figure for prior in priors.values() for figure in prior.ms]
+    spread = [figure for prior in priors.values() for figure in prior.sd]
     solved = _robust(mean, spread, equations)
     # What came out below nothing is held at the least, and the rest solved anew.
     for _ in mean:
@@ -349,13 +384,14 @@ def _robust(
     prior: Sequence[float], spread: Sequence[float], equations: Sequence[_Equation]
 ) -> _Solved:
     """Least squares in which a far-off equation counts less (Huber's weights)."""
-    weights = [1.0 for _ in equations]
-    solved = _weighted(prior, spread, equations, weights)
+    counts = [one.sd() ** -2 for one in equations]
+    solved = _weighted(prior, spread, equations, counts)
     for _ in range(_ROUNDS if len(equations) > 2 else 0):
-        for at, (row, ms, sd) in enumerate(equations):
-            off = abs(ms - sum(a * b for a, b in zip(row, solved.mean, strict=True)))
-            weights[at] = min(1.0, _HUBER * sd / off) if off else 1.0
-        solved = _weighted(prior, spread, equations, weights)
+        for at, one in enumerate(equations):
+            said_ms = one.said_ms(solved.mean)
+            off, sd = abs(one.ms - said_ms), one.sd(said_ms)
+            counts[at] = min(1.0, _HUBER * sd / off if off else 1.0) / sd**2
+        solved = _weighted(prior, spread, equations, counts)
     return solved
 
 
@@ -363,21 +399,23 @@ def _weighted(
     prior: Sequence[float],
     spread: Sequence[float],
     equations: Sequence[_Equation],
-    weights: Sequence[float],
+    counts: Sequence[float],
 ) -> _Solved:
-    """Solve in units of the prior's spread, so that the figures are of one size."""
+    """Solve in units of the prior's spread, so that the figures are of one size.
+
+    ``counts`` are the equations' weights.
+    """
     size = len(prior)
     matrix = [[float(row == col) for col in range(size)] for row in range(size)]
     right = [0.0] * size
-    for (row, ms, sd), weight in zip(equations, weights, strict=True):
-        scaled = [a * b for a, b in zip(row, spread, strict=True)]
-        rest = ms - sum(a * b for a, b in zip(row, prior, strict=True))
-        counts = weight / (sd * sd)
+    for equation, count in zip(equations, counts, strict=True):
+        scaled = [a * b for a, b in zip(equation.row, spread, strict=True)]
+        rest = equation.ms - equation.said_ms(prior)
         used = [at for at, figure in enumerate(scaled) if figure]
         for at in used:
-            right[at] += counts * scaled[at] * rest
+            right[at] += count * scaled[at] * rest
             for other in used:
-                matrix[at][other] += counts * scaled[at] * scaled[other]
+                matrix[at][other] += count * scaled[at] * scaled[other]
     inverse = _inverse(matrix)
     shift = [sum(a * b for a, b in zip(row, right, strict=True)) for row in inverse]
     return _Solved(
@@ -410,31 +448,40 @@ def _inverse(matrix: list[list[float]]) -> list[list[float]]:
 
 
 def noise_of(
-    calibration: Calibration,
-    priors: Mapping[str, Prior],
-    model: str,
-    *,
-    prompts: bool = False,
-) -> float:
-    """The part by which runs of this model differ from what they should have taken."""
-    usual = PROMPT_NOISE if prompts else NOISE_USUAL
-    speeds = device_speeds(calibration, priors, {key: key for key in priors}, model)
-    off = []
-    for one in calibration.observations:
-        if one.model != model or one.ms <= 0 or not one.work.keys() <= speeds.keys():
-            continue
-        if is_prompt(one) is not prompts:
-            continue
-        said = sum(
-            a * b
-            for key, work in one.work.items()
-            for a, b in zip(speeds[key].ms, work, strict=True)
-        )
-        off.append(said / one.ms - 1)
-    if len(off) < _NOISE_FROM:
+    calibration: Calibration, priors: Mapping[str, Prior], model: str
+) -> Noise:
+    """The parts by which runs of this model differ from what they should have taken.
+
+    What an equation leaves over is small if it says much about its devices itself: it
+    is told as what the others would have left over of it. Few equations say little
+    about the noise, so the usual one counts beside them.
+    """
+    off: tuple[list[float], list[float]] = [], []
+    for known, of_group, solved in _solutions(calibration, priors, model, USUAL_NOISE):
+        equations = _equations(known, of_group, model, USUAL_NOISE)
+        for one, equation in zip(of_group, equations, strict=True):
+            if one.model == model and one.ms > 0:
+                off[is_prompt(one)].append(_left_over(equation, solved))
+    return Noise(*map(_spread, off, USUAL_NOISE))
+
+
+def _left_over(equation: _Equation, solved: _Solved) -> float:
+    row, said_ms = equation.row, equation.said_ms(solved.mean)
+    used = [at for at, figure in enumerate(row) if figure]
+    variance = sum(
+        row[a] * row[b] * solved.covariance[a][b] for a in used for b in used
+    )
+    own_part = min(variance / equation.sd(said_ms) ** 2, _OWN_PART_MAX)
+    return (said_ms / equation.ms - 1) / sqrt(1 - own_part)
+
+
+def _spread(off: Sequence[float], usual: float) -> float:
+    if not off:
         return usual
     # The median of absolute differences, as a standard deviation.
-    return max(NOISE_MIN, min(1.4826 * median(map(abs, off)), 0.5))
+    own = min(1.4826 * median(map(abs, off)), _NOISE_MAX)
+    both = (_USUAL_COUNTS * usual**2 + len(off) * own**2) / (_USUAL_COUNTS + len(off))
+    return max(NOISE_MIN, sqrt(both))
 
 
 # --- links ---------------------------------------------------------------------------

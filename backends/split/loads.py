@@ -86,35 +86,56 @@ def device_loads(
     head: str = "local",
     server: ServerSettings = PLAIN,
     told: Sequence[EngineFigures] = (),
+    protocol: str = "",
+    all_masks: bool = False,
 ) -> tuple[DeviceLoad, ...]:
     """Memory per share of a split, in its order, empty shares included.
 
+    ``protocol`` is the RPC version of the engine; without one the default engine's.
+    With ``all_masks`` every device is reckoned as if it held layers of each window: so
+    what one needs does not depend on which layers it holds.
     ``told`` are the engine's answers for this model and ``server``, newest last. One
     for this very split and context is what counts: our own figures remain where they
     round to it. Else what the nearest one showed of our own arithmetic's error is
     carried over, and the result is still predicted.
     """
-    predicted = _predicted(model, split, ctx_size, head, server)
+
+    def predict(split: Split, ctx_size: int) -> tuple[DeviceLoad, ...]:
+        return _predicted(
+            model, split, ctx_size, head, server, protocol, all_masks=all_masks
+        )
+
+    predicted = predict(split, ctx_size)
     exact = [t for t in told if t.split == split and t.ctx_size == ctx_size]
     if exact:
-        said = {memory.device: memory for memory in exact[-1].memory}
-        return tuple(
-            _confirmed(load, said[load.device]) if load.device in said else load
-            for load in predicted
-        )
+        return _as_said(predicted, exact[-1].memory)
     nearest = _nearest(split, ctx_size, told)
     if nearest is None:
         return predicted
-    then = _predicted(model, nearest.split, nearest.ctx_size, head, server)
+    then = predict(nearest.split, nearest.ctx_size)
     errors = _errors(then, nearest, head)
     return tuple(_corrected(load, errors.get(_role(load, head))) for load in predicted)
 
 
-def plan_loads(model: ModelInfo, plan: Plan) -> tuple[DeviceLoad, ...]:
+def plan_loads(
+    model: ModelInfo,
+    plan: Plan,
+    told: Sequence[DeviceMemory] = (),
+    *,
+    all_masks: bool = False,
+) -> tuple[DeviceLoad, ...]:
+    """Memory per share of a plan; ``told`` is the engine's answer for it."""
     loads = device_loads(
-        model, plan.split, plan.ctx_size, head=plan.head, server=plan.server
+        model,
+        plan.split,
+        plan.ctx_size,
+        head=plan.head,
+        server=plan.server,
+        all_masks=all_masks,
     )
-    return _with_moved(loads, model, plan) if plan.experts else loads
+    if plan.experts:
+        loads = _with_moved(loads, model, plan)
+    return _as_said(loads, told)
 
 
 def _with_moved(
@@ -143,11 +164,21 @@ def _with_moved(
 
 
 def _predicted(
-    model: ModelInfo, split: Split, ctx_size: int, head: str, server: ServerSettings
+    model: ModelInfo,
+    split: Split,
+    ctx_size: int,
+    head: str,
+    server: ServerSettings,
+    protocol: str,
+    *,
+    all_masks: bool,
 ) -> tuple[DeviceLoad, ...]:
     weights, kv = layer_bytes(model), kv_bytes(model, ctx_size, server)
     n_copies = _copies(split, head)
     own = buffers.device_compute_bytes(model, ctx_size, n_copies, server)
+    hidden, later = buffers.hidden_bytes(model), buffers.later_bytes(model, n_copies)
+    masks = buffers.inputs_bytes(model.layers, ctx_size, n_copies, server)
+    on_host, on_first = buffers.embedded_bytes(model, n_copies, protocol)
     loads: list[DeviceLoad] = []
     first = 0
     for share in split.shares:
@@ -157,9 +188,16 @@ def _predicted(
         if on_head:
             is_tied = model.tied_output and end > split.n_layer
             embedding = 0 if is_tied else model.embedding_bytes
-            compute = buffers.host_compute_bytes(model, ctx_size, n_copies, server)
+            compute = on_host
+            compute += buffers.host_compute_bytes(model, ctx_size, n_copies, server)
         if share.layers:
-            compute = max(compute, own)
+            # The head's CPU has all masks, and turns tokens into vectors.
+            more = hidden + min(hidden, on_host)
+            if not on_head:
+                held = model.layers if all_masks else model.layers[first:end]
+                more = buffers.inputs_bytes(held, ctx_size, n_copies, server) - masks
+                more += later if first else on_first
+            compute = max(compute, own + more)
         loads.append(
             DeviceLoad(
                 device=share.device,
@@ -205,6 +243,16 @@ class _Error(Value, frozen=True, kw_only=True):
 def _role(load: DeviceLoad, head: str) -> str:
     on_head = is_head_cpu(load.device, head)
     return f"{load.device} head" if on_head else load.device
+
+
+def _as_said(
+    loads: Sequence[DeviceLoad], told: Sequence[DeviceMemory]
+) -> tuple[DeviceLoad, ...]:
+    said = {memory.device: memory for memory in told}
+    return tuple(
+        _confirmed(load, said[load.device]) if load.device in said else load
+        for load in loads
+    )
 
 
 def _confirmed(load: DeviceLoad, told: DeviceMemory) -> DeviceLoad:

@@ -46,6 +46,8 @@ class Place(NamedTuple):
     """Further, if it holds the output."""
     room: float = float("inf")
     """Bytes for layers."""
+    first_more: float = 0.0
+    """Further bytes, if it holds the first ones."""
     least: int = 0
     """Layers it must hold; 0: it may be left out."""
     most: int | None = None
@@ -127,7 +129,10 @@ def _worth_trying(places: Sequence[Place]) -> list[Place]:
     costs = np.array([(*p.layer_costs, p.fixed_cost, p.output_cost) for p in places])
     limits = np.array(
         [
-            (p.room, inf if p.most is None else p.most, p.takes_output, not p.least)
+            (
+                *(p.room, p.room + p.first_more, inf if p.most is None else p.most),
+                *(p.takes_output, not p.least),
+            )
             for p in places
         ]
     )
@@ -151,6 +156,11 @@ class _Kind:
     def __init__(self, place: Place, sizes: Sequence[int]) -> None:
         self.place = place
         self.devices: list[str] = []
+        self.first = self
+        """The same where it holds the first layers."""
+        if more := place.first_more:
+            roomy = place._replace(room=place.room + more, first_more=0.0)
+            self.first = _Kind(roomy, sizes)
         self.must = place.least > 0
         n = len(sizes)
         self.sums = np.array([0.0, *accumulate(place.layer_costs)])
@@ -173,27 +183,23 @@ class _Kind:
         """Cost of a layer on such a device when it is full."""
         self.added = self.sums + place.fixed_cost
         self.added[n] += place.output_cost
+        ends = np.flatnonzero(self.possible)
+        if place.first_only:
+            ends = ends[self.low[ends] <= 0]
+        self._ends, self._added = ends, self.added[ends]
+        if ends.size:
+            self._windows = _Windows(self.low[ends], self.high[ends])
 
     def extended(self, before: Figures) -> Figures:
         """Costs after one more such device; a row for each set, a column for each end.
 
         ``before`` are the costs with its first layers placed.
         """
-        rest = before - self.sums
         after = np.full_like(before, np.inf)
-        ends = np.flatnonzero(self.possible)
-        if not ends.size:
-            return after
-        if self.place.first_only:
-            ends = ends[self.low[ends] <= 0]
-            after[:, ends] = rest[:, :1] + self.added[ends]
-            return after
-        low, high = self.low[ends], self.high[ends]
-        if not low.any():
-            least = np.minimum.accumulate(rest, axis=1)[:, high]
-        else:
-            least = _window_minima(rest, low, high)
-        after[:, ends] = least + self.added[ends]
+        if self._ends.size:
+            rest = before - self.sums
+            least = rest[:, :1] if self.place.first_only else self._windows.minima(rest)
+            after[:, self._ends] = least + self._added
         return after
 
     def first_layer(self, before: Figures, end: int) -> tuple[int, float]:
@@ -207,28 +213,33 @@ class _Kind:
         return low + at, float(rest[at] + self.added[end])
 
 
-def _window_minima(rows: Figures, low: Codes, high: Codes) -> Figures:
-    """The least figure of each row within each window, both ends included."""
-    width = int((high - low).max()) + 1
-    tables = [rows]
-    span = 1
-    while span * 2 <= width:
-        last = tables[-1]
-        further = np.full_like(last, np.inf)
-        further[:, : last.shape[1] - span] = np.minimum(
-            last[:, : last.shape[1] - span], last[:, span:]
-        )
-        tables.append(further)
-        span *= 2
-    depth = np.floor(np.log2(high - low + 1)).astype(np.int64)
-    found = np.empty((rows.shape[0], len(low)))
-    for level, table in enumerate(tables):
-        at = np.flatnonzero(depth == level)
-        if at.size:
-            found[:, at] = np.minimum(
-                table[:, low[at]], table[:, high[at] - (1 << level) + 1]
-            )
-    return found
+class _Windows:
+    """Runs of columns, of which the least figures are wanted time and again."""
+
+    def __init__(self, low: Codes, high: Codes) -> None:
+        """Both ends are included."""
+        depths = np.floor(np.log2(high - low + 1)).astype(np.int64)
+        self._levels: list[tuple[Codes, Codes, Codes]] = []
+        """For widths from each power of two: which, and two runs that cover them."""
+        for level in range(int(depths.max()) + 1):
+            at = np.flatnonzero(depths == level)
+            self._levels.append((at, low[at], high[at] - (1 << level) + 1))
+        self._last = None if low.any() else high
+        self._count = len(low)
+
+    def minima(self, rows: Figures) -> Figures:
+        """The least figure of each row within each window."""
+        if self._last is not None:
+            return np.minimum.accumulate(rows, axis=1)[:, self._last]
+        # Columns first: the figures of a window's end lie together in memory.
+        table = np.ascontiguousarray(rows.T)
+        found = np.empty((self._count, len(rows)))
+        for level, (at, first, second) in enumerate(self._levels):
+            if at.size:
+                found[at] = np.minimum(table[first], table[second])
+            span = 1 << level
+            table = np.minimum(table[:-span], table[span:])
+        return found.T
 
 
 def _kinds(places: Sequence[Place], sizes: Sequence[int]) -> list[_Kind]:
@@ -262,6 +273,8 @@ class _Search:
         self._exact = not beam
         self._room = np.array([kind.most_layers for kind in kinds], dtype=np.float64)
         self._rates = np.array([kind.rate for kind in kinds])
+        self._is_open = not any(kind.must and kind.place.first_only for kind in kinds)
+        """False if only the head's CPU can hold the first layer."""
         self._levels: list[_Level] = []
         layers = np.min([np.diff(kind.sums) for kind in kinds], axis=0)
         self._ahead = np.append(layers[::-1].cumsum()[::-1], 0.0)
@@ -287,16 +300,19 @@ class _Search:
 
     def _next(self, level: _Level, below: float) -> _Level | None:
         counts, costs = [], []
+        is_first = len(self._levels) == 1
         for number, kind in enumerate(self._kinds):
+            leads = kind.place.first_only
             free = level.counts[:, number] < len(kind.devices)
-            if kind.place.first_only and len(self._levels) > 1:
+            if not (leads or self._is_open) if is_first else leads:
                 continue
             if not free.any():
                 continue
             further = level.counts[free].copy()
             further[:, number] += 1
             counts.append(further)
-            costs.append(kind.extended(level.costs[free]))
+            one = kind.first if is_first else kind
+            costs.append(one.extended(level.costs[free]))
         if not counts:
             return None
         all_counts, all_costs = np.concatenate(counts), np.concatenate(costs)
@@ -382,6 +398,7 @@ class _Search:
             before[number] -= 1
             row = np.flatnonzero((level.counts == before).all(axis=1))
             if row.size:
-                first, cost = kind.first_layer(level.costs[row[0]], end)
+                one = kind.first if level is self._levels[0] else kind
+                first, cost = one.first_layer(level.costs[row[0]], end)
                 found = min(found, (cost, number, first))
         return found[1], found[2]

@@ -140,6 +140,13 @@ def check_pins(pins: Pins, problem: SplitProblem) -> None:
                 "which is more than it may or can have",
                 f"The model has {n_layers} with the output.",
             )
+    allowed = sum(min(pins.most.get(name, n_layers), n_layers) for name in known)
+    if allowed < n_layers:
+        raise PlanError(
+            f"The pins allow {format_count(allowed, 'layer')} on all devices together, "
+            f"and the model has {n_layers} with the output",
+            "Allow more (most in a cluster file), or add a peer.",
+        )
     if sum(pins.least.values()) > n_layers:
         raise PlanError(
             "The pins want more layers than the model has",

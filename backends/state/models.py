@@ -35,6 +35,8 @@ class Layer(Value, frozen=True, kw_only=True):
     """K's part of these."""
     kv_window: int = 0
     """Tokens it keeps at most (sliding-window attention); 0: the whole context."""
+    state_bytes: int = 0
+    """Of a recurrent state, which each slot has; no context makes it larger."""
 
 
 class SparseModel(Value, frozen=True, kw_only=True):
@@ -85,6 +87,9 @@ class ModelInfo(Value, frozen=True, kw_only=True):
     """True if llama.cpp stores K and V in one type only (compressed attention)."""
     n_expert: int = 0
     n_expert_used: int = 0
+    n_ff: int = 0
+    """Values of a token within the feed-forward part at once, those of all experts in
+    use together; 0: unknown."""
     n_ctx_train: int = 0
     has_chat_template: bool = False
     tied_output: bool = False

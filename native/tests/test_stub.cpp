@@ -143,6 +143,26 @@ TEST(every_version_is_greeted_and_told_of_the_devices) {
   }
 }
 
+TEST(buffers_are_kept_without_memory_behind_them) {
+  const std::vector<StubDevice> devices{{"CPU", kGiB, kGiB}};
+  for (const Version version : kVersions) {
+    const std::string device = version >= Version{3, 0, 0} ? packed(std::uint32_t{0}) : "";
+    const std::string nothing = version >= Version{6, 0, 0} ? "" : reply("");
+    const std::uint64_t first = 4096, second = first + 8192;
+    const std::string text = hello(version) +
+                             request(dllm::kAllocBuffer, device + packed(std::uint64_t{5000})) +
+                             request(dllm::kAllocBuffer, device + packed(16 * kGiB)) +
+                             request(dllm::kBufferGetBase, packed(second)) +
+                             request(dllm::kBufferClear, packed(second, std::uint8_t{0})) +
+                             request(dllm::kFreeBuffer, packed(first)) +
+                             request(dllm::kBufferGetBase, packed(first));
+    const std::string expected = hello_reply(version) + reply(packed(first, std::uint64_t{5000})) +
+                                 reply(packed(second, 16 * kGiB)) + reply(packed(second)) +
+                                 nothing + nothing + reply(packed(first));
+    CHECK(say(devices, version, text) == expected);
+  }
+}
+
 TEST(whatever_else_is_asked_closes_the_connection) {
   const std::vector<StubDevice> devices{{"CPU", kGiB, kGiB}};
   const std::string hi = hello(k7), greeted = hello_reply(k7);
@@ -157,7 +177,8 @@ TEST(whatever_else_is_asked_closes_the_connection) {
   for (int id = 0; id < 256; ++id) {
     const auto byte = static_cast<std::uint8_t>(id);
     if (dllm::is_one_of(byte, {dllm::kGetAlignment, dllm::kGetMaxSize, dllm::kGetDeviceMemory,
-                               dllm::kGetAllocSize, dllm::kDeviceCount})) {
+                               dllm::kGetAllocSize, dllm::kDeviceCount, dllm::kAllocBuffer,
+                               dllm::kFreeBuffer, dllm::kBufferGetBase, dllm::kBufferClear})) {
       continue;
     }
     const dllm::Rule* rule = dllm::Protocol(k7).rule(byte);

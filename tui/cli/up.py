@@ -449,7 +449,8 @@ def _given_cluster(path: str) -> GivenCluster:
             raw = file.read(FILE_BYTES_MAX + 1)
         if len(raw) > FILE_BYTES_MAX:
             raise UsageError(f"{path} is too large for a cluster file")
-        return read_cluster(raw.decode(), path)
+        # Editors of Windows put a mark of three bytes in front.
+        return read_cluster(raw.decode("utf-8-sig"), path)
     except OSError as error:
         raise UsageError(
             f"Cannot read {path or 'a file without a name'} ({error.strerror})",

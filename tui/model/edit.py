@@ -75,6 +75,8 @@ class Edit:
     """The engine's answers for this model and these machines, newest last."""
     ours: tuple[tuple[str, int], ...] = ()
     """Bytes the running cluster holds by memory pool: a launch gives them back."""
+    protocol: str = ""
+    """The RPC version of the engine; empty: not known yet."""
     note: str = ""
     """The reason why the engine could not answer, if it should have."""
     prospect: Prospect | None = None
@@ -106,6 +108,7 @@ class Edit:
             head=self.plan.head,
             server=self.plan.server,
             told=self.told,
+            protocol=self.protocol,
         )
         return loads_with_draft(loads, self.plan.speculation)
 

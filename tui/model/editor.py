@@ -238,9 +238,15 @@ class PlanEditor:
             measured=self._measured(plan),
             told=self._told.get(_way(plan), ()),
             ours=self._ours(),
+            protocol=self._protocol,
             note=self._unanswered[1] if plan == self._unanswered[0] else "",
             prospect=self._prospect(plan, model),
         )
+
+    @property
+    def _protocol(self) -> str:
+        engine = self.snapshot.engine if self.snapshot else None
+        return engine.rpc_protocol if engine else ""
 
     @property
     def devices(self) -> tuple[Device, ...]:

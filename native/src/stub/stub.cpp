@@ -288,8 +288,13 @@ StubOptions parse_stub_options(std::span<const char* const> args) {
 
 namespace {
 
-constexpr std::initializer_list<Command> kAnswered = {kDeviceCount, kGetAlignment, kGetMaxSize,
-                                                      kGetDeviceMemory, kGetAllocSize};
+// llama-fit-params allocates recurrent states and clears them (llama-memory-recurrent.cpp); all
+// else it only measures.
+constexpr std::initializer_list<Command> kAnswered = {
+    kDeviceCount, kGetAlignment, kGetMaxSize,    kGetDeviceMemory, kGetAllocSize,
+    kAllocBuffer, kFreeBuffer,   kBufferGetBase, kBufferClear};
+// Nothing is behind a buffer: its address, a page's, is all there is of it.
+constexpr std::uint64_t kPageBytes = 4096;
 // Since 3.0 a request begins with the device it is about.
 constexpr Version kDevicesSince{3, 0, 0};
 
@@ -335,15 +340,21 @@ class StubWorker {
   [[nodiscard]] std::optional<std::uint64_t> expects(std::uint8_t id, std::uint64_t size) const;
   // The reply's payload; none when the request makes no sense.
   std::optional<std::string> answer(std::uint8_t id, View payload);
+  // Since 6.0 some commands have no reply.
+  [[nodiscard]] bool is_silent(std::uint8_t id) const {
+    return protocol_.rule(id)->reply_kind == Reply::kNone;
+  }
 
  private:
   [[nodiscard]] const StubDevice* device_of(View payload) const;
   [[nodiscard]] std::string hello() const;
   [[nodiscard]] std::uint64_t alloc_size(const StubDevice& device, View payload) const;
+  std::string buffer_of(std::uint64_t bytes);
 
   const std::vector<StubDevice>& devices_;
   const Protocol protocol_;
   bool greeted_ = false;
+  std::uint64_t next_buffer_ = kPageBytes;
 };
 
 std::optional<std::uint64_t> StubWorker::expects(std::uint8_t id, std::uint64_t size) const {
@@ -376,17 +387,25 @@ std::uint64_t StubWorker::alloc_size(const StubDevice& device, View payload) con
   return alloc_bytes(device, protocol_.version(), question_of(payload.subspan(start)));
 }
 
+std::string StubWorker::buffer_of(std::uint64_t bytes) {
+  const std::uint64_t buffer = std::exchange(next_buffer_, next_buffer_ + padded(bytes, kPageBytes));
+  return text_of(buffer) + text_of(bytes);
+}
+
 std::optional<std::string> StubWorker::answer(std::uint8_t id, View payload) {
   if (id == kHello) {
     greeted_ = true;
     return hello();
   }
   if (id == kDeviceCount) return text_of(static_cast<std::uint32_t>(devices_.size()));
+  if (is_one_of(id, {kFreeBuffer, kBufferClear})) return "";
+  if (id == kBufferGetBase) return text_of(load<std::uint64_t>(payload.data()));
   const StubDevice* device = device_of(payload);
   if (!device) return std::nullopt;
   if (id == kGetAlignment) return text_of(device->alignment());
   if (id == kGetMaxSize) return text_of(device->max_buffer_bytes());
   if (id == kGetAllocSize) return text_of(alloc_size(*device, payload));
+  if (id == kAllocBuffer) return buffer_of(load<std::uint64_t>(&payload[payload.size() - 8]));
   return text_of(device->free_bytes) + text_of(device->total_bytes);
 }
 
@@ -404,6 +423,7 @@ void attend(int client, const std::vector<StubDevice>& devices, Version version)
     if (!receive_all(client, fields)) return;
     const auto reply = worker.answer(id, fields);
     if (!reply) return;
+    if (worker.is_silent(id)) continue;
     const std::string message = text_of(std::uint64_t{reply->size()}) + *reply;
     if (!send_all(client,
                   {reinterpret_cast<const std::uint8_t*>(message.data()), message.size()})) {
@@ -416,7 +436,8 @@ const char* const kStubHelp =
     R"(usage: dllm-relay paper --device NAME:TOTAL[:FREE] … [options]
 
 Speaks for a worker that does not run: answers how many devices it has, their memory, alignment and
-the size of a tensor there, which is all llama-fit-params asks. Refuses everything else by closing.
+the size of a tensor there, and keeps buffers without memory, which is all llama-fit-params asks.
+Refuses everything else by closing.
 Prints {"port", "pid"} when it listens; ends with SIGTERM, or when the pipe at its input closes.
 
   --device NAME:TOTAL[:FREE]  a device as its engine names it, such as CUDA0:24GiB:20GiB or CPU:8GiB;

@@ -30,6 +30,7 @@ from backends.state import (
     ModelInfo,
     Pass,
     Peer,
+    PeerFacts,
     Speed,
     SpeedSource,
 )
@@ -277,6 +278,21 @@ async def test_a_plain_link_says_nothing(tmp_path: Path) -> None:
     plain.look(reading(20))
     await plain.settled()
     assert len(book.calibration.observations) == 3
+
+
+def test_the_build_of_a_peer_is_the_one_that_speaks_with_ours() -> None:
+    old, new = (
+        replace(engine(), rpc_protocol=protocol, directory=f"/e/{protocol}")
+        for protocol in ("7.0.0", "8.0.0")
+    )
+    mini = Peer(name="mini", facts=PeerFacts(at=0, engines=(new, old)))
+
+    def build(own: EngineInfo, machine: str) -> str:
+        return ground_of(plan_of(6, 7), MODEL, [*MACHINES, mini], own).build(machine)
+
+    assert build(old, "mini") == build(old, "local") != build(new, "mini")
+    other_flags = replace(old, directory="/e/7.0.0-with-other-flags")
+    assert build(other_flags, "local") != build(old, "local")
 
 
 def test_models_are_told_apart_by_their_layers() -> None:

@@ -131,6 +131,32 @@ def test_a_stated_type_that_no_layer_has_is_not_believed(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.parametrize(
+    ("params", "width"),
+    [
+        ({"feed_forward_length": 100}, 100),
+        ({"feed_forward_length": (100, 300)}, 300),
+        ({"feed_forward_length": 100, "expert_used_count": 2}, 200),
+        (
+            {
+                "feed_forward_length": 100,
+                "expert_used_count": 4,
+                "expert_feed_forward_length": 30,
+                "expert_shared_count": 2,
+            },
+            180,
+        ),
+        ({"expert_used_count": 4, "expert_shared_feed_forward_length": 50}, 50),
+        ({}, 0),
+    ],
+)
+def test_the_width_of_the_feed_forward_part(
+    tmp_path: Path, params: dict[str, Any], width: int
+) -> None:
+    info = layers_of(tmp_path, "qwen3moe", {"block_count": 2} | params, "ffn_up.weight")
+    assert info.n_ff == width
+
+
 def test_experts_apart_from_shared_experts(tmp_path: Path) -> None:
     info = layers_of(
         tmp_path,

@@ -116,6 +116,33 @@ def test_ks_part_of_the_bytes() -> None:
     assert compressed.k_bytes_per_token == 576 * 2
 
 
+SSM = {"ssm.conv_kernel": 4, "ssm.inner_size": 5120, "ssm.state_size": 16}
+DELTA_NET = SSM | {"ssm.inner_size": 4096, "ssm.state_size": 128, "ssm.group_count": 16}
+
+
+@pytest.mark.parametrize(
+    ("arch", "params", "layer", "values"),
+    [
+        ("mamba", SSM, MAMBA, 3 * 5120 + 5120 * 16),
+        ("qwen3next", DELTA_NET, LINEAR, 3 * (4096 + 2 * 16 * 128) + 4096 * 128),
+        ("qwen3next", DELTA_NET, ATTENTION, 0),
+        ("falcon-h1", SSM, HYBRID, 3 * 5120 + 5120 * 16),
+        ("rwkv6", {"wkv.head_size": 64}, RWKV, 4096 * (2 + 64)),
+        ("rwkv6qwen2", {"wkv.head_size": 64, "token_shift_count": 1}, RWKV, 4096 * 65),
+        ("lfm2", {"shortconv.l_cache": 3}, frozenset({"shortconv.conv"}), 4096 * 2),
+        (
+            *("kimi-linear", {"kda.head_dim": 128, "ssm.conv_kernel": 4}),
+            *(LINEAR, 4096 * (9 + 128)),
+        ),
+    ],
+)
+def test_a_recurrent_state_is_as_large_at_any_context(
+    arch: str, params: dict[str, Any], layer: frozenset[str], values: int
+) -> None:
+    (memory,) = layer_memory(params_of(arch, HEADS | params), [layer])
+    assert memory.state_bytes == values * 4
+
+
 def test_head_lengths_are_those_of_all_layers_and_of_an_indexer() -> None:
     """Eight heads of 128 and an indexer of 96: no head has 140 values."""
     params = params_of("minimax-m2", GROUPED | {"attention.indexer.key_length": 96})

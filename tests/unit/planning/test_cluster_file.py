@@ -143,6 +143,17 @@ MACHINE = '[machines.a]\nmemory = "8 GiB"\nbandwidth = "20 GB/s"\n'
         (MACHINE + '[network]\nrtt = "-1 ms"', "more than nothing"),
         (MACHINE + '[network]\nrate = "1 MB/s"', "has no rtt"),
         (MACHINE + '[network]\nrtt = "3 weeks"', "no figure with a unit"),
+        (MACHINE + '[network]\nrtt = "1 ms"\njitter = "-1 ms"', "nothing or more"),
+        (MACHINE + '[network]\nrtt = "1 ms"\nbetween = ["a", "a"]', "unknown key"),
+        (
+            MACHINE
+            + '[[links]]\nbetween = ["*", "*"]\nrtt = "1 ms"\n'
+            + '[network]\nrtt = "2 ms"',
+            "two links between * and *",
+        ),
+        (MACHINE + "like = false", "is like False, which is no machine"),
+        (MACHINE + 'like = ["a"]', "is like ['a'], which is no machine"),
+        (MACHINE.replace("8 GiB", "٣ GiB"), "no figure with a unit"),
         (MACHINE.replace("machines.a", 'machines."../a"'), "cannot be the name"),
         (
             "".join(MACHINE.replace(".a]", f".m{n}]") for n in range(17)),

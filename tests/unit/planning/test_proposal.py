@@ -480,6 +480,17 @@ def test_a_device_too_small_for_its_share_is_refused() -> None:
     require_room(forced, big, devices)
 
 
+def test_the_engines_answer_counts_before_our_arithmetic() -> None:
+    machine = here(device("local", "CPU", 8 * GIB))
+    big = model_of(100 * MIB)
+    plan = plan_for(machine, model=big, workers=1)
+    devices = plan_devices(plan.head, plan.workers, {"local": machine})
+    require_room(plan, big, devices)
+    more = DeviceMemory(device="worker1/CPU", model_bytes=9 * GIB)
+    with pytest.raises(PlanError, match="worker1/CPU is too small for its share"):
+        require_room(plan, big, devices, [more])
+
+
 def test_two_workers_of_one_memory_are_counted_together() -> None:
     machine = here(device("local", "CPU", GIB))
     big = model_of(100 * MIB)

@@ -210,6 +210,12 @@ def test_a_pin_that_cannot_be_meant_is_one_sentence(text: str, says: str) -> Non
         best_split(site()._replace(pins=parse_pins([text])), Objective.DECODE)
 
 
+def test_pins_that_leave_no_room_for_all_layers_are_one_sentence() -> None:
+    pins = parse_pins(["local/CPU=0", "a/CUDA0<=2", "b/CUDA0<=3"])
+    with pytest.raises(PlanError, match="allow 5 layers on all devices together"):
+        best_split(site()._replace(pins=pins), Objective.DECODE)
+
+
 def test_all_pins_hold_together() -> None:
     pins = parse_pins(["a>=5", "a>=2", "a<=9", "a<=12", "b<=2GiB", "b<=1GiB"])
     assert pins == Pins(least={"a": 5}, most={"a": 9}, budget={"b": GIB})

@@ -18,7 +18,6 @@ from backends.state import (
     Device,
     DeviceMemory,
     Layer,
-    LayerBytes,
     MemorySource,
     ModelInfo,
     Split,
@@ -87,18 +86,66 @@ def test_compute_buffers_grow_with_the_context_and_with_several_devices() -> Non
     assert compute(two, 4096) > 4 * 512 * 2 * 4096
 
 
-def test_experts_in_use_count_in_the_compute_buffer() -> None:
-    def compute(groups: LayerBytes) -> int:
-        layers = tuple(msgspec.structs.replace(x, groups=groups) for x in MODEL.layers)
-        model = msgspec.structs.replace(
-            MODEL, layers=layers, n_head=4, n_head_kv=4, n_expert=8, n_expert_used=2
-        )
-        return device_loads(model, make_split(4, ["a"], [5]), 256)[0].compute_bytes
+HIDDEN = 512 * 4 * 64
+"""Bytes of the hidden state of a prompt pass."""
+MASK = 512 * 2 * 256
 
-    # Twelve parts of attention are four square matrices, a feed-forward has three.
-    dense = compute(LayerBytes(attention=4 * MIB, ffn=9 * MIB))
-    sparse = compute(LayerBytes(attention=4 * MIB, experts=4 * 9 * MIB))
-    assert dense == sparse == 512 * 4 * 3 * 4 * 64 + 512 * 2 * 256
+
+def compute_bytes(
+    model: ModelInfo, *counts: int, ctx_size: int = 256, protocol: str = ""
+) -> list[int]:
+    """Of the head's CPU, then of each worker."""
+    ids = ["local/CPU", "a", "b", "c"][: len(counts)]
+    split = make_split(4, ids, counts)
+    loads = device_loads(model, split, ctx_size, protocol=protocol)
+    return [load.compute_bytes for load in loads]
+
+
+def test_the_width_of_the_feed_forward_part_counts_in_the_compute_buffer() -> None:
+    wide = msgspec.structs.replace(MODEL, n_ff=640)
+    _, worker = compute_bytes(wide, 0, 5)
+    assert worker == 3 * (HIDDEN + 10 * HIDDEN) + MASK
+
+
+def test_the_results_of_many_experts_are_added_up() -> None:
+    many = msgspec.structs.replace(MODEL, n_ff=64, n_expert=64, n_expert_used=8)
+    _, worker = compute_bytes(many, 0, 5)
+    assert worker == (2 * 8 + 5) * HIDDEN + MASK
+
+
+def test_a_device_after_another_has_copies_of_what_it_gets() -> None:
+    _, first, second, third = compute_bytes(MODEL, 0, 2, 2, 1)
+    assert second == third == first + 4 * HIDDEN
+
+
+def test_the_heads_cpu_turns_tokens_into_vectors() -> None:
+    (_, alone), (head, worker) = compute_bytes(MODEL, 0, 5), compute_bytes(MODEL, 2, 3)
+    assert (head, worker) == (alone + HIDDEN, alone)
+
+
+def test_a_device_of_windowed_layers_has_no_mask_of_the_whole_context() -> None:
+    windowed = [msgspec.structs.replace(x, kv_window=256) for x in MODEL.layers[:2]]
+    model = msgspec.structs.replace(MODEL, layers=(*windowed, *MODEL.layers[2:]))
+    ctx_size = 1 << 20
+    head, first, second = compute_bytes(model, 0, 2, 3, ctx_size=ctx_size)
+    whole = 4 * 512 * 2 * ctx_size
+    assert head > whole < second
+    assert first < whole
+    # Both masks are there though a short context makes them alike.
+    both = compute_bytes(model, 0, 5)[1]
+    assert both == compute_bytes(MODEL, 0, 5)[1] + MASK
+
+
+def test_vectors_of_tokens_are_an_input_since_rpc_8() -> None:
+    def more(*held: int) -> list[float]:
+        old = compute_bytes(MODEL, *held, protocol="7.0.0")
+        new = compute_bytes(MODEL, *held, protocol="8.0.0")
+        assert old == compute_bytes(MODEL, *held)
+        return [(b - a) / HIDDEN for a, b in zip(old, new, strict=True)]
+
+    assert more(0, 5) == [2, 1]
+    assert more(0, 3, 2) == [5, 9, 0]
+    assert more(2, 2, 1) == [1, 0, 0]
 
 
 def told(split: Split, ctx_size: int) -> EngineFigures:
