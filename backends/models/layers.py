@@ -104,7 +104,8 @@ def describe(headers: Sequence[Header]) -> ModelInfo:
         one_cache_type=has_one_type(params),
         n_expert=params.number("expert_count"),
         n_expert_used=params.number("expert_used_count"),
-        n_ff=_feed_forward_width(params),
+        n_ff=_width(params),
+        n_handed_over=_handed_over(params, memory),
         n_ctx_train=params.number("context_length"),
         has_chat_template=bool(first.metadata.get("tokenizer.chat_template")),
         tied_output=tied,
@@ -237,14 +238,24 @@ def _by_size(quants: dict[str, int]) -> dict[str, int]:
     return dict(sorted(quants.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _feed_forward_width(params: Params) -> int:
+def _width(params: Params) -> int:
     dense = params.number("feed_forward_length")
     expert = params.number("expert_feed_forward_length", dense)
     shared = params.number(
         "expert_shared_feed_forward_length",
         params.number("expert_shared_count") * expert,
     )
-    return max(dense, params.number("expert_used_count") * expert + shared)
+    experts = params.number("expert_used_count") * expert + shared
+    return max(dense, experts, 2 * params.number("ssm.inner_size"))
+
+
+def _handed_over(params: Params, memory: Sequence[LayerMemory]) -> int:
+    # As llama.cpp's graphs have it: models that attend nowhere keep more tensors alive
+    # from layer to layer.
+    attends = any(layer.bytes_per_token for layer in memory)
+    if attends or not any(layer.state_bytes for layer in memory):
+        return 1
+    return 2 if params.number("wkv.head_size") else 3
 
 
 def _total(tensors: Iterable[Tensor]) -> int:

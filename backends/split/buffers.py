@@ -93,11 +93,17 @@ def device_compute_bytes(
         + _attention_bytes(model, ctx_size, server),
     )
     inputs = inputs_bytes(model.layers, ctx_size, n_copies, server)
-    return later_bytes(model, n_copies) + activations + inputs
+    return _copied_bytes(model, n_copies) * model.n_handed_over + activations + inputs
 
 
-def later_bytes(model: ModelInfo, n_copies: int) -> int:
-    """The copies of what a device gets from the one before it."""
+def later_bytes(model: ModelInfo, n_copies: int, *, is_last: bool = False) -> int:
+    """The copies of what a device gets from the one before it, and hands on."""
+    handed_over = model.n_handed_over
+    copied = handed_over if is_last else 2 * handed_over - 1
+    return _copied_bytes(model, n_copies) * copied
+
+
+def _copied_bytes(model: ModelInfo, n_copies: int) -> int:
     return hidden_bytes(model) * (n_copies if n_copies > 1 else 0)
 
 

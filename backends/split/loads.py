@@ -176,7 +176,7 @@ def _predicted(
     weights, kv = layer_bytes(model), kv_bytes(model, ctx_size, server)
     n_copies = _copies(split, head)
     own = buffers.device_compute_bytes(model, ctx_size, n_copies, server)
-    hidden, later = buffers.hidden_bytes(model), buffers.later_bytes(model, n_copies)
+    hidden = buffers.hidden_bytes(model)
     masks = buffers.inputs_bytes(model.layers, ctx_size, n_copies, server)
     on_host, on_first = buffers.embedded_bytes(model, n_copies, protocol)
     loads: list[DeviceLoad] = []
@@ -196,6 +196,8 @@ def _predicted(
             if not on_head:
                 held = model.layers if all_masks else model.layers[first:end]
                 more = buffers.inputs_bytes(held, ctx_size, n_copies, server) - masks
+                is_last = end > model.n_layer
+                later = buffers.later_bytes(model, n_copies, is_last=is_last)
                 more += later if first else on_first
             compute = max(compute, own + more)
         loads.append(

@@ -88,8 +88,10 @@ class ModelInfo(Value, frozen=True, kw_only=True):
     n_expert: int = 0
     n_expert_used: int = 0
     n_ff: int = 0
-    """Values of a token within the feed-forward part at once, those of all experts in
-    use together; 0: unknown."""
+    """Values of a token at once in the widest part of a layer: the feed-forward part,
+    those of all experts in use together, or a state's; 0: unknown."""
+    n_handed_over: int = 1
+    """Hidden states that one device hands to the next."""
     n_ctx_train: int = 0
     has_chat_template: bool = False
     tied_output: bool = False

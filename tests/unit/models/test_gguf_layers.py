@@ -147,14 +147,30 @@ def test_a_stated_type_that_no_layer_has_is_not_believed(tmp_path: Path) -> None
             180,
         ),
         ({"expert_used_count": 4, "expert_shared_feed_forward_length": 50}, 50),
+        ({"feed_forward_length": 100, "ssm.inner_size": 70}, 140),
         ({}, 0),
     ],
 )
-def test_the_width_of_the_feed_forward_part(
+def test_the_width_of_the_widest_part(
     tmp_path: Path, params: dict[str, Any], width: int
 ) -> None:
     info = layers_of(tmp_path, "qwen3moe", {"block_count": 2} | params, "ffn_up.weight")
     assert info.n_ff == width
+
+
+@pytest.mark.parametrize(
+    ("params", "stem", "count"),
+    [
+        ({"attention.head_count": 4}, "attn_k.weight", 1),
+        ({"ssm.inner_size": 8, "ssm.state_size": 4}, "ssm_in.weight", 3),
+        ({"wkv.head_size": 8}, "time_mix_key.weight", 2),
+    ],
+)
+def test_models_that_attend_nowhere_are_told_apart(
+    tmp_path: Path, params: dict[str, Any], stem: str, count: int
+) -> None:
+    shape = {"block_count": 2, "embedding_length": 64}
+    assert layers_of(tmp_path, "llama", shape | params, stem).n_handed_over == count
 
 
 def test_experts_apart_from_shared_experts(tmp_path: Path) -> None:

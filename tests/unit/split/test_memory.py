@@ -118,6 +118,18 @@ def test_a_device_after_another_has_copies_of_what_it_gets() -> None:
     assert second == third == first + 4 * HIDDEN
 
 
+def test_models_that_attend_nowhere_hand_more_over() -> None:
+    state = msgspec.structs.replace(MODEL, n_handed_over=3)
+    alone = compute_bytes(MODEL, 0, 5)[1]
+    assert compute_bytes(state, 0, 5)[1] == alone
+    usual = compute_bytes(MODEL, 0, 2, 2, 1)
+    more = [
+        (b - a) / (4 * HIDDEN)
+        for a, b in zip(usual, compute_bytes(state, 0, 2, 2, 1), strict=True)
+    ]
+    assert more == [0, 3 - 1, 3 - 1 + 5 - 1, 3 - 1 + 3 - 1]
+
+
 def test_the_heads_cpu_turns_tokens_into_vectors() -> None:
     (_, alone), (head, worker) = compute_bytes(MODEL, 0, 5), compute_bytes(MODEL, 2, 3)
     assert (head, worker) == (alone + HIDDEN, alone)
