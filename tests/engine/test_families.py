@@ -14,11 +14,9 @@ from backends.models.layers import read_model
 from backends.paths import user_paths
 from tests.kit.families import FAMILIES, write_header
 from tests.native.stock import engine
-from tools.bench.bench_memory import Case, answers, compare
+from tools.bench.bench_memory import PART, VERSIONS, Case, answers, compare
 
 pytestmark = pytest.mark.engine
-PART = 0.05
-VERSIONS = ("7.0.0", "8.0.0")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -33,9 +31,8 @@ async def test_memory_at_drag_speed_is_near_the_engines_answer(
         Case(8192, "q8_0", (third, third, model.n_layer + 1 - 2 * third)),
         Case(1024, "f16", (2 * third,)),
     ]
-    alone, _ = compare(
-        model, cases, await answers(info, model, cases), info.rpc_protocol
-    )
-    assert len(alone) == 6
-    for one in alone:
+    told = await answers(info, model, cases)
+    found = compare(model, cases, told, info.rpc_protocol)
+    assert len(found) == 6
+    for one in found:
         assert one.part < PART, one

@@ -2,8 +2,8 @@
 
 Headers of published models of many architectures, without weights, at several contexts,
 cache types and numbers of devices. The difference is that of all bytes of a device, as
-a part of what the engine says. *Alone* is our own arithmetic; *carried over* knows one
-answer of the engine to another split at another context, as the console does.
+a part of the engine's answer; *short* is what our figure lacks of it at most. The
+console knows more: it carries over what earlier answers showed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ VERSIONS = ("7.0.0", "8.0.0")
 CONTEXTS = (1024, 8192, 32_768)
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
 DEVICES = (1, 2, 3)
+PART = 0.05
+"""By so much our figures may differ."""
 _PARTS = {
     1: ((1.0,), (0.7,), (1.0,)),
     2: ((0.5, 0.5), (0.7, 0.3), (0.2, 0.8)),
@@ -127,26 +129,19 @@ def compare(
     wanted: Sequence[Case],
     told: Sequence[EngineFigures],
     protocol: str,
-) -> tuple[list[Off], list[Off]]:
-    """Alone, and carried over from the case before (the first from the last)."""
-    alone, carried = [], []
-    for number, (case, answer) in enumerate(zip(wanted, told, strict=True)):
-        for into, known in ((alone, ()), (carried, (told[number - 1],))):
-            loads = device_loads(
-                model,
-                answer.split,
-                case.ctx_size,
-                server=case.server,
-                told=known,
-                protocol=protocol,
-            )
-            said = {memory.device: memory for memory in answer.memory}
-            into += [
-                Off(load.device, case, load.memory, said[load.device])
-                for load in loads
-                if load.n_layers or load.device == HEAD
-            ]
-    return alone, carried
+) -> list[Off]:
+    found = []
+    for case, answer in zip(wanted, told, strict=True):
+        loads = device_loads(
+            model, answer.split, case.ctx_size, server=case.server, protocol=protocol
+        )
+        said = {memory.device: memory for memory in answer.memory}
+        found += [
+            Off(load.device, case, load.memory, said[load.device])
+            for load in loads
+            if load.n_layers or load.device == HEAD
+        ]
+    return found
 
 
 def models(folder: Path, real: Sequence[str]) -> Iterator[tuple[str, str, ModelInfo]]:
@@ -196,38 +191,33 @@ async def main() -> None:
     parser.add_argument("--only", default="", help="names of families with this in")
     options = parser.parse_args()
     engines = [find_engine(_directory(version), user_paths()) for version in VERSIONS]
-    print("| architecture | shapes of | engine | alone: median | largest | short |")
-    print("|---|---|---|---|---|---|")
+    columns = "".join(f" {v}: median | largest | short |" for v in VERSIONS)
+    print(f"| architecture | shapes of |{columns}")
+    print("|---|---|" + "--:|" * 3 * len(VERSIONS))
     everything: list[Off] = []
     with tempfile.TemporaryDirectory() as folder:
         for arch, name, model in models(Path(folder), options.real):
             if options.only not in name:
                 continue
-            for engine in engines:
-                alone, carried = await _all_cases(engine, model)
-                everything += alone
-                print(
-                    f"| {arch} | {name} | {engine.rpc_protocol} | {_cells(alone)} "
-                    f"| {_cells(carried)} |",
-                    flush=True,
-                )
+            by_engine = [await _all_cases(engine, model) for engine in engines]
+            cells = " | ".join(map(_cells, by_engine))
+            print(f"| {arch} | {name} | {cells} |", flush=True)
+            for engine, found in zip(engines, by_engine, strict=True):
+                everything += found
                 if options.worst is not None:
-                    _worst(name, engine.rpc_protocol, alone, options.worst)
+                    _worst(name, engine.rpc_protocol, found, options.worst)
+    within = sum(one.part <= PART for one in everything)
+    print(f"\n{within} of {len(everything)} figures are within {_told(PART)}")
 
 
-async def _all_cases(
-    engine: EngineInfo, model: ModelInfo
-) -> tuple[list[Off], list[Off]]:
-    alone: list[Off] = []
-    carried: list[Off] = []
+async def _all_cases(engine: EngineInfo, model: ModelInfo) -> list[Off]:
+    found: list[Off] = []
     for cache_type in CACHE_TYPES:
         for n_devices in DEVICES:
             wanted = cases(model.n_layer, n_devices, cache_type)
             told = await answers(engine, model, wanted)
-            one, other = compare(model, wanted, told, engine.rpc_protocol)
-            alone += one
-            carried += other
-    return alone, carried
+            found += compare(model, wanted, told, engine.rpc_protocol)
+    return found
 
 
 def _directory(version: str) -> str:
