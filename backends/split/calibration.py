@@ -50,8 +50,11 @@ _LEAST = 0.02
 """Part of the prior below which no figure falls: nothing costs no time."""
 _SAME_WORK = 0.02
 _MS_MIN = 1e-6
-_USUAL_COUNTS = 4
+_USUAL_COUNTS = 2
 """The usual noise counts like so many equations."""
+_FEW = 4
+_FAR_OFF = 2.5
+"""Standard deviations, by the median of absolute differences."""
 _NOISE_MAX = 0.5
 _OWN_PART_MAX = 0.9
 """Of an equation that alone tells its devices' speed nothing can be left over."""
@@ -339,7 +342,7 @@ class _Equation(NamedTuple):
     doubt: float
     """As a part of the time."""
 
-    def sd(self, said_ms: float = 0.0) -> float:
+    def sd(self, said_ms: float) -> float:
         # Noise grows with what a run should have taken: one that seems to have taken
         # next to no time is no surer than others.
         return max(self.ms, said_ms, _MS_MIN) * self.doubt
@@ -384,7 +387,19 @@ def _robust(
     prior: Sequence[float], spread: Sequence[float], equations: Sequence[_Equation]
 ) -> _Solved:
     """Least squares in which a far-off equation counts less (Huber's weights)."""
-    counts = [one.sd() ** -2 for one in equations]
+    # By how much all is slower than the prior says, at first: one disturbed run would
+    # lead a plain solution far away.
+    said = [one.said_ms(prior) for one in equations]
+    ratios = [
+        one.ms / said_ms
+        for one, said_ms in zip(equations, said, strict=True)
+        if said_ms
+    ]
+    slower = median(ratios) if ratios else 1.0
+    counts = [
+        one.sd(slower * said_ms) ** -2
+        for one, said_ms in zip(equations, said, strict=True)
+    ]
     solved = _weighted(prior, spread, equations, counts)
     for _ in range(_ROUNDS if len(equations) > 2 else 0):
         for at, one in enumerate(equations):
@@ -478,10 +493,13 @@ def _left_over(equation: _Equation, solved: _Solved) -> float:
 def _spread(off: Sequence[float], usual: float) -> float:
     if not off:
         return usual
-    # The median of absolute differences, as a standard deviation.
-    own = min(1.4826 * median(map(abs, off)), _NOISE_MAX)
-    both = (_USUAL_COUNTS * usual**2 + len(off) * own**2) / (_USUAL_COUNTS + len(off))
-    return max(NOISE_MIN, sqrt(both))
+    # What is far off counts as much as what is rather far off.
+    most = min(_FAR_OFF * 1.4826 * median(map(abs, off)), _NOISE_MAX)
+    squares = sum(min(abs(one), most) ** 2 for one in off)
+    # Few tell their own spread badly: the band has to be wider, as Student's is.
+    squares *= 1 + _FEW / len(off)
+    both = _USUAL_COUNTS * usual**2 + squares
+    return max(NOISE_MIN, sqrt(both / (_USUAL_COUNTS + len(off))))
 
 
 # --- links ---------------------------------------------------------------------------

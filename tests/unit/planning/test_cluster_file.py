@@ -140,7 +140,7 @@ MACHINE = '[machines.a]\nmemory = "8 GiB"\nbandwidth = "20 GB/s"\n'
             "joins a machine to itself",
         ),
         (MACHINE + '[[links]]\nbetween = ["a", "q"]\nrtt = "1 ms"', "no machine"),
-        (MACHINE + '[network]\nrtt = "-1 ms"', "more than nothing"),
+        (MACHINE + '[network]\nrtt = "-1 ms"', "nothing or more"),
         (MACHINE + '[network]\nrate = "1 MB/s"', "has no rtt"),
         (MACHINE + '[network]\nrtt = "3 weeks"', "no figure with a unit"),
         (MACHINE + '[network]\nrtt = "1 ms"\njitter = "-1 ms"', "nothing or more"),
