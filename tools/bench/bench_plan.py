@@ -141,9 +141,11 @@ def command(model: str) -> None:
             ("every head", with_head.partition("\n")[2]),
         ):
             file.write_text(text)
-            for words in ((), ("--best",), ("--best", "context"), ("--explain",)):
-                took_s = [_planned(model, file, words, folder) for _ in range(RUNS)]
-                shown = " ".join(("plan", *words))
+            for words in ("--best", "--best context", "--best --explain"):
+                took_s = [
+                    _planned(model, file, words.split(), folder) for _ in range(RUNS)
+                ]
+                shown = f"plan {words}"
                 print(
                     f"| `{shown}`, {name} | {median(took_s):.2f} | {max(took_s):.2f} |",
                     flush=True,
