@@ -214,10 +214,12 @@ class _Kind:
 
 
 class _Windows:
-    """Runs of columns, of which the least figures are wanted time and again."""
+    """Runs of columns, of which the least figures are wanted time and again.
+
+    Both ends are included.
+    """
 
     def __init__(self, low: Codes, high: Codes) -> None:
-        """Both ends are included."""
         depths = np.floor(np.log2(high - low + 1)).astype(np.int64)
         self._levels: list[tuple[Codes, Codes, Codes]] = []
         """For widths from each power of two: which, and two runs that cover them."""

@@ -1,4 +1,4 @@
-"""What is said to fit loads, and what a worker has no room for is not said to fit."""
+"""A plan that is said to fit loads, and one that a worker has no room for is not."""
 
 from __future__ import annotations
 
