@@ -266,7 +266,7 @@ def with_moved_experts(
     Both devices of such a layer compute in one part more.
     """
     found, handed = dict(work), dict[str, Handed]()
-    for layer, home, device in moved_layers(plan):
+    for layer, home, device in moved_layers(plan.split, plan.experts):
         part = expert_work(model.layers[layer], model, batch)
         less = Work(*(-one for one in part))._replace(passes=1)
         found[home] += less

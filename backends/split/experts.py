@@ -16,7 +16,7 @@ from backends.units import format_bytes, format_count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from backends.state import LayerRange, ModelInfo, Plan
+    from backends.state import LayerRange, ModelInfo, Plan, Split
 
 CPU_BUFFER = "CPU"
 
@@ -35,19 +35,21 @@ def override_tensor(
     return ("-ot", ",".join(moved)) if moved else ()
 
 
-def owners(plan: Plan) -> tuple[str, ...]:
+def owners(split: Split) -> tuple[str, ...]:
     """The device of each layer, the output last."""
     return tuple(
-        run.device for run in ranges(plan.split) for _ in range(run.first, run.last + 1)
+        run.device for run in ranges(split) for _ in range(run.first, run.last + 1)
     )
 
 
-def moved_layers(plan: Plan) -> Iterator[tuple[int, str, str]]:
+def moved_layers(
+    split: Split, experts: Sequence[LayerRange]
+) -> Iterator[tuple[int, str, str]]:
     """Layers whose experts are elsewhere: the number, its device, and theirs."""
-    if not plan.experts:
+    if not experts:
         return
-    holders = owners(plan)
-    for run in plan.experts:
+    holders = owners(split)
+    for run in experts:
         for layer in range(run.first, run.last + 1):
             if holders[layer] != run.device:
                 yield layer, holders[layer], run.device
@@ -102,7 +104,7 @@ def misplaced(
     return tuple(
         f"{device} got {format_bytes(got)} of layer {layer}, planned "
         f"{format_bytes(wanted)} {what} its experts"
-        for layer, home, to in moved_layers(plan)
+        for layer, home, to in moved_layers(plan.split, plan.experts)
         for device, wanted, what in _wanted(model, layer, home, to)
         if not device.startswith(f"{plan.head}/")
         and (got := holders[layer].get(device, 0)) != wanted

@@ -26,6 +26,8 @@ from backends.state import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from backends.state import LayerRange
+
 # Below this, whole MiB are too coarse to learn a proportion from.
 RATIO_FROM_BYTES = 64 << 20
 # The engine answers in whole MiB, rounded up or down.
@@ -88,9 +90,12 @@ def device_loads(
     told: Sequence[EngineFigures] = (),
     protocol: str = "",
     all_masks: bool = False,
+    experts: Sequence[LayerRange] = (),
 ) -> tuple[DeviceLoad, ...]:
     """Memory per share of a split, in its order, empty shares included.
 
+    ``experts`` are those elsewhere than their layers, as in a plan; ``told`` are for a
+    plan with the same.
     ``protocol`` is the RPC version of the engine; without one the default engine's.
     With ``all_masks`` every device is reckoned as if it held layers of each window: so
     what one needs does not depend on which layers it holds.
@@ -101,9 +106,11 @@ def device_loads(
     """
 
     def predict(split: Split, ctx_size: int) -> tuple[DeviceLoad, ...]:
-        return _predicted(
+        loads = _predicted(
             model, split, ctx_size, head, server, protocol, all_masks=all_masks
         )
+        sizes = ctx_size, head, server
+        return _with_moved(loads, model, split, experts, *sizes) if experts else loads
 
     predicted = predict(split, ctx_size)
     exact = [t for t in told if t.split == split and t.ctx_size == ctx_size]
@@ -132,24 +139,28 @@ def plan_loads(
         head=plan.head,
         server=plan.server,
         all_masks=all_masks,
+        experts=plan.experts,
     )
-    if plan.experts:
-        loads = _with_moved(loads, model, plan)
     return _as_said(loads, told)
 
 
 def _with_moved(
-    loads: Sequence[DeviceLoad], model: ModelInfo, plan: Plan
+    loads: Sequence[DeviceLoad],
+    model: ModelInfo,
+    split: Split,
+    experts: Sequence[LayerRange],
+    ctx_size: int,
+    head: str,
+    server: ServerSettings,
 ) -> tuple[DeviceLoad, ...]:
     """The loads of the split, with the experts where the plan has them.
 
     A device that has experts alone needs a device's compute buffers too.
     """
-    n_copies = _copies(plan.split, plan.head)
-    sizes = (model, plan.ctx_size, n_copies, plan.server)
-    own = buffers.device_compute_bytes(*sizes)
+    n_copies = _copies(split, head)
+    own = buffers.device_compute_bytes(model, ctx_size, n_copies, server)
     more = dict.fromkeys((load.device for load in loads), 0)
-    for layer, home, device in moved_layers(plan):
+    for layer, home, device in moved_layers(split, experts):
         n_bytes = model.layers[layer].groups.experts
         more[home] -= n_bytes
         more[device] += n_bytes

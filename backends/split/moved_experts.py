@@ -163,7 +163,7 @@ def _runs(problem: SplitProblem, split: Split | None) -> list[tuple[int, ...]]:
     experts = tuple(layer.index for layer in layers if layer.groups.experts)
     if split is None:
         return [experts]
-    holders = owners(replace(problem.plan, split=split))
+    holders = owners(split)
     parts = [
         tuple(layer for layer in experts if holders[layer] == device)
         for device in dict.fromkeys(holders)
@@ -200,7 +200,7 @@ def _plans(problem: SplitProblem, move: _Move) -> Iterator[Plan]:
             experts=runs_of(move.device, move.layers),
         )
         # Layers that are on that device themselves are none that move.
-        layers = [layer for layer, _, _ in moved_layers(moved)]
+        layers = [layer for layer, _, _ in moved_layers(moved.split, moved.experts)]
         moved = replace(moved, experts=tuple(runs_of(move.device, layers)))
         if layers and not crowded_by(problem, moved):
             yield moved

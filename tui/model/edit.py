@@ -109,6 +109,7 @@ class Edit:
             server=self.plan.server,
             told=self.told,
             protocol=self.protocol,
+            experts=self.plan.experts,
         )
         return loads_with_draft(loads, self.plan.speculation)
 

@@ -12,8 +12,8 @@ from backends.errors import PlanError
 from backends.split import moved_experts as searched
 from backends.split.best import best_split
 from backends.split.experts import owners
-from backends.split.layout import runs_of
-from backends.split.loads import plan_loads
+from backends.split.layout import runs_of, with_counts
+from backends.split.loads import EngineFigures, device_loads, plan_loads
 from backends.split.moved_experts import GAIN_MIN, moved_experts
 from backends.split.problem import Pins, SplitProblem
 from backends.state import LayerBytes, ModelInfo, Objective
@@ -134,7 +134,7 @@ def test_of_many_layers_not_every_number_is_tried(
     assert whole.forecast is not None
     assert some.forecast is not None
     assert some.forecast.tok_per_s <= whole.forecast.tok_per_s
-    assert some.forecast.tok_per_s > 0.8 * whole.forecast.tok_per_s
+    assert some.forecast.tok_per_s > 0.7 * whole.forecast.tok_per_s
 
 
 # --- exhaustive ----------------------------------------------------------------------
@@ -149,7 +149,7 @@ def moves(there: SplitProblem) -> set[tuple[tuple[int, ...], str]]:
     except PlanError:
         pass
     else:
-        held = owners(replace(there.plan, split=best.split))
+        held = owners(best.split)
         groups += [[n for n in experts if held[n] == name] for name in set(held)]
     return {
         (tuple(part), share.device)
@@ -222,3 +222,30 @@ def test_bytes_are_counted_where_they_are() -> None:
     assert apart["a/CPU"].weight_bytes == whole["a/CPU"].weight_bytes - moved
     assert apart[FAR].weight_bytes == moved
     assert apart[FAR].compute_bytes > 0 == whole[FAR].compute_bytes
+
+
+def test_an_answer_for_moved_experts_says_nothing_new_of_other_splits() -> None:
+    """The console carries the engine's answers over while a boundary is dragged."""
+    there = large_at_home(64)
+    experts = tuple(runs_of(FAR, [0, 1]))
+    plan = replace(there.plan, experts=experts)
+    told = EngineFigures(
+        split=plan.split,
+        ctx_size=plan.ctx_size,
+        memory=tuple(load.memory for load in plan_loads(there.model, plan)),
+    )
+    for split in (plan.split, with_counts(plan.split, [5, 2, 0])):
+        dragged = replace(plan, split=split)
+        loads = device_loads(
+            there.model,
+            split,
+            plan.ctx_size,
+            head=plan.head,
+            server=plan.server,
+            told=[told],
+            experts=experts,
+        )
+        said = {load.device: load.weight_bytes for load in loads}
+        assert said == {
+            load.device: load.weight_bytes for load in plan_loads(there.model, dragged)
+        }
