@@ -46,7 +46,7 @@ LAST_WORDS = 4
 """Of a relay: those in which it says why it closed a connection."""
 # Every sentence about a hole has the word.
 _HOLE_HINT = "Put the model there, or a sparse file of it that has this layer."
-_HOLE = re.compile(r"dllm-relay: (?P<link>[^:]+): (?P<why>.*\bthin\b.*)")
+_HOLE = re.compile(r"dllm-relay: (?P<link>[^:]+): (?P<why>.*\bsparse\b.*)")
 
 _AGAIN = "Launch again to restart it; its log says more."
 _HINTS = {
