@@ -90,7 +90,9 @@ def columns_of(
         )
     if len({choice.ctx_size for choice in choices if choice.ctx_size}) > 1:
         columns.append(
-            FigureColumn("context", lambda c: c.ctx_size or None, lambda n: f"{n:.0f}")
+            FigureColumn(
+                "context", lambda c: c.ctx_size or None, lambda n: str(round(n))
+            )
         )
     while sum(c.cells for c in columns) > max(width - NAME_CELLS_MIN, FIGURE_CELLS * 3):
         columns.pop()

@@ -188,10 +188,13 @@ class LayersScreen(ConsoleScreen):
             part = change(forecast.tok_per_s, edit.forecast.tok_per_s)
             speed = predicted(format_speed(forecast.tok_per_s))
             gain = f"  {format_difference(part)}" if part is not None else ""
-            over = there.misfits - edit.misfits
+            over = there.misfits
             yield Content.assemble(
                 (f"{letter(mark)} ", f"$device-{mark % 8 + 1}"),
-                (f"{predicted(f'{forecast.trips_per_token:.0f}'):>8}  {speed}", "$dim"),
+                (
+                    f"{predicted(str(round(forecast.trips_per_token))):>8}  {speed}",
+                    "$dim",
+                ),
                 (gain, "$ok" if part and part > 0 else "$warn"),
                 ("  over" if over else "", "$bad"),
             )
