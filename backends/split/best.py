@@ -283,22 +283,30 @@ def _at_context(
     problem: SplitProblem, objective: Objective, ctx_size: int
 ) -> Best | None:
     sizes = sizes_of(problem, ctx_size)
-    found, exact = [], True
-    for places in _cases(problem, objective, ctx_size):
-        one = best(places, sizes, problem.beam)
-        if one is not None and (crowded := _crowded(problem, one, ctx_size)):
+    cases = [
+        (one, places)
+        for places in _cases(problem, objective, ctx_size)
+        if (one := best(places, sizes, problem.beam)) is not None
+    ]
+    cases.sort(key=lambda case: case[0].cost)
+    exact = all(one.exact for one, _ in cases)
+    least: FoundSplit | None = None
+    for one, places in cases:
+        if least is not None and one.cost >= least.cost:
+            # A case costs no less for having to leave a memory room.
+            break
+        fitting: FoundSplit | None = one
+        if crowded := _crowded(problem, one, ctx_size):
             if crowded.isdisjoint(one.devices):
                 # What the head keeps without layers is too much already.
                 continue
             exact = False
-            one = _less_crowded(problem, places, crowded, ctx_size)
-        if one is not None:
-            found.append(one)
-            exact &= one.exact
-    if not found:
+            fitting = _less_crowded(problem, places, crowded, ctx_size)
+        if fitting is not None and (least is None or fitting.cost < least.cost):
+            least = fitting
+    if least is None:
         return None
-    best_one = min(found, key=lambda one: one.cost)
-    return _as_best(problem, best_one._replace(exact=exact), ctx_size)
+    return _as_best(problem, least._replace(exact=exact), ctx_size)
 
 
 def _as_best(problem: SplitProblem, found: FoundSplit, ctx_size: int) -> Best:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from backends.server_settings import BY_TENSOR
 from backends.split.buffers import is_unfused
-from backends.split.cost import Work, forecast, layer_work, work_ms
+from backends.split.cost import Work, counted_work, forecast, layer_work, work_ms
 from backends.split.crossing import TensorStage, tensor_bytes
 from backends.split.flags import DEVICES_MAX
 from backends.split.layout import is_head_cpu, make_split
@@ -48,8 +48,9 @@ def by_tensor(problem: SplitProblem, by_layers: Forecast) -> TensorPlan:
     """The fastest such plan if it beats a split by layers, else why it does not."""
     if why := _refused(problem):
         return TensorPlan(None, why)
+    works = counted_work(problem.model, problem.plan)
     told = [
-        (forecast(problem.model, plan, problem.speeds, problem.load), plan)
+        (forecast(problem.model, plan, problem.speeds, problem.load, works), plan)
         for plan in _plans(problem)
     ]
     if not told:

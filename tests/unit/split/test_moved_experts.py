@@ -129,7 +129,7 @@ def test_of_many_layers_not_every_number_is_tried(
 ) -> None:
     there = large_at_home(0.7)
     whole = moved_experts(there, None)
-    monkeypatch.setattr(searched, "TRIED_MAX", 8)
+    monkeypatch.setattr(searched, "TRIED_MAX", 12)
     some = moved_experts(there, None)
     assert whole.forecast is not None
     assert some.forecast is not None
