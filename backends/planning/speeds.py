@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from backends.engine.versions import protocols_match
 from backends.places import LOCAL
+from backends.server_settings import is_by_tensor
 from backends.split.calibration import (
     HEAD_PRIOR,
     Calibration,
@@ -224,9 +225,10 @@ def run_says(
 ) -> RunSays:
     """The equations of a run; none where it was too short, or passes are drafts'.
 
-    ``workers`` are all of the plan that hold layers.
+    ``workers`` are all of the plan that hold layers. Parts of layers say nothing.
     """
-    if ground.plan.speculation is not None or ground.plan.experts:
+    plan = ground.plan
+    if plan.speculation or plan.experts or is_by_tensor(plan.extra_args):
         return NOTHING
     depth = max(server.depth - server.tokens // 2, 1)
     if not used_workers(ground.plan):

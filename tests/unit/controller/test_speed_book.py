@@ -16,7 +16,14 @@ from backends.controller.speed_book import (
     ground_of,
     model_key,
 )
-from backends.planning.speeds import PASSES_MIN, ServerRun, WorkerRun, run_says
+from backends.planning.speeds import (
+    NOTHING,
+    PASSES_MIN,
+    ServerRun,
+    WorkerRun,
+    run_says,
+)
+from backends.server_settings import BY_TENSOR
 from backends.split.cost import Work, forecast, lab_ms
 from backends.state import (
     ClusterState,
@@ -169,6 +176,11 @@ def test_short_runs_say_nothing() -> None:
     assert run_says(ground, short, server, at=0).observations == ()
     only_one = {"worker1": WorkerRun(two(6, 7)["worker1"], RTT_MS, None)}
     assert run_says(ground, only_one, server, at=0).observations == ()
+
+
+def test_parts_of_tensors_say_nothing() -> None:
+    by_tensor = replace(plan_of(6, 7), extra_args=BY_TENSOR)
+    assert run(by_tensor, 6, 7) == NOTHING
 
 
 def test_a_head_alone_is_measured_by_the_servers_rates() -> None:
