@@ -136,7 +136,7 @@ class Builder:
             stage = blueprint.stage(role)
             if role is ProcessRole.SERVER:
                 sockets = partial(self._discovery.sockets, plan)
-                await self._context.links.put_first_lab(sockets)
+                await self._context.links.put_labs(sockets)
             there = await gather_or_cancel(
                 self._standing(node, incarnations, kept.missing) for node in stage
             )

@@ -117,7 +117,7 @@ class Cluster:
         whatever there is. ``api`` is how the API is given out from here on. ``number``
         is that of its ``order``, where it took a while until now. ``facts`` are those
         of a preparation. The plan loads behind the ``lab``. Asking for what is pursued
-        already changes nothing.
+        already changes only the lab, if one is given.
 
         Raises:
             PlanError: llama.cpp cannot follow the plan; nothing has changed.
@@ -143,6 +143,8 @@ class Cluster:
             record = self._journal.record
             same = plan is not None and is_same(plan, self.pursued)
             if same and record.stand_in is None and api in (None, self.goal.api):
+                if lab is not None:
+                    await self.links.go_on_with(lab)
                 return self.goal
             before = self.goal
             goal = Goal(generation=before.generation + 1, plan=plan, api=api)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from backends.errors import PeerUnreachable, UsageError, did_you_mean
+from backends.errors import HostError, PeerUnreachable, UsageError, did_you_mean
 from backends.link.figures import why_no_link
 from backends.link.relay import (
     RelayReader,
@@ -120,8 +121,6 @@ class Links:
         """Read the counters of the workers' relays at these sockets, by worker."""
         self._draft_max = max(plan.server.draft_max, EXTRA_DRAFT_MAX)
         self._sockets = dict(sockets)
-        if self._first_lab is not None:
-            self._labs = {**dict.fromkeys(sockets, self._first_lab), **self._labs}
         self._outcomes = Outcomes()
         self._readers = {
             worker: RelayReader(
@@ -129,7 +128,7 @@ class Links:
                 socket,
                 self._show,
                 partial(self._ways.rtt_ms, worker),
-                partial(self._labs.get, worker),
+                partial(self.lab_of, worker),
                 self._outcomes,
                 facts.pairings[worker].why,
                 partial(
@@ -230,17 +229,34 @@ class Links:
             await self._readers[name].set_lab(lab)
             self._labs[name] = lab
 
+    def lab_of(self, worker: str) -> Lab | None:
+        """The lab last asked for on that link, else that of the launch."""
+        return self._labs.get(worker, self._first_lab)
+
     def begin_with(self, lab: Lab | None) -> None:
         """Let the next launch load behind a lab."""
         self._labs.clear()
         self._first_lab = lab
 
-    async def put_first_lab(
+    async def go_on_with(self, lab: Lab) -> None:
+        """Have a lab on all links of what loads or serves, and of what follows."""
+        self.begin_with(lab)
+        for reader in self._readers.values():
+            # A relay that does not answer yet gets it as soon as it does.
+            with contextlib.suppress(HostError, OSError):
+                await reader.set_lab(lab)
+
+    async def put_labs(
         self, sockets: Callable[[], Awaitable[Mapping[str, Path]]]
     ) -> None:
-        """Put the lab of a launch on its relays, before llama-server starts."""
-        if (lab := self._first_lab) is not None:
-            await gather_or_cancel(put_lab(s, lab) for s in (await sockets()).values())
+        """Put the labs of a launch on its relays, before llama-server starts."""
+        if self._first_lab is None and not any(self._labs.values()):
+            return
+        await gather_or_cancel(
+            put_lab(socket, lab)
+            for worker, socket in (await sockets()).items()
+            if (lab := self.lab_of(worker)) is not None
+        )
 
     def forget_labs(self) -> None:
         self.begin_with(None)

@@ -35,7 +35,7 @@ from backends.gateway.access import ApiSettings
 from backends.planning.fallback import plan_without
 from backends.planning.room import ClusterMemory
 from backends.split.layout import devices, make_split, ranges
-from backends.state import DeviceMemory, MeasuredSplit, ModelInfo, Peer, Plan
+from backends.state import DeviceMemory, Lab, MeasuredSplit, ModelInfo, Peer, Plan
 from tests.kit.clusters import Stage, plan_on
 from tests.unit.planning.machines import (
     ADA,
@@ -57,7 +57,9 @@ async def test_same_plan_with_other_settings_is_another_goal(tmp_path: Path) -> 
     goal = Goal(generation=4, plan=plan_on("local"), api=api)
     known = Record(goal=goal, served_since=5.0, secret="5a", server="7@1.0")
     cluster = Stage(tmp_path, known).cluster
-    assert await cluster.want(plan_on("local"), api=api) == goal
+    lab = Lab(latency_ms=10)
+    assert await cluster.want(plan_on("local"), api=api, lab=lab) == goal
+    assert cluster.links.lab_of("w") == lab
     other = msgspec.structs.replace(api, port=8123)
     assert (await cluster.want(plan_on("local"), api=other)).api == other
     record = Journal(tmp_path / "default.json").load()

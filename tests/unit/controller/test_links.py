@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -182,20 +184,68 @@ async def test_what_no_relay_takes_is_refused(
     await links.unfollow()
 
 
-async def test_a_launch_loads_behind_its_lab(tmp_path: Path) -> None:
-    lines: list[bytes] = []
+@asynccontextmanager
+async def relay_at(socket: Path) -> AsyncIterator[list[Lab | None]]:
+    """The labs that are put on a relay, which takes each of them."""
+    labs: list[Lab | None] = []
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        lines.append(await reader.readline())
+        while line := await reader.readline():
+            lab = msgspec.convert(msgspec.json.decode(line)["lab"], Lab | None)
+            labs.append(lab)
+            writer.write(msgspec.json.encode(Line(type="snapshot", lab=lab)) + b"\n")
         writer.close()
 
+    async with await asyncio.start_unix_server(relay, socket):
+        yield labs
+
+
+SLOW, SLOWER = Lab(rate_mb_s=20), Lab(rate_mb_s=10)
+
+
+async def test_a_launch_loads_behind_its_lab(tmp_path: Path) -> None:
     links = links_of()
-    links.begin_with(Lab(rate_mb_s=20))
-    async with await asyncio.start_unix_server(relay, tmp_path / "s"):
+    links.begin_with(SLOW)
+    async with relay_at(tmp_path / "s") as labs:
         follow(links, tmp_path / "s")
-        await until(lambda: lines, "a line at the relay")
+        await until(lambda: labs, "a line at the relay")
         await links.unfollow()
-    assert msgspec.json.decode(lines[0])["lab"]["rate_mb_s"] == 20
+    assert labs == [SLOW]
+
+
+@pytest.mark.parametrize("changed", [None, SLOWER])
+async def test_a_load_after_that_is_behind_the_lab_as_it_was_changed(
+    changed: Lab | None, tmp_path: Path
+) -> None:
+    async def sockets() -> dict[str, Path]:
+        return {"w": tmp_path / "s"}
+
+    links = links_of()
+    links.begin_with(SLOW)
+    async with relay_at(tmp_path / "s") as labs:
+        await links.put_labs(sockets)
+        follow(links, tmp_path / "s")
+        await until(lambda: len(labs) == 2, "the lab at the relay")
+        await links.set_lab("w", changed)
+        await until(lambda: len(labs) == 3, "the other lab at the relay")
+        await links.unfollow()
+        await links.put_labs(sockets)
+    assert labs == [SLOW, SLOW, changed, *([changed] if changed else [])]
+
+
+async def test_what_runs_goes_on_with_another_lab(tmp_path: Path) -> None:
+    links = links_of()
+    links.begin_with(SLOW)
+    async with relay_at(tmp_path / "s") as labs:
+        follow(links, tmp_path / "s")
+        await until(lambda: labs, "the lab at the relay")
+        await links.go_on_with(SLOWER)
+        await until(lambda: labs == [SLOW, SLOWER], "the other lab at the relay")
+        await links.unfollow()
+    follow(links, tmp_path / "gone")
+    await links.go_on_with(SLOW)
+    assert links.lab_of("w") == SLOW
+    await links.unfollow()
 
 
 def test_the_limits_themselves_can_be_had() -> None:
