@@ -93,6 +93,7 @@ class _Stage(NamedTuple):
     depth: int
     batch: int
     rows: int
+    slots: int = 1
 
 
 def _stages(problem: SplitProblem, objective: Objective) -> list[_Stage]:
@@ -103,10 +104,9 @@ def _stages(problem: SplitProblem, objective: Objective) -> list[_Stage]:
             stages.append(_Stage(depth + batch // 2, batch, 1))
             depth += batch
         return stages
-    batch = load.batch
     if objective is Objective.THROUGHPUT:
-        batch = max(problem.plan.server.slots, load.slots) * (1 + load.drafted)
-    return [_Stage(load.depth, batch, batch)]
+        load = load._replace(slots=max(problem.plan.server.slots, load.slots))
+    return [_Stage(load.depth, load.batch, load.batch, load.slots)]
 
 
 def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
@@ -116,7 +116,9 @@ def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
     stages = _stages(problem, objective)
     works = np.sum(
         [
-            layer_work(model, plan, one.depth, one.batch, rows=one.rows)
+            layer_work(
+                model, plan, one.depth, one.batch, rows=one.rows, slots=one.slots
+            )
             for one in stages
         ],
         axis=0,

@@ -194,7 +194,7 @@ def kv_read_bytes(layer: Layer, depth: int, plan: Plan) -> float:
 
 
 def layer_work(
-    model: ModelInfo, plan: Plan, depth: int, batch: int, *, rows: int
+    model: ModelInfo, plan: Plan, depth: int, batch: int, *, rows: int, slots: int = 1
 ) -> tuple[Work, ...]:
     """The work of each layer, the output last, for a pass of ``batch`` tokens.
 
@@ -206,13 +206,12 @@ def layer_work(
         kv = kv_read_bytes(layer, depth, plan)
         values = kv / buffers.F16_BYTES
         ops = token_ops(layer, model) + 2 * values * shared_heads
-        # Tokens of one prompt read the cache together, slots each their own.
-        read = kv * (rows if rows == batch else 1)
         weights = active_bytes(layer, model, batch)
         return Work(
             weight_gb=weights / GB,
             gvalues=_values(weights, layer.quants) / GB,
-            kv_gb=read / GB,
+            # Tokens of one slot read its cache together.
+            kv_gb=slots * kv / GB,
             gops=(batch - 1) * ops / GB,
             layers=1,
         )
@@ -227,16 +226,16 @@ def layer_work(
     return (*map(of, model.layers), output)
 
 
-CountedWork = Callable[[int, int, int], tuple[Work, ...]]
-"""The work of each layer by depth, batch and rows."""
+CountedWork = Callable[[int, int, int, int], tuple[Work, ...]]
+"""The work of each layer by depth, batch, rows and slots."""
 
 
 def counted_work(model: ModelInfo, plan: Plan) -> CountedWork:
     """``layer_work``, counted once for all splits of a plan."""
 
     @cache
-    def of(depth: int, batch: int, rows: int) -> tuple[Work, ...]:
-        return layer_work(model, plan, depth, batch, rows=rows)
+    def of(depth: int, batch: int, rows: int, slots: int) -> tuple[Work, ...]:
+        return layer_work(model, plan, depth, batch, rows=rows, slots=slots)
 
     return of
 
@@ -386,6 +385,7 @@ def pass_cost(
     depth: int,
     batch: int,
     rows: int,
+    slots: int = 1,
     works: CountedWork | None = None,
 ) -> PassCost:
     """The cost of one pass; devices without a known speed cost nothing.
@@ -393,7 +393,7 @@ def pass_cost(
     ``rows`` as in ``layer_work``; ``works`` are those of ``counted_work``.
     """
     counted = works or counted_work(model, plan)
-    layers = counted(depth, batch, rows)
+    layers = counted(depth, batch, rows, slots)
     if is_by_tensor(plan.extra_args):
         return _tensor_pass(model, plan, speeds, layers, (depth, batch, rows))
     work = device_work(plan, layers)
@@ -634,9 +634,13 @@ def forecast(
     ``works`` of ``counted_work`` spare counting again for each split of the plan.
     """
     works = works or counted_work(model, plan)
-    batch = load.batch
     cost = pass_cost(
-        model, plan, speeds, depth=load.depth, batch=batch, rows=batch, works=works
+        *(model, plan, speeds),
+        depth=load.depth,
+        batch=load.batch,
+        rows=load.batch,
+        slots=load.slots,
+        works=works,
     )
     pass_ms = cost.ms + load.draft_ms
     by_draft = hypot(load.draft_sd_ms, pass_ms * load.tokens_sd / load.tokens_per_pass)

@@ -157,7 +157,7 @@ def test_cache_grows_with_depth_up_to_the_window() -> None:
 
 def test_slots_share_a_pass_but_not_their_caches() -> None:
     one = layer_work(MODEL, plan_of(5, 0, 0), 1000, 1, rows=1)[0]
-    four = layer_work(MODEL, plan_of(5, 0, 0), 1000, 4, rows=4)[0]
+    four = layer_work(MODEL, plan_of(5, 0, 0), 1000, 4, rows=4, slots=4)[0]
     assert four.weight_gb == one.weight_gb
     assert four.kv_gb == pytest.approx(4 * one.kv_gb)
     assert one.gops == 0 < four.gops
@@ -165,6 +165,18 @@ def test_slots_share_a_pass_but_not_their_caches() -> None:
     together = forecast(MODEL, plan_of(0, 2, 3), SPEEDS, Workload(slots=4))
     assert together.tok_per_s > 2 * alone.tok_per_s
     assert together.trips_per_token == pytest.approx(alone.trips_per_token / 4)
+
+
+def test_drafted_tokens_of_a_slot_read_its_cache_together() -> None:
+    kv_ms = tuple(replace(one, ms=(0, 0, 1, 0, 0, 0)) for one in SPEEDS.devices)
+    speeds = replace(SPEEDS, devices=kv_ms)
+    for slots in (1, 4):
+        plain, drafted = (
+            forecast(MODEL, plan_of(5, 0, 0), speeds, Workload(slots=slots, drafted=n))
+            for n in (0, 7)
+        )
+        assert drafted.pass_ms == pytest.approx(plain.pass_ms)
+    assert plain.pass_ms == pytest.approx(1 + 4 * 4 * 2000 * 512 * 1e-9)
 
 
 def test_a_draft_divides_trips_by_the_tokens_of_a_pass() -> None:
