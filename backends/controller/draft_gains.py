@@ -11,7 +11,7 @@ from backends.controller.memory_usage import machines_now
 from backends.controller.speed_book import ground_of
 from backends.errors import DllmError
 from backends.speculation.gain import draft_use, predicted_gain
-from backends.split.cost import workload
+from backends.split.cost import with_labs, workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,10 +67,13 @@ async def gains_now(context: ClusterContext, plan: Plan) -> dict[str, DraftGain]
         engine = (await context.readers.engine()).info
         machines = await machines_now(context.machines, context.readers)
         ground = ground_of(plan, model, machines, engine)
-        links = context.store.snapshot.links
+        links, asked = context.store.snapshot.links, context.links.lab_of
         speeds = await asyncio.to_thread(context.speeds.speeds, ground, links)
+        seen = {link.worker: link.lab for link in links}
+        speeds = with_labs(speeds, lambda name: seen.get(name, asked(name)))
         trials = context.trials.found_for(model)
         return gains(model, plan, speeds, models, trials)
-    except DllmError as error:
-        log.info("no draft's gain is predicted: %s", error)
+    except Exception:
+        # No prediction is worth stopping a launch.
+        log.exception("no draft's gain is predicted")
         return {}
