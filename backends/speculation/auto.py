@@ -14,6 +14,7 @@ import hashlib
 import logging
 import time
 from collections import Counter
+from functools import cache
 from pathlib import PurePath
 from statistics import harmonic_mean
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -40,7 +41,7 @@ from backends.state import (
     Sampling,
     Value,
 )
-from backends.tasks import end_tasks
+from backends.tasks import end_tasks, first_of
 from backends.units import format_factor, format_speed
 from backends.writing import write_private
 
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backends.speculation.gain import DraftGain
-    from backends.state import ClusterSnapshot, Link, ModelInfo, Plan
+    from backends.state import ClusterSnapshot, Lab, Link, ModelInfo, Plan
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +121,8 @@ class AutoDraft:
         self._predict = predict
         self._gains: Mapping[str, DraftGain] = {}
         """The predicted ones, by draft."""
+        self._labs: dict[str, Lab] = {}
+        """On the links that this comparison is about."""
         self._idle_s = idle_s
         self._again = asyncio.Event()
         self._plan: Plan | None = None
@@ -195,6 +198,10 @@ class AutoDraft:
         while True:
             await self._idle()
             snapshot = self._store.snapshot
+            if (labs := labs_on(snapshot.links)) != self._labs:
+                # What was predicted and measured is of another network.
+                self._labs, self._trials, self._key = labs, {}, ""
+                await self.foresee(plan)
             self._key = self._key or result_key(plan, snapshot.model, snapshot.links)
             known = self._book.of(self._key) if self._takes_known else ()
             todo = [] if known else self._left(plan)
@@ -205,24 +212,35 @@ class AutoDraft:
             best = todo[0] if todo else fastest(trials, self._given_up)
             if not todo and not known:
                 await self._finish(trials, best)
+            why = gain_text(best, trials)
+            if not trials and not self._failures:
+                why = "no draft is likely to be faster"
             if best != draft:
                 await self._book.runs(plan, best)
-                why = "to be measured" if todo else gain_text(best, trials)
+                why = "to be measured" if todo else why
                 return f"Loaded again {told(best)}: {why}"
-            self._show(plan, draft, why=gain_text(draft, trials), trials=trials)
-            await self._until_repeated()
+            self._show(plan, draft, why=why, trials=trials)
+            if trials:
+                await self._until_repeated()
+            else:
+                await first_of(self._until_repeated(), self._until_other_labs())
 
     @property
     def _given_up(self) -> set[str]:
         return {one for one, n in self._failures.items() if n >= FAILURES_MAX}
 
     def _left(self, plan: Plan) -> list[str]:
-        done = {*self._trials, *self._given_up}
-        if NO_DRAFT in self._given_up:
+        methods = methods_of(plan)
+        taking_part = [
+            one
+            for one in methods
+            if one not in self._given_up
+            and (one in self._trials or self._may_gain(one))
+        ]
+        if NO_DRAFT not in taking_part or taking_part == [NO_DRAFT]:
             return []
-        left = [one for one in methods_of(plan) if one not in done]
-        worth = {one for one in left if self._may_gain(one)}
-        return sorted(worth, key=lambda one: (self._speedup(one), left.index(one)))
+        left = [one for one in taking_part if one not in self._trials]
+        return sorted(left, key=self._speedup)
 
     def _may_gain(self, draft: str) -> bool:
         # Who wants it measured again wants all of it.
@@ -292,6 +310,10 @@ class AutoDraft:
     async def _until_repeated(self) -> None:
         self._again.clear()
         await self._again.wait()
+
+    async def _until_other_labs(self) -> None:
+        while labs_on(self._store.snapshot.links) == self._labs:
+            await self._store.change()
 
     async def _idle(self) -> None:
         while True:
@@ -421,8 +443,33 @@ def network_text(links: Iterable[Link]) -> str:
     return f"{low:g} to {high:g} ms" if low else f"under {high:g} ms"
 
 
+def labs_on(links: Iterable[Link]) -> dict[str, Lab]:
+    return {link.worker: link.lab for link in links if link.lab}
+
+
 def _hash(value: object) -> str:
-    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:24]
+    return hashlib.sha256(msgspec.json.encode(_lean(value))).hexdigest()[:24]
+
+
+def _lean(value: object) -> object:
+    """The same without fields at their defaults: a new field changes no hash."""
+    if isinstance(value, tuple):
+        return [_lean(one) for one in value]
+    if not isinstance(value, msgspec.Struct):
+        return value
+    known = {name: getattr(value, name) for name in value.__struct_fields__}
+    usual = _defaults(type(value))
+    return {name: _lean(one) for name, one in known.items() if one != usual[name]}
+
+
+@cache
+def _defaults(kind: type[msgspec.Struct]) -> dict[str, object]:
+    return {
+        one.name: one.default
+        if one.default_factory is msgspec.NODEFAULT
+        else one.default_factory()
+        for one in msgspec.structs.fields(kind)
+    }
 
 
 # --- choosing -------------------------------------------------------------------

@@ -44,6 +44,7 @@ from backends.state import (
     DraftTrial,
     Lab,
     Link,
+    ModelInfo,
     ServerSettings,
     Speculation,
     Speed,
@@ -244,11 +245,12 @@ async def test_it_measures_while_idle(tmp_path: Path, busy: dict[str, Any]) -> N
     await stage.ends()
 
 
-async def test_without_any_draft_the_plain_speed_alone_is_known(tmp_path: Path) -> None:
+async def test_without_any_draft_nothing_is_measured(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.begins(replace(PLAN, speculation=None))
     await stage.settled()
     assert stage.loads == [NO_DRAFT]
+    assert not stage.measured
     await stage.ends()
 
 
@@ -308,6 +310,39 @@ async def test_a_wrong_prediction_is_measured_and_undone(tmp_path: Path) -> None
     assert stage.measured == [MODEL, NO_DRAFT]
     assert stage.draft == NO_DRAFT
     assert stage.now.why == "no draft was faster"
+
+
+SURE_LOSSES = foreseen(small=(0.3, 0.5, 0.8), ngram=(0.5, 0.6, 0.7))
+
+
+async def test_nothing_is_measured_where_surely_nothing_gains(tmp_path: Path) -> None:
+    stage = await predicting(tmp_path, SURE_LOSSES)
+    assert stage.loads == [NO_DRAFT]
+    assert not stage.measured
+    assert not stage.events.texts
+    assert stage.now.why == "no draft is likely to be faster"
+    assert not TrialBook(stage.file).found_for(BIG)
+
+
+async def test_what_may_gain_behind_a_lab_is_measured_there(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.gains = SURE_LOSSES
+    stage.begins()
+    await stage.settled()
+    stage.gains = foreseen(small=(0.9, 2.0, 3.0), ngram=(0.5, 0.6, 0.7))
+    stage.store.update(links=(replace(ADA_LINK, lab=Lab(latency_ms=10)),))
+    await until(lambda: stage.draft == MODEL)
+    await stage.settled()
+    await stage.ends()
+    assert stage.measured == [NO_DRAFT, MODEL]
+
+
+async def test_a_lab_amid_a_comparison_begins_it_anew(stage: Stage) -> None:
+    await until(lambda: NGRAM in stage.measured)
+    stage.store.update(links=(replace(ADA_LINK, lab=Lab(latency_ms=10)),))
+    await stage.settled()
+    networks = [one.network for one in TrialBook(stage.file).found_for(BIG)]
+    assert networks == ["8 to 32 ms"] * 3
 
 
 # --- what goes wrong ------------------------------------------------------------
@@ -446,6 +481,17 @@ def test_the_key_is_plan_model_and_network() -> None:
     ]
     assert len({key, *(result_key(*one) for one in others)}) == 1 + len(others)
     assert fingerprint(BIG) == fingerprint(replace(BIG, path="/elsewhere/m.gguf"))
+
+
+def test_new_fields_at_their_defaults_keep_the_key() -> None:
+    class Later(ModelInfo, frozen=True, kw_only=True):
+        further: tuple[int, ...] = ()
+
+    fields = {name: getattr(BIG, name) for name in BIG.__struct_fields__}
+    assert fingerprint(Later(**fields)) == fingerprint(BIG)
+    assert fingerprint(Later(**fields, further=(1,))) != fingerprint(BIG)
+    less = replace(BIG, layers=BIG.layers[:-1])
+    assert fingerprint(less) != fingerprint(BIG)
 
 
 def test_the_round_trips_of_a_token_in_words() -> None:
