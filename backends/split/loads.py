@@ -94,8 +94,8 @@ def device_loads(
 ) -> tuple[DeviceLoad, ...]:
     """Memory per share of a split, in its order, empty shares included.
 
-    ``experts`` are those elsewhere than their layers, as in a plan; ``told`` are for a
-    plan with the same.
+    ``experts`` are those elsewhere than their layers, as in a plan: then llama.cpp does
+    not pipeline, and keeps one copy of its inputs. ``told`` are for a plan with the same.
     ``protocol`` is the RPC version of the engine; without one the default engine's.
     With ``all_masks`` every device is reckoned as if it held layers of each window: so
     what one needs does not depend on which layers it holds.
@@ -106,11 +106,12 @@ def device_loads(
     """
 
     def predict(split: Split, ctx_size: int) -> tuple[DeviceLoad, ...]:
-        loads = _predicted(
-            model, split, ctx_size, head, server, protocol, all_masks=all_masks
-        )
-        sizes = ctx_size, head, server
-        return _with_moved(loads, model, split, experts, *sizes) if experts else loads
+        n_copies = 1 if experts else _copies(split, head)
+        sizes = (model, split, ctx_size, n_copies)
+        loads = _predicted(*sizes, head, server, protocol, all_masks=all_masks)
+        if not experts:
+            return loads
+        return _with_moved(loads, model, split, experts, ctx_size, server)
 
     predicted = predict(split, ctx_size)
     exact = [t for t in told if t.split == split and t.ctx_size == ctx_size]
@@ -150,15 +151,13 @@ def _with_moved(
     split: Split,
     experts: Sequence[LayerRange],
     ctx_size: int,
-    head: str,
     server: ServerSettings,
 ) -> tuple[DeviceLoad, ...]:
     """The loads of the split, with the experts where the plan has them.
 
     A device that has experts alone needs a device's compute buffers too.
     """
-    n_copies = _copies(split, head)
-    own = buffers.device_compute_bytes(model, ctx_size, n_copies, server)
+    own = buffers.device_compute_bytes(model, ctx_size, 1, server)
     more = dict.fromkeys((load.device for load in loads), 0)
     for layer, home, device in moved_layers(split, experts):
         n_bytes = model.layers[layer].groups.experts
@@ -178,6 +177,7 @@ def _predicted(
     model: ModelInfo,
     split: Split,
     ctx_size: int,
+    n_copies: int,
     head: str,
     server: ServerSettings,
     protocol: str,
@@ -185,7 +185,6 @@ def _predicted(
     all_masks: bool,
 ) -> tuple[DeviceLoad, ...]:
     weights, kv = layer_bytes(model), kv_bytes(model, ctx_size, server)
-    n_copies = _copies(split, head)
     own = buffers.device_compute_bytes(model, ctx_size, n_copies, server)
     hidden = buffers.hidden_bytes(model)
     masks = buffers.inputs_bytes(model.layers, ctx_size, n_copies, server)

@@ -19,7 +19,6 @@ from backends.split.best import (
     sizes_of,
     split_of,
 )
-from backends.split.buffers import copies
 from backends.split.cost import MB, expert_work, handed_ms, work_ms
 from backends.split.crossing import graph_layer_bytes, keeps_graphs
 from backends.split.experts import moved_layers, owners, places_text
@@ -102,9 +101,11 @@ def _of_few(problem: SplitProblem, split: Split | None) -> SplitProblem:
         return problem
     used = {share.device for share in split.shares if share.layers} if split else set()
     rooms = {device.id: room_bytes(device, {}) for device in problem.devices}
-    largest = sorted(rooms, key=lambda device: -rooms[device])
     kept = {*used, *pins.least, pins.output, f"{problem.plan.head}/CPU"}
-    kept.update(largest[: max(SEARCHED_MAX - len(kept), 0)])
+    kept &= {share.device for share in shares}
+    others = [s.device for s in shares if s.device in rooms.keys() - kept]
+    others.sort(key=lambda device: -rooms[device])
+    kept.update(others[: max(SEARCHED_MAX - len(kept), 0)])
     return problem.with_split(
         Split(
             n_layer=problem.model.n_layer,
@@ -143,7 +144,11 @@ def _searched(
         best_one = max(found, key=lambda one: one[0].tok_per_s)[1]
         counts = best_one.moved - step, best_one.moved + step
         near = [count for count in counts if 0 < count <= len(best_one.run)]
-        found += _found(problem, [best_one._replace(moved=count) for count in near])
+        # A whole run has both ends: fewer layers may be the first ones, or the last.
+        is_whole = best_one.moved == len(best_one.run)
+        ends = (False, True) if is_whole else (best_one.from_end,)
+        moves = (best_one._replace(moved=n, from_end=e) for n in near for e in ends)
+        found += _found(problem, moves)
     return found
 
 
@@ -211,25 +216,25 @@ def _cases(problem: SplitProblem, move: _Move) -> Iterator[list[Place]]:
     rooms = rooms_of(problem, problem.plan.ctx_size)
     places = _places(problem, move)
     others = [place for place in places if not place.first_only]
-    n_copies = copies(len(others), all_offloaded=True)
 
-    def roomy(place: Place, n_copies: int) -> Place:
-        room = rooms(place.device, n_copies)
+    def roomy(place: Place) -> Place:
+        # With overrides llama.cpp does not pipeline: it keeps its inputs once.
+        room = rooms(place.device, 1)
         return place._replace(room=room - (taken if place.device == move.device else 0))
 
     leads = [place for place in places if place.first_only]
     for lead in leads:
         pinned = lead._replace(least=max(lead.least, 1))
-        yield [roomy(place, 1) for place in (pinned, *others)]
+        yield [roomy(place) for place in (pinned, *others)]
     if any(lead.least for lead in leads):
         return
     # Without layers of its own the head's CPU must hold the experts all the same.
     getting = [lead for lead in leads if lead.device == move.device]
-    if all(roomy(lead, n_copies).room >= 0 for lead in getting):
-        yield [roomy(place, n_copies) for place in others]
-    needed = {place.device for place in others if place.least}
-    if all(roomy(lead, 1).room >= 0 for lead in getting):
-        yield from ([roomy(p, 1)] for p in others if needed <= {p.device})
+    if all(roomy(lead).room >= 0 for lead in getting):
+        yield [roomy(place) for place in others]
+        # One alone may fit where devices of one memory do not together.
+        needed = {place.device for place in others if place.least}
+        yield from ([roomy(p)] for p in others if needed <= {p.device})
 
 
 def _places(problem: SplitProblem, move: _Move) -> list[Place]:
