@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
 from backends.server_settings import moving
-from backends.split.layout import format_range, is_head_cpu, ranges
+from backends.split.layout import devices, format_range, is_head_cpu, ranges
 from backends.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def check_experts(plan: Plan, model: ModelInfo) -> None:
             "Leave one of them out.",
         )
     holding = {run.device for run in ranges(plan.split)}
+    known = devices(plan.split)
     seen: set[int] = set()
     for run in plan.experts:
         layers = range(run.first, run.last + 1)
@@ -82,6 +83,11 @@ def check_experts(plan: Plan, model: ModelInfo) -> None:
             raise PlanError(
                 f"{run.device} has no layers, so that llama.cpp gives it no experts",
                 "Give it a layer, or move them to another device.",
+            )
+        if run.device not in known:
+            raise PlanError(
+                f"{run.device} is left out of the plan, and is to hold experts",
+                "Take it into the plan, or move them to another device.",
             )
         seen.update(layers)
 

@@ -104,6 +104,13 @@ def test_what_means_no_tensor_or_no_device_is_refused(
         check_experts(replace(PLAN, experts=runs), MODEL)
 
 
+def test_a_head_s_cpu_that_is_left_out_holds_no_experts() -> None:
+    split = make_split(12, ["a/CUDA0", "b/CUDA0"], [6, 7])
+    plan = replace(PLAN, split=split, experts=(LayerRange("local/CPU", 1, 3),))
+    with pytest.raises(PlanError, match="local/CPU is left out of the plan"):
+        check_experts(plan, MODEL)
+
+
 def test_a_persons_own_overrides_are_not_mixed_with_them() -> None:
     good = replace(PLAN, experts=(LayerRange("local/CPU", 1, 3),))
     check_experts(good, MODEL)
