@@ -184,6 +184,7 @@ class Preparations:
         args = in_layers(plan).extra_args
         ask = Ask(model=plan.model, objective=Objective.DECODE, extra_args=args)
         require_open(ask, model)
+        check_plan(plan, model)
         option = await self._option(cluster, plan, model, survey)
         return await best_plans(replace(option, pins=pins))
 

@@ -50,6 +50,7 @@ from backends.state import (
     Drafts,
     EngineInfo,
     EngineSource,
+    LayerRange,
     ModelFile,
     ModelInfo,
     Objective,
@@ -520,3 +521,6 @@ async def test_a_drawn_plan_has_speeds_and_a_best_split(bench: Bench) -> None:
     moved = replace(plan, extra_args=("-ot", "blk=CPU"))
     with pytest.raises(PlanError, match="-ot says where tensors go"):
         await bench.preparations.best(cluster, moved)
+    beyond = replace(plan, experts=(LayerRange("local/CPU", 0, 999),))
+    with pytest.raises(PlanError, match="layers 0 to 999, and the model has"):
+        await bench.preparations.best(cluster, beyond)
