@@ -467,9 +467,9 @@ def noise_of(
 ) -> Noise:
     """The parts by which runs of this model differ from what they should have taken.
 
-    What an equation leaves over is small if it says much about its devices itself: it
-    is told as what the others would have left over of it. Few equations say little
-    about the noise, so the usual one counts beside them.
+    What an equation leaves over is small if it says much about its devices itself. It
+    is told with that part made good, so that all have the spread of the noise. Few
+    equations say little about the noise, so the usual one counts beside them.
     """
     off: tuple[list[float], list[float]] = [], []
     for known, of_group, solved in _solutions(calibration, priors, model, USUAL_NOISE):
