@@ -254,7 +254,7 @@ def _predicted(option: Option, objective: Objective | None) -> Told:
 
 def _explained(option: Option, objective: Objective | None) -> Told:
     from backends.split.best import best_split, why
-    from backends.split.moved_experts import moved_experts
+    from backends.split.problem import check_pins
 
     plan = option.plan
     told = _problem(option, objective).forecast()
@@ -271,11 +271,14 @@ def _explained(option: Option, objective: Objective | None) -> Told:
     text = why(told, problem.with_split(by_memory).forecast())
     aim = objective or Objective.DECODE
     try:
-        best = best_split(problem, aim)
-        moved = moved_experts(problem, (best.split, best.forecast))
-        others = (*_others(problem, aim, best), _moved(problem, moved))
+        check_pins(problem.pins, problem)
     except PlanError as error:
         return Told(told, f"{text} {error.what}.", ())
+    try:
+        best = best_split(problem, aim)
+    except PlanError as error:
+        return Told(told, f"{text} {error.what}.", _moved(problem, None))
+    others = (*_others(problem, aim, best), *_moved(problem, best))
     if not best.exact:
         text += " Not every set of devices was tried: there are too many."
     is_better = not plan.experts or best.forecast.tok_per_s > told.tok_per_s
@@ -286,11 +289,18 @@ def _explained(option: Option, objective: Objective | None) -> Told:
     return Told(told, text, others)
 
 
-def _moved(problem: SplitProblem, found: MovedPlan) -> Alternative:
-    from backends.split.moved_experts import NAME
+def _moved(problem: SplitProblem, best: Best | None) -> tuple[Alternative, ...]:
+    """The plan with experts elsewhere, or why there is none; nothing without experts.
 
+    ``best`` is that of whole layers; None if none fits.
+    """
+    from backends.split.moved_experts import NAME, moved_experts
+
+    if not any(layer.groups.experts for layer in problem.model.layers):
+        return ()
+    found = moved_experts(problem, best and (best.split, best.forecast))
     shares = found.plan.split.shares if found.plan else ()
-    return Alternative(
+    one = Alternative(
         name=NAME,
         devices=tuple(share.device for share in shares),
         counts=tuple(share.layers for share in shares),
@@ -299,6 +309,7 @@ def _moved(problem: SplitProblem, found: MovedPlan) -> Alternative:
         forecast=found.forecast,
         why=found.why,
     )
+    return (one,)
 
 
 def _others(problem: SplitProblem, aim: Objective, best: Best) -> list[Alternative]:
@@ -322,29 +333,49 @@ async def best_plans(option: Option) -> tuple[Alternative, ...]:
 def _best_plans(option: Option) -> tuple[Alternative, ...]:
     from backends.split.best import Best, alternative, alternatives, best_split
     from backends.split.front import aims_of, identity, pareto_front
-    from backends.split.moved_experts import moved_experts
+    from backends.split.problem import check_pins
 
     now, plan = _problem(option, None), option.plan
     present = Best(plan.split, plan.ctx_size, now.forecast(), exact=True)
     problem = now._replace(plan=in_layers(plan))
-    bests = {aim: best_split(problem, aim) for aim in aims_of(plan)}
+    check_pins(problem.pins, problem)
+    bests: dict[Objective, Best] = {}
+    refused: list[PlanError] = []
+    for aim in aims_of(plan):
+        try:
+            bests[aim] = best_split(problem, aim)
+        except PlanError as error:
+            refused.append(error)
+    best = bests.get(Objective.DECODE)
+    moved = _moved(problem, best)
+    if not bests and not any(one.forecast for one in moved):
+        raise refused[0]
     quick = problem._replace(beam=QUICK_BEAM)
     front = pareto_front(quick, bests)
-    best = bests[Objective.DECODE]
-    there, aim = quick.with_split(best.split), Objective.DECODE
-    others = alternatives(there, aim, best.forecast)
+    if best is not None:
+        there = quick.with_split(best.split)
+        others = alternatives(there, Objective.DECODE, best.forecast)
+    else:
+        why = refused[0].what
+        others = (Alternative(name="whole layers", head=plan.head, why=why),)
     known = {identity(one) for one in front}
-    moved = _moved(problem, moved_experts(problem, (best.split, best.forecast)))
-    if moved.forecast is not None:
-        # The console has no memory of such plans to show, so they are not taken there.
-        text = f"up --best launches it: {moved.why}"
-        moved = replace(moved, devices=(), counts=(), why=text)
     return (
         alternative("as it is", now, present),
         *front,
         *(one for one in others if not one.counts or identity(one) not in known),
-        moved,
+        *(_untaken(one, front) for one in moved),
     )
+
+
+def _untaken(moved: Alternative, front: Sequence[Alternative]) -> Alternative:
+    """The same without its layers: the console has no memory of such plans to show."""
+    if moved.forecast is None:
+        return moved
+    rate = moved.forecast.tok_per_s
+    faster = (one for one in front if one.forecast and one.forecast.tok_per_s > rate)
+    at_once = not any(one.ctx_size == moved.ctx_size for one in faster)
+    why = f"up --best launches it: {moved.why}" if at_once else moved.why
+    return replace(moved, devices=(), counts=(), why=why)
 
 
 CTX_STEP = 256

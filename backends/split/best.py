@@ -6,6 +6,7 @@ prediction of ``split.cost``; the search is that of ``split.optimiser``.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -560,8 +561,9 @@ def _with_fast_links(
     links = tuple(map(faster, problem.speeds.links))
     if links != problem.speeds.links:
         there = problem._replace(speeds=replace(problem.speeds, links=links))
-        found = alternative(FAST_LINK, there, best_split(there, objective))
-        yield replace(found, imagined=True)
+        with contextlib.suppress(PlanError):
+            found = alternative(FAST_LINK, there, best_split(there, objective))
+            yield replace(found, imagined=True)
 
 
 def _one_more(problem: SplitProblem, objective: Objective) -> Iterator[Alternative]:
@@ -575,8 +577,9 @@ def _one_more(problem: SplitProblem, objective: Objective) -> Iterator[Alternati
     for like in known[:_TWINS_MAX]:
         there = with_twin(problem, like)
         name = f"with one more like {like.place or like.name}"
-        found = alternative(name, there, best_split(there, objective))
-        yield replace(found, imagined=True)
+        with contextlib.suppress(PlanError):
+            found = alternative(name, there, best_split(there, objective))
+            yield replace(found, imagined=True)
 
 
 def with_twin(problem: SplitProblem, like: WorkerSpec) -> SplitProblem:

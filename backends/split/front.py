@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from backends.errors import PlanError
 from backends.split.best import (
     alternative,
     best_of_sizes,
     best_split,
     by_tensor_instead,
 )
-from backends.state import Objective
+from backends.state import AIMS, Objective
 from backends.units import format_count
 
 if TYPE_CHECKING:
@@ -44,26 +46,27 @@ def pareto_front(
     for aim in aims:
         if aim in bests:
             best = bests[aim]
-            name = f"best for {aim.value}"
+            name = f"whole layers, {AIMS[aim]}"
             why = "" if best.exact else INEXACT
             _add(plans, alternative(name, problem, best, why))
     for aim in aims:
         if aim is not Objective.CONTEXT:
             for one in best_of_sizes(problem, aim):
                 n_devices = sum(share.layers > 0 for share in one.split.shares)
-                name = f"{format_count(n_devices, 'device')}, {aim.value}"
+                name = f"{format_count(n_devices, 'device')}, {AIMS[aim]}"
                 _add(plans, alternative(name, problem, one))
-    fastest = bests.get(Objective.DECODE) or best_split(problem, Objective.DECODE)
-    parts = by_tensor_instead(problem, fastest.forecast)
-    if parts.forecast is not None:
-        _add(plans, parts)
+    with contextlib.suppress(PlanError):
+        fastest = bests.get(Objective.DECODE) or best_split(problem, Objective.DECODE)
+        parts = by_tensor_instead(problem, fastest.forecast)
+        if parts.forecast is not None:
+            _add(plans, parts)
     front = [
         one
         for one in plans.values()
         if not any(_beats(other, one) for other in plans.values())
     ]
     front.sort(key=lambda one: _figures(one)[Objective.DECODE])
-    return tuple(_with_objectives(front, aims))
+    return tuple(_with_objectives(front, aims, problem.plan.ctx_size))
 
 
 def _add(plans: dict[object, Alternative], one: Alternative) -> None:
@@ -99,11 +102,19 @@ def _beats(other: Alternative, one: Alternative) -> bool:
 
 
 def _with_objectives(
-    front: list[Alternative], aims: Iterable[Objective]
+    front: list[Alternative], aims: Iterable[Objective], ctx_size: int
 ) -> Iterable[Alternative]:
-    """Each aim is told of the fastest of those that are best for it."""
+    """Each aim is told of the fastest of those that are best for it.
+
+    All but the longest context is asked for at the plan's own.
+    """
+    own = [at for at, one in enumerate(front) if one.ctx_size == ctx_size]
     best_for = {
-        aim: min(range(len(front)), key=lambda at: _figures(front[at])[aim])
+        aim: min(
+            range(len(front)) if aim is Objective.CONTEXT else own,
+            key=lambda at: _figures(front[at])[aim],
+            default=None,
+        )
         for aim in aims
     }
     for at, one in enumerate(front):

@@ -73,6 +73,7 @@ from backends.state.models import (
     SparseModel,
 )
 from backends.state.plans import (
+    AIMS,
     AUTO_DRAFT,
     DRAFT_MAX,
     MTP_DRAFT,

@@ -32,6 +32,16 @@ class Objective(StrEnum):
     """Longest context that fits."""
 
 
+AIMS = {
+    Objective.DECODE: "most tok/s",
+    Objective.FIRST_TOKEN: "first token",
+    Objective.NETWORK: "least network",
+    Objective.THROUGHPUT: "all slots",
+    Objective.CONTEXT: "longest context",
+}
+"""Words for people."""
+
+
 class MemorySource(StrEnum):
     """The sources of a figure, the least certain first."""
 

@@ -126,9 +126,9 @@ def pace(plan: Plan) -> ClusterSpeeds:
 def bests(plan: Plan) -> tuple[Alternative, ...]:
     """The plan, the best splits of the homelab, and others."""
     ids = tuple(share.device for share in plan.split.shares)
-    fastest = _alternative(plan, "best for decode", ids, (48, 0, 0))
-    first = _alternative(plan, "best for first-token", ids, (40, 0, 8))
-    longest = _alternative(plan, "best for context", ids, (30, 6, 12))
+    fastest = _alternative(plan, "whole layers, most tok/s", ids, (48, 0, 0))
+    first = _alternative(plan, "whole layers, first token", ids, (40, 0, 8))
+    longest = _alternative(plan, "whole layers, longest context", ids, (30, 6, 12))
     mini = replace(plan, head="mini", workers=())
     faster = _alternative(plan, "with 2.5 GbE links", ids, (20, 14, 14))
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,7 +14,13 @@ from backends.errors import PlanError
 from backends.server_settings import BY_TENSOR
 from backends.split.by_tensor import NAME
 from backends.split.layout import counts
-from backends.state import Alternative, Objective, Plan, ServerSettings
+from backends.state import (
+    NGRAM_DRAFT,
+    Alternative,
+    Objective,
+    Plan,
+    ServerSettings,
+)
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, text_of, until
@@ -180,6 +187,26 @@ async def test_answers_in_all_slots_have_a_column(started: Started) -> None:
         together = rows.rows[1].all_slots
         assert together is not None
         assert f"~{together:.1f}" in screen_text(app)
+
+
+async def test_titles_end_where_their_figures_end(started: Started) -> None:
+    async with opened(started, homelab()) as (pilot, app, _):
+        await whole(pilot, app)
+        shown = screen_text(app).splitlines()
+        title = next(line for line in shown if "first token" in line and "plan" in line)
+        row = next(line for line in shown if AS_IT_IS in line)
+        ends = [found.end() for found in re.finditer(r"~\S+( [A-Za-z]+)?", row)]
+        titles = ("tok/s", "first token", "per token")
+        assert [title.index(name) + len(name) for name in titles] == ends[:3]
+
+
+async def test_a_plan_with_a_draft_is_compared_without_it(started: Started) -> None:
+    drafting = replace(PLAN, server=ServerSettings(draft=NGRAM_DRAFT))
+    cluster = ScriptedCluster(replace(scenes.homelab_serving(), plan=drafting))
+    cluster.pace = scenes.pace
+    async with opened(started, cluster) as (pilot, app, _):
+        await whole(pilot, app)
+        assert "512 tokens, without the draft" in screen_text(app)
 
 
 async def test_a_plan_of_another_console_ends_the_preview(started: Started) -> None:

@@ -9,15 +9,8 @@ import msgspec
 
 from backends.server_settings import BY_TENSOR, without_tensor
 from backends.split.layout import devices, is_head_cpu, make_split
-from backends.state import Alternative, Ask, Forecast, Objective, Plan
+from backends.state import AIMS, Alternative, Ask, Forecast, Plan
 
-AIMS = {
-    Objective.DECODE: "most tok/s",
-    Objective.FIRST_TOKEN: "first token",
-    Objective.NETWORK: "least network",
-    Objective.THROUGHPUT: "all slots",
-    Objective.CONTEXT: "longest context",
-}
 AS_IT_IS = "as it is"
 WORTH_TELLING = 0.005
 """Smaller parts of a figure are no difference."""

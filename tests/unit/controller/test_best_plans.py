@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from backends.controller.best_plans import (
     Option,
     best_plan,
+    best_plans,
     require_kept,
     require_open,
     told_of,
@@ -17,12 +18,13 @@ from backends.controller.best_plans import (
 from backends.controller.preparation import imagined_options
 from backends.errors import PlanError
 from backends.planning.cluster_file import EXAMPLE, read_cluster
-from backends.split import best
+from backends.split import best, front
 from backends.split.best import Best, best_split
 from backends.split.by_tensor import NAME
 from backends.split.cost import workload
 from backends.split.flags import compile_split
 from backends.split.layout import counts, make_split
+from backends.split.moved_experts import NAME as MOVED_NAME
 from backends.split.problem import SplitProblem
 from backends.state import (
     Ask,
@@ -37,6 +39,8 @@ from backends.state import (
     SpeedSource,
     Split,
 )
+from tests.unit.split.test_best import site
+from tests.unit.split.test_moved_experts import with_experts
 
 GIVEN = read_cluster(EXAMPLE)
 MODEL = ModelInfo(
@@ -238,6 +242,55 @@ async def test_the_longest_context_is_the_plan_s() -> None:
     plan = await best_plan(options(), Objective.CONTEXT)
     assert plan.ctx_size == MODEL.n_ctx_train
     assert sum(counts(plan.split)) == 49
+
+
+def option_of(there: SplitProblem) -> Option:
+    return Option(
+        plan=there.plan, model=there.model, devices=there.devices, speeds=there.speeds
+    )
+
+
+async def test_a_plan_that_is_too_large_is_told_the_longest_context() -> None:
+    there = site(rooms_gib=(0.9, 1.2, 1.2))
+    large = there._replace(plan=replace(there.plan, ctx_size=32_768))
+    now, *others = await best_plans(option_of(large))
+    assert (now.name, now.ctx_size) == ("as it is", 32_768)
+    longest, whole = others
+    assert longest.objectives == (Objective.CONTEXT,)
+    assert 4096 < longest.ctx_size < 32_768
+    assert "No split of these devices fits" in whole.why
+
+
+async def test_experts_elsewhere_are_told_where_no_whole_layers_fit() -> None:
+    there = site(rooms_gib=(0.9, 0.75, 0.75))
+    option = option_of(there._replace(model=with_experts(there.model)))
+    named = {one.name: one for one in await best_plans(option)}
+    assert named[MOVED_NAME].why.startswith("up --best launches it: experts of ")
+    told = await told_of(option, Objective.DECODE, explain=True)
+    assert "No split of these devices fits" in told.why
+    (moved,) = told.alternatives
+    assert moved.forecast is not None
+    assert moved.forecast == named[MOVED_NAME].forecast
+    assert sum(moved.counts) == there.model.n_layer + 1
+
+
+async def test_what_another_plan_beats_is_not_said_to_be_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = site(rooms_gib=(0.9, 0.75, 0.75))
+    option = option_of(there._replace(model=with_experts(there.model)))
+    now, *_, moved = await best_plans(option)
+    assert moved.forecast is not None
+    rate = 2 * moved.forecast.tok_per_s
+    faster = replace(now, forecast=replace(moved.forecast, tok_per_s=rate))
+    monkeypatch.setattr(front, "pareto_front", lambda *_: (faster,))
+    *_, beaten = await best_plans(option)
+    assert f"up --best launches it: {beaten.why}" == moved.why
+
+
+async def test_a_model_without_experts_has_no_row_for_them() -> None:
+    told = await best_plans(option_of(site()))
+    assert MOVED_NAME not in {one.name for one in told}
 
 
 async def test_too_large_for_all_is_one_sentence() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from backends.split.best import best_split
+from backends.split.best import alternative, best_split
 from backends.split.by_tensor import NAME
 from backends.split.front import aims_of, pareto_front
 from backends.split.problem import SplitProblem
@@ -34,6 +34,14 @@ def figures(one: Alternative) -> tuple[float, ...]:
     return -told.tok_per_s, told.first_token_s, told.bytes_per_token, -together
 
 
+AT = {
+    Objective.DECODE: 0,
+    Objective.FIRST_TOKEN: 1,
+    Objective.NETWORK: 2,
+    Objective.THROUGHPUT: 3,
+}
+
+
 @pytest.mark.parametrize("slots", [1, 8])
 def test_nothing_of_one_context_is_beaten(slots: int) -> None:
     there = several(slots)
@@ -57,11 +65,21 @@ def test_each_aim_is_told_of_one_plan_that_is_best_for_it() -> None:
     for aim in Objective:
         best = best_split(there, aim)
         assert by_aim[aim].ctx_size == best.ctx_size
+        if aim is not Objective.CONTEXT:
+            figure = figures(alternative("", there, best))[AT[aim]]
+            assert figures(by_aim[aim])[AT[aim]] == figure
     longest = by_aim[Objective.CONTEXT]
     assert there.plan.ctx_size < longest.ctx_size < MODEL.n_ctx_train
     throughput = by_aim[Objective.THROUGHPUT]
     most = max(one.all_slots_tok_per_s or 0.0 for one in front)
     assert throughput.all_slots_tok_per_s == most
+
+
+def test_what_parts_of_tensors_beat_is_told_as_whole_layers() -> None:
+    """Each plan that is best for no aim says in plain words what it is."""
+    names = {one.name for one in (*front_of(near()), *front_of(several(8)))}
+    assert "whole layers, most tok/s" in names
+    assert not [name for name in names if "first-token" in name or "best for" in name]
 
 
 def test_all_slots_are_an_aim_where_there_are_several() -> None:

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from backends.errors import DllmError
 from backends.split.cost import band_text
-from backends.state import Plan
+from backends.state import NO_DRAFT, Plan
 from backends.units import (
     format_bytes,
     format_count,
@@ -148,8 +148,12 @@ class BestHeading(StripWidget):
     def draw(self, width: int, height: int) -> list[Strip]:
         dim = self.palette.dim
         columns = columns_of(self.choices, self._slots, width)
-        titles = (clip(f"{c.title:>{FIGURE_CELLS}}", c.cells) for c in columns)
-        return [spread([("  plan", dim)], [("".join(titles), dim)], width)]
+        titles, start = "", 0
+        for column in columns:
+            # A title ends where the figures end; a long one begins before them.
+            titles += f"{column.title:>{start + FIGURE_CELLS - len(titles)}}"
+            start += column.cells
+        return [spread([("  plan", dim)], [(f"{titles:<{start}}", dim)], width)]
 
 
 class BestDialog(Dialog[Plan | None]):
@@ -160,15 +164,18 @@ class BestDialog(Dialog[Plan | None]):
 ## Best plans
 
 The best plans of these devices: for each aim the best one, others that no plan beats in
-every aim, and what else could be: a device alone, without a machine, with another
-network, a part of each tensor on every device. Beside each figure stands what it gains
-or costs against the plan *as it is*. All of them are predicted (`~`) for one client;
-with several slots one column is of an answer in each of them.
+every aim (*2 devices, first token* is the best of two devices for that), and what else
+could be: a device alone, without a machine, with another network, a part of each tensor
+on every device, experts on another device than their layers. Beside each figure stands
+what it gains or costs against the plan *as it is*. All of them are predicted (`~`) for
+one client and without a draft; with several slots one column is of an answer in each of
+them.
 
 The bar shows the plan under the cursor. **{best.choose}** takes it, and
 **{split.undo}** then brings the one before back; **{best.cancel}** keeps the plan as
 it was. Nothing runs before you launch. Faint rows cannot be taken, and say why: they
-need another head, or what is not there.
+need another head, or what is not there. Nor can experts elsewhere: `up --best`
+launches such a plan where it is the fastest.
 """
     BINDINGS = bindings("best")
     DEFAULT_CSS = """
@@ -272,8 +279,11 @@ def _figures(
 
 def _said(choices: Sequence[BestChoice]) -> str:
     said = f"{format_count(len(choices) - 1, 'other plan')}, predicted for one client"
-    if told := choices[0].forecast:
+    now = choices[0]
+    if told := now.forecast:
         said += f" and a prompt of {format_count(told.prompt_tokens, 'token')}"
+    if now.plan and now.plan.server.draft != NO_DRAFT:
+        said += ", without the draft"
     return said
 
 
