@@ -53,6 +53,8 @@ class Partial(Value, frozen=True, kw_only=True):
     validator: str = ""
     """Its ETag, or the date of its last change."""
     size_bytes: int = 0
+    is_given: bool = False
+    """True if the user told the hash, who may be wrong."""
 
     @property
     def sha256(self) -> str:
@@ -97,7 +99,7 @@ def get_file(
             return False
         work = _Transfer(part, descriptor, origin, progress)
         retried(place, work.resume, work.come_bytes)
-        finish(part, file, origin.sha256, progress, check)
+        finish(part, file, origin.sha256, progress, check, is_given=origin.is_given)
     return True
 
 
@@ -107,21 +109,35 @@ def finish(
     sha256: str,
     progress: DownloadProgress,
     check: Callable[[Path], object] = lambda _: None,
+    *,
+    is_given: bool = False,
 ) -> None:
     """Check what has arrived, and give it its name; remove it if it is wrong.
+
+    It is kept if the hash is one that the user has given, who may be wrong.
 
     Raises:
         DllmError: it has other bytes, or the check refuses it.
     """
-    name = progress.file
+    name, found = progress.file, sha256
+    if sha256:
+        progress.begin(f"checking {name}")
+        found = sha256_of(part)
+    if found != sha256 and is_given:
+        # The next call knows it by the hash that it has.
+        kept = Partial(url=f"sha256:{found}", size_bytes=part.stat().st_size)
+        write_private(_note_of(part), msgspec.json.encode(kept))
+        raise DllmError(
+            f"{name} has the SHA-256 {found}, and {sha256} was given",
+            "If that is mistyped, repeat with the right one: what has come is kept. "
+            "If not, the file is wrong: the same command gets it anew.",
+        )
     try:
-        if sha256:
-            progress.begin(f"checking {name}")
-            if sha256_of(part) != sha256:
-                what = "its SHA-256 is not the one that was announced"
-                raise DllmError(
-                    f"{name} arrived damaged: {what}", "It was removed; get it again."
-                )
+        if found != sha256:
+            what = "its SHA-256 is not the one that was announced"
+            raise DllmError(
+                f"{name} arrived damaged: {what}", "It was removed; get it again."
+            )
         check(part)
     except DllmError as error:
         part.unlink()
@@ -231,7 +247,8 @@ class _Transfer(NamedTuple):
         known = self._known()
         have = self.come_bytes() if known else 0
         size_bytes = self.origin.size_bytes
-        if size_bytes and have == size_bytes:
+        whole = size_bytes or (known.size_bytes if known and known.sha256 else 0)
+        if whole and have == whole:
             return
         headers = {}
         if known and 0 < have < (size_bytes or have + 1):

@@ -101,28 +101,34 @@ def parse_source(text: str) -> ModelSource:
 
 
 def _sha256_of(fragment: str) -> str:
-    kind, _, value = fragment.partition("=")
-    if fragment and kind != "sha256":
+    kind, _, value = fragment.lower().partition("=")
+    if not kind.startswith("sha"):
         return ""
-    if fragment and not re.fullmatch("[0-9a-f]{64}", value.lower()):
+    if kind != "sha256":
+        raise UsageError(f"#{fragment} is no hash that we know", "Use #sha256=HEX.")
+    if not re.fullmatch("[0-9a-f]{64}", value):
         raise UsageError(
             f"{value!r} is no SHA-256", "It has 64 digits from 0 to 9 and a to f."
         )
-    return value.lower()
+    return value
 
 
 def with_sha256(source: str, sha256: str) -> str:
     """The source with a hash that the user gives.
 
     Raises:
-        UsageError: it is no URL, or the hash is none.
+        UsageError: it is no URL, or has another hash, or the hash is none.
     """
-    if parse_source(source).kind != URL:
+    found = parse_source(source)
+    if found.kind != URL:
         raise UsageError(
             "--sha256 is for a URL", "Of other sources the hash is known, or pip's."
         )
-    text = f"{source.partition('#')[0]}#sha256={sha256}"
-    parse_source(text)
+    text = f"{found.name}#sha256={sha256}"
+    if found.sha256 not in ("", parse_source(text).sha256):
+        raise UsageError(
+            f"--sha256 {sha256} is another hash than the URL's", "Give one of the two."
+        )
     return text
 
 

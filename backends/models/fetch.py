@@ -146,7 +146,7 @@ def from_url(url: str, sha256: str, folder: Path, progress: DownloadProgress) ->
     """
     file = folder / printable(Path(unquote(urlsplit(url).path)).name)
     progress.begin(file.name)
-    origin = Partial(url=f"sha256:{sha256}" if sha256 else url)
+    origin = Partial(url=f"sha256:{sha256}" if sha256 else url, is_given=bool(sha256))
     came = get_file(lambda: Address(url), file, origin, progress, read_model)
     if not came:
         read_model(file)

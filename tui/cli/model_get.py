@@ -100,7 +100,7 @@ async def get(
     )
     from backends.paths import user_paths
 
-    source = with_sha256(source, sha256) if sha256 else source
+    source = source if sha256 is None else with_sha256(source, sha256)
     found = parse_source(source)
     if to and found.kind == HUB:
         raise UsageError(
