@@ -24,7 +24,7 @@ from backends.machines.peer_downloads import (
 from backends.machines.ssh.files import to_its_end
 from backends.models.download import hub_environment, parse_source, remote_addresses
 from backends.models.header import read_header
-from backends.models.identity import files_of
+from backends.models.identity import files_of, full_sha256
 from backends.models.layer_file import Run, layer_files
 from backends.models.parts import part_paths
 from backends.places import at_peer
@@ -52,6 +52,8 @@ class Found(NamedTuple):
     sha256s: tuple[str, ...]
     """Of the whole files, where that is announced."""
     ways: tuple[Way, ...]
+    origin: str
+    """Another for each version of it."""
     renew: Callable[[], Awaitable[None]] | None = None
 
 
@@ -73,6 +75,8 @@ class Deliveries:
     ) -> Delivered:
         await self._peers.reached([peer.name])
         found = await self._found(peer, source, settings)
+        if layers:
+            found = await asyncio.to_thread(_checked, found)
         wanted = await asyncio.to_thread(_wanted, found, layers)
         return await peer.deliver(wanted, found.ways, found.renew)
 
@@ -84,7 +88,8 @@ class Deliveries:
         if os.path.isabs(source):
             files = tuple(await asyncio.to_thread(files_of, Path(source)))
             names = tuple(file.name for file in files)
-            return Found(files, names, ("",) * len(files), (FromHere(files),))
+            ways = (FromHere(files),)
+            return Found(files, names, ("",) * len(files), ways, source)
         parse_source(source)
         env, headers = hub_environment(settings), self._cache / "remote"
 
@@ -103,6 +108,8 @@ class Deliveries:
             names=tuple(PurePosixPath(file.name).name for file in model.files),
             sha256s=tuple(file.sha256 for file in model.files),
             ways=(*here, ByItself(addresses), *elsewhere, FromHub(addresses)),
+            # The folder of a header is called by its address, ETag and last change.
+            origin=copies[0].parent.name,
             renew=addresses.renew,
         )
 
@@ -117,6 +124,7 @@ class Deliveries:
             names=tuple(PurePosixPath(part).name for part in parts),
             sha256s=("",) * len(parts),
             ways=(FromPeer(other.connection, parts),),
+            origin=f"{name}:{path}",
         )
 
     async def _here(self, copies: Sequence[Path]) -> list[FromHere]:
@@ -181,6 +189,18 @@ def _same_header(file: Path, copy: Path) -> bool:
         return False
 
 
+def _checked(found: Found) -> Found:
+    """A model without the files here that have other hashes than those announced."""
+    ways = (
+        way
+        for way in found.ways
+        if not isinstance(way, FromHere)
+        or not all(found.sha256s)
+        or tuple(map(full_sha256, way.files)) == found.sha256s
+    )
+    return found._replace(ways=tuple(ways))
+
+
 def _wanted(found: Found, layers: str) -> list[Wanted]:
     here = next((way for way in found.ways if isinstance(way, FromHere)), None)
     if here and not layers and not all(found.sha256s):
@@ -188,17 +208,20 @@ def _wanted(found: Found, layers: str) -> list[Wanted]:
     if not layers:
         sizes = [copy.stat().st_size for copy in found.headers]
         return [
-            Wanted(name, b"", (Run(0, size, 0),), sha256)
+            Wanted(name, b"", (Run(0, size, 0),), sha256, origin=found.origin)
             for name, size, sha256 in zip(
                 found.names, sizes, found.sha256s, strict=True
             )
         ]
+    # Of an unchecked copy the hash would say nothing.
+    sources = here.files if here and (all(found.sha256s) or not found.renew) else ()
     return [
         Wanted(
             file.name,
             file.header,
             file.runs,
-            _sha256(here.files[index], file.header, file.runs) if here else "",
+            _sha256(sources[index], file.header, file.runs) if sources else "",
+            origin=found.origin,
         )
         for index, file in enumerate(layer_files(found.headers[0], layers))
     ]

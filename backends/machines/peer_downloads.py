@@ -58,8 +58,10 @@ CHUNK_BYTES = 1 << 20
 POLL_S = 0.5
 HASH_S = 3600.0
 SILENT_S = 30
-UNVERIFIED = "unverified: length alone; a launch compares its tensors with the head's"
+UNVERIFIED = "unverified: length alone"
 """Of a file that no hash is known of: hubs publish those of whole files alone."""
+UNVERIFIED_PART = f"{UNVERIFIED}; a launch compares its tensors with the head's"
+SAMPLED = "length and samples alone: it was there already"
 _DIFFERS = 65
 _WHOLE, _RANGE = "200", "206"
 
@@ -78,6 +80,8 @@ class Wanted(NamedTuple):
     """The same file here, whole, which is hashed while it is sent."""
     identity: str = ""
     """Of that file."""
+    origin: str = ""
+    """Another for each version of it."""
 
     @property
     def size_bytes(self) -> int:
@@ -86,9 +90,16 @@ class Wanted(NamedTuple):
     @property
     def key(self) -> str:
         """Tells a half copy of it from others."""
-        known = self.sha256 or self.identity or self.header.hex()
+        known = self.sha256 or self.identity or self.header.hex() + self.origin
         told = f"{self.name} {self.runs} {known}"
         return hashlib.sha256(told.encode()).hexdigest()
+
+    def verified_by(self, *, was_there: bool) -> str:
+        if self.sha256 or (self.source and not was_there):
+            return "SHA-256"
+        if self.identity:
+            return SAMPLED
+        return UNVERIFIED_PART if self.header else UNVERIFIED
 
     def left(self, have: int) -> list[tuple[int, int]]:
         """Offset and length in the model's file of what is missing."""
@@ -438,16 +449,14 @@ class _Delivery:
             if file in missing:
                 note = half[file.name][1] if file.name in half else ""
                 await self._get(index, file, f"{folder}/{file.name}", note, meter)
+        checks = {f.verified_by(was_there=f.name in there) for f in self.wanted}
+        weakest_first = (UNVERIFIED_PART, UNVERIFIED, SAMPLED, "SHA-256")
         return Delivered(
             peer=self.shell.name,
             path=f"{folder}/{self.wanted[0].name}",
             size_bytes=sum(file.size_bytes for file in self.wanted),
             how=self.how() if missing else "there already",
-            verified_by=(
-                "SHA-256"
-                if all(file.sha256 or file.source for file in self.wanted)
-                else UNVERIFIED
-            ),
+            verified_by=next(how for how in weakest_first if how in checks),
         )
 
     def say(self, detail: str, progress: float | None = None) -> None:
@@ -521,7 +530,7 @@ class _Delivery:
         async with self._files() as sftp:
             if new:
                 async with sftp.open(f"{path}.part.identity", "wb") as kept:
-                    await kept.write(file.key.encode())
+                    await to_its_end(kept.write(file.key.encode()))
             try:
                 part = Part(self.shell, sftp, f"{path}.part", meter)
                 await self._bring(index, file, part)
@@ -638,7 +647,7 @@ async def _piece(file: Any, offset: int, length: int) -> bytes:
     """Some bytes of a file there; a server may give fewer at a time."""
     data = b""
     while len(data) < length and (
-        more := await file.read(length - len(data), offset + len(data))
+        more := await to_its_end(file.read(length - len(data), offset + len(data)))
     ):
         data += more
     return data

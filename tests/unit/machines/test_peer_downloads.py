@@ -24,6 +24,7 @@ from backends.machines.peer_downloads import (
     Wanted,
     Way,
     deliver_model,
+    whole_files,
 )
 from backends.machines.shell import WrongFile
 from backends.models.layer_file import Run, has_layers_of, layer_files
@@ -251,6 +252,43 @@ class Slow(FromHere):
         async for chunk in super().read(index, at, min(length, 1 << 16)):
             await asyncio.sleep(0.2)
             yield chunk
+
+
+def test_a_half_copy_is_of_one_version(content: bytes) -> None:
+    """Also where no hash tells versions apart."""
+    first, second = (
+        whole(content)._replace(sha256="", origin=origin) for origin in ("a", "b")
+    )
+    assert first.key != second.key
+    assert first._replace(header=b"h").key != second._replace(header=b"h").key
+
+
+async def test_it_says_how_a_file_that_was_there_was_compared(
+    peer: Peer, content: bytes, there: Path, model: Path
+) -> None:
+    put(there, content)
+    (known,) = whole_files([model])
+    got = await peer.gets(known, FromHere([model]))
+    assert got.verified_by == "length and samples alone: it was there already"
+    unknown = whole(content)._replace(sha256="")
+    assert (await peer.gets(unknown)).verified_by == "unverified: length alone"
+
+
+async def test_a_read_of_a_file_there_ends_though_we_are_cancelled() -> None:
+    ended = asyncio.Event()
+
+    class Slowly:
+        async def read(self, length: int, _: int) -> bytes:
+            await asyncio.sleep(0.01)
+            ended.set()
+            return bytes(length)
+
+    reading = asyncio.create_task(peer_downloads._piece(Slowly(), 0, 4))
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert ended.is_set()
 
 
 async def test_every_way_is_tried_and_the_fastest_taken(

@@ -1,0 +1,58 @@
+"""The files that a peer is to have, and what is known of them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from backends.controller import deliveries
+from backends.controller.deliveries import Found
+from backends.machines.peer_downloads import FromHere
+from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
+
+
+async def renew() -> None:
+    pass
+
+
+def found(model: Path, sha256: str, *, remote: bool = True) -> Found:
+    return Found(
+        headers=(model,),
+        names=(model.name,),
+        sha256s=(sha256,),
+        ways=(FromHere([model]),),
+        origin="first",
+        renew=renew if remote else None,
+    )
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    file = tmp_path / "m.gguf"
+    write_gguf(file, LLAMA, llama_tensors())
+    return file
+
+
+def test_a_copy_here_tells_the_hash_of_a_part_if_it_is_the_announced_file(
+    model: Path,
+) -> None:
+    right = hashlib.sha256(model.read_bytes()).hexdigest()
+    same = deliveries._checked(found(model, right))
+    (part,) = deliveries._wanted(same, "0-1")
+    assert (len(part.sha256), len(same.ways), part.origin) == (64, 1, "first")
+
+    other = deliveries._checked(found(model, "0" * 64))
+    (part,) = deliveries._wanted(other, "0-1")
+    assert (part.sha256, other.ways) == ("", ())
+
+    unknown = deliveries._checked(found(model, ""))
+    (part,) = deliveries._wanted(unknown, "0-1")
+    assert (part.sha256, len(unknown.ways)) == ("", 1)
+
+
+def test_a_model_of_ours_is_its_own_original(model: Path) -> None:
+    ours = deliveries._checked(found(model, "", remote=False))
+    (part,) = deliveries._wanted(ours, "0-1")
+    assert len(part.sha256) == 64
