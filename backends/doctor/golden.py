@@ -111,14 +111,17 @@ async def _each_alone(
 ) -> list[GoldenRun]:
     able = [peer.name for peer in peers if peer.state in _ABLE and peer.devices]
     able.sort(key=lambda name: order.index(name) if name in order else len(order))
-    limit = asyncio.Semaphore(AT_ONCE)
+    names = [LOCAL, *able]
+    limit, at_once = asyncio.Semaphore(AT_ONCE), min(AT_ONCE, len(names))
 
     async def alone(number: int, name: str) -> GoldenRun:
         async with limit:
             cluster = f"doctor{number}"
-            return await golden_run(paths, (name,), cluster, model, known)
+            return await golden_run(
+                paths, (name,), cluster, model, known, at_once=at_once
+            )
 
-    runs = (alone(number, name) for number, name in enumerate([LOCAL, *able]))
+    runs = (alone(number, name) for number, name in enumerate(names))
     return list(await asyncio.gather(*runs))
 
 
@@ -128,11 +131,17 @@ async def golden_run(
     name: str,
     model: str,
     known: KnownAnswer | None = None,
+    *,
+    at_once: int = 1,
 ) -> GoldenRun:
-    """Launch a model on these machines; its answer is compared if it is known."""
+    """Launch a model on these machines; its answer is compared if it is known.
+
+    Of runs ``at_once``, each may take as many times as long: they share this machine.
+    """
     client = ControllerClient(paths, cluster=name)
     run = GoldenRun(machines=machines)
     launch_s = LAUNCH_S + (known.size_bytes // SLOW_BYTES_PER_S if known else 0)
+    launch_s *= at_once
     try:
         workers = [one for one in machines if one != LOCAL]
         plan = await _plan(client, workers, model, is_canary=known is None)

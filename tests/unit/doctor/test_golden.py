@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from backends.demo import MODEL_PATH
-from backends.doctor import known_answers
+from backends.doctor import golden, known_answers
 from backends.doctor.check import Verdict
 from backends.doctor.examine import golden_check, operator_check
 from backends.doctor.golden import GoldenRun
 from backends.doctor.known_answers import BUNDLED, SMOLLM2, KnownAnswer, known_model
 from backends.engine.server import GreedyToken, parse_greedy
 from backends.models.download import DEMO_PACKAGE, PACKAGES
+from backends.paths import user_paths
+from backends.state import Device, Peer
 
 RIGHT = tuple(
     GreedyToken(id=token, logprob=first, second_logprob=second)
@@ -68,6 +73,29 @@ def test_without_a_checkout_the_models_that_were_got_are_known(
     assert known_model([str(tmp_path)]) is None
     os.truncate(file, package.size_bytes)
     assert known_model([str(tmp_path)]) == (file, SMOLLM2)
+
+
+@pytest.mark.parametrize(("peers", "at_once"), [(0, 1), (1, 2), (9, 3)])
+async def test_runs_at_once_have_as_many_times_as_long(
+    monkeypatch: pytest.MonkeyPatch, peers: int, at_once: int
+) -> None:
+    @contextlib.asynccontextmanager
+    async def never(*args: Any) -> AsyncIterator[None]:
+        launch_s = args[-1]
+        assert launch_s == at_once * golden.LAUNCH_S
+        raise TimeoutError
+        yield
+
+    async def plan(*_: object, **__: object) -> None:
+        pass
+
+    monkeypatch.setattr(golden, "_launched", never)
+    monkeypatch.setattr(golden, "_plan", plan)
+    device = Device(id="CPU", name="CPU")
+    machines = [Peer(name=f"n{n}", devices=(device,)) for n in range(peers)]
+    runs = await golden.canary_runs(user_paths(), machines, "canary.gguf")
+    assert len(runs) == 1 + peers
+    assert {run.wrong for run in runs} == {f"it did not serve within {60 * at_once} s"}
 
 
 def test_an_answer_that_is_none() -> None:
