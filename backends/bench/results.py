@@ -31,12 +31,15 @@ if TYPE_CHECKING:
 
     from backends.state import ClusterSnapshot
 
-FORMAT = 1
+FORMAT = 2
 ROUNDS_MAX = 1000
 DISTURBED_CORES = 0.25
 """A sample is disturbed if other programs kept this much of a core busy meanwhile."""
 _STUDENT_T = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """Two-sided 95 % quantiles, by degrees of freedom from 1 on."""
+_MEDIAN_ERROR = 1.2533
+"""Standard error of a median beside that of a mean: sqrt(pi / 2) at most, of normal
+values. Of two values they are the same."""
 
 
 class Conditions(Value, frozen=True, kw_only=True):
@@ -98,13 +101,14 @@ class Interval(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Interval:
-        """By Student's t; of one value the interval is without bounds."""
+        """By Student's t for a median; of one value it is without bounds."""
         middle, freedom = median(values), len(values) - 1
         if not freedom:
             return cls(middle, 0.0, inf)
         known = freedom <= len(_STUDENT_T)
         t = _STUDENT_T[freedom - 1] if known else 1.96 + 2.6 / freedom
-        half = t * stdev(values) / sqrt(len(values))
+        wider = _MEDIAN_ERROR if freedom > 1 else 1.0
+        half = wider * t * stdev(values) / sqrt(len(values))
         return cls(middle, max(middle - half, 0.0), middle + half)
 
     @property
@@ -252,14 +256,24 @@ def save(run: BenchRun, file: Path) -> None:
         raise DllmError(f"Cannot write {file} ({error.strerror})") from error
 
 
+class _Formatted(Value, frozen=True, kw_only=True):
+    format: int
+
+
 def load(file: Path) -> BenchRun:
     """Read the file of a run.
 
     Raises:
-        UsageError: it is missing, or no results of a benchmark.
+        UsageError: it is missing, of another format, or no results of a benchmark.
     """
     try:
-        run = msgspec.json.decode(file.read_bytes(), type=BenchRun)
+        data = file.read_bytes()
+        if (found := msgspec.json.decode(data, type=_Formatted).format) != FORMAT:
+            raise UsageError(
+                f"{file} has results of format {found}; this dllm-tui reads {FORMAT}",
+                "Their figures do not mean the same: measure again.",
+            )
+        return msgspec.json.decode(data, type=BenchRun)
     except OSError as error:
         raise UsageError(f"Cannot read {file} ({error.strerror})") from error
     except NOT_JSON as error:
@@ -267,9 +281,6 @@ def load(file: Path) -> BenchRun:
             f"{file} does not hold results of dllm-tui bench ({error})",
             "Give a file that bench --to wrote.",
         ) from error
-    if run.format != FORMAT:
-        raise UsageError(f"{file} is of another release of dllm-tui")
-    return run
 
 
 _CONDITIONS = ("machine", "cores", "model_bytes", "engine", "rpc_protocol", "program")
@@ -380,29 +391,51 @@ def table(run: BenchRun) -> list[list[str]]:
     return [[*(title for title, _ in axes), *names], *rows]
 
 
-def comparison_table(before: BenchRun, now: BenchRun) -> list[list[str]]:
-    """Header and rows of the cases that both runs measured."""
+def comparison_tables(before: BenchRun, now: BenchRun) -> list[list[list[str]]]:
+    """The cases that both runs measured: speeds, and launches where weights matter."""
+    tables = (
+        _comparison(before, now, "tok/s", ("faster", "slower"), lambda r: r.rates),
+        _comparison(before, now, "launch s", ("slower", "faster"), _launches_s),
+    )
+    return [rows for rows in tables if len(rows) > 1]
+
+
+def _launches_s(result: CaseResult) -> tuple[float, ...]:
+    if not result.case.weights:
+        return ()
+    return tuple(one.launch_s for one in result.samples if one.launch_s > 0)
+
+
+def _comparison(
+    before: BenchRun,
+    now: BenchRun,
+    figure: str,
+    words: tuple[str, str],
+    values: Callable[[CaseResult], tuple[float, ...]],
+) -> list[list[str]]:
+    """Header and rows of one figure; ``words`` for more of it, and for less."""
     axes = [AXES[name] for name in varying(now.cases)]
-    head = [*(title for title, _ in axes), "tok/s before", "now", "factor", "verdict"]
-    known = {result.case: result.rates for result in before.results}
-    rows = [head]
+    known = {result.case: values(result) for result in before.results}
+    titles = [title for title, _ in axes]
+    rows = [[*titles, f"{figure} before", "now", "factor", "verdict"]]
     for result in now.results:
-        if result.rates and (old := known.get(result.case)):
-            then, present = Interval.of(old), Interval.of(result.rates)
+        if (new := values(result)) and (old := known.get(result.case)):
+            then, present = Interval.of(old), Interval.of(new)
             factor = format_factor(present.median / then.median)
             cells = [text(result.case) for _, text in axes]
-            verdict = _verdict(then, present)
+            verdict = _verdict(then, present, words)
             rows.append([*cells, then.text, present.text, factor, verdict])
     return rows
 
 
-def _verdict(before: Interval, now: Interval) -> str:
+def _verdict(before: Interval, now: Interval, words: tuple[str, str]) -> str:
     if inf in (before.high, now.high):
         # Of one round nobody knows by what launches differ.
         return "one round"
+    more, less = words
     if now.low > before.high:
-        return "faster"
-    return "slower" if now.high < before.low else "same"
+        return more
+    return less if now.high < before.low else "same"
 
 
 def as_csv(run: BenchRun) -> str:

@@ -124,7 +124,7 @@ def published_table(run: BenchRun) -> list[list[str]]:
         latency_ms = result.case.latency_ms
         theirs = TOK_PER_S.get((workers, round(latency_ms)))
         trips = result.trips_per_token
-        if theirs is None or trips is None:
+        if theirs is None or not trips:
             continue
         base, delays = TOK_PER_S[workers, 0], 2 * trips
         added_ms = MS_PER_S / tok_per_s - MS_PER_S / our_base
@@ -148,12 +148,12 @@ def loads_table(run: BenchRun) -> list[list[str]]:
         if not result.samples or not result.case.weights:
             continue
         sample = result.samples[-1]
-        sent = sample.weight_bytes_sent
+        crossed, sent = sample.launch_bytes, sample.weight_bytes_sent
         rows.append(
             [
                 result.case.weights,
                 *LOADS.get(result.case.weights, ("", "")),
-                format_bytes(sample.launch_bytes or 0),
+                "" if crossed is None else format_bytes(crossed),
                 "" if sent is None else format_bytes(sent),
                 launch_text(result),
             ]
@@ -162,7 +162,9 @@ def loads_table(run: BenchRun) -> list[list[str]]:
 
 
 def seeds_tables(run: BenchRun) -> list[list[list[str]]]:
-    return [latency_table(run), published_table(run), loads_table(run)]
+    """Those that have rows."""
+    tables = latency_table(run), published_table(run), loads_table(run)
+    return [rows for rows in tables if len(rows) > 1]
 
 
 def seeds_notes(run: BenchRun) -> str:

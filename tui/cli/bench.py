@@ -9,7 +9,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 import msgspec
+import psutil
 
 from backends.bench.chart import as_svg, chart_of
 from backends.bench.matrix import (
@@ -40,7 +41,7 @@ from backends.bench.results import (
     Measurement,
     as_csv,
     as_markdown,
-    comparison_table,
+    comparison_tables,
     conditions,
     conditions_text,
     load,
@@ -312,7 +313,8 @@ class BenchRunner:
         self._file = file
         self._began = time.monotonic()
         self._missing = run.missing
-        self._worker_cache = user_paths().cache_dir / "bench"
+        self._caches = user_paths().cache_dir / "bench"
+        self._worker_cache = self._caches / str(os.getpid())
 
     async def run(self) -> BenchRun:
         """Measure round by round; each round has every case once.
@@ -320,20 +322,41 @@ class BenchRunner:
         Raises:
             KeyboardInterrupt: it was interrupted; the file has all samples so far.
         """
+        await asyncio.to_thread(_sweep, self._caches)
         try:
             with _live(self) as shown:
                 for number in self._run.all_rounds:
-                    for launch, cases in by_launch(self._run.cases):
-                        lacking = [c for c in cases if self._run.lacks(number, c)]
-                        if lacking:
-                            await self._measure(number, launch, lacking, shown)
+                    await self._round(number, shown)
         except (asyncio.CancelledError, DllmError):
             command = shlex.join(["dllm-tui", "bench", "--resume", str(self._file)])
             say(f"What was saved is kept: {command}")
             raise
         finally:
-            shutil.rmtree(self._worker_cache, ignore_errors=True)
+            await asyncio.to_thread(_remove, self._worker_cache)
         return self._run
+
+    async def _round(self, number: int, shown: Callable[[str], None]) -> None:
+        groups = [
+            (launch, lacking)
+            for launch, cases in by_launch(self._run.cases)
+            if (lacking := [c for c in cases if self._run.lacks(number, c)])
+        ]
+        # Before the controller learns from this round.
+        speeds = [await self._speeds(launch) for launch, _ in groups]
+        for (launch, cases), known in zip(groups, speeds, strict=True):
+            await self._measure(number, launch, cases, known, shown)
+
+    async def _speeds(self, launch: Case) -> ClusterSpeeds | None:
+        """The speeds to predict a launch with; None if it cannot be prepared."""
+        with suppress(DllmError):
+            return (await self._client.prepare(await self._asked(launch))).speeds
+        return None
+
+    async def _asked(self, launch: Case) -> Ask:
+        ask = launch.ask(self._run.base, str(self._worker_cache))
+        if ask.peers or ask.head:
+            await self._client.settled_peers()
+        return ask
 
     @property
     def results(self) -> BenchRun:
@@ -354,14 +377,13 @@ class BenchRunner:
         number: int,
         launch: Case,
         cases: Sequence[Case],
+        speeds: ClusterSpeeds | None,
         shown: Callable[[str], None],
     ) -> None:
         """Launch once, and take a sample of each network."""
         shown(f"round {number}: launching")
         try:
-            ask = launch.ask(self._run.base, str(self._worker_cache))
-            if ask.peers or ask.head:
-                await self._client.settled_peers()
+            ask = await self._asked(launch)
             if launch.weights == CACHED:
                 await self._fill_cache()
             preview = await self._client.prepare(ask)
@@ -383,7 +405,7 @@ class BenchRunner:
                 )
                 for case in cases:
                     shown(f"round {number}: {_case_text(self._run, case)}")
-                    self._keep(await self._sampled(start, case))
+                    self._keep(await self._sampled(start, case, speeds))
                     shown("")
         except (ProcessFailed, RequestFailed) as error:
             self._fail(number, cases, error.failure().sentence)
@@ -418,10 +440,12 @@ class BenchRunner:
         self._run = run
         save(run, self._file)
 
-    async def _sampled(self, start: Measurement, case: Case) -> BenchRun:
+    async def _sampled(
+        self, start: Measurement, case: Case, speeds: ClusterSpeeds | None
+    ) -> BenchRun:
         """The run with a sample of a case more, or with why it has none.
 
-        ``start`` has the figures of the launch.
+        ``start`` has the figures of the launch, ``speeds`` predict it.
         """
         number = start.round
         # A head alone has no links, and can be measured as it is.
@@ -432,7 +456,6 @@ class BenchRunner:
         # Warm caches, and the network of this case.
         await self._ask(f"warm-up {number}", tokens=8)
         before = await self._client.snapshot()
-        speeds = await self._client.speeds(before.plan) if before.plan else None
         pids = [p.pid for p in before.processes if p.pid and p.peer == LOCAL]
         busy = BusyTime([*pids, before.controller_pid])
         began = time.monotonic()
@@ -486,6 +509,18 @@ class BenchRunner:
             if time.monotonic() > deadline:
                 return now
             await asyncio.sleep(POLL_S)
+
+
+def _sweep(caches: Path) -> None:
+    """Remove the folders of runs that have ended."""
+    for folder in caches.glob("*"):
+        pid = int(folder.name) if folder.name.isdecimal() else os.getpid()
+        if pid == os.getpid() or not psutil.pid_exists(pid):
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _restarted(before: ClusterSnapshot, after: ClusterSnapshot) -> str:
@@ -617,9 +652,11 @@ def _report(run: BenchRun, before: BenchRun | None) -> list[str]:
     if plot := _plot(run):
         lines += ["", *plot]
     if before is not None:
-        rows = comparison_table(before, run)
-        found = _lines(rows) if len(rows) > 1 else ["No case stands in both runs."]
-        lines += ["", *found, *(f"Not alike: {one}." for one in unlike(before, run))]
+        tables = comparison_tables(before, run)
+        for rows in tables:
+            lines += ["", *_lines(rows)]
+        lines += [] if tables else ["", "No case stands in both runs."]
+        lines += [f"Not alike: {one}." for one in unlike(before, run)]
     return lines
 
 
