@@ -253,7 +253,7 @@ class Links:
         if self._first_lab is None and not any(self._labs.values()):
             return
         await gather_or_cancel(
-            put_lab(socket, lab)
+            put_lab(worker, socket, lab)
             for worker, socket in (await sockets()).items()
             if (lab := self.lab_of(worker)) is not None
         )

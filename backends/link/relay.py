@@ -215,7 +215,7 @@ TRIES = 2
 LINES_MAX = 4
 
 
-async def put_lab(stats: Path, lab: Lab) -> None:
+async def put_lab(worker: str, stats: Path, lab: Lab) -> None:
     """Put a lab on a relay that has just begun; once this returns it is on.
 
     Raises:
@@ -228,7 +228,10 @@ async def put_lab(stats: Path, lab: Lab) -> None:
                 if await _took_lab(stats, lab):
                     return
                 await asyncio.sleep(AGAIN_S)
-    raise HostError(f"The relay at {stats} takes no lab")
+    raise HostError(
+        f"The relay of {worker} took no lab within {ANSWER_S:g} s",
+        f"dllm-tui logs {relay_name(worker)} shows why. Then launch again.",
+    )
 
 
 async def _took_lab(stats: Path, lab: Lab) -> bool:

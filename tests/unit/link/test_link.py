@@ -479,11 +479,11 @@ async def test_a_lab_is_on_once_a_relay_that_just_began_says_so(
 ) -> None:
     slow = Lab(rate_mb_s=20)
     told = msgspec.json.encode(Line(type="snapshot", lab=slow)) + b"\n"
-    putting = asyncio.create_task(put_lab(tmp_path / "s", slow))
+    putting = asyncio.create_task(put_lab("mini", tmp_path / "s", slow))
     await asyncio.sleep(0.05)
     assert not putting.done(), "nothing listens there yet"
     async with answering(tmp_path / "s", HELLO, told):
         await putting
     monkeypatch.setattr(relay, "ANSWER_S", 0.05)
-    with pytest.raises(HostError, match="takes no lab"):
-        await put_lab(tmp_path / "none", slow)
+    with pytest.raises(HostError, match="The relay of mini took no lab"):
+        await put_lab("mini", tmp_path / "none", slow)
