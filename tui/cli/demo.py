@@ -44,7 +44,8 @@ from tui.cli.up import BUSY, launched, shares
 EXAMPLES = """
 dllm-tui demo
 dllm-tui demo --headless --prompt "Why is the sky blue?"
-dllm-tui demo --headless --bundled --prompt "What is a split?" --split 4,4,5
+dllm-tui demo --headless --split 16,15
+dllm-tui demo --headless --bundled --split 6,7  # in a checkout
 """
 
 PROMPT = "What is a split?"
