@@ -162,7 +162,7 @@ def loads_table(run: BenchRun) -> list[list[str]]:
 
 
 def seeds_tables(run: BenchRun) -> list[list[list[str]]]:
-    """Those that have rows."""
+    """The tables that have rows."""
     tables = latency_table(run), published_table(run), loads_table(run)
     return [rows for rows in tables if len(rows) > 1]
 

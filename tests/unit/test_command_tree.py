@@ -22,6 +22,15 @@ from tui.cli.main import COMMANDS, cli, guarded
 from tui.cli.output import CLEAR_LINE, emit_json, redraw, say, show
 
 
+def test_examples_say_that_the_bundled_model_is_in_a_checkout() -> None:
+    told = CliRunner().invoke(cli, ["demo", "--help"]).output
+    told += (Path(__file__).parents[2] / "docs/commands.md").read_text()
+    lines = [one for one in told.splitlines() if "dllm-tui demo" in one]
+    bundled = [one for one in lines if "--bundled" in one]
+    assert len(bundled) == 2
+    assert all("in a checkout" in one for one in bundled)
+
+
 @pytest.mark.parametrize("command", [name for name, _ in commands()])
 def test_every_command_has_help_with_an_example_of_its_own(command: str) -> None:
     result = CliRunner().invoke(cli, [*command.split(), "--help"])

@@ -322,7 +322,7 @@ class BenchRunner:
         Raises:
             KeyboardInterrupt: it was interrupted; the file has all samples so far.
         """
-        await asyncio.to_thread(_sweep, self._caches)
+        await asyncio.to_thread(_remove_leftovers, self._caches)
         try:
             with _live(self) as shown:
                 for number in self._run.all_rounds:
@@ -347,7 +347,7 @@ class BenchRunner:
             await self._measure(number, launch, cases, known, shown)
 
     async def _speeds(self, launch: Case) -> ClusterSpeeds | None:
-        """The speeds to predict a launch with; None if it cannot be prepared."""
+        # A launch that cannot be prepared is told when it is measured.
         with suppress(DllmError):
             return (await self._client.prepare(await self._asked(launch))).speeds
         return None
@@ -511,8 +511,7 @@ class BenchRunner:
             await asyncio.sleep(POLL_S)
 
 
-def _sweep(caches: Path) -> None:
-    """Remove the folders of runs that have ended."""
+def _remove_leftovers(caches: Path) -> None:
     for folder in caches.glob("*"):
         pid = int(folder.name) if folder.name.isdecimal() else os.getpid()
         if pid == os.getpid() or not psutil.pid_exists(pid):
