@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import shutil
 import time
 from contextlib import contextmanager
 from threading import get_ident
@@ -115,3 +116,13 @@ def become(aside: Path, file: Path) -> None:
         if os.path.lexists(file):
             raise FileExistsError(file) from None
         aside.rename(file)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what ended programs left there: each folder has a process's number."""
+    import psutil  # Few commands need it.
+
+    for one in folder.glob("*"):
+        is_number = one.name.isdecimal()
+        if not is_number or not psutil.pid_exists(int(one.name)):
+            shutil.rmtree(one, ignore_errors=True)

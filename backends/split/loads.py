@@ -95,7 +95,7 @@ def device_loads(
     """Memory per share of a split, in its order, empty shares included.
 
     ``experts`` are those elsewhere than their layers, as in a plan: then llama.cpp does
-    not pipeline, and keeps one copy of its inputs. ``told`` are for a plan with the same.
+    not pipeline, and keeps one copy of its inputs. ``told`` are for the same ones.
     ``protocol`` is the RPC version of the engine; without one the default engine's.
     With ``all_masks`` every device is reckoned as if it held layers of each window: so
     what one needs does not depend on which layers it holds.

@@ -19,7 +19,6 @@ from typing import Any
 
 import click
 import msgspec
-import psutil
 
 from backends.bench.chart import as_svg, chart_of
 from backends.bench.matrix import (
@@ -70,7 +69,7 @@ from backends.state import (
     Sampling,
 )
 from backends.units import format_count, format_seconds
-from backends.writing import write_private
+from backends.writing import remove_leftovers, write_private
 from tui.cli.chats import Answer, asked
 from tui.cli.command import (
     Command,
@@ -322,7 +321,7 @@ class BenchRunner:
         Raises:
             KeyboardInterrupt: it was interrupted; the file has all samples so far.
         """
-        await asyncio.to_thread(_remove_leftovers, self._caches)
+        await asyncio.to_thread(remove_leftovers, self._caches)
         try:
             with _live(self) as shown:
                 for number in self._run.all_rounds:
@@ -509,13 +508,6 @@ class BenchRunner:
             if time.monotonic() > deadline:
                 return now
             await asyncio.sleep(POLL_S)
-
-
-def _remove_leftovers(caches: Path) -> None:
-    for folder in caches.glob("*"):
-        pid = int(folder.name) if folder.name.isdecimal() else os.getpid()
-        if pid == os.getpid() or not psutil.pid_exists(pid):
-            _remove(folder)
 
 
 def _remove(folder: Path) -> None:
