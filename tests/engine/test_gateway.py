@@ -196,7 +196,9 @@ def test_requests_wait_while_the_cluster_is_mended(launched: User) -> None:
 
     counts = wait_for(settled, "both are told")
     assert counts["failed"] == 0
-    assert (counts["held"], counts["replayed"]) == (2, 1)
+    # The second waits for the slot; a server that is dying may still accept it then.
+    assert counts["held"] == 2
+    assert counts["replayed"] in (1, 2)
 
     def told() -> str:
         return " ".join(launched.run("events").stdout.split())
