@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from backends.errors import PlanError
 from backends.split import moved_experts as searched
 from backends.split.best import best_split
-from backends.split.experts import owners
+from backends.split.experts import moved_layers, owners
 from backends.split.layout import runs_of, with_counts
 from backends.split.loads import EngineFigures, device_loads, plan_loads
 from backends.split.moved_experts import GAIN_MIN, moved_experts
@@ -170,7 +170,7 @@ def fastest_by_trying(there: SplitProblem) -> float | None:
                 continue
             plan = replace(one.plan, experts=tuple(runs_of(device, layers)))
             moved = one._replace(plan=plan)
-            if fits(moved):
+            if any(moved_layers(plan.split, plan.experts)) and fits(moved):
                 rates.append(moved.forecast().tok_per_s)
     return max(rates, default=None)
 
