@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import asyncssh
 
@@ -21,7 +21,7 @@ from backends.machines.peer_downloads import (
     Wanted,
     whole_files,
 )
-from backends.machines.ssh.files import to_its_end
+from backends.machines.ssh.files import read_at
 from backends.models.download import hub_environment, parse_source, remote_addresses
 from backends.models.header import read_header
 from backends.models.identity import files_of, full_sha256
@@ -171,9 +171,7 @@ async def _beginning(sftp: asyncssh.SFTPClient, path: str, copy: Path) -> bool:
         at = 0
         with copy.open("rb") as ours:
             while at < length:
-                # Typed as text, whatever the mode.
-                asked = file.read(min(CHUNK_BYTES, length - at), at)
-                theirs: Any = await to_its_end(asked)
+                theirs = await read_at(file, min(CHUNK_BYTES, length - at), at)
                 if not theirs or ours.read(len(theirs)) != theirs:
                     return False
                 at += len(theirs)

@@ -16,7 +16,7 @@ from backends.link.wire import LINE_BYTES_MAX, parse
 from backends.state.links import WorkerWeights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
     from backends.link.tokens import Outcomes
@@ -140,6 +140,20 @@ def direct_in(argv: Sequence[str]) -> str:
     return "".join([at for option, at in pairwise(argv) if option == "--listen"][1:])
 
 
+@contextlib.asynccontextmanager
+async def _connected(
+    stats: Path,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """The two ends of a relay's socket ``stats``, which is closed after."""
+    reader, writer = await asyncio.open_unix_connection(
+        str(stats), limit=LINE_BYTES_MAX
+    )
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
 class RelayReader:
     """Follows one relay's counters until cancelled, over restarts of the relay."""
 
@@ -171,18 +185,12 @@ class RelayReader:
             await asyncio.sleep(RETRY_S)
 
     async def _read(self) -> None:
-        reader, writer = await asyncio.open_unix_connection(
-            str(self._stats), limit=LINE_BYTES_MAX
-        )
-        self._writer = writer
-        try:
+        async with _connected(self._stats) as (reader, self._writer):
             if (lab := self._lab()) is not None:
                 await self.set_lab(lab)
             while (raw := await _line(reader)) != b"":
                 if self._take(raw):
                     self._changed()
-        finally:
-            writer.close()
 
     def _take(self, raw: bytes | None) -> bool:
         if raw is None:
@@ -236,17 +244,12 @@ async def put_lab(worker: str, stats: Path, lab: Lab) -> None:
 
 async def _took_lab(stats: Path, lab: Lab) -> bool:
     with contextlib.suppress(OSError, ValueError):
-        reader, writer = await asyncio.open_unix_connection(
-            str(stats), limit=LINE_BYTES_MAX
-        )
-        try:
+        async with _connected(stats) as (reader, writer):
             writer.write(_lab_command(lab))
             while raw := await reader.readline():
                 line = parse(raw)
                 if line is not None and line.lab is not None:
                     return True
-        finally:
-            writer.close()
     return False
 
 
@@ -269,15 +272,10 @@ async def worker_weights(stats: Path) -> WorkerWeights | None:
 
 
 async def _placement(stats: Path) -> WorkerWeights | None:
-    reader, writer = await asyncio.open_unix_connection(
-        str(stats), limit=LINE_BYTES_MAX
-    )
-    try:
+    async with _connected(stats) as (reader, _):
         for _ in range(LINES_MAX):
             raw = await reader.readline()
             line = parse(raw)
             if line is not None and line.type == "placement":
                 return msgspec.json.decode(raw, type=WorkerWeights)
-        return None
-    finally:
-        writer.close()
+    return None

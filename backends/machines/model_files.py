@@ -9,14 +9,14 @@ import os
 import shutil
 import time
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import asyncssh
 import msgspec
 
 from backends.errors import ModelError
 from backends.machines.shell import Shell, transfer_error
-from backends.machines.ssh.files import to_its_end
+from backends.machines.ssh.files import read_at
 from backends.models.header import has_whole_header
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
@@ -105,9 +105,7 @@ async def _fetch(
     async with sftp.open(path, "rb") as source:
         while True:
             while have < want:
-                # Typed as text, whatever the mode.
-                asked = source.read(min(CHUNK_BYTES, want - have), have)
-                data: Any = await to_its_end(asked)
+                data = await read_at(source, min(CHUNK_BYTES, want - have), have)
                 if not data:
                     break
                 target.seek(have)

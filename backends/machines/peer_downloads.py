@@ -29,7 +29,13 @@ from backends.machines.shell import (
     transfer_error,
     why_ended,
 )
-from backends.machines.ssh.files import CHUNK_BYTES_MAX, Meter, read_chunks, to_its_end
+from backends.machines.ssh.files import (
+    CHUNK_BYTES_MAX,
+    Meter,
+    read_at,
+    read_chunks,
+    to_its_end,
+)
 from backends.models.identity import (
     full_sha256,
     identity_from,
@@ -236,9 +242,7 @@ class FromPeer(_Stream):
                 sftp.open(self._paths[index], "rb") as file,
             ):
                 while length:
-                    # Typed as text, whatever the mode.
-                    asked = file.read(min(CHUNK_BYTES, length), at)
-                    chunk: Any = await to_its_end(asked)
+                    chunk = await read_at(file, min(CHUNK_BYTES, length), at)
                     if not chunk:
                         return
                     at, length = at + len(chunk), length - len(chunk)
@@ -647,7 +651,7 @@ async def _piece(file: Any, offset: int, length: int) -> bytes:
     """Some bytes of a file there; a server may give fewer at a time."""
     data = b""
     while len(data) < length and (
-        more := await to_its_end(file.read(length - len(data), offset + len(data)))
+        more := await read_at(file, length - len(data), offset + len(data))
     ):
         data += more
     return data

@@ -148,6 +148,13 @@ async def to_its_end(step: Awaitable[T]) -> T:
         raise
 
 
+async def read_at(file: asyncssh.SFTPClientFile, n_bytes: int, at: int) -> bytes:
+    """Some bytes of a file there; a server may give fewer, and none at its end."""
+    # Typed as text, whatever the mode.
+    data: Any = await to_its_end(file.read(n_bytes, at))
+    return cast("bytes", data)
+
+
 async def upload(
     sftp: asyncssh.SFTPClient, source: Path, target: str, meter: Meter
 ) -> bool:
