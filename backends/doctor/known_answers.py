@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from backends.demo import MODEL_PATH, is_bundled
-from backends.models.download import demo_model
+from backends.models.download import DEMO_PACKAGE, PACKAGES, demo_model
 from backends.units import three_figures
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ BUNDLED = KnownAnswer(
 
 
 SMOLLM2 = KnownAnswer(
-    size_bytes=98_362_432,
+    size_bytes=PACKAGES[DEMO_PACKAGE].size_bytes,
     # "1, 2, 3" and so on to "12,"
     prompt=(
         *(33, 28, 216, 34, 28, 216, 35, 28, 216, 36, 28, 216),

@@ -331,7 +331,9 @@ class BenchRunner:
             say(f"What was saved is kept: {command}")
             raise
         finally:
-            await asyncio.to_thread(_remove, self._worker_cache)
+            await asyncio.to_thread(
+                shutil.rmtree, self._worker_cache, ignore_errors=True
+            )
         return self._run
 
     async def _round(self, number: int, shown: Callable[[str], None]) -> None:
@@ -508,10 +510,6 @@ class BenchRunner:
             if time.monotonic() > deadline:
                 return now
             await asyncio.sleep(POLL_S)
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _restarted(before: ClusterSnapshot, after: ClusterSnapshot) -> str:
