@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from backends.split.best import Best
-    from backends.split.by_tensor import TensorPlan
-    from backends.split.moved_experts import MovedPlan
     from backends.split.problem import SplitProblem
     from backends.state import (
         Ask,
@@ -157,9 +155,7 @@ def _best_of_each_kind(
         plan = replace(problem.plan, split=best.split, ctx_size=best.ctx_size)
         yield _rank(best.forecast, plan, objective), plan
     if objective in _FASTEST:
-        others: list[MovedPlan | TensorPlan] = [
-            moved_experts(problem, best and (best.split, best.forecast))
-        ]
+        others = [moved_experts(problem, best and (best.split, best.forecast))]
         if best is not None:
             others.append(by_tensor(problem, best.forecast))
         for other in others:
@@ -214,7 +210,7 @@ async def told_of(
 ) -> Told:
     """The predicted speed of a plan as it is; ``explain`` compares it with others."""
     work = _explained if explain else _predicted
-    return await asyncio.to_thread(lambda: _drafted(option, objective, work))
+    return await asyncio.to_thread(_drafted, option, objective, work)
 
 
 def _drafted(
@@ -368,7 +364,7 @@ def _best_plans(option: Option) -> tuple[Alternative, ...]:
 
 
 def _untaken(moved: Alternative, front: Sequence[Alternative]) -> Alternative:
-    """The same without its layers: the console has no memory of such plans to show."""
+    """The same without its layers: they do not say which experts are elsewhere."""
     if moved.forecast is None:
         return moved
     rate = moved.forecast.tok_per_s

@@ -407,14 +407,8 @@ async def _checked(plan: Plan, model: ModelInfo, survey: Survey) -> Plan:
 def imagined_options(
     given: GivenCluster, ask: Ask, model: ModelInfo, rpc_protocol: str = ""
 ) -> list[Option]:
-    options = [_imagined(given, ask, model, head) for head in _heads(given, ask)]
-    return [
-        replace(
-            one,
-            speeds=msgspec.structs.replace(one.speeds, rpc_protocol=rpc_protocol),
-        )
-        for one in options
-    ]
+    heads = _heads(given, ask)
+    return [_imagined(given, ask, model, head, rpc_protocol) for head in heads]
 
 
 def _heads(given: GivenCluster, ask: Ask) -> list[str]:
@@ -430,7 +424,9 @@ def _heads(given: GivenCluster, ask: Ask) -> list[str]:
     return names if ask.objective is not None else names[:1]
 
 
-def _imagined(given: GivenCluster, ask: Ask, model: ModelInfo, head: str) -> Option:
+def _imagined(
+    given: GivenCluster, ask: Ask, model: ModelInfo, head: str, rpc_protocol: str
+) -> Option:
     machines = machines_of_file(given, head)
     names = tuple(machine.name for machine in machines if machine.name != head)
     wish = msgspec.structs.replace(
@@ -442,6 +438,6 @@ def _imagined(given: GivenCluster, ask: Ask, model: ModelInfo, head: str) -> Opt
         plan=plan,
         model=model,
         devices=devices,
-        speeds=speeds_of_file(given, plan),
+        speeds=speeds_of_file(given, plan, rpc_protocol),
         pins=(*pins_of_file(given, plan), *ask.pins),
     )

@@ -378,7 +378,9 @@ def pins_of_file(given: GivenCluster, plan: Plan) -> tuple[str, ...]:
     )
 
 
-def speeds_of_file(given: GivenCluster, plan: Plan) -> ClusterSpeeds:
+def speeds_of_file(
+    given: GivenCluster, plan: Plan, rpc_protocol: str = ""
+) -> ClusterSpeeds:
     known = {
         f"{machine.name}/{one.name}": one
         for machine in given.machines
@@ -396,6 +398,7 @@ def speeds_of_file(given: GivenCluster, plan: Plan) -> ClusterSpeeds:
             _link_speed(given, plan.head, worker.peer, worker.name)
             for worker in plan.workers
         ),
+        rpc_protocol=rpc_protocol,
     )
 
 

@@ -57,10 +57,10 @@ def _token_bytes(layer: Layer, server: ServerSettings) -> int:
 
 
 def slot_tokens(ctx_size: int, server: ServerSettings = PLAIN) -> int:
-    return ctx_size if server.slots == 1 else _padded(ctx_size // server.slots)
+    return ctx_size if server.slots == 1 else padded(ctx_size // server.slots)
 
 
-def _padded(cells: int) -> int:
+def padded(cells: int) -> int:
     return -(-cells // CELL_PAD) * CELL_PAD
 
 
@@ -68,7 +68,7 @@ def _cells(layer: Layer, ctx_size: int, server: ServerSettings) -> int:
     most = slot_tokens(ctx_size, server)
     if not layer.kv_window:
         return most
-    return _padded(min(most, layer.kv_window + UBATCH_TOKENS))
+    return padded(min(most, layer.kv_window + UBATCH_TOKENS))
 
 
 def copies(n_devices: int, *, all_offloaded: bool) -> int:
@@ -135,13 +135,18 @@ def inputs_bytes(
     return n_copies * UBATCH_TOKENS * n_bytes * sum(cells.values())
 
 
+def rpc_major(protocol: str) -> int:
+    """The first number of an RPC version; 0 if it is not known."""
+    major = protocol.partition(".")[0]
+    return int(major) if major.isdecimal() else 0
+
+
 def embedded_bytes(model: ModelInfo, n_copies: int, protocol: str) -> tuple[int, int]:
     """Further bytes of the head's CPU, and of the first device.
 
     Since RPC 8.0.0 the vectors of tokens are an input beside the tokens.
     """
-    major = protocol.partition(".")[0]
-    if not major.isdecimal() or int(major) < TOKEN_VECTORS_SINCE:
+    if rpc_major(protocol) < TOKEN_VECTORS_SINCE:
         return 0, 0
     hidden = hidden_bytes(model)
     first = 2 * n_copies + 1 if n_copies > 1 else 1

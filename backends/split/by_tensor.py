@@ -6,7 +6,7 @@ head fetches and adds what they have twice a layer. Only a very fast link bears 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -17,6 +17,7 @@ from backends.split.crossing import TensorStage, tensor_bytes
 from backends.split.flags import DEVICES_MAX
 from backends.split.layout import is_head_cpu, make_split
 from backends.split.loads import overcommitted, plan_loads, proportional
+from backends.split.problem import PartsPlan
 from backends.units import format_bytes, format_count, format_speed
 
 if TYPE_CHECKING:
@@ -31,30 +32,21 @@ GAIN_MIN = 1.1
 """Times as fast as by layers, for it to be proposed: less is within the error."""
 
 
-class TensorPlan(NamedTuple):
-    """The fastest plan of its kind, or why there is none."""
-
-    plan: Plan | None
-    why: str
-    forecast: Forecast | None = None
-    """Of the plan."""
-
-
 _WEIGHTS = Work(weight_gb=0.6, gvalues=1)
 """By whose time devices get their parts: as many weights for all."""
 
 
-def by_tensor(problem: SplitProblem, by_layers: Forecast) -> TensorPlan:
+def by_tensor(problem: SplitProblem, by_layers: Forecast) -> PartsPlan:
     """The fastest such plan if it beats a split by layers, else why it does not."""
     if why := _refused(problem):
-        return TensorPlan(None, why)
+        return PartsPlan(None, why)
     works = counted_work(problem.model, problem.plan)
     told = [
         (forecast(problem.model, plan, problem.speeds, problem.load, works), plan)
         for plan in _plans(problem)
     ]
     if not told:
-        return TensorPlan(None, "the devices that could do it have no room")
+        return PartsPlan(None, "the devices that could do it have no room")
     best, plan = max(told, key=lambda pair: pair[0].tok_per_s)
     used = [share for share in plan.split.shares if share.layers]
     stage = TensorStage(len(used), *_stage(problem.load))
@@ -66,8 +58,8 @@ def by_tensor(problem: SplitProblem, by_layers: Forecast) -> TensorPlan:
     if best.tok_per_s < GAIN_MIN * by_layers.tok_per_s:
         speeds = f"{format_speed(best.tok_per_s)}, by layers "
         speeds += format_speed(by_layers.tok_per_s)
-        return TensorPlan(None, f"not worth it: {costs}: {speeds}")
-    return TensorPlan(plan, costs, best)
+        return PartsPlan(None, f"not worth it: {costs}: {speeds}")
+    return PartsPlan(plan, costs, best)
 
 
 def _stage(load: Workload) -> tuple[int, int, int]:

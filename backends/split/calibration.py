@@ -264,7 +264,7 @@ def device_speeds(
     Keys measured together, as those of one machine, are solved together.
     """
     found: dict[str, DeviceSpeed] = {}
-    for known, of_group, solved in _solutions(calibration, priors, model, noise):
+    for known, of_group, _, solved in _solutions(calibration, priors, model, noise):
         for number, key in enumerate(known):
             if key not in names:
                 continue
@@ -277,6 +277,7 @@ class _Solution(NamedTuple):
     priors: Mapping[str, Prior]
     """Of each device that was measured together with the others."""
     observations: Sequence[Observation]
+    equations: Sequence[_Equation]
     solved: _Solved
 
 
@@ -290,8 +291,8 @@ def _solutions(
             if one.work.keys() <= set(group) and one.work
         ][-_SOLVED_MAX:]
         known = {key: priors.get(key, prior_of(DeviceKind.OTHER)) for key in group}
-        solved = _solve(known, _equations(known, of_group, model, noise))
-        yield _Solution(known, of_group, solved)
+        equations = _equations(known, of_group, model, noise)
+        yield _Solution(known, of_group, equations, _solve(known, equations))
 
 
 def _groups(
@@ -472,11 +473,10 @@ def noise_of(
     equations say little about the noise, so the usual one counts beside them.
     """
     off: tuple[list[float], list[float]] = [], []
-    for known, of_group, solved in _solutions(calibration, priors, model, USUAL_NOISE):
-        equations = _equations(known, of_group, model, USUAL_NOISE)
-        for one, equation in zip(of_group, equations, strict=True):
+    for found in _solutions(calibration, priors, model, USUAL_NOISE):
+        for one, equation in zip(found.observations, found.equations, strict=True):
             if one.model == model and one.ms > 0:
-                off[is_prompt(one)].append(_left_over(equation, solved))
+                off[is_prompt(one)].append(_left_over(equation, found.solved))
     return Noise(*map(_spread, off, USUAL_NOISE))
 
 

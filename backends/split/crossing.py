@@ -52,8 +52,7 @@ _WIRES = {
 
 
 def _wire(rpc_protocol: str) -> _Wire:
-    major = rpc_protocol.partition(".")[0]
-    known = int(major) if major.isdecimal() else 0
+    known = buffers.rpc_major(rpc_protocol)
     return _WIRES[max((one for one in _WIRES if one <= known), default=min(_WIRES))]
 
 
@@ -84,8 +83,7 @@ def _hidden(model: ModelInfo, batch: int) -> float:
 
 
 def _mask(depth: int, batch: int) -> float:
-    cells = -(-max(depth, 1) // buffers.CELL_PAD) * buffers.CELL_PAD
-    return _MASK_CELL_BYTES * cells * batch
+    return _MASK_CELL_BYTES * buffers.padded(max(depth, 1)) * batch
 
 
 # --- a part of each tensor on every device -------------------------------------------

@@ -25,6 +25,7 @@ from backends.split.experts import moved_layers, owners, places_text
 from backends.split.layout import runs_of
 from backends.split.loads import room_bytes
 from backends.split.optimiser import best
+from backends.split.problem import PartsPlan
 from backends.state import Objective, Split
 from backends.units import format_count, format_speed
 
@@ -46,15 +47,6 @@ SEARCHED_MAX = 6
 """Devices among which it is searched."""
 
 
-class MovedPlan(NamedTuple):
-    """The fastest plan of its kind, or why there is none."""
-
-    plan: Plan | None
-    why: str
-    forecast: Forecast | None = None
-    """Of the plan."""
-
-
 class _Move(NamedTuple):
     run: tuple[int, ...]
     """Layers of which so many move: the first ones, or the last ones."""
@@ -70,17 +62,17 @@ class _Move(NamedTuple):
 
 def moved_experts(
     problem: SplitProblem, by_layers: tuple[Split, Forecast] | None
-) -> MovedPlan:
+) -> PartsPlan:
     """The fastest such plan if it beats whole layers, else why it does not.
 
     ``by_layers`` is the best split of whole layers; None if none fits.
     """
     if not any(layer.groups.experts for layer in problem.model.layers):
-        return MovedPlan(None, "the model has no experts")
+        return PartsPlan(None, "the model has no experts")
     split = by_layers[0] if by_layers else None
     found = _searched(_of_few(problem, split), split)
     if not found:
-        return MovedPlan(
+        return PartsPlan(
             None, "no device gains by the experts of others' layers, or has room"
         )
     told, _, plan = max(found, key=lambda one: one[0].tok_per_s)
@@ -90,8 +82,8 @@ def moved_experts(
         trips = format_count(round(told.trips_per_token), "trip")
         speeds = f"{format_speed(told.tok_per_s)} with {trips} a token, whole layers "
         speeds += format_speed(by_layers[1].tok_per_s)
-        return MovedPlan(None, f"not worth it: {text}: {speeds}")
-    return MovedPlan(plan, text, told)
+        return PartsPlan(None, f"not worth it: {text}: {speeds}")
+    return PartsPlan(plan, text, told)
 
 
 def _of_few(problem: SplitProblem, split: Split | None) -> SplitProblem:

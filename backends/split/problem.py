@@ -59,6 +59,15 @@ class SplitProblem(NamedTuple):
         return forecast(self.model, self.plan, self.speeds, self.load)
 
 
+class PartsPlan(NamedTuple):
+    """The fastest plan with parts of layers elsewhere, or why there is none."""
+
+    plan: Plan | None
+    why: str
+    forecast: Forecast | None = None
+    """Of the plan."""
+
+
 _PIN = re.compile(r"\s*([^<>=\s]+)\s*(>=|<=|=)\s*(\S.*?)\s*")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B", re.IGNORECASE)
 _PIN_HINT = (
