@@ -34,7 +34,7 @@ from backends.machines.ssh.files import (
     Meter,
     read_at,
     read_chunks,
-    to_its_end,
+    write_at,
 )
 from backends.models.identity import (
     full_sha256,
@@ -176,7 +176,7 @@ class Part:
         if self._file is None:
             # It ends with the session.
             self._file = await self._sftp.open(self.path, "r+b" if at else "wb")
-        await to_its_end(self._file.write(data, at))
+        await write_at(self._file, data, at)
         self._meter.sent(at + len(data) - self._told)
         self._told = at + len(data)
 
@@ -534,7 +534,7 @@ class _Delivery:
         async with self._files() as sftp:
             if new:
                 async with sftp.open(f"{path}.part.identity", "wb") as kept:
-                    await to_its_end(kept.write(file.key.encode()))
+                    await write_at(kept, file.key.encode(), 0)
             try:
                 part = Part(self.shell, sftp, f"{path}.part", meter)
                 await self._bring(index, file, part)

@@ -14,7 +14,7 @@ import asyncssh
 from backends.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
     from pathlib import Path
 
 T = TypeVar("T")
@@ -133,26 +133,54 @@ class Meter:
         self._tell(text, done / max(self._total, 1))
 
 
-async def to_its_end(step: Awaitable[T]) -> T:
-    """Await one step of a transfer; if we are cancelled, its end all the same.
+async def _to_their_end(requests: list[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await requests side by side, each to its end, also if we are cancelled.
 
-    asyncssh makes many requests of a step. Cancelled, it leaves them to fail alone.
+    asyncssh leaves the other requests of a broken transfer to fail alone.
     """
-    task = asyncio.ensure_future(step)
+    answers = asyncio.gather(*requests, return_exceptions=True)
     try:
-        return await asyncio.shield(task)
+        done = await asyncio.shield(answers)
     except asyncio.CancelledError:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STEP_END_S):
-                await asyncio.gather(task, return_exceptions=True)
+                await answers
         raise
+    for one in done:
+        if isinstance(one, BaseException):
+            raise one
+    return cast("list[T]", done)
+
+
+def _blocks(at: int, n_bytes: int, block_bytes: int) -> Iterator[tuple[int, int]]:
+    for begin in range(0, n_bytes, block_bytes or max(n_bytes, 1)):
+        yield at + begin, min(block_bytes or n_bytes, n_bytes - begin)
 
 
 async def read_at(file: asyncssh.SFTPClientFile, n_bytes: int, at: int) -> bytes:
     """Some bytes of a file there; a server may give fewer, and none at its end."""
+    blocks = list(_blocks(at, n_bytes, file.read_len))
     # Typed as text, whatever the mode.
-    data: Any = await to_its_end(file.read(n_bytes, at))
-    return cast("bytes", data)
+    parts: list[Any] = await _to_their_end(
+        [file.read(size, place) for place, size in blocks]
+    )
+    whole = bytearray()
+    for part, (_, size) in zip(parts, blocks, strict=True):
+        whole += part
+        if len(part) < size:
+            break
+    return bytes(whole)
+
+
+async def write_at(file: asyncssh.SFTPClientFile, data: bytes, at: int) -> None:
+    """Write bytes at a place of a file there; a failed write may leave any part."""
+    blocks = list(_blocks(at, len(data), file.write_len))
+    writes: list[Any] = [
+        # Typed as text, whatever the mode.
+        file.write(cast("Any", data[place - at : place - at + size]), place)
+        for place, size in blocks
+    ]
+    await _to_their_end(writes)
 
 
 async def upload(
@@ -173,7 +201,7 @@ async def upload(
         with await asyncio.to_thread(source.open, "rb") as local:
             async with contextlib.aclosing(read_chunks(local, offset)) as chunks:
                 async for data in chunks:
-                    await to_its_end(file.write(data, offset))
+                    await write_at(file, data, offset)
                     offset += len(data)
                     meter.sent(len(data))
         with contextlib.suppress(asyncssh.SFTPOpUnsupported):

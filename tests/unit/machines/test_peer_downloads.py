@@ -278,6 +278,8 @@ async def test_a_read_of_a_file_there_ends_though_we_are_cancelled() -> None:
     ended = asyncio.Event()
 
     class Slowly:
+        read_len = 0
+
         async def read(self, length: int, _: int) -> bytes:
             await asyncio.sleep(0.01)
             ended.set()
