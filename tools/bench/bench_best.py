@@ -2,8 +2,9 @@
 
 Run it with ``make bench-best MODEL=…``. The workers have one and two threads. Two runs
 calibrate. Then each split runs without delay, and with 10 ms one way to a worker. It
-prints a Markdown table of all. Below are two comparisons of the predicted best split:
-with the measured best, and with the split by free memory, which llama.cpp takes.
+prints a Markdown table of all, with the pace of the machine (see ``bench_predict``).
+Below are two comparisons of the predicted best split: with the measured best, and with
+the split by free memory, which llama.cpp takes.
 ``STEP=3`` measures every third split.
 """
 
@@ -11,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from backends.state import Lab
 from backends.units import format_factor, format_percent
 from tools.bench.bench_predict import (
+    Pace,
     Trial,
     counts_text,
     own_folders,
@@ -45,6 +48,7 @@ class Row(NamedTuple):
     counts: tuple[int, int]
     predicted: float
     measured: float
+    pace: float
 
 
 def main() -> None:
@@ -64,33 +68,41 @@ def main() -> None:
 
 async def _measured(path: str, step: int) -> tuple[list[Row], tuple[int, int]]:
     """A row for each split and network, and the split by free memory."""
-    async with Trial(THREADS) as trial:
-        model = await trial.client.inspect(path)
-        known = await trial.client.speeds(await trial.calibrated(model))
-        whole = model.n_layer + 1
-        usual = (whole - whole // 2, whole // 2)
-        print("| network | layers | predicted | measured |")
-        print("|---|---|--:|--:|", flush=True)
-        rows = []
-        for near in sorted({*range(0, whole + 1, step), whole, usual[0]}):
-            counts = near, whole - near
-            plan = await trial.launched(model, (0, *counts))
-            # A worker without layers has no link.
-            links = {link.worker for link in (await trial.client.snapshot()).links}
-            for network, far in NETWORKS.items():
-                for worker in links:
-                    lab = FAR if worker == far else None
-                    await trial.client.set_lab(worker, lab)
-                depth, measured = await trial.asked()
-                told = predicted(model, plan, known, {far: FAR}, depth)
-                row = Row(network, counts, told.tok_per_s, measured)
-                rows.append(row)
-                print(_line(row), flush=True)
-        return rows, usual
+    with ExitStack() as stack:
+        pace = Pace(stack, Path(path))
+        async with Trial(THREADS, pace) as trial:
+            return await _all(trial, path, step)
+
+
+async def _all(trial: Trial, path: str, step: int) -> tuple[list[Row], tuple[int, int]]:
+    model = await trial.client.inspect(path)
+    known = await trial.client.speeds(await trial.calibrated(model))
+    whole = model.n_layer + 1
+    usual = (whole - whole // 2, whole // 2)
+    print("| network | layers | predicted | measured | pace |")
+    print("|---|---|--:|--:|--:|", flush=True)
+    rows = []
+    for near in sorted({*range(0, whole + 1, step), whole, usual[0]}):
+        counts = near, whole - near
+        plan = await trial.launched(model, (0, *counts))
+        # A worker without layers has no link.
+        links = {link.worker for link in (await trial.client.snapshot()).links}
+        for network, far in NETWORKS.items():
+            for worker in links:
+                lab = FAR if worker == far else None
+                await trial.client.set_lab(worker, lab)
+            asked = await trial.asked()
+            told = predicted(model, plan, known, {far: FAR}, asked.depth)
+            pace = trial.pace(asked)
+            row = Row(network, counts, told.tok_per_s, asked.tok_per_s, pace)
+            rows.append(row)
+            print(_line(row), flush=True)
+    return rows, usual
 
 
 def _line(row: Row) -> str:
     rates = f"~{rate_text(row.predicted)} | {rate_text(row.measured)}"
+    rates += f" | {row.pace:.2f}"
     return f"| {row.network} | {counts_text(row.counts)} | {rates} |"
 
 

@@ -2,9 +2,15 @@
 
 Run it with ``make bench-predict MODEL=…``. Two runs calibrate. Then other splits run on
 simulated networks, each predicted from the two alone. The workers have one and two
-threads, so that four cores are needed for figures that say something. It prints a
-Markdown table. Below are the median and 95th percentile of the error, and the share of
-runs within the band. ``QUICK=1`` is a part of it; ``THREADS=1,1`` suits two cores.
+threads, so that four cores are needed for figures that say something.
+
+The speed of a machine itself drifts. So a stock cluster of one worker answers between
+all answers, and tells the pace: its time now by its time while the two runs calibrated.
+The times of all devices are multiplied by it, and the error is told both ways.
+
+It prints a Markdown table. Below are the median and 95th percentile of the error, and
+the share of runs within the band. ``QUICK=1`` is a part of it; ``THREADS=1,1`` suits
+two cores.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ import argparse
 import asyncio
 import os
 import tempfile
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -35,13 +41,16 @@ from backends.state import (
     Sampling,
     ServerSettings,
 )
-from backends.units import format_lab, format_percent, format_rate
+from backends.units import MS_PER_S, format_lab, format_percent, format_rate
+from tests.native.stock import engine, server, start_worker
+from tools.bench.bench_decode import tokens_per_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from backends.state import ClusterSpeeds, Forecast, ModelInfo, Plan
+    from backends.state import ClusterSpeeds, DeviceSpeed, Forecast, ModelInfo, Plan
 
+RPC_PROTOCOL = "7.0.0"
 TOKENS = 64
 ROUNDS = 2
 SETTLE_S = 3.0
@@ -71,6 +80,30 @@ QUICK = 3, 2
 ARGUMENTS = ("--ignore-eos", "--cache-ram", "0")
 
 
+class Pace:
+    """A stock cluster of one worker that tells how fast the machine is now."""
+
+    def __init__(self, stack: ExitStack, model: Path) -> None:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        programs = engine(RPC_PROTOCOL)
+        worker = start_worker(stack, programs, logs / "worker.log", "-t", "1")
+        with_it = server(RPC_PROTOCOL, model, [worker], logs / "server.log")
+        self._url = stack.enter_context(with_it)
+        tokens_per_s(self._url)
+
+    async def token_ms(self) -> float:
+        return MS_PER_S / await asyncio.to_thread(tokens_per_s, self._url)
+
+
+class Asked(NamedTuple):
+    """Two answers of a cluster, and the time of the stock one's between them."""
+
+    depth: int
+    """Tokens in context in the middle of an answer."""
+    tok_per_s: float
+    stock_token_ms: float
+
+
 class Row(NamedTuple):
     split: Sequence[int]
     lab: Lab | None
@@ -78,10 +111,17 @@ class Row(NamedTuple):
     low: float
     high: float
     measured: float
+    pace: float
+    at_once: float
+    """Predicted without a word of the pace."""
 
     @property
     def error(self) -> float:
         return abs(self.predicted / self.measured - 1)
+
+    @property
+    def error_at_once(self) -> float:
+        return abs(self.at_once / self.measured - 1)
 
     @property
     def is_inside(self) -> bool:
@@ -102,8 +142,10 @@ def main() -> None:
 
 async def _rows(options: argparse.Namespace) -> list[Row]:
     threads = tuple(map(int, options.threads.split(",")))
-    async with Trial(threads) as trial:
-        return await trial.measured(str(options.model.absolute()), options.quick)
+    with ExitStack() as stack:
+        model = options.model.absolute()
+        async with Trial(threads, Pace(stack, model)) as trial:
+            return await trial.measured(str(model), options.quick)
 
 
 @contextmanager
@@ -133,6 +175,24 @@ def predicted(
     return forecast(model, plan, with_labs(known, labs.get), Workload(depth=depth))
 
 
+def at_pace(known: ClusterSpeeds, pace: float) -> ClusterSpeeds:
+    """The speeds if all that computes takes so many times as long."""
+
+    def slower(speed: DeviceSpeed) -> DeviceSpeed:
+        return replace(
+            speed,
+            ms=tuple(ms * pace for ms in speed.ms),
+            covariance=tuple(one * pace * pace for one in speed.covariance),
+        )
+
+    return replace(
+        known,
+        head=slower(known.head),
+        devices=tuple(map(slower, known.devices)),
+        links=tuple(replace(link, pass_ms=link.pass_ms * pace) for link in known.links),
+    )
+
+
 def counts_text(counts: Sequence[int]) -> str:
     return " + ".join(map(str, counts))
 
@@ -144,13 +204,20 @@ def rate_text(tok_per_s: float) -> str:
 
 def verdicts(rows: Sequence[Row]) -> Iterator[str]:
     """The figures that predictions are judged by."""
-    errors = sorted(row.error for row in rows)
-    p95 = errors[min(int(len(errors) * 0.95), len(errors) - 1)]
     inside = sum(row.is_inside for row in rows) / len(rows)
     yield (
-        f"\n{len(rows)} runs: median error {format_percent(median(errors))}, "
-        f"95th percentile {format_percent(p95)}, {format_percent(inside)} within the "
-        "band (90 % are meant to be)"
+        f"\n{len(rows)} runs: {_errors([row.error for row in rows])}, "
+        f"{format_percent(inside)} within the band (90 % are meant to be)"
+    )
+    yield f"Without the pace: {_errors([row.error_at_once for row in rows])}"
+
+
+def _errors(errors: Sequence[float]) -> str:
+    ranked = sorted(errors)
+    p95 = ranked[min(int(len(ranked) * 0.95), len(ranked) - 1)]
+    return (
+        f"median error {format_percent(median(ranked))}, "
+        f"95th percentile {format_percent(p95)}"
     )
 
 
@@ -160,9 +227,12 @@ class Trial:
     The workers run on this machine, each with its number of threads.
     """
 
-    def __init__(self, threads: Sequence[int]) -> None:
+    def __init__(self, threads: Sequence[int], pace: Pace) -> None:
         self._threads = threads
+        self._pace = pace
         self.client = ControllerClient()
+        self._usual_ms = 0.0
+        """Of a stock token while two runs calibrated."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -175,8 +245,8 @@ class Trial:
         """Calibrate, then compare other splits with their predictions."""
         info = await self.client.inspect(model)
         known = await self.client.speeds(await self.calibrated(info))
-        print("| layers | lab | predicted | band | measured | error |")
-        print("|---|---|--:|---|--:|--:|", flush=True)
+        print("| layers | lab | pace | predicted | band | measured | error |")
+        print("|---|---|--:|--:|---|--:|--:|", flush=True)
         rows = []
         for share in SHARES[: QUICK[0]] if quick else SHARES:
             plan = await self.launched(info, counts_of(info, share))
@@ -188,12 +258,19 @@ class Trial:
 
     async def calibrated(self, model: ModelInfo) -> Plan:
         """Run the two splits that teach the speeds; the plan of the last."""
+        stock_ms = []
         for share in CALIBRATION:
             plan = await self.launched(model, counts_of(model, share))
             for _ in range(ROUNDS):
+                stock_ms.append(await self._pace.token_ms())
                 await self._answer()
                 await asyncio.sleep(SETTLE_S)
+        self._usual_ms = median(stock_ms)
         return plan
+
+    def pace(self, asked: Asked) -> float:
+        """The time of some work then by that while two runs calibrated."""
+        return asked.stock_token_ms / self._usual_ms
 
     async def launched(self, model: ModelInfo, counts: Sequence[int]) -> Plan:
         """Serve the model with these numbers of layers; the plan."""
@@ -230,23 +307,33 @@ class Trial:
     ) -> Row:
         if (await self.client.snapshot()).links:
             await self.client.set_lab(None, lab)
-        depth, measured = await self.asked()
+        asked = await self.asked()
         await asyncio.sleep(SETTLE_S)
-        told = predicted(model, plan, known, dict.fromkeys(WORKERS, lab), depth)
+        pace, labs = self.pace(asked), dict.fromkeys(WORKERS, lab)
+        then = at_pace(known, pace)
+        told = predicted(model, plan, then, labs, asked.depth)
+        at_once = predicted(model, plan, known, labs, asked.depth)
         return Row(
             split=[share.layers for share in plan.split.shares],
             lab=lab,
             predicted=told.tok_per_s,
             low=told.low,
             high=told.high,
-            measured=measured,
+            measured=asked.tok_per_s,
+            pace=pace,
+            at_once=at_once.tok_per_s,
         )
 
-    async def asked(self) -> tuple[int, float]:
-        """Tokens in context in the middle of an answer, and tokens a second."""
-        answers = [await self._answer() for _ in range(ROUNDS)]
-        depth = answers[0].prompt_tokens + TOKENS // 2
-        return depth, median(one.tok_per_s for one in answers)
+    async def asked(self) -> Asked:
+        stock_ms, answers = [await self._pace.token_ms()], []
+        for _ in range(ROUNDS):
+            answers.append(await self._answer())
+            stock_ms.append(await self._pace.token_ms())
+        return Asked(
+            depth=answers[0].prompt_tokens + TOKENS // 2,
+            tok_per_s=median(one.tok_per_s for one in answers),
+            stock_token_ms=median(stock_ms),
+        )
 
     async def _answer(self) -> ChatTimings:
         """The timings of one answer by llama-server itself."""
@@ -272,7 +359,7 @@ def _line(row: Row) -> str:
     low, high = map(rate_text, (row.low, row.high))
     lab = format_lab(row.lab or Lab()) or "-"
     return (
-        f"| {counts_text(row.split)} | {lab} | "
+        f"| {counts_text(row.split)} | {lab} | {row.pace:.2f} | "
         f"~{rate_text(row.predicted)} | {low} to {high} | "
         f"{rate_text(row.measured)} | {format_percent(row.error)} |"
     )
