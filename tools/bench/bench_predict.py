@@ -9,8 +9,8 @@ all answers, and tells the pace: its time now by its time while the two runs cal
 The times of all devices are multiplied by it, and the error is told both ways.
 
 It prints a Markdown table. Below are the median and 95th percentile of the error, and
-the share of runs within the band. ``QUICK=1`` is a part of it; ``THREADS=1,1`` suits
-two cores.
+the share of runs within the band. ``QUICK=1`` is a part of it. ``THREADS=1,1`` suits
+two cores; it has a figure for each of two to four workers.
 """
 
 from __future__ import annotations
@@ -55,21 +55,20 @@ TOKENS = 64
 ROUNDS = 2
 SETTLE_S = 3.0
 """The speed is read twice a second; then the run is in the book."""
-WORKERS = "worker1", "worker2"
-DEVICES = ("local/CPU", *(f"{worker}/CPU" for worker in WORKERS))
-CALIBRATION = ((0.2, 0.6, 0.2), (0.3, 0.1, 0.6))
-"""Shares of the layers of each device."""
-SHARES = (
-    (0.0, 0.5, 0.5),
-    (0.5, 0.25, 0.25),
-    (0.1, 0.8, 0.1),
-    (0.0, 0.15, 0.85),
-    (0.6, 0.4, 0.0),
-    (0.0, 0.0, 1.0),
+CALIBRATION = ((0.2, (3, 1)), (0.3, (1, 6)))
+"""The head's share of the layers, and the ratio of the first, the last worker to any
+other."""
+SPLITS = (
+    (0.0, (1, 1)),
+    (0.5, (1, 1)),
+    (0.1, (8, 1)),
+    (0.0, (3, 17)),
+    (0.6, (1, 0)),
+    (0.0, (0, 1)),
 )
 LABS = (
     None,
-    Lab(latency_ms=5),
+    Lab(latency_ms=5, rate_mb_s=1000),
     Lab(latency_ms=10, rate_mb_s=100),
     Lab(latency_ms=30),
     Lab(latency_ms=1, rate_mb_s=10),
@@ -158,10 +157,23 @@ def own_folders() -> Iterator[None]:
         yield
 
 
-def counts_of(model: ModelInfo, shares: Sequence[float]) -> list[int]:
-    """Whole layers of each device, the output being one."""
-    counts = [round(share * (model.n_layer + 1)) for share in shares[:-1]]
-    return [*counts, model.n_layer + 1 - sum(counts)]
+def counts_of(
+    model: ModelInfo, workers: int, head: float, ends: tuple[int, int]
+) -> list[int]:
+    """Whole layers of each device, the output being one.
+
+    ``head`` is its share; ``ends`` weighs the first and the last worker. Those between
+    weigh as much as the lighter end.
+    """
+    first, last = ends
+    weights = [first, *[min(ends)] * (workers - 2), last]
+    whole = model.n_layer + 1
+    own = round(head * whole)
+    counts = [own]
+    for index in range(workers):
+        until = round((whole - own) * sum(weights[: index + 1]) / sum(weights))
+        counts.append(until - sum(counts[1:]))
+    return counts
 
 
 def predicted(
@@ -229,6 +241,7 @@ class Trial:
 
     def __init__(self, threads: Sequence[int], pace: Pace) -> None:
         self._threads = threads
+        self._workers = len(threads)
         self._pace = pace
         self.client = ControllerClient()
         self._usual_ms = 0.0
@@ -248,8 +261,8 @@ class Trial:
         print("| layers | lab | pace | predicted | band | measured | error |")
         print("|---|---|--:|--:|---|--:|--:|", flush=True)
         rows = []
-        for share in SHARES[: QUICK[0]] if quick else SHARES:
-            plan = await self.launched(info, counts_of(info, share))
+        for split in SPLITS[: QUICK[0]] if quick else SPLITS:
+            plan = await self.launched(info, counts_of(info, self._workers, *split))
             for lab in LABS[: QUICK[1]] if quick else LABS:
                 row = await self._compared(info, plan, known, lab)
                 rows.append(row)
@@ -259,8 +272,8 @@ class Trial:
     async def calibrated(self, model: ModelInfo) -> Plan:
         """Run the two splits that teach the speeds; the plan of the last."""
         stock_ms = []
-        for share in CALIBRATION:
-            plan = await self.launched(model, counts_of(model, share))
+        for split in CALIBRATION:
+            plan = await self.launched(model, counts_of(model, self._workers, *split))
             for _ in range(ROUNDS):
                 stock_ms.append(await self._pace.token_ms())
                 await self._answer()
@@ -276,7 +289,7 @@ class Trial:
         """Serve the model with these numbers of layers; the plan."""
         ask = Ask(
             model=model.path,
-            workers=len(self._threads),
+            workers=self._workers,
             ctx_size=1024,
             server=ServerSettings(threads=1),
             extra_args=ARGUMENTS,
@@ -286,7 +299,8 @@ class Trial:
             replace(worker, threads=threads)
             for worker, threads in zip(proposed.workers, self._threads, strict=True)
         )
-        split = make_split(model.n_layer, DEVICES, counts)
+        devices = ("local/CPU", *(f"{worker.name}/CPU" for worker in workers))
+        split = make_split(model.n_layer, devices, counts)
         plan = replace(proposed, workers=workers, split=split)
         await self.client.launch(await self.client.prepare(plan))
         async with aclosing(self.client.snapshots()) as snapshots:
@@ -309,7 +323,8 @@ class Trial:
             await self.client.set_lab(None, lab)
         asked = await self.asked()
         await asyncio.sleep(SETTLE_S)
-        pace, labs = self.pace(asked), dict.fromkeys(WORKERS, lab)
+        pace = self.pace(asked)
+        labs = {worker.name: lab for worker in plan.workers}
         then = at_pace(known, pace)
         told = predicted(model, plan, then, labs, asked.depth)
         at_once = predicted(model, plan, known, labs, asked.depth)
