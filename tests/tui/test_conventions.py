@@ -15,7 +15,7 @@ from tests.tui import peer_scenes, scenes
 from tests.tui.helpers import screen_text, settled, text_of, toasts, until
 from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
-from tui.actions.table import ACTIONS
+from tui.actions import ACTIONS
 from tui.api.bridge import UNWATCHED_SLOWER
 from tui.app.app import DllmApp
 from tui.app.console import ascii_sign

@@ -21,9 +21,8 @@ from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
-from tui.actions import keymap
-from tui.actions.keymap import split_keys
-from tui.actions.table import ACTIONS
+from tui import actions
+from tui.actions import ACTIONS, split_keys
 from tui.app.app import DllmApp
 from tui.app.frame import KeyBar
 from tui.app.messages import LogWanted
@@ -86,7 +85,7 @@ def launch_form(app: DllmApp) -> LaunchForm:
     return LaunchForm(app.editor.plan, app.editor.model, "/")
 
 
-BEHIND = tuple(action for action in ACTIONS if action.area in keymap.PLACES)
+BEHIND = tuple(action for action in ACTIONS if action.area in actions.PLACES)
 # What a dialog takes for itself, whatever it is, and what copies a selection.
 TEXT_KEYS = {"enter", "ctrl+j", "shift+enter", "ctrl+c", "delete", "backspace"}
 
@@ -230,7 +229,7 @@ def test_what_a_dialog_lets_through_is_little() -> None:
         for action in ACTIONS
         if action.action.startswith("app.")
         and action.action.removeprefix("app.").partition("(")[0]
-        not in keymap.SCREEN_ACTIONS
+        not in actions.SCREEN_ACTIONS
     }
     assert through == {
         *("app.help", "app.copy", "app.interrupt", "dialogs.help", "reading.copy"),

@@ -14,8 +14,8 @@ from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until, wheel_down
 from tests.tui.scripted import ScriptedCluster
-from tui.actions import keymap
-from tui.actions.table import ACTIONS, Action
+from tui import actions
+from tui.actions import ACTIONS, Action
 from tui.app.app import DllmApp
 from tui.dialogs.peers import PeerDialog
 from tui.dialogs.pick import NOTHING, PERHAPS, FinderDialog, FoundList
@@ -87,7 +87,7 @@ def test_every_action_has_a_place_or_belongs_to_a_dialog(action: object) -> None
         *("launching", "option", "best", "plans"),
         *("finder", "reading", "events", "evidence", "filter"),
     }
-    assert (action.area in keymap.PLACES) != (action.area in dialogs)
+    assert (action.area in actions.PLACES) != (action.area in dialogs)
 
 
 async def test_an_action_of_this_pane_runs(started: Started) -> None:

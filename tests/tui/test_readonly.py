@@ -13,7 +13,7 @@ from backends.paths import user_paths
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
-from tui.actions.keymap import ACTING, action_of, split_keys
+from tui.actions import ACTING, action_of, split_keys
 from tui.app.app import DllmApp
 from tui.app.console import REFUSED
 from tui.dialogs.pick import FinderDialog

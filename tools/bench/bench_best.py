@@ -67,7 +67,6 @@ def main() -> None:
 
 
 async def _measured(path: str, step: int) -> tuple[list[Row], tuple[int, int]]:
-    """A row for each split and network, and the split by free memory."""
     with ExitStack() as stack:
         pace = Pace(stack, Path(path))
         async with Trial(THREADS, pace) as trial:
@@ -75,6 +74,7 @@ async def _measured(path: str, step: int) -> tuple[list[Row], tuple[int, int]]:
 
 
 async def _all(trial: Trial, path: str, step: int) -> tuple[list[Row], tuple[int, int]]:
+    """A row for each split and network, and the split by free memory."""
     model = await trial.client.inspect(path)
     known = await trial.client.speeds(await trial.calibrated(model))
     whole = model.n_layer + 1

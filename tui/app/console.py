@@ -27,7 +27,7 @@ from textual.worker import Worker, WorkerState
 from backends.config import Config
 from backends.errors import DllmError
 from backends.state import ClusterSnapshot, EventTone, Failure, Lab, Peer
-from tui.actions import keymap
+from tui import actions
 from tui.api.services import ClusterService
 from tui.app import theming
 from tui.app.messages import Copyable
@@ -99,7 +99,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
     """Themes, keys, toasts and dialogs; knows nothing of clusters."""
 
     CSS_PATH = Path(__file__).with_name("console.tcss")
-    BINDINGS = keymap.bindings("app")
+    BINDINGS = actions.bindings("app")
     # Ours finds more, and is quicker: see tui.model.finding.
     ENABLE_COMMAND_PALETTE = False
 
@@ -136,7 +136,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         self.set_keymap(self.user_keys)
-        for text in keymap.keymap_problems(self.user_keys):
+        for text in actions.keymap_problems(self.user_keys):
             self._early_trouble.append(DllmError(text))
         for error in self._early_trouble:
             self.call_later(self.report, error.failure(self.clock()), "warning")
@@ -199,14 +199,14 @@ class ConsoleApp(App[None], inherit_bindings=False):
 
         The client refuses that too; here it is refused before anything is asked.
         """
-        if self.readonly and keymap.acts(action, default_namespace or self):
+        if self.readonly and actions.acts(action, default_namespace or self):
             self.tell(REFUSED, "warning")
             return True
         return await super().run_action(action, default_namespace, namespaces)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         behind = bool(self.screen_stack) and self.screen.is_modal
-        return not (behind and action in keymap.SCREEN_ACTIONS)
+        return not (behind and action in actions.SCREEN_ACTIONS)
 
     async def action_press_key(self, key: str) -> None:
         if bound := self.screen.active_bindings.get(key):

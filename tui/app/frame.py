@@ -19,7 +19,7 @@ from textual.widget import Widget
 
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, ClusterState
 from backends.units import format_age, format_rate
-from tui.actions.keymap import ACTING, FUNCTION_KEYS
+from tui.actions import ACTING, FUNCTION_KEYS
 from tui.model.facts import warnings
 from tui.model.names import model_name
 from tui.model.quantities import newest_rate

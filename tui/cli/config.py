@@ -185,7 +185,7 @@ def all_problems(text: str) -> list[Problem]:
     """The problems of the file; names of actions and themes are checked, too."""
     from textual.theme import BUILTIN_THEMES
 
-    from tui.actions.settings_check import all_problems as checked
+    from tui.settings_check import all_problems as checked
 
     return checked(text, [*theme_names(), *BUILTIN_THEMES])
 

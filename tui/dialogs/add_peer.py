@@ -14,7 +14,7 @@ from backends.errors import DllmError
 from backends.places import suggested_name
 from backends.state import Peer, PeerState
 from backends.units import format_bytes
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.api.services import ClusterService
 from tui.app.messages import PeerAdded
 from tui.dialogs.dialog import Dialog

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.widgets import Input, Static
 
 from backends.state import ClusterBrief
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.dialogs.dialog import Dialog
 from tui.model.names import model_name
 from tui.widgets.inputs import LineInput

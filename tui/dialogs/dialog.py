@@ -10,7 +10,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 
 from backends.state import Peer
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.widgets.keys import key_link
 from tui.widgets.strips import retitle
 from tui.widgets.worker_reports import report_worker

@@ -13,7 +13,7 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from backends.state import Event, EventTone
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.app.messages import Copyable, LogWanted
 from tui.dialogs.dialog import Dialog
 from tui.model.events import SIGNS, Happening, facts, happening_of

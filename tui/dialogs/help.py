@@ -10,7 +10,7 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.widgets import Markdown, Static
 
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.dialogs.dialog import Dialog
 from tui.widgets.keys import with_keys
 from tui.widgets.palette import palette_from

@@ -15,7 +15,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input, Static
 
 from backends.state import Peer, PeerAnswer, PeerQuestion, QuestionKind
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.app.messages import Copyable
 from tui.dialogs.dialog import Dialog
 from tui.model.peer_words import peer_rows

@@ -13,7 +13,7 @@ from textual.widgets import Input, OptionList, Static
 from backends.plan_files import KeptPlan, PlanFile, plan_changes
 from backends.state import ChatBrief
 from backends.units import format_count
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.dialogs.dialog import Dialog, Result
 from tui.model.finding import Entry, found, has_words, near
 from tui.model.names import model_name

@@ -11,7 +11,7 @@ from textual.containers import Grid, Horizontal, VerticalScroll
 from textual.widgets import Button, Input, Label, Static, TextArea
 
 from backends.state import Sampling
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.dialogs.dialog import Dialog
 from tui.widgets.inputs import LineInput
 

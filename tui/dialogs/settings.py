@@ -14,8 +14,7 @@ from textual.widgets import Input, Label, OptionList, Static
 
 from backends.config import EFFECTS, Setting
 from backends.errors import DllmError
-from tui.actions.keymap import bindings
-from tui.actions.table import ACTIONS
+from tui.actions import ACTIONS, bindings
 from tui.dialogs.dialog import Dialog
 from tui.widgets.inputs import LineInput, NameInput
 from tui.widgets.keys import key_link, with_keys

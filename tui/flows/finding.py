@@ -10,8 +10,7 @@ from textual.dom import DOMNode
 
 from backends.config import Setting
 from backends.state import ModelFile
-from tui.actions.keymap import ACTING, NO_COMMANDS, PLACES
-from tui.actions.table import ACTIONS, Action
+from tui.actions import ACTING, ACTIONS, NO_COMMANDS, PLACES, Action
 from tui.app.console import ClusterConsole, Flow
 from tui.app.messages import LogWanted
 from tui.flows.settings import SettingsFlow

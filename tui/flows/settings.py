@@ -8,8 +8,8 @@ from typing import Any
 
 from backends.config import Setting, SettingsFile
 from backends.errors import DllmError, UsageError
-from tui.actions.settings_check import all_problems
 from tui.app.console import REFUSED, ClusterConsole, Flow
+from tui.settings_check import all_problems
 
 NO_FILE = "This console has no settings file"
 

@@ -14,7 +14,7 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widgets import Input, Label
 
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import Drawn, Part, StripWidget, line
 

@@ -12,7 +12,7 @@ from textual.markup import escape
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
-from tui.actions.keymap import FUNCTION_KEYS, action_of, is_action, split_keys
+from tui.actions import FUNCTION_KEYS, action_of, is_action, split_keys
 
 
 def key_of(app: App[Any], action_id: str, *, typing: bool = False) -> str:

@@ -10,7 +10,7 @@ from textual import events
 from textual.message import Message
 from textual.strip import Strip
 
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.widgets.strips import Drawn, StripWidget, clip, line
 
 WHEEL_ROWS = 3

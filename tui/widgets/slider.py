@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.strip import Strip
 
 from backends.units import three_figures
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.widgets.number_strip import NumberStrip
 from tui.widgets.strips import Drawn, Part, clip, line
 

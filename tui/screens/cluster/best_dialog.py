@@ -21,7 +21,7 @@ from backends.units import (
     format_rate,
     format_seconds,
 )
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.api.services import ClusterService
 from tui.dialogs.dialog import Dialog
 from tui.model.best_choices import AS_IT_IS, BestChoice, change, choices_of

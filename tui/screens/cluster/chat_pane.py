@@ -16,7 +16,7 @@ from textual.widgets import Static, TextArea
 
 from backends.state import ChatState, Conversation, Sampling, Turn
 from backends.units import format_count
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.api.services import ChatSession
 from tui.app.console import console_of
 from tui.app.messages import Copyable

@@ -12,7 +12,7 @@ from backends.errors import DllmError
 from backends.split.buffers import CACHE_TYPES
 from backends.state import Ask, FlashAttention, MemorySource, Plan
 from backends.units import format_bytes
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.api.services import ClusterService
 from tui.dialogs.dialog import Dialog
 from tui.model.edit import Edit

@@ -21,7 +21,7 @@ from textual.strip import Strip
 
 from backends.state import Device, MemorySource, Peer, PeerState
 from backends.units import format_ms, format_percent
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.app.console import console_of
 from tui.app.messages import Copyable
 from tui.model.edit import Edit

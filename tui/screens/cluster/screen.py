@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from backends.state import ClusterSnapshot, ClusterState, Link
 from backends.units import format_count
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.app.console import console_of
 from tui.app.frame import (
     NARROW_BELOW,

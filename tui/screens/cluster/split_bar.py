@@ -16,7 +16,7 @@ from textual.strip import Strip
 from backends.split.layout import counts, devices, format_range
 from backends.split.loads import DeviceLoad
 from backends.state import LayerRange, Split
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.app.console import console_of
 from tui.model.edit import Edit, runs_now
 from tui.model.editor import PlanEditor

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from backends.link.figures import why_no_link
 from backends.state import ClusterSnapshot, Lab, Link
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.app.console import console_of
 from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
 from tui.app.messages import Copyable

@@ -21,7 +21,7 @@ from backends.units import (
     format_ms,
     format_speed,
 )
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable

@@ -19,7 +19,7 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.app.messages import Copyable
 from tui.model.log_levels import LogLevel, level_of, prefix_length
 from tui.screens.logs.lines import LogBuffer, LogFilter, LogRow, LogRows

@@ -9,7 +9,7 @@ from textual.widgets import Input, Static
 
 from backends.errors import DllmError
 from backends.state import ModelCatalogue
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.api.services import ClusterService
 from tui.dialogs.dialog import Dialog
 from tui.screens.models.search import (

@@ -11,7 +11,7 @@ from textual.strip import Strip
 from backends.errors import DllmError
 from backends.state.models import RemoteModel
 from backends.units import format_bytes, format_count
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.api.services import ClusterService
 from tui.dialogs.pick import PickDialog
 from tui.model.finding import has_words

@@ -16,7 +16,7 @@ from backends.places import LOCAL, at_peer
 from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile, ModelInfo
 from backends.state.models import Download
 from backends.units import Transfer, format_bytes
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.api.services import ClusterService
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen

@@ -10,7 +10,7 @@ from textual import work
 
 from backends.errors import DllmError
 from backends.state import ModelCatalogue
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.api.services import ClusterService
 from tui.model.names import whole_path
 from tui.widgets.inputs import FilterBar

@@ -11,7 +11,7 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from backends.state import ClusterSnapshot, ClusterState, Link
-from tui.actions.keymap import bindings
+from tui.actions import bindings
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable

@@ -8,8 +8,7 @@ import msgspec
 
 from backends.config import Config, Problem, lines_of, problems
 from backends.errors import did_you_mean
-from tui.actions.keymap import keymap_problems
-from tui.actions.table import ACTIONS
+from tui.actions import ACTIONS, keymap_problems
 
 
 def all_problems(text: str, themes: Sequence[str]) -> list[Problem]:

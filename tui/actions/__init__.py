@@ -1,1 +1,0 @@
-"""Every action there is, and the keys that run it."""
