@@ -80,6 +80,7 @@ def _asks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 async def typed(pilot: Pilot[None], name: str, text: str) -> None:
     field = pilot.app.screen.query_one(f"#{name}", Input)
     field.focus()
+    await until(pilot, lambda: field.has_focus)
     field.value = text
     await pilot.pause()
 
@@ -322,6 +323,10 @@ async def test_the_dialog_scrolls_where_there_is_little_room(started: Started) -
         await typed(pilot, "extra_args", "--port 9")
         await until(pilot, lambda: "cannot be given" in screen_text(app))
         assert "Apply" in screen_text(app)
+        await typed(pilot, "ctx_size", "4096")
+        await until(pilot, lambda: "cannot be given" not in screen_text(app))
+        dialog.query_one("#extra_args", Input).focus()
+        await until(pilot, lambda: "cannot be given" in screen_text(app))
         await resize(pilot, 80, 24)
         await until(pilot, lambda: "head threads" in screen_text(app))
         assert "Apply" in screen_text(app)

@@ -63,8 +63,12 @@ class LaunchRow(Vertical):
         self._hint.update(hint)
         self._wrong.update(wrong)
         self.set_class(bool(wrong), "-wrong")
-        if wrong and self.field.has_focus:
-            # It is beneath the field, which may be the last row that is seen.
+        if self.field.has_focus:
+            self.on_descendant_focus()
+
+    def on_descendant_focus(self) -> None:
+        if self.has_class("-wrong"):
+            # What is wrong stands beneath the field, which may be the last row seen.
             self.call_after_refresh(self.scroll_visible, animate=False)
 
 
