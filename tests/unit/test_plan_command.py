@@ -23,7 +23,7 @@ from backends.state import (
 )
 from tests.unit.test_status import PREVIEW
 from tui.cli.main import cli
-from tui.cli.up import plan, preview_json, preview_lines
+from tui.cli.plan import plan, preview_json, preview_lines
 
 FORECAST = Forecast(
     tok_per_s=20.6,

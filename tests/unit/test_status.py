@@ -39,9 +39,10 @@ from backends.state.snapshots import KeyCounts, RequestCounts
 from tests.unit.state.scene import busy_scene
 from tui.cli import engine, progress
 from tui.cli.engine import EnginePrinter
+from tui.cli.plan import preview_json, preview_lines
 from tui.cli.progress import ProgressLine, StepPrinter, progress_text, remaining_s
 from tui.cli.status import measured_text, prompts_text, status_lines
-from tui.cli.up import launched, preview_json, preview_lines
+from tui.cli.up import launched
 from tui.model.quantities import pairs_text
 
 AS_PLANNED = MeasuredSplit(layers=())

@@ -90,7 +90,8 @@ from tui.cli.output import (
     show,
     unseen,
 )
-from tui.cli.up import METHODS, launched
+from tui.cli.plan import METHODS
+from tui.cli.up import launched
 from tui.widgets.safe_text import safe_line
 
 EXAMPLES = """

@@ -38,8 +38,9 @@ from tui.cli.engine import require_engine
 from tui.cli.model_argument import require_model
 from tui.cli.model_get import got
 from tui.cli.output import emit_json, say, show, shower, unseen
+from tui.cli.plan import shares
 from tui.cli.status import measured_text
-from tui.cli.up import BUSY, launched, shares
+from tui.cli.up import BUSY, launched
 
 EXAMPLES = """
 dllm-tui demo

@@ -43,7 +43,7 @@ COPIED = "copied.txt"
 SECTIONS = {
     "Clusters": {
         "up": "up",
-        "plan": "up",
+        "plan": "plan",
         "plans": "plans",
         "status": "status",
         "drain": "down",
