@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from backends.controller.event_log import CONTROLLER
 from backends.controller.journal import Goal, Record
-from backends.controller.reconciler import Reconciler, Trigger
+from backends.controller.phases import Trigger
+from backends.controller.reconciler import Reconciler
 from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.planning.blueprint import Facts, machines_of
 from backends.planning.room import is_same
