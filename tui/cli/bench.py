@@ -9,7 +9,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
@@ -66,6 +66,7 @@ from backends.state import (
     ClusterSnapshot,
     ClusterSpeeds,
     Lab,
+    Preview,
     Sampling,
 )
 from backends.units import format_count, format_seconds
@@ -344,21 +345,27 @@ class BenchRunner:
             if (lacking := [c for c in cases if self._run.lacks(number, c)])
         ]
         # Before the controller learns from this round.
-        speeds = [await self._speeds(launch) for launch, _ in groups]
-        for (launch, cases), known in zip(groups, speeds, strict=True):
-            await self._measure(number, launch, cases, known, shown)
+        previews = [await self._prepared(number, *group) for group in groups]
+        for (launch, cases), preview in zip(groups, previews, strict=True):
+            if preview is not None:
+                await self._measure(number, launch, cases, preview, shown)
 
-    async def _speeds(self, launch: Case) -> ClusterSpeeds | None:
-        # A launch that cannot be prepared is told when it is measured.
-        with suppress(DllmError):
-            return (await self._client.prepare(await self._asked(launch))).speeds
+    async def _prepared(
+        self, number: int, launch: Case, cases: Sequence[Case]
+    ) -> Preview | None:
+        """A launch with its predictions; None if there is none, which is kept."""
+        ask, preview = launch.ask(self._run.base, str(self._worker_cache)), None
+        try:
+            if ask.peers or ask.head:
+                await self._client.settled_peers()
+            preview = await self._client.prepare(ask)
+            failure = preview.refusal
+        except (ProcessFailed, RequestFailed) as error:
+            failure = error.failure()
+        if failure is None:
+            return preview
+        self._fail(number, cases, failure.sentence)
         return None
-
-    async def _asked(self, launch: Case) -> Ask:
-        ask = launch.ask(self._run.base, str(self._worker_cache))
-        if ask.peers or ask.head:
-            await self._client.settled_peers()
-        return ask
 
     @property
     def results(self) -> BenchRun:
@@ -379,21 +386,19 @@ class BenchRunner:
         number: int,
         launch: Case,
         cases: Sequence[Case],
-        speeds: ClusterSpeeds | None,
+        preview: Preview,
         shown: Callable[[str], None],
     ) -> None:
         """Launch once, and take a sample of each network."""
         shown(f"round {number}: launching")
         try:
-            ask = await self._asked(launch)
             if launch.weights == CACHED:
                 await self._fill_cache()
-            preview = await self._client.prepare(ask)
-            if preview.refusal is not None:
-                return self._fail(number, cases, preview.refusal.sentence)
             began = time.monotonic()
+            # By now the token may have run out, but its plan holds.
+            plan, lab = preview.plan, launch.lab
             async with launched(
-                self._client, preview, keep=False, measures=True, lab=launch.lab
+                self._client, plan, keep=False, measures=True, lab=lab
             ) as (serving, _):
                 launch_s = time.monotonic() - began
                 self._note(serving)
@@ -407,7 +412,7 @@ class BenchRunner:
                 )
                 for case in cases:
                     shown(f"round {number}: {_case_text(self._run, case)}")
-                    self._keep(await self._sampled(start, case, speeds))
+                    self._keep(await self._sampled(start, case, preview.speeds))
                     shown("")
         except (ProcessFailed, RequestFailed) as error:
             self._fail(number, cases, error.failure().sentence)

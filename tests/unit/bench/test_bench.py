@@ -43,9 +43,9 @@ from backends.bench.seeds import (
     seeds_tables,
 )
 from backends.client.client import ControllerClient
-from backends.errors import DllmError, UsageError
+from backends.errors import DllmError, ProcessFailed, UsageError
 from backends.paths import user_paths
-from backends.state import Ask, PairMode
+from backends.state import Ask, Failure, PairMode
 from tests.kit.waiting import wait_until
 from tui.cli.bench import BenchRunner
 from tui.cli.main import cli
@@ -339,10 +339,10 @@ async def test_predictions_are_made_before_a_round_is_learnt_from(
 
     async def prepare(_: object, ask: Ask) -> SimpleNamespace:
         done.append(f"predict {ask.workers}")
-        return SimpleNamespace(speeds=ask.workers)
+        return SimpleNamespace(speeds=ask.workers, refusal=None)
 
     async def measure(_: object, number: int, launch: Case, *rest: Any) -> None:
-        assert rest[1] == launch.workers
+        assert rest[1].speeds == launch.workers
         done.append(f"measure {launch.workers}")
 
     monkeypatch.setattr(ControllerClient, "prepare", prepare)
@@ -351,6 +351,32 @@ async def test_predictions_are_made_before_a_round_is_learnt_from(
     await BenchRunner(ControllerClient(user_paths()), run, tmp_path / "r").run()
     each = ["predict 1", "predict 2", "measure 1", "measure 2"]
     assert done == each * 2
+
+
+async def test_each_launch_is_prepared_once_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is launched that was predicted; one that is refused is not."""
+    done: list[str] = []
+
+    async def prepare(_: object, ask: Ask) -> SimpleNamespace:
+        done.append(f"prepare {ask.workers}")
+        refused = Failure(what="No room", hint="") if ask.workers == 3 else None
+        return SimpleNamespace(speeds=None, refusal=refused, plan=ask.workers)
+
+    def launch(_: object, plan: int, **how: Any) -> None:
+        done.append(f"launch {plan}")
+        raise ProcessFailed(Failure(what=f"{plan} ended"))
+
+    monkeypatch.setattr(ControllerClient, "prepare", prepare)
+    monkeypatch.setattr("tui.cli.bench.launched", launch)
+    run = measured({Case(workers=number): () for number in (1, 2, 3)})
+    client = ControllerClient(user_paths())
+    found = await BenchRunner(client, run, tmp_path / "r").run()
+    prepared = ["prepare 1", "prepare 2", "prepare 3"]
+    assert done == [*prepared, "launch 1", "launch 2"]
+    said = [one.failure for one in found.results]
+    assert [why.rstrip(".") for why in said] == ["1 ended", "2 ended", "No room"]
 
 
 def test_files_for_other_programs() -> None:
