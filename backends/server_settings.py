@@ -172,13 +172,15 @@ _PATHS = frozenset(
         "--video-ffmpeg-dir",
     ]
 )
-# Arguments that put tensors elsewhere than the plan does.
-_MOVING = frozenset(
+_OVERRIDING = frozenset(
     [
         *("-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"),
-        *("-ncffn", "--n-cpu-ffn", "-sm", "--split-mode"),
+        *("-ncffn", "--n-cpu-ffn"),
     ]
 )
+# Arguments that put tensors elsewhere than the plan does.
+_MOVING = _OVERRIDING | {"-sm", "--split-mode"}
+_NO_PIPELINE = _OVERRIDING | {"-nkvo", "--no-kv-offload"}
 # Arguments with a file of weights that llama-server reads itself.
 _WEIGHTS = frozenset(
     [
@@ -247,6 +249,19 @@ BY_TENSOR = ("-sm", "tensor")
 """A part of each tensor on every device, in the place of whole layers."""
 
 
+def split_mode(arguments: Sequence[str]) -> str:
+    """``-sm`` as llama-server reads it: the last word counts."""
+    words = [_spelled(argument) for argument in arguments]
+    modes = [v for o, v in pairwise(words) if o in ("-sm", "--split-mode")]
+    return modes[-1] if modes else "layer"
+
+
+def pipelines(arguments: Sequence[str]) -> bool:
+    """True unless they keep llama.cpp from work on several devices at once."""
+    words = {_spelled(argument) for argument in arguments}
+    return split_mode(arguments) == "layer" and words.isdisjoint(_NO_PIPELINE)
+
+
 def without_tensor(arguments: Sequence[str]) -> tuple[str, ...]:
     """The same, in whole layers again if the end asks for parts of tensors."""
     words = tuple(arguments)
@@ -254,10 +269,7 @@ def without_tensor(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_by_tensor(arguments: Sequence[str]) -> bool:
-    """True if that is asked for; the last word counts."""
-    words = [_spelled(argument) for argument in arguments]
-    modes = [v for o, v in pairwise(words) if o in ("-sm", "--split-mode")]
-    return modes[-1:] == ["tensor"]
+    return split_mode(arguments) == "tensor"
 
 
 def weight_files(arguments: Sequence[str]) -> list[str]:

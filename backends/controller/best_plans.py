@@ -20,7 +20,7 @@ from backends.planning.sharing import shared_out
 from backends.server_settings import CTX_MIN, moving, without_tensor
 from backends.speculation.auto import told as with_draft_text
 from backends.speculation.gain import likely, predicted_text
-from backends.split.cost import forecast, time_text, workload
+from backends.split.cost import counted_work, forecast, time_text, workload
 from backends.split.layout import ranges, ranges_text
 from backends.split.loads import overcommitted, plan_loads
 from backends.state import AUTO_DRAFT, Alternative, Fit, MemorySource, Objective
@@ -202,6 +202,7 @@ def _problem(option: Option, objective: Objective | None) -> SplitProblem:
         speeds=option.speeds,
         pins=parse_pins(option.pins),
         load=workload(option.plan, objective),
+        works=counted_work(option.model, option.plan),
     )
 
 
@@ -273,8 +274,8 @@ def _explained(option: Option, objective: Objective | None) -> Told:
     try:
         best = best_split(problem, aim)
     except PlanError as error:
-        return Told(told, f"{text} {error.what}.", _moved(problem, None))
-    others = (*_others(problem, aim, best), *_moved(problem, best))
+        return Told(told, f"{text} {error.what}.", tuple(_in_parts(problem, None)))
+    others = _others(problem, aim, best)
     if not best.exact:
         text += " Not every set of devices was tried: there are too many."
     is_better = not plan.experts or best.forecast.tok_per_s > told.tok_per_s
@@ -282,30 +283,26 @@ def _explained(option: Option, objective: Objective | None) -> Told:
         gain = format_factor(best.forecast.tok_per_s / told.tok_per_s)
         split = ranges_text(ranges(best.split))
         text += f" The best split is {split}, {gain} as fast (--best)."
-    return Told(told, text, others)
+    return Told(told, text, tuple(others))
 
 
-def _moved(problem: SplitProblem, best: Best | None) -> tuple[Alternative, ...]:
-    """The plan with experts elsewhere, or why there is none; nothing without experts.
+def _in_parts(problem: SplitProblem, best: Best | None) -> list[Alternative]:
+    """The plans with parts of layers elsewhere, or why there are none.
 
     ``best`` is that of whole layers; None if none fits.
     """
-    from backends.split.moved_experts import NAME, moved_experts
+    from backends.split import by_tensor, moved_experts
+    from backends.split.best import in_parts
 
-    if not any(layer.groups.experts for layer in problem.model.layers):
-        return ()
-    found = moved_experts(problem, best and (best.split, best.forecast))
-    shares = found.plan.split.shares if found.plan else ()
-    one = Alternative(
-        name=NAME,
-        devices=tuple(share.device for share in shares),
-        counts=tuple(share.layers for share in shares),
-        head=problem.plan.head,
-        ctx_size=problem.plan.ctx_size,
-        forecast=found.forecast,
-        why=found.why,
-    )
-    return (one,)
+    found = []
+    if best is not None:
+        parts = by_tensor.by_tensor(problem, best.forecast)
+        found.append(in_parts(by_tensor.NAME, problem, parts))
+    if any(layer.groups.experts for layer in problem.model.layers):
+        whole = best and (best.split, best.forecast)
+        parts = moved_experts.moved_experts(problem, whole)
+        found.append(in_parts(moved_experts.NAME, problem, parts))
+    return found
 
 
 def _others(problem: SplitProblem, aim: Objective, best: Best) -> list[Alternative]:
@@ -315,9 +312,10 @@ def _others(problem: SplitProblem, aim: Objective, best: Best) -> list[Alternati
 
     # Of very many devices the comparisons are looked at less closely than the plan.
     quick = problem._replace(beam=QUICK_BEAM)
-    others = alternatives(quick, aim, best.forecast)
+    parts = _in_parts(problem, best)
+    others = (*alternatives(quick, aim), *parts)
     known = {identity(one) for one in others}
-    front = pareto_front(quick, {aim: best})
+    front = pareto_front(quick, {aim: best}, parts)
     return [*others, *(one for one in front if identity(one) not in known)]
 
 
@@ -343,14 +341,13 @@ def _best_plans(option: Option) -> tuple[Alternative, ...]:
         except PlanError as error:
             refused.append(error)
     best = bests.get(Objective.DECODE)
-    moved = _moved(problem, best)
-    if not bests and not any(one.forecast for one in moved):
+    parts = _in_parts(problem, best)
+    if not bests and not any(one.forecast for one in parts):
         raise refused[0]
     quick = problem._replace(beam=QUICK_BEAM)
-    front = pareto_front(quick, bests)
+    front = pareto_front(quick, bests, parts)
     if best is not None:
-        there = quick.with_split(best.split)
-        others = alternatives(there, Objective.DECODE, best.forecast)
+        others = alternatives(quick.with_split(best.split), Objective.DECODE)
     else:
         why = refused[0].what
         others = (Alternative(name="whole layers", head=plan.head, why=why),)
@@ -358,20 +355,12 @@ def _best_plans(option: Option) -> tuple[Alternative, ...]:
     return (
         alternative("as it is", now, present),
         *front,
-        *(one for one in others if not one.counts or identity(one) not in known),
-        *(_untaken(one, front) for one in moved),
+        *(
+            one
+            for one in (*others, *parts)
+            if not one.counts or identity(one) not in known
+        ),
     )
-
-
-def _untaken(moved: Alternative, front: Sequence[Alternative]) -> Alternative:
-    """The same without its layers: they do not say which experts are elsewhere."""
-    if moved.forecast is None:
-        return moved
-    rate = moved.forecast.tok_per_s
-    faster = (one for one in front if one.forecast and one.forecast.tok_per_s > rate)
-    at_once = not any(one.ctx_size == moved.ctx_size for one in faster)
-    why = f"up --best launches it: {moved.why}" if at_once else moved.why
-    return replace(moved, devices=(), counts=(), why=why)
 
 
 CTX_STEP = 256

@@ -145,17 +145,18 @@ class PlannedMemory:
 
     async def of(self, plan: Plan) -> PlanMemory:
         """The memory of a plan; predicted, with the reason, if no engine answers."""
-        model = await self._readers.model(plan.model)
+        model, protocol = await self._readers.model(plan.model), ""
         try:
             files = await asyncio.to_thread(self.files, model)
             engine = await self._readers.engine(
                 plan.engine if plan.head == LOCAL else None
             )
-            devices = await self._asker.ask(
-                engine.info, engine.info.rpc_protocol, question_of(plan, files)
-            )
+            protocol = engine.info.rpc_protocol
+            question = question_of(plan, files)
+            devices = await self._asker.ask(engine.info, protocol, question)
         except DllmError as error:
-            return PlanMemory(devices=predicted(plan, model), note=str(error))
+            devices = predicted(plan, model, protocol)
+            return PlanMemory(devices=devices, note=str(error))
         return PlanMemory(devices=with_own_weights(devices, plan, model))
 
     def files(self, model: ModelInfo) -> list[str]:
@@ -163,9 +164,11 @@ class PlannedMemory:
         return files_here(model, self._headers)
 
 
-def predicted(plan: Plan, model: ModelInfo) -> tuple[DeviceMemory, ...]:
+def predicted(
+    plan: Plan, model: ModelInfo, protocol: str = ""
+) -> tuple[DeviceMemory, ...]:
     """By our own arithmetic: every device that holds something, the draft apart."""
-    loads = plan_loads(model, plan)
+    loads = plan_loads(model, plan, protocol=protocol)
     return tuple(load.memory for load in loads if load.total_bytes)
 
 

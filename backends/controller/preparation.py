@@ -385,7 +385,7 @@ async def _previewed(
         layers=ranges(plan.split),
         memory=tuple(
             with_draft(by_device.get(load.device, load.memory), plan.speculation)
-            for load in plan_loads(model, plan)
+            for load in plan_loads(model, plan, protocol=option.speeds.rpc_protocol)
         ),
         available_bytes={device.id: device.usable_bytes for device in devices},
         commands=commands(plan, facts),

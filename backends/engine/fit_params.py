@@ -22,7 +22,7 @@ from backends.engine import children
 from backends.engine.argv import LOOPBACK, fit_argv
 from backends.engine.ask import NO_GPU
 from backends.errors import EngineError
-from backends.server_settings import is_by_tensor
+from backends.server_settings import is_by_tensor, pipelines
 from backends.split.experts import CPU_BUFFER, override_tensor
 from backends.split.flags import DEVICES_MAX
 from backends.state import (
@@ -267,12 +267,6 @@ def _overrides(question: MemoryQuestion, port: int) -> tuple[str, ...]:
 # there. Whether llama.cpp pipelines (copies its inputs four times) must not change by
 # that: with several devices, all layers on them and no overrides it does.
 _OUTPUT_TO_HEAD = ("-ot", r"^(output|token_embd)\.weight$=CPU")
-_NO_PIPELINE = frozenset(
-    {
-        *("-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"),
-        *("-sm", "--split-mode", "-nkvo", "--no-kv-offload"),
-    }
-)
 _ALL_OUTPUTS = frozenset({"--embedding", "--embeddings", "--rerank", "--reranking"})
 _ELSEWHERE = "output/CPU"
 
@@ -287,7 +281,7 @@ def output_apart(question: MemoryQuestion) -> MemoryQuestion | None:
         return _with_last(question, (1,))
     # The output alone gets the rows wanted from the device before, so next to nothing.
     alone = len(counts) == 1 or counts[-1] == 1
-    no_pipeline = question.experts or extra & _NO_PIPELINE
+    no_pipeline = question.experts or not pipelines(question.extra_args)
     if alone or question.head_layers or no_pipeline:
         overrides = (*question.extra_args, *_OUTPUT_TO_HEAD)
         return msgspec.structs.replace(question, extra_args=overrides)

@@ -75,7 +75,7 @@ def _check_split(plan: Plan, model: ModelInfo) -> None:
             "Plan it anew: the file may have changed.",
         )
     make_split(model.n_layer, names, counts(plan.split))
-    known = {device for worker in plan.workers for device in worker.device_ids}
+    known = plan.worker_of
     for name in names:
         if name not in known and not name.startswith(f"{plan.head}/"):
             raise PlanError(

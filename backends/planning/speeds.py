@@ -96,11 +96,10 @@ class Ground(NamedTuple):
 
     def keys(self) -> dict[str, str]:
         """The key of each device's speed, by its name in the plan."""
-        workers = {d: w for w in self.plan.workers for d in w.device_ids}
-        return {device.id: self._key(device, workers) for device in self.devices}
+        return {device.id: self._key(device) for device in self.devices}
 
-    def _key(self, device: Device, workers: Mapping[str, WorkerSpec]) -> str:
-        worker = workers.get(device.id)
+    def _key(self, device: Device) -> str:
+        worker = self.plan.worker_of.get(device.id)
         if worker is None:
             threads, role, machine = (
                 self.plan.server.threads,
@@ -131,9 +130,8 @@ def speeds_of(
 ) -> ClusterSpeeds:
     """The speeds for a plan; ``rtts_ms`` are live round trips by worker."""
     keys, plan = ground.keys(), ground.plan
-    threads = {d: w.threads for w in plan.workers for d in w.device_ids}
     priors: dict[str, Prior] = {
-        keys[d.id]: prior_of(d.kind, threads.get(d.id, plan.server.threads))
+        keys[d.id]: prior_of(d.kind, (plan.worker_of.get(d.id) or plan.server).threads)
         for d in ground.devices
     }
     priors[ground.head_key] = HEAD_PRIOR
@@ -345,7 +343,7 @@ class _Says:
 
     def head(self, ms: float, depth: int, *, batch: int, rows: int) -> None:
         """The head's devices and the server take that time."""
-        remote = {d for w in self._ground.plan.workers for d in w.device_ids}
+        remote = self._ground.plan.worker_of
         work = self._work(depth, batch, rows)
         own = {device: one for device, one in work.items() if device not in remote}
         if all(device in self._keys for device in own):

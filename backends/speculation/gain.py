@@ -23,7 +23,7 @@ from backends.split.cost import (
     link_ms,
     work_ms,
 )
-from backends.state import MTP_DRAFT, NGRAM_DRAFT, NO_DRAFT, LinkSpeed
+from backends.state import MTP_DRAFT, NGRAM_DRAFT, NO_DRAFT
 from backends.units import format_factor
 
 if TYPE_CHECKING:
@@ -140,8 +140,7 @@ def _draft_token_ms(
     draft_model: ModelInfo | None,
 ) -> tuple[float, float]:
     """The time of one drafted token where it is drafted, and its deviation."""
-    known = {speed.device: speed for speed in speeds.devices}
-    speed = known.get(method.device)
+    speed = speeds.of_device.get(method.device)
     if method.draft == NGRAM_DRAFT or speed is None:
         return 0.0, 0.0
     if method.draft == MTP_DRAFT:
@@ -158,9 +157,8 @@ def _draft_token_ms(
 
 
 def _away_ms(plan: Plan, speeds: ClusterSpeeds, device: str) -> tuple[float, float]:
-    worker = next((w.name for w in plan.workers if device in w.device_ids), "")
-    if not worker:
+    worker = plan.worker_of.get(device)
+    if worker is None:
         return 0.0, 0.0
-    links = {link.worker: link for link in speeds.links}
-    ms, variance = link_ms(links.get(worker, LinkSpeed(worker=worker)), 1, 0)
+    ms, variance = link_ms(speeds.link_to(worker.name), 1, 0)
     return _MTP_TRIPS * ms, _MTP_TRIPS**2 * variance

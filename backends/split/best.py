@@ -15,14 +15,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from backends.errors import PlanError
-from backends.server_settings import is_by_tensor
+from backends.server_settings import is_by_tensor, pipelines
 from backends.split import buffers
-from backends.split.by_tensor import NAME as TENSOR_NAME
-from backends.split.by_tensor import by_tensor
 from backends.split.cost import (
     MB,
     Work,
-    layer_work,
+    counted_work,
     prompt_batches,
     time_text,
     work_ms,
@@ -34,7 +32,6 @@ from backends.split.layout import is_head_cpu, make_split
 from backends.split.loads import (
     layer_bytes,
     overcommitted,
-    plan_loads,
     room_bytes,
 )
 from backends.split.optimiser import (
@@ -44,13 +41,12 @@ from backends.split.optimiser import (
     best_of_each_size,
     cost_of,
 )
-from backends.split.problem import Pins, SplitProblem, check_pins
+from backends.split.problem import PartsPlan, Pins, SplitProblem, check_pins
 from backends.state import (
     Alternative,
     Device,
     Forecast,
     LinkSpeed,
-    ModelInfo,
     Objective,
     Plan,
     Share,
@@ -113,41 +109,33 @@ def _stages(problem: SplitProblem, objective: Objective) -> list[_Stage]:
 def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
     """The devices with their costs and pins; their rooms are those of a case."""
     plan, model = problem.plan, problem.model
-    graph_bytes = graph_layer_bytes(model)
     stages = _stages(problem, objective)
-    works = np.sum(
-        [
-            layer_work(
-                model, plan, one.depth, one.batch, rows=one.rows, slots=one.slots
-            )
-            for one in stages
-        ],
-        axis=0,
-    )
-    known = {speed.device: speed for speed in problem.speeds.devices}
-    links = {link.worker: link for link in problem.speeds.links}
-    of_worker = {d: w.name for w in plan.workers for d in w.device_ids}
+    counted = problem.works or counted_work(model, plan)
+    works = np.sum([counted(*one) for one in stages], axis=0)
     handover_ms = work_ms(problem.speeds.head, Work(layers=1))[0]
+    hidden_bytes, last_bytes = (
+        sum(
+            sum(stage_bytes(model, one.depth, one.batch, rows=one.rows, has_output=has))
+            for one in stages
+        )
+        for has in (False, True)
+    )
+    graphs = sum(one.rows != one.batch for one in stages) * graph_layer_bytes(model)
     places = []
     for share in plan.split.shares:
-        device, speed = share.device, known.get(share.device)
+        device, speed = share.device, problem.speeds.of_device.get(share.device)
         ms, fixed = (0.0,) * (model.n_layer + 1), 0.0
         if speed is not None:
             ms = tuple((works @ speed.ms).tolist())
             fixed = len(stages) * work_ms(speed, Work(passes=1))[0]
         output, n_bytes, output_bytes = 0.0, 0.0, 0.0
-        if device in of_worker:
-            worker = of_worker[device]
-            link = links.get(worker, LinkSpeed(worker=worker))
+        if worker := plan.worker_of.get(device):
+            link = problem.speeds.link_to(worker.name)
             fixed += len(stages) * handover_ms
-            for stage in stages:
-                hidden, last = _crossing(model, stage)
-                n_bytes += hidden
-                output_bytes += last - hidden
-                fixed += link.trips_per_pass * link.rtt_ms + link.pass_ms
+            n_bytes, output_bytes = hidden_bytes, last_bytes - hidden_bytes
+            fixed += len(stages) * (link.trips_per_pass * link.rtt_ms + link.pass_ms)
             fixed += n_bytes / MB * link.ms_per_mb
             output = output_bytes / MB * link.ms_per_mb
-            graphs = sum(one.rows != one.batch for one in stages) * graph_bytes
             ms = tuple(one + graphs / MB * link.ms_per_mb for one in ms)
         if objective is Objective.NETWORK:
             ms = tuple(_TIE_BREAK * one for one in ms)
@@ -168,19 +156,6 @@ def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
     return places
 
 
-def _crossing(model: ModelInfo, stage: _Stage) -> tuple[float, float]:
-    """Bytes both ways of a stage without the output, and with it."""
-    both = [
-        sum(
-            stage_bytes(
-                model, stage.depth, stage.batch, rows=stage.rows, has_output=has
-            )
-        )
-        for has in (False, True)
-    ]
-    return both[0], both[1]
-
-
 def _cases(
     problem: SplitProblem, objective: Objective, ctx_size: int
 ) -> Iterator[list[Place]]:
@@ -194,47 +169,52 @@ def _cases(
     total = sum(sizes_of(problem, ctx_size))
     alike: set[Place] = set()
     for place in places:
-        alone = place._replace(device="", room=rooms(place.device, 1, alone=True))
-        if needed <= {place.device} and alone.room >= total and alone not in alike:
-            alike.add(alone)
-            yield [alone._replace(device=place.device)]
+        alone = rooms(place, 1, alone=True)
+        kind, room = alone._replace(device=""), alone.room + alone.first_more
+        if needed <= {place.device} and room >= total and kind not in alike:
+            alike.add(kind)
+            yield [alone]
     lead = [place for place in places if place.first_only]
     others = [place for place in places if not place.first_only]
     for cpu in lead:
         pinned = cpu._replace(least=max(cpu.least, 1))
-        yield [p._replace(room=rooms(p.device, 1)) for p in (pinned, *others)]
+        yield [rooms(place, 1) for place in (pinned, *others)]
     if needed.isdisjoint(cpu.device for cpu in lead):
-        n_copies = buffers.copies(len(others), all_offloaded=True)
-        more = buffers.later_bytes(problem.model, n_copies)
-        yield [
-            p._replace(room=rooms(p.device, n_copies) - more, first_more=more)
-            for p in others
-        ]
+        is_serial = not pipelines(problem.plan.extra_args)
+        n_copies = buffers.copies(len(others), all_offloaded=not is_serial)
+        yield [rooms(place, n_copies) for place in others]
 
 
-def rooms_of(problem: SplitProblem, ctx_size: int) -> Callable[..., float]:
-    """Bytes of a device for weights and KV cache, by its name and copies of inputs."""
+def rooms_of(problem: SplitProblem, ctx_size: int) -> Callable[..., Place]:
+    """Gives a place its bytes for weights and KV cache, by the copies of inputs."""
     plan, model = problem.plan, problem.model
     by_id = {device.id: device for device in problem.devices}
     taken = _drafts(plan)
 
     @cache
-    def compute(n_copies: int) -> tuple[int, int]:
+    def compute(n_copies: int) -> tuple[int, int, int, int]:
         sizes = (model, ctx_size, n_copies, plan.server)
-        own = buffers.device_compute_bytes(*sizes)
-        on_head = own + buffers.hidden_bytes(model)
-        return own, max(on_head, buffers.host_compute_bytes(*sizes))
+        protocol = problem.speeds.rpc_protocol
+        on_host, on_first = buffers.embedded_bytes(model, n_copies, protocol)
+        own, hidden = buffers.device_compute_bytes(*sizes), buffers.hidden_bytes(model)
+        on_lead = max(
+            own + hidden + min(hidden, on_host),
+            on_host + buffers.host_compute_bytes(*sizes),
+        )
+        return on_lead, own, on_first, buffers.later_bytes(model, n_copies)
 
-    def room(name: str, n_copies: int, *, alone: bool = False) -> float:
-        if name not in by_id:
-            return float("inf")
-        is_lead = is_head_cpu(name, plan.head)
-        needs = compute(n_copies)[is_lead] + taken[name]
-        if is_lead and not (alone and model.tied_output):
-            needs += model.embedding_bytes
-        return allowed_bytes(problem, by_id[name]) - needs
+    def with_room(place: Place, n_copies: int, *, alone: bool = False) -> Place:
+        if place.device not in by_id:
+            return place
+        on_lead, own, on_first, later = compute(n_copies)
+        room = allowed_bytes(problem, by_id[place.device]) - taken[place.device]
+        if not place.first_only:
+            return place._replace(room=room - own - later, first_more=later - on_first)
+        if not (alone and model.tied_output):
+            room -= model.embedding_bytes
+        return place._replace(room=room - on_lead)
 
-    return room
+    return with_room
 
 
 def allowed_bytes(problem: SplitProblem, device: Device) -> float:
@@ -322,10 +302,17 @@ def best_of_sizes(problem: SplitProblem, objective: Objective) -> Iterator[Best]
     """The best split of each number of devices, as far as they fit."""
     ctx_size = problem.plan.ctx_size
     sizes = sizes_of(problem, ctx_size)
-    for places in _cases(problem, objective, ctx_size):
-        for one in best_of_each_size(places, sizes, problem.beam):
-            if not _crowded(problem, one, ctx_size):
-                yield _as_best(problem, one, ctx_size)
+    found = [
+        one
+        for places in _cases(problem, objective, ctx_size)
+        for one in best_of_each_size(places, sizes, problem.beam)
+    ]
+    done: set[int] = set()
+    for one in sorted(found, key=lambda one: one.cost):
+        n_devices = len(one.devices)
+        if n_devices not in done and not _crowded(problem, one, ctx_size):
+            done.add(n_devices)
+            yield _as_best(problem, one, ctx_size)
 
 
 def split_of(plan: Plan, found: FoundSplit) -> Split:
@@ -396,7 +383,7 @@ def crowded_by(problem: SplitProblem, plan: Plan) -> frozenset[str]:
     return overcommitted(
         [
             replace(load, compute_bytes=load.compute_bytes + drafts[load.device])
-            for load in plan_loads(problem.model, plan, all_masks=True)
+            for load in problem.loads(plan, all_masks=True)
         ],
         [
             replace(device, budget_bytes=int(room_bytes(device, {}) * (1 - MARGIN)))
@@ -427,29 +414,24 @@ def _longest(problem: SplitProblem) -> Best:
 
 
 def alternatives(
-    problem: SplitProblem, objective: Objective, by_layers: Forecast
+    problem: SplitProblem, objective: Objective
 ) -> tuple[Alternative, ...]:
-    """Answers to what else would be possible, each with its predicted speed.
-
-    ``by_layers`` is that of the best split, with which parts of tensors are compared.
-    """
+    """Answers to what else would be possible, each with its predicted speed."""
     return (
         *_solos(problem),
         *_without(problem, objective),
         *_with_fast_links(problem, objective),
         *_one_more(problem, objective),
-        by_tensor_instead(problem, by_layers),
     )
 
 
-def by_tensor_instead(problem: SplitProblem, by_layers: Forecast) -> Alternative:
-    """The fastest plan with parts of tensors, or the reason against it."""
-    found = by_tensor(problem, by_layers)
+def in_parts(name: str, problem: SplitProblem, found: PartsPlan) -> Alternative:
+    """A plan with parts of layers elsewhere, or the reason against it."""
     if found.plan is None or found.forecast is None:
-        return Alternative(name=TENSOR_NAME, head=problem.plan.head, why=found.why)
+        return Alternative(name=name, head=problem.plan.head, why=found.why)
     there = problem._replace(plan=found.plan)
     one = Best(found.plan.split, found.plan.ctx_size, found.forecast, exact=False)
-    return alternative(TENSOR_NAME, there, one, found.why)
+    return alternative(name, there, one, found.why)
 
 
 def alternative(
@@ -469,22 +451,22 @@ def alternative(
         forecast=found.forecast,
         why=why,
         by_tensor=is_by_tensor(plan.extra_args),
+        experts=plan.experts,
         all_slots_tok_per_s=together,
     )
 
 
 def _solos(problem: SplitProblem) -> Iterator[Alternative]:
     """Each device alone, its machine being the head."""
-    machines = {d: w.peer for w in problem.plan.workers for d in w.device_ids}
-    known = {speed.device: speed for speed in problem.speeds.devices}
     alike: set[tuple[object, ...]] = set()
     for share in problem.plan.split.shares:
-        speed = known.get(share.device)
+        speed = problem.speeds.of_device.get(share.device)
         stands_for = (share.device.partition("/")[0], speed.ms if speed else ())
         if stands_for in alike:
             continue
         alike.add(stands_for)
-        machine = machines.get(share.device, problem.plan.head)
+        worker = problem.plan.worker_of.get(share.device)
+        machine = worker.peer if worker else problem.plan.head
         if not share.device.startswith(f"{machine}/"):
             # A second worker on the head's machine is no machine of its own.
             continue
@@ -497,7 +479,7 @@ def solo(problem: SplitProblem, device: str, machine: str) -> Alternative:
     split = Split(n_layer=n_layer, shares=(Share(device=device, layers=n_layer + 1),))
     plan = replace(problem.plan, split=split, head=machine, workers=())
     name = f"solo on {device}"
-    loads = plan_loads(problem.model, plan)
+    loads = problem.loads(plan)
     if short := overcommitted(loads, [d for d in problem.devices if d.id == device]):
         need = sum(load.total_bytes for load in loads if load.device in short)
         return Alternative(

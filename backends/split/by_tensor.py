@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from backends.server_settings import BY_TENSOR
 from backends.split.buffers import is_unfused
-from backends.split.cost import Work, counted_work, forecast, layer_work, work_ms
+from backends.split.cost import Work, layer_work, work_ms
 from backends.split.crossing import TensorStage, tensor_bytes
 from backends.split.flags import DEVICES_MAX
 from backends.split.layout import is_head_cpu, make_split
-from backends.split.loads import overcommitted, plan_loads, proportional
+from backends.split.loads import overcommitted, proportional
 from backends.split.problem import PartsPlan
 from backends.units import format_bytes, format_count, format_speed
 
@@ -40,11 +40,7 @@ def by_tensor(problem: SplitProblem, by_layers: Forecast) -> PartsPlan:
     """The fastest such plan if it beats a split by layers, else why it does not."""
     if why := _refused(problem):
         return PartsPlan(None, why)
-    works = counted_work(problem.model, problem.plan)
-    told = [
-        (forecast(problem.model, plan, problem.speeds, problem.load, works), plan)
-        for plan in _plans(problem)
-    ]
+    told = [(problem._replace(plan=plan).forecast(), plan) for plan in _plans(problem)]
     if not told:
         return PartsPlan(None, "the devices that could do it have no room")
     best, plan = max(told, key=lambda pair: pair[0].tok_per_s)
@@ -81,8 +77,9 @@ def _refused(problem: SplitProblem) -> str:
 
 def _candidates(problem: SplitProblem) -> list[str]:
     """The devices that can take part, the fastest first."""
-    speeds = {speed.device: speed for speed in problem.speeds.devices}
-    works = layer_work(problem.model, problem.plan, *_stage(problem.load)[:2], rows=1)
+    speeds = problem.speeds.of_device
+    depth, batch, _ = _stage(problem.load)
+    works = layer_work(problem.model, problem.plan, depth, batch, rows=1)
     whole = sum(works, start=Work(passes=1))
     names = [
         share.device
@@ -95,7 +92,7 @@ def _candidates(problem: SplitProblem) -> list[str]:
 def _plans(problem: SplitProblem) -> Iterator[Plan]:
     """The fastest two, four, … devices, with parts alike or by their speed."""
     plan, names = problem.plan, _candidates(problem)
-    speeds = {speed.device: speed for speed in problem.speeds.devices}
+    speeds = problem.speeds.of_device
     n_layers = plan.split.n_layer + 1
     others = [share.device for share in plan.split.shares]
     for count in range(2, min(len(names), DEVICES_MAX) + 1):
@@ -110,5 +107,5 @@ def _plans(problem: SplitProblem) -> Iterator[Plan]:
             )
             extra = (*plan.extra_args, *BY_TENSOR)
             found = replace(plan, split=split, extra_args=extra)
-            if not overcommitted(plan_loads(problem.model, found), problem.devices):
+            if not overcommitted(problem.loads(found), problem.devices):
                 yield found

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from backends.server_settings import is_by_tensor
+from backends.server_settings import is_by_tensor, pipelines
 from backends.split import buffers
 from backends.split.crossing import (
     NOTHING_HANDED,
@@ -398,8 +398,7 @@ def pass_cost(
         return _tensor_pass(model, plan, speeds, layers, (depth, batch, rows))
     work = device_work(plan, layers)
     work, handed = with_moved_experts(work, model, plan, batch, speeds.rpc_protocol)
-    known = {speed.device: speed for speed in speeds.devices}
-    links = {link.worker: link for link in speeds.links}
+    known = speeds.of_device
     last = next((s.device for s in reversed(plan.split.shares) if s.layers), "")
     stages = {
         worker.name: [device for device in worker.device_ids if device in work]
@@ -438,7 +437,7 @@ def pass_cost(
             _worker_part(
                 worker,
                 [(known.get(device), work[device]) for device in ids],
-                links.get(worker, LinkSpeed(worker=worker)),
+                speeds.link_to(worker),
                 [crossing(device) for device in ids],
                 sum((handed.get(one, NOTHING_HANDED) for one in ids), NOTHING_HANDED),
             )
@@ -461,9 +460,7 @@ def _tensor_pass(
     """
     used = [share for share in plan.split.shares if share.layers]
     whole = sum(works, start=NO_WORK)
-    known = {speed.device: speed for speed in speeds.devices}
-    links = {link.worker: link for link in speeds.links}
-    of_worker = {d: w.name for w in used_workers(plan) for d in w.device_ids}
+    known = speeds.of_device
     total = sum(share.layers for share in used)
     costs = [
         work_ms(known[share.device], _part(whole, share.layers / total))
@@ -473,18 +470,19 @@ def _tensor_pass(
     ]
     slowest = max(costs, default=(0.0, 0.0))
     as_one = slowest[0] / (sum(ms for ms, _ in costs) or 1.0)
-    remote = sum(share.device in of_worker for share in used)
+    remote = sum(share.device in plan.worker_of for share in used)
     head_ms, variance = work_ms(speeds.head, head_work(remote))
     parts = {plan.head: ForecastPart(name=plan.head, compute_ms=head_ms)}
     trips = tensor_trips(model, len(used))
     crossing = TensorStage(len(used), *stage)
     up, down = tensor_bytes(model, crossing, speeds.rpc_protocol)
     for share, (ms, _) in zip(used, costs, strict=True):
-        name = of_worker.get(share.device, plan.head)
+        worker = plan.worker_of.get(share.device)
+        name = worker.name if worker else plan.head
         part = parts.get(name, ForecastPart(name=name, compute_ms=0.0))
         part = replace(part, compute_ms=part.compute_ms + ms * as_one)
-        if name in links:
-            link = links[name]
+        if worker:
+            link = speeds.link_to(name)
             handling = max(link.ms_per_mb, _HANDLING_MS_PER_MB)
             slower = replace(link, ms_per_mb=handling, trips_per_pass=1.0)
             network, spread = link_ms(slower, trips, up + down)
@@ -527,17 +525,14 @@ def handed_ms(
     batch: int,
 ) -> float:
     """The time of that, with the further part that each of them computes in."""
-    known = {speed.device: speed for speed in speeds.devices}
-    of_worker = {d: w.name for w in plan.workers for d in w.device_ids}
-    links = {link.worker: link for link in speeds.links}
-    ms = 0.0
+    known, ms = speeds.of_device, 0.0
     pair = home, device
     handed = handed_over(model, plan, *pair, batch, speeds.rpc_protocol)
     for name, one in zip(pair, handed, strict=True):
         ms += work_ms(known[name], Work(passes=1))[0] if name in known else 0.0
-        if worker := of_worker.get(name):
-            link = links.get(worker, LinkSpeed(worker=worker))
-            ms += _handed_ms(link, one)[0] + work_ms(speeds.head, Work(layers=1))[0]
+        if worker := plan.worker_of.get(name):
+            ms += _handed_ms(speeds.link_to(worker.name), one)[0]
+            ms += work_ms(speeds.head, Work(layers=1))[0]
     return ms
 
 
@@ -589,7 +584,7 @@ def prompt_batches(tokens: int) -> list[int]:
 def is_pipelined(plan: Plan) -> bool:
     """True if several devices read a long prompt at once: all layers are on devices."""
     used = [share.device for share in plan.split.shares if share.layers]
-    if plan.experts or is_by_tensor(plan.extra_args):
+    if plan.experts or not pipelines(plan.extra_args):
         return False
     return len(used) > 1 and not any(is_head_cpu(device, plan.head) for device in used)
 

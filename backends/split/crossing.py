@@ -151,8 +151,7 @@ def handed_over(
     """
     hidden, used = _hidden(model, batch), max(model.n_expert_used, 1)
     graph = _wire(rpc_protocol).experts_bytes
-    of_worker = {d: w.name for w in plan.workers for d in w.device_ids}
-    at_home, there = of_worker.get(home), of_worker.get(device)
+    at_home, there = plan.worker_of.get(home), plan.worker_of.get(device)
     if at_home is not None and at_home == there:
         copies = _TRIPS_WITHIN
         return Handed(copies, copies * _COPY_BYTES + graph, copies * 9), NOTHING_HANDED

@@ -146,11 +146,10 @@ def _placed(
             index=index,
         )
     if machine != plan.head:
-        known = [device for worker in plan.workers for device in worker.device_ids]
         raise PlanError(
             f"The split gives layers to {share.device}, which no worker of the plan "
             "has",
-            f"Known devices: {', '.join(known) or 'none'}.",
+            f"Known devices: {', '.join(plan.worker_of) or 'none'}.",
         )
     return PlacedDevice(id=share.device, name=own_name, layers=share.layers)
 

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from backends.errors import PlanError
-from backends.split.best import (
-    alternative,
-    best_of_sizes,
-    best_split,
-    by_tensor_instead,
-)
+from backends.split.best import alternative, best_of_sizes
 from backends.state import AIMS, Objective
 from backends.units import format_count
 
@@ -34,12 +27,14 @@ def aims_of(plan: Plan) -> tuple[Objective, ...]:
 
 
 def pareto_front(
-    problem: SplitProblem, bests: Mapping[Objective, Best]
+    problem: SplitProblem,
+    bests: Mapping[Objective, Best],
+    others: Iterable[Alternative],
 ) -> tuple[Alternative, ...]:
     """The front, the fastest first.
 
     ``bests`` are the best splits for aims. Compared with them are those of each number
-    of devices, and parts of tensors where they win.
+    of devices, and ``others``: parts of layers, where they win.
     """
     plans: dict[object, Alternative] = {}
     aims = aims_of(problem.plan)
@@ -55,11 +50,9 @@ def pareto_front(
                 n_devices = sum(share.layers > 0 for share in one.split.shares)
                 name = f"{format_count(n_devices, 'device')}, {AIMS[aim]}"
                 _add(plans, alternative(name, problem, one))
-    with contextlib.suppress(PlanError):
-        fastest = bests.get(Objective.DECODE) or best_split(problem, Objective.DECODE)
-        parts = by_tensor_instead(problem, fastest.forecast)
-        if parts.forecast is not None:
-            _add(plans, parts)
+    for other in others:
+        if other.forecast is not None:
+            _add(plans, other)
     front = [
         one
         for one in plans.values()
@@ -77,7 +70,8 @@ def identity(one: Alternative) -> object:
     """The same for two plans that do the same."""
     held = dict(zip(one.devices, one.counts, strict=True))
     used = tuple((device, count) for device, count in held.items() if count)
-    return one.head, used, one.ctx_size, one.by_tensor, one.imagined
+    parts = one.by_tensor, one.experts
+    return one.head, used, one.ctx_size, parts, one.imagined
 
 
 def _figures(one: Alternative) -> dict[Objective, float]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.server_settings import pipelines
 from backends.split import buffers
 from backends.split.buffers import PLAIN, kv_bytes
 from backends.split.experts import moved_layers
@@ -91,11 +92,13 @@ def device_loads(
     protocol: str = "",
     all_masks: bool = False,
     experts: Sequence[LayerRange] = (),
+    extra_args: Sequence[str] = (),
 ) -> tuple[DeviceLoad, ...]:
     """Memory per share of a split, in its order, empty shares included.
 
     ``experts`` are those elsewhere than their layers, as in a plan: then llama.cpp does
-    not pipeline, and keeps one copy of its inputs. ``told`` are for the same ones.
+    not pipeline, and keeps one copy of its inputs. So it is with some ``extra_args``.
+    ``told`` are for the same ones.
     ``protocol`` is the RPC version of the engine; without one the default engine's.
     With ``all_masks`` every device is reckoned as if it held layers of each window: so
     what one needs does not depend on which layers it holds.
@@ -106,7 +109,8 @@ def device_loads(
     """
 
     def predict(split: Split, ctx_size: int) -> tuple[DeviceLoad, ...]:
-        n_copies = 1 if experts else _copies(split, head)
+        is_serial = experts or not pipelines(extra_args)
+        n_copies = 1 if is_serial else _copies(split, head)
         sizes = (model, split, ctx_size, n_copies)
         loads = _predicted(*sizes, head, server, protocol, all_masks=all_masks)
         if not experts:
@@ -130,17 +134,23 @@ def plan_loads(
     plan: Plan,
     told: Sequence[DeviceMemory] = (),
     *,
+    protocol: str = "",
     all_masks: bool = False,
 ) -> tuple[DeviceLoad, ...]:
-    """Memory per share of a plan; ``told`` is the engine's answer for it."""
+    """Memory per share of a plan; ``told`` is the engine's answer for it.
+
+    ``protocol`` is the RPC version of the head's engine, as for ``device_loads``.
+    """
     loads = device_loads(
         model,
         plan.split,
         plan.ctx_size,
         head=plan.head,
         server=plan.server,
+        protocol=protocol,
         all_masks=all_masks,
         experts=plan.experts,
+        extra_args=plan.extra_args,
     )
     return _as_said(loads, told)
 

@@ -211,8 +211,9 @@ def _cases(problem: SplitProblem, move: _Move) -> Iterator[list[Place]]:
 
     def roomy(place: Place) -> Place:
         # With overrides llama.cpp does not pipeline: it keeps its inputs once.
-        room = rooms(place.device, 1)
-        return place._replace(room=room - (taken if place.device == move.device else 0))
+        there = rooms(place, 1)
+        less = taken if place.device == move.device else 0
+        return there._replace(room=there.room - less)
 
     leads = [place for place in places if place.first_only]
     for lead in leads:
@@ -235,26 +236,21 @@ def _places(problem: SplitProblem, move: _Move) -> list[Place]:
     What the experts cost where they are is the same for every split.
     """
     load, model = problem.load, problem.model
-    known = {speed.device: speed for speed in problem.speeds.devices}
     works = [
         expert_work(model.layers[layer], model, load.batch) for layer in move.layers
     ]
     is_kept = keeps_graphs(problem.speeds.rpc_protocol)
     graph_mb = 0.0 if is_kept else graph_layer_bytes(model) / MB
-    links = {link.worker: link for link in problem.speeds.links}
-    ms_per_mb = {
-        device: links[worker.name].ms_per_mb
-        for worker in problem.plan.workers
-        for device in worker.device_ids
-        if worker.name in links
-    }
     found = []
     for place in places_of(problem, Objective.DECODE):
-        costs, speed = list(place.layer_costs), known.get(place.device)
+        costs = list(place.layer_costs)
+        speed = problem.speeds.of_device.get(place.device)
+        worker = problem.plan.worker_of.get(place.device)
         is_there = place.device == move.device
         # Its whole graph is sent anew. Of the others, only as much is counted here as
         # moves; the forecast of what is found counts all.
-        graph_ms = graph_mb * ms_per_mb.get(place.device, 0.0)
+        link = problem.speeds.link_to(worker.name if worker else "")
+        graph_ms = graph_mb * link.ms_per_mb
         handed = graph_ms
         if is_there:
             costs, handed = [cost + graph_ms for cost in costs], 0.0

@@ -9,6 +9,7 @@ the answer says so.
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import accumulate
 from math import inf, prod
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +19,7 @@ import numpy as np
 from backends.split.flags import DEVICES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -47,7 +48,7 @@ class Place(NamedTuple):
     room: float = float("inf")
     """Bytes for layers."""
     first_more: float = 0.0
-    """Further bytes, if it holds the first ones."""
+    """Further bytes, if it holds the first ones; they may be less."""
     least: int = 0
     """Layers it must hold; 0: it may be left out."""
     most: int | None = None
@@ -86,8 +87,7 @@ def best(
     ``sizes`` are the bytes of each layer, the output last. ``beam`` sets are followed
     at a time if there are too many for all, of as many kinds of devices.
     """
-    search = _search(places, sizes, beam)
-    found = search.run(only_best=True) if search else ()
+    found = _found(places, sizes, beam, only_best=True)
     return min(found, key=lambda one: one.cost, default=None)
 
 
@@ -95,18 +95,29 @@ def best_of_each_size(
     places: Sequence[Place], sizes: Sequence[int], beam: int = BEAM
 ) -> list[FoundSplit]:
     """The split of least cost for each number of devices that can do it."""
-    search = _search(places, sizes, beam)
-    return list(search.run()) if search else []
+    return list(_found(places, sizes, beam, only_best=False))
 
 
-def _search(places: Sequence[Place], sizes: Sequence[int], beam: int) -> _Search | None:
+def _found(
+    places: Sequence[Place], sizes: Sequence[int], beam: int, *, only_best: bool
+) -> Iterable[FoundSplit]:
+    if len(places) == 1:
+        return _alone(places[0], sizes)
     kinds = _kinds(_worth_trying(places), sizes)
     if not kinds:
-        return None
+        return ()
     if prod(len(kind.devices) + 1 for kind in kinds) <= STATES_MAX:
-        return _Search(kinds, len(sizes), 0)
+        return _Search(kinds, len(sizes), 0).run(only_best=only_best)
     kinds = _most_promising(kinds, beam)
-    return _Search(kinds, len(sizes), min(beam, max(ROWS_MAX // len(kinds), 1)))
+    beam = min(beam, max(ROWS_MAX // len(kinds), 1))
+    return _Search(kinds, len(sizes), beam).run(only_best=only_best)
+
+
+def _alone(place: Place, sizes: Sequence[int]) -> Iterator[FoundSplit]:
+    n, most = len(sizes), place.most
+    allowed = place.takes_output and place.least <= n and (most is None or most >= n)
+    if allowed and sum(sizes) <= place.room + place.first_more:
+        yield FoundSplit((place.device,), (n,), cost_of((place,), (n,)))
 
 
 def _most_promising(kinds: Sequence[_Kind], n_kinds: int) -> list[_Kind]:
@@ -156,11 +167,6 @@ class _Kind:
     def __init__(self, place: Place, sizes: Sequence[int]) -> None:
         self.place = place
         self.devices: list[str] = []
-        self.first = self
-        """The same where it holds the first layers."""
-        if more := place.first_more:
-            roomy = place._replace(room=place.room + more, first_more=0.0)
-            self.first = _Kind(roomy, sizes)
         self.must = place.least > 0
         n = len(sizes)
         self.sums = np.array([0.0, *accumulate(place.layer_costs)])
@@ -183,12 +189,16 @@ class _Kind:
         """Cost of a layer on such a device when it is full."""
         self.added = self.sums + place.fixed_cost
         self.added[n] += place.output_cost
-        ends = np.flatnonzero(self.possible)
-        if place.first_only:
-            ends = ends[self.low[ends] <= 0]
-        self._ends, self._added = ends, self.added[ends]
-        if ends.size:
-            self._windows = _Windows(self.low[ends], self.high[ends])
+        leads = (ends >= least) & (ends <= most)
+        leads &= held <= place.room + place.first_more + 1e-6
+        leads[n] &= place.takes_output
+        self.leading = np.where(leads, self.added, np.inf)
+        """Costs where it holds the first layers, by the layer after its last."""
+        self._ends = np.flatnonzero(self.possible)
+
+    @cached_property
+    def _windows(self) -> _Windows:
+        return _Windows(self.low[self._ends], self.high[self._ends])
 
     def extended(self, before: Figures) -> Figures:
         """Costs after one more such device; a row for each set, a column for each end.
@@ -197,17 +207,15 @@ class _Kind:
         """
         after = np.full_like(before, np.inf)
         if self._ends.size:
-            rest = before - self.sums
-            least = rest[:, :1] if self.place.first_only else self._windows.minima(rest)
-            after[:, self._ends] = least + self._added
+            least = self._windows.minima(before - self.sums)
+            after[:, self._ends] = least + self.added[self._ends]
         return after
 
     def first_layer(self, before: Figures, end: int) -> tuple[int, float]:
         """The first layer of the best share that ends there, and the cost then."""
-        if not self.possible[end] or (self.place.first_only and self.low[end] > 0):
+        if not self.possible[end]:
             return 0, float("inf")
-        low = int(self.low[end])
-        high = 0 if self.place.first_only else int(self.high[end])
+        low, high = int(self.low[end]), int(self.high[end])
         rest = before[low : high + 1] - self.sums[low : high + 1]
         at = int(np.argmin(rest))
         return low + at, float(rest[at] + self.added[end])
@@ -313,8 +321,9 @@ class _Search:
             further = level.counts[free].copy()
             further[:, number] += 1
             counts.append(further)
-            one = kind.first if is_first else kind
-            costs.append(one.extended(level.costs[free]))
+            costs.append(
+                kind.leading[None] if is_first else kind.extended(level.costs[free])
+            )
         if not counts:
             return None
         all_counts, all_costs = np.concatenate(counts), np.concatenate(costs)
@@ -394,13 +403,13 @@ class _Search:
         for number, kind in enumerate(self._kinds):
             if not left[number]:
                 continue
-            if kind.place.first_only and level is not self._levels[0]:
+            if level is self._levels[0]:
+                found = min(found, (float(kind.leading[end]), number, 0))
                 continue
             before = left.copy()
             before[number] -= 1
             row = np.flatnonzero((level.counts == before).all(axis=1))
-            if row.size:
-                one = kind.first if level is self._levels[0] else kind
-                first, cost = one.first_layer(level.costs[row[0]], end)
+            if row.size and not kind.place.first_only:
+                first, cost = kind.first_layer(level.costs[row[0]], end)
                 found = min(found, (cost, number, first))
         return found[1], found[2]

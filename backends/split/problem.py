@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from backends.errors import PlanError, did_you_mean
-from backends.split.cost import USUAL, Workload, forecast
+from backends.split.cost import USUAL, CountedWork, Workload, forecast
+from backends.split.loads import DeviceLoad, plan_loads
 from backends.split.optimiser import BEAM
 from backends.state import (
     ClusterSpeeds,
@@ -51,12 +52,19 @@ class SplitProblem(NamedTuple):
     load: Workload = USUAL
     beam: int = BEAM
     """Sets of devices followed at a time if there are too many for all."""
+    works: CountedWork | None = None
+    """Of the model with the plan's settings, where it is counted once for many."""
 
     def with_split(self, split: Split) -> SplitProblem:
         return self._replace(plan=replace(self.plan, split=split))
 
+    def loads(self, plan: Plan, *, all_masks: bool = False) -> tuple[DeviceLoad, ...]:
+        """The memory of a plan of the same head."""
+        protocol = self.speeds.rpc_protocol
+        return plan_loads(self.model, plan, protocol=protocol, all_masks=all_masks)
+
     def forecast(self) -> Forecast:
-        return forecast(self.model, self.plan, self.speeds, self.load)
+        return forecast(self.model, self.plan, self.speeds, self.load, self.works)
 
 
 class PartsPlan(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cached_property
 
 import msgspec
 
@@ -248,7 +249,7 @@ class Ask(Value, frozen=True, kw_only=True):
     """The folder of relative paths in ``extra_args``, on this machine."""
 
 
-class Plan(Value, frozen=True, kw_only=True):
+class Plan(Value, frozen=True, kw_only=True, dict=True):
     """Everything a launch needs: split, order, context, flags."""
 
     model: str
@@ -277,6 +278,11 @@ class Plan(Value, frozen=True, kw_only=True):
     """Prompts llama-server may keep in the head's memory; told when it is launched."""
     asked: Ask | None = None
     """The request behind it, for planning again on other facts."""
+
+    @cached_property
+    def worker_of(self) -> dict[str, WorkerSpec]:
+        """The worker of each device that is not the head's own."""
+        return {device: w for w in self.workers for device in w.device_ids}
 
 
 class Fallback(Value, frozen=True, kw_only=True):

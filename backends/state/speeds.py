@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cached_property
 
 from backends.state.base import Value
 from backends.state.machines import DeviceKind
-from backends.state.plans import Objective
+from backends.state.plans import LayerRange, Objective
 
 
 class SpeedSource(StrEnum):
@@ -52,7 +53,7 @@ class LinkSpeed(Value, frozen=True, kw_only=True):
     source: SpeedSource = SpeedSource.PRIOR
 
 
-class ClusterSpeeds(Value, frozen=True, kw_only=True):
+class ClusterSpeeds(Value, frozen=True, kw_only=True, dict=True):
     """All that a prediction needs beside the model and the plan."""
 
     head: DeviceSpeed
@@ -67,6 +68,18 @@ class ClusterSpeeds(Value, frozen=True, kw_only=True):
     """The same of reading prompts."""
     residual: float | None = None
     """Part by which the last measured run was slower than predicted before it."""
+
+    @cached_property
+    def of_device(self) -> dict[str, DeviceSpeed]:
+        return {speed.device: speed for speed in self.devices}
+
+    @cached_property
+    def of_worker(self) -> dict[str, LinkSpeed]:
+        return {link.worker: link for link in self.links}
+
+    def link_to(self, worker: str) -> LinkSpeed:
+        """The link to a worker; of one that is not known it costs nothing."""
+        return self.of_worker.get(worker) or LinkSpeed(worker=worker)
 
 
 class ForecastPart(Value, frozen=True, kw_only=True):
@@ -157,6 +170,8 @@ class Alternative(Value, frozen=True, kw_only=True):
     """True if it needs links or machines that are not there."""
     by_tensor: bool = False
     """True if each device has a part of every tensor, in place of whole layers."""
+    experts: tuple[LayerRange, ...] = ()
+    """Layers whose experts are on another device than they are."""
     objectives: tuple[Objective, ...] = ()
     """The aims for which no other plan is better, if all aims were asked for."""
     all_slots_tok_per_s: float | None = None

@@ -46,7 +46,8 @@ def candidate(plan: Plan, one: Alternative) -> Plan | None:
     split = make_split(plan.split.n_layer, names, [held.get(n, 0) for n in names])
     words = without_tensor(plan.extra_args)
     words = (*words, *BY_TENSOR) if one.by_tensor else words
-    if (one.ctx_size, words, ()) == (plan.ctx_size, plan.extra_args, plan.experts):
+    now = plan.ctx_size, plan.extra_args, plan.experts
+    if (one.ctx_size, words, one.experts) == now:
         return msgspec.structs.replace(plan, split=split)
     asked = plan.asked or Ask(model=plan.model)
     return msgspec.structs.replace(
@@ -54,9 +55,9 @@ def candidate(plan: Plan, one: Alternative) -> Plan | None:
         split=split,
         ctx_size=one.ctx_size,
         extra_args=words,
-        experts=(),
+        experts=one.experts,
         asked=msgspec.structs.replace(
-            asked, ctx_size=one.ctx_size, extra_args=words, experts=()
+            asked, ctx_size=one.ctx_size, extra_args=words, experts=one.experts
         ),
     )
 

@@ -110,6 +110,7 @@ class Edit:
             told=self.told,
             protocol=self.protocol,
             experts=self.plan.experts,
+            extra_args=self.plan.extra_args,
         )
         return loads_with_draft(loads, self.plan.speculation)
 

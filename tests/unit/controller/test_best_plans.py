@@ -18,18 +18,19 @@ from backends.controller.best_plans import (
 from backends.controller.preparation import imagined_options
 from backends.errors import PlanError
 from backends.planning.cluster_file import EXAMPLE, read_cluster
-from backends.split import best, front
+from backends.split import best, by_tensor
 from backends.split.best import Best, best_split
 from backends.split.by_tensor import NAME
 from backends.split.cost import workload
 from backends.split.flags import compile_split
 from backends.split.layout import counts, make_split
 from backends.split.moved_experts import NAME as MOVED_NAME
-from backends.split.problem import SplitProblem
+from backends.split.problem import PartsPlan, SplitProblem
 from backends.state import (
     Ask,
     ClusterSpeeds,
     DraftTrial,
+    Forecast,
     Layer,
     ModelInfo,
     Objective,
@@ -40,7 +41,8 @@ from backends.state import (
     Split,
 )
 from tests.unit.split.test_best import site
-from tests.unit.split.test_moved_experts import with_experts
+from tests.unit.split.test_moved_experts import large_at_home, with_experts
+from tui.model.best_choices import candidate
 
 GIVEN = read_cluster(EXAMPLE)
 MODEL = ModelInfo(
@@ -238,6 +240,24 @@ async def test_the_best_split_is_searched_once_for_all_comparisons(
     assert asked.count((option.plan.split, option.speeds)) == 1
 
 
+@pytest.mark.parametrize("aim", [None, Objective.DECODE])
+async def test_parts_of_tensors_are_searched_once(
+    monkeypatch: pytest.MonkeyPatch, aim: Objective | None
+) -> None:
+    searched: list[SplitProblem] = []
+    search = by_tensor.by_tensor
+
+    def counted(problem: SplitProblem, by_layers: Forecast) -> PartsPlan:
+        searched.append(problem)
+        return search(problem, by_layers)
+
+    monkeypatch.setattr(by_tensor, "by_tensor", counted)
+    await told_of(options()[0], aim, explain=True)
+    assert len(searched) == 1
+    await best_plans(options()[0])
+    assert len(searched) == 2
+
+
 async def test_the_longest_context_is_the_plan_s() -> None:
     plan = await best_plan(options(), Objective.CONTEXT)
     assert plan.ctx_size == MODEL.n_ctx_train
@@ -265,7 +285,7 @@ async def test_experts_elsewhere_are_told_where_no_whole_layers_fit() -> None:
     there = site(rooms_gib=(0.9, 0.75, 0.75))
     option = option_of(there._replace(model=with_experts(there.model)))
     named = {one.name: one for one in await best_plans(option)}
-    assert named[MOVED_NAME].why.startswith("up --best launches it: experts of ")
+    assert named[MOVED_NAME].why.startswith("experts of ")
     told = await told_of(option, Objective.DECODE, explain=True)
     assert "No split of these devices fits" in told.why
     (moved,) = told.alternatives
@@ -274,18 +294,23 @@ async def test_experts_elsewhere_are_told_where_no_whole_layers_fit() -> None:
     assert sum(moved.counts) == there.model.n_layer + 1
 
 
-async def test_what_another_plan_beats_is_not_said_to_be_launched(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    there = site(rooms_gib=(0.9, 0.75, 0.75))
-    option = option_of(there._replace(model=with_experts(there.model)))
-    now, *_, moved = await best_plans(option)
-    assert moved.forecast is not None
-    rate = 2 * moved.forecast.tok_per_s
-    faster = replace(now, forecast=replace(moved.forecast, tok_per_s=rate))
-    monkeypatch.setattr(front, "pareto_front", lambda *_: (faster,))
-    *_, beaten = await best_plans(option)
-    assert f"up --best launches it: {beaten.why}" == moved.why
+async def test_experts_elsewhere_can_be_taken_as_they_are_launched() -> None:
+    """The list says which experts, so that its plan is the one of ``up --best``."""
+    there = large_at_home(0.7, rtt_ms=20)
+    option = option_of(there)
+    named = {one.name: one for one in await best_plans(option)}
+    moved = named[MOVED_NAME]
+    assert Objective.DECODE in moved.objectives, "it is on the front"
+    best_one = await best_plan([option], Objective.DECODE)
+    assert moved.experts == best_one.experts != ()
+    taken = candidate(option.plan, moved)
+    assert taken is not None
+    assert (taken.split, taken.experts) == (best_one.split, best_one.experts)
+    assert taken.asked is not None
+    assert taken.asked.experts == taken.experts
+    (now, *_) = await best_plans(dataclasses.replace(option, plan=taken))
+    assert now.experts == taken.experts
+    assert now.forecast == moved.forecast
 
 
 async def test_a_model_without_experts_has_no_row_for_them() -> None:

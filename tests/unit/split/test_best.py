@@ -10,9 +10,11 @@ from msgspec.structs import replace
 from backends.errors import PlanError
 from backends.split.best import (
     FAST_LINK,
+    MARGIN,
     Best,
     alternatives,
     best_split,
+    crowded_by,
     why,
 )
 from backends.split.calibration import HEAD_PRIOR, given_speed
@@ -246,7 +248,7 @@ def test_alternatives_answer_what_else_would_be_possible() -> None:
     there = site(rooms_gib=(64, 1.5, 0.9), rtt_ms=0.1)
     found = best_split(there, Objective.DECODE)
     split = there.with_split(found.split)
-    told = alternatives(split, Objective.DECODE, found.forecast)
+    told = alternatives(split, Objective.DECODE)
     named = {one.name: one for one in told}
     assert named["solo on local/CPU"].forecast is not None
     solo = forecast(
@@ -270,11 +272,37 @@ def test_alternatives_answer_what_else_would_be_possible() -> None:
 
 
 def test_a_device_elsewhere_alone_needs_no_network() -> None:
-    told = alternatives(site(), Objective.DECODE, site().forecast())
+    told = alternatives(site(), Objective.DECODE)
     solo = {one.name: one for one in told}["solo on b/CUDA0"]
     assert solo.head == "b"
     assert solo.forecast is not None
     assert solo.forecast.trips_per_token == 0
+
+
+@pytest.mark.parametrize("aim", [Objective.DECODE, Objective.FIRST_TOKEN])
+def test_room_is_reckoned_by_the_head_s_own_version(aim: Objective) -> None:
+    """Since RPC 8.0.0 the vectors of tokens are an input of the first device too."""
+    there = with_protocol(site(), "7.0.0")
+    alone = replace(there.plan, split=make_split(6, FULL, [0, 0, 7]))
+    old, new = (
+        with_protocol(there, version).loads(alone)[-1].total_bytes
+        for version in ("7.0.0", "8.0.0")
+    )
+    assert new == old + 512 * 4 * MODEL.n_embd
+    room = round((old + new) / 2 / (1 - MARGIN))
+    tight = there._replace(
+        devices=(*there.devices[:2], replace(there.devices[2], free_bytes=room)),
+        pins=parse_pins(["local/CPU<=0", "a/CUDA0<=0"]),
+    )
+    assert counts(best_split(tight, aim).split) == (0, 7, 0)
+    assert not crowded_by(tight, alone)
+    with pytest.raises(PlanError, match="No split"):
+        best_split(with_protocol(tight, "8.0.0"), aim)
+    assert crowded_by(with_protocol(tight, "8.0.0"), alone) == {"b/CUDA0"}
+
+
+def with_protocol(there: SplitProblem, version: str) -> SplitProblem:
+    return there._replace(speeds=replace(there.speeds, rpc_protocol=version))
 
 
 def test_a_model_larger_than_all_is_one_sentence() -> None:

@@ -15,7 +15,7 @@ from backends.split.best import MARGIN, best_split
 from backends.split.calibration import HEAD_PRIOR, given_speed
 from backends.split.cost import KINDS, Workload
 from backends.split.layout import devices, make_split
-from backends.split.loads import plan_loads, pool_of, room_bytes
+from backends.split.loads import pool_of, room_bytes
 from backends.split.problem import Pins, SplitProblem
 from backends.state import (
     ClusterSpeeds,
@@ -134,6 +134,7 @@ def random_problem(random: Random, *, pools: bool) -> SplitProblem:
                 )
                 for worker in workers
             ),
+            rpc_protocol=random.choice(["7.0.0", "8.0.0"]),
         ),
         pins=random_pins(random, names, model.n_layer + 1),
         load=Workload(depth=ctx_size // 2, prompt_tokens=min(512, ctx_size // 2)),
@@ -183,7 +184,7 @@ def fits(there: SplitProblem) -> bool:
     by_id = {device.id: device for device in there.devices}
     rooms: dict[str, int] = {}
     taken: dict[str, int] = {}
-    for load in plan_loads(there.model, there.plan, all_masks=True):
+    for load in there.loads(there.plan, all_masks=True):
         device = by_id[load.device]
         room = room_bytes(device, {}) * (1 - MARGIN)
         if load.n_layers:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from backends.server_settings import BY_TENSOR, is_by_tensor, without_tensor
-from backends.split.best import alternatives, best_split
+from backends.split.best import best_split, in_parts
 from backends.split.by_tensor import NAME, by_tensor
 from backends.split.cost import pass_cost
 from backends.split.crossing import TensorStage, tensor_bytes, tensor_trips
@@ -37,8 +37,8 @@ def test_where_the_link_is_nothing_it_wins() -> None:
     told = there._replace(plan=found.plan).forecast()
     assert told.tok_per_s > 1.2 * by_layers.tok_per_s
     assert told.trips_per_token == 2 * (2 * MODEL.n_layer + 1)
-    named = {one.name: one for one in alternatives(there, AIM, by_layers)}
-    assert named[NAME].forecast == told
+    instead = in_parts(NAME, there, found)
+    assert (instead.by_tensor, instead.forecast) == (True, told)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from backends.split.best import alternative, best_split
-from backends.split.by_tensor import NAME
+from backends.split.best import alternative, best_of_sizes, best_split, in_parts
+from backends.split.by_tensor import NAME, by_tensor
 from backends.split.front import aims_of, pareto_front
 from backends.split.problem import SplitProblem
 from backends.state import Alternative, Objective, ServerSettings
@@ -24,7 +24,8 @@ def several(slots: int) -> SplitProblem:
 
 def front_of(there: SplitProblem) -> tuple[Alternative, ...]:
     bests = {aim: best_split(there, aim) for aim in aims_of(there.plan)}
-    return pareto_front(there, bests)
+    parts = by_tensor(there, bests[Objective.DECODE].forecast)
+    return pareto_front(there, bests, [in_parts(NAME, there, parts)])
 
 
 def figures(one: Alternative) -> tuple[float, ...]:
@@ -80,6 +81,15 @@ def test_what_parts_of_tensors_beat_is_told_as_whole_layers() -> None:
     names = {one.name for one in (*front_of(near()), *front_of(several(8)))}
     assert "whole layers, most tok/s" in names
     assert not [name for name in names if "first-token" in name or "best for" in name]
+
+
+def test_of_each_number_of_devices_the_best_is_compared() -> None:
+    found = list(best_of_sizes(site(), Objective.DECODE))
+    used = [sum(share.layers > 0 for share in one.split.shares) for one in found]
+    assert sorted(used) == [1, 2, 3]
+    rates = [one.forecast.tok_per_s for one in found]
+    assert rates[0] == best_split(site(), Objective.DECODE).forecast.tok_per_s
+    assert rates == sorted(rates, reverse=True)
 
 
 def test_all_slots_are_an_aim_where_there_are_several() -> None:

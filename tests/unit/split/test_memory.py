@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from backends.split.cost import is_pipelined
 from backends.split.layout import counts, make_split
 from backends.split.loads import (
     EngineFigures,
@@ -12,6 +13,7 @@ from backends.split.loads import (
     device_loads,
     ours_by_pool,
     overcommitted,
+    plan_loads,
     room_bytes,
 )
 from backends.state import (
@@ -20,6 +22,7 @@ from backends.state import (
     Layer,
     MemorySource,
     ModelInfo,
+    Plan,
     Split,
 )
 
@@ -99,6 +102,29 @@ def compute_bytes(
     split = make_split(4, ids, counts)
     loads = device_loads(model, split, ctx_size, protocol=protocol)
     return [load.compute_bytes for load in loads]
+
+
+@pytest.mark.parametrize(
+    ("words", "copies"),
+    [
+        ((), 4),
+        (("-sm", "layer"), 4),
+        (("-ot", "exps=CPU"), 1),
+        (("--override_tensor", "exps=CPU"), 1),
+        (("--n-cpu-moe", "3"), 1),
+        (("-nkvo",), 1),
+        (("-sm", "layer", "-sm", "row"), 1),
+    ],
+)
+def test_arguments_may_keep_llama_cpp_from_pipelining(
+    words: tuple[str, ...], copies: int
+) -> None:
+    """It keeps its inputs once then, and devices read a prompt one after another."""
+    split = make_split(4, ["local/CPU", "a", "b"], [0, 2, 3])
+    plan = Plan(model="m.gguf", split=split, ctx_size=256, extra_args=words)
+    head = plan_loads(MODEL, plan)[0]
+    assert head.compute_bytes == HIDDEN * (copies + 1) + copies * MASK
+    assert is_pipelined(plan) is (copies > 1)
 
 
 def test_the_width_of_the_feed_forward_part_counts_in_the_compute_buffer() -> None:
