@@ -104,6 +104,7 @@ layers.to_c      | C          | give(2)     | to C        |   | Give the marked 
 layers.to_d      | D          | give(3)     | to D        |   | Give the marked layers to device D
 layers.to_e      | E          | give(4)     | to E        |   | Give the marked layers to device E
 layers.to_f      | F          | give(5)     | to F        |   | Give the marked layers to device F
+layers.experts   | x          | experts     | experts     | + | Give only the experts of layers from now on, or whole layers again
 layers.undo      | u          | app.undo    | undo        | + | Undo the last change
 layers.redo      | U,ctrl+y   | app.redo    | redo        |   | Redo the undone change
 layers.balance   | b          | app.balance | balance     | + | Balance layers by device memory

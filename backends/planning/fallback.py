@@ -14,13 +14,14 @@ from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room, with_prompt_cache
 from backends.planning.sharing import shared_out
 from backends.speculation.memory import one_of, with_own_layers
+from backends.split.experts import with_kept
 from backends.split.layout import devices
 from backends.state import AUTO_DRAFT, NO_DRAFT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from backends.state import ModelInfo, Peer, Plan
+    from backends.state import Device, ModelInfo, Peer, Plan
 
 CTX_STEP = 256
 """Contexts are tried in such steps, in tokens."""
@@ -73,7 +74,15 @@ def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> P
     if not left:
         raise PlanError("No device of the plan is left")
     split = shared_out(model, left, plan.ctx_size, head=plan.head, server=plan.server)
-    found = with_own_layers(replace(plan, split=split, experts=()), model)
+    bare = replace(plan, split=split, experts=())
+    kept = with_kept(bare, plan)
+    with contextlib.suppress(PlanError) if kept.experts else contextlib.nullcontext():
+        return _fitting(kept, model, left)
+    return _fitting(bare, model, left)
+
+
+def _fitting(plan: Plan, model: ModelInfo, left: Sequence[Device]) -> Plan:
+    found = with_own_layers(plan, model)
     check_plan(found, model)
     require_room(found, model, left)
     return with_prompt_cache(found, model, left)

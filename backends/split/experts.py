@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from backends.errors import PlanError
 from backends.server_settings import moving
-from backends.split.layout import devices, format_range, is_head_cpu, ranges
+from backends.split.layout import devices, format_range, is_head_cpu, ranges, runs_of
+from backends.state import LayerRange
 from backends.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from backends.state import LayerRange, ModelInfo, Plan, Split
+    from backends.state import ModelInfo, Plan, Split
 
 CPU_BUFFER = "CPU"
 
@@ -53,6 +56,48 @@ def moved_layers(
         for layer in range(run.first, run.last + 1):
             if holders[layer] != run.device:
                 yield layer, holders[layer], run.device
+
+
+def as_runs(split: Split, experts: Sequence[LayerRange]) -> tuple[LayerRange, ...]:
+    """The same, without layers that are on that device themselves."""
+    moved: dict[str, list[int]] = {}
+    for layer, _, device in moved_layers(split, experts):
+        moved.setdefault(device, []).append(layer)
+    runs = (runs_of(device, sorted(layers)) for device, layers in moved.items())
+    return tuple(run for of_device in runs for run in of_device)
+
+
+def with_given(plan: Plan, layers: Iterable[int], device: str) -> Plan:
+    """The plan with the experts of some layers on a device, be it their own."""
+    holders = {
+        layer: run.device
+        for run in plan.experts
+        for layer in range(run.first, run.last + 1)
+    }
+    holders |= dict.fromkeys(layers, device)
+    runs = [LayerRange(device, layer, layer) for layer, device in holders.items()]
+    return replace(plan, experts=as_runs(plan.split, runs))
+
+
+def with_kept(plan: Plan, before: Plan) -> Plan:
+    """A plan with the moved experts of the one before, as far as it has the devices."""
+    able = [run for run in before.experts if _holds(plan, run.device)]
+    return replace(plan, experts=as_runs(plan.split, able))
+
+
+def dropped_text(before: Plan, after: Plan) -> str:
+    """A sentence if experts are with their layers again for want of their device."""
+    gone = [run for run in before.experts if not _holds(after, run.device)]
+    if not gone:
+        return ""
+    text = f"Experts of {places_text(gone)} are with their layers again"
+    return f"{text}: no layer is there now"
+
+
+def _holds(plan: Plan, device: str) -> bool:
+    """True if llama.cpp gives it tensors: it has a layer, or is the head's CPU."""
+    there = is_head_cpu(device, plan.head) and device in devices(plan.split)
+    return there or any(run.device == device for run in ranges(plan.split))
 
 
 def check_experts(plan: Plan, model: ModelInfo) -> None:

@@ -21,7 +21,7 @@ from backends.split.best import (
 )
 from backends.split.cost import MB, expert_work, handed_ms, work_ms
 from backends.split.crossing import graph_layer_bytes, keeps_graphs
-from backends.split.experts import moved_layers, owners, places_text
+from backends.split.experts import as_runs, owners, places_text
 from backends.split.layout import runs_of
 from backends.split.loads import room_bytes
 from backends.split.optimiser import best
@@ -191,15 +191,10 @@ def _plans(problem: SplitProblem, move: _Move) -> Iterator[Plan]:
         found = best(places, sizes, problem.beam)
         if found is None:
             continue
-        moved = replace(
-            plan,
-            split=split_of(plan, found),
-            experts=runs_of(move.device, move.layers),
-        )
-        # Layers that are on that device themselves are none that move.
-        layers = [layer for layer, _, _ in moved_layers(moved.split, moved.experts)]
-        moved = replace(moved, experts=tuple(runs_of(move.device, layers)))
-        if layers and not crowded_by(problem, moved):
+        split = split_of(plan, found)
+        experts = as_runs(split, runs_of(move.device, move.layers))
+        moved = replace(plan, split=split, experts=experts)
+        if experts and not crowded_by(problem, moved):
             yield moved
 
 

@@ -14,9 +14,11 @@ from backends.errors import PlanError
 from backends.server_settings import BY_TENSOR
 from backends.split.by_tensor import NAME
 from backends.split.layout import counts
+from backends.split.moved_experts import NAME as MOVED_NAME
 from backends.state import (
     NGRAM_DRAFT,
     Alternative,
+    LayerRange,
     Objective,
     Plan,
     ServerSettings,
@@ -101,6 +103,37 @@ async def test_gains_and_costs_stand_beside_each(started: Started) -> None:
         assert "most tok/s, least network" in line
         assert f"~{best.tok_per_s:.1f}  {part * 100:+.0f} %" in line
         assert "−100 %" in line, "nothing crosses the network"
+
+
+async def test_experts_elsewhere_are_taken_with_their_layers(started: Started) -> None:
+    """The bar predicts with them; undo brings the plan before back."""
+    runs = (LayerRange("box/CUDA0", 0, 3),)
+
+    def bests(plan: Plan) -> tuple[Alternative, ...]:
+        now, *_ = scenes.bests(plan)
+        moved = replace(now, name=MOVED_NAME, experts=runs, why="experts of 0–3")
+        return now, moved
+
+    cluster = homelab()
+    cluster.bests = bests
+    async with opened(started, cluster) as (pilot, app, rows):
+        await whole(pilot, app)
+        plain = app.editor.edit
+        await pilot.press("down")
+        await until(pilot, lambda: rows.chosen.name == MOVED_NAME)
+        await until(pilot, lambda: app.editor.edit is not plain)
+        edit = app.editor.edit
+        assert plain
+        assert edit
+        assert edit.forecast
+        assert edit.forecast != plain.forecast, "it is predicted with its experts"
+        await pilot.press("enter")
+        await until(pilot, lambda: not isinstance(app.screen, BestDialog))
+        assert app.editor.plan is not None
+        assert app.editor.plan.experts == runs
+        assert app.editor.split == PLAN.split
+        await pilot.press("u")
+        await until(pilot, lambda: app.editor.plan == PLAN)
 
 
 async def test_what_is_not_there_cannot_be_taken(started: Started) -> None:

@@ -14,9 +14,12 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from backends.errors import PlanError
+from backends.split.experts import dropped_text
+from backends.split.layout import make_split
 from backends.split.loads import DeviceLoad, plan_loads
 from backends.state import (
     FlashAttention,
+    LayerRange,
     MemorySource,
     Plan,
     PlanMemory,
@@ -30,7 +33,7 @@ from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
 from tui.dialogs.help import HelpDialog
-from tui.model.launch_settings import up_command
+from tui.model.launch_settings import up_command, with_threads_of
 from tui.model.state_file import recall
 from tui.screens.cluster import launch_dialog
 from tui.screens.cluster.launch_dialog import LaunchDialog
@@ -49,6 +52,18 @@ def demo(*, serving: bool = False) -> ScriptedCluster:
 def plan_of(app: DllmApp) -> Plan:
     assert app.editor.plan is not None
     return app.editor.plan
+
+
+def test_other_workers_keep_moved_experts_as_far_as_they_can() -> None:
+    runs = LayerRange("worker1/CPU", 5, 5), LayerRange("worker2/CPU", 0, 0)
+    before = replace(PLAN, experts=runs)
+    split = make_split(PLAN.split.n_layer, ["local/CPU", "worker1/CPU"], [6, 7])
+    one = replace(PLAN, workers=PLAN.workers[:1], split=split)
+    after = with_threads_of(one, before)
+    assert after.experts == runs[:1]
+    head = (LayerRange("local/CPU", 8, 8),)
+    assert with_threads_of(one, replace(PLAN, experts=head)).experts == head
+    assert "worker2/CPU are with their layers" in dropped_text(before, after)
 
 
 async def opened(pilot: Pilot[None]) -> LaunchDialog:

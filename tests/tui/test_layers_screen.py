@@ -9,11 +9,12 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from backends.split.experts import with_given
 from backends.split.layout import counts, make_split, move_layers
-from backends.state import ClusterSnapshot, Layer, LayerBytes
+from backends.state import ClusterSnapshot, Layer, LayerBytes, LayerRange
 from tests.kit.console import Started
 from tests.tui import scenes
-from tests.tui.helpers import screen_text, until
+from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
 from tui.dialogs.ask import ChoiceDialog
@@ -173,3 +174,64 @@ async def test_without_a_plan_it_says_where_models_are(
         await until(pilot, lambda: "No model is picked" in screen_text(app))
         await pilot.press("A", "enter", "v", "down")
         assert isinstance(app.screen, LayersScreen)
+
+
+def with_experts() -> ClusterSnapshot:
+    groups = LayerBytes(attention=60 * MIB, experts=300 * MIB)
+    layers = tuple(replace(one, groups=groups) for one in scenes.GLM.layers)
+    model = replace(scenes.GLM, layers=layers, n_expert=64, n_expert_used=4)
+    return replace(scenes.homelab_serving(), model=model)
+
+
+def moved(app: DllmApp) -> tuple[LayerRange, ...]:
+    assert app.editor.plan is not None
+    return app.editor.plan.experts
+
+
+async def test_experts_go_to_the_device_of_a_letter_and_back(started: Started) -> None:
+    """Whole layers stay where they are, and the price is that of the experts alone."""
+    async with on_layers(started, with_experts()) as (pilot, app, table):
+        await until(pilot, lambda: "given to   trips" in screen_text(app))
+        table.move_cursor(row=24)
+        before = app.editor.plan
+        await pilot.press("x")
+        await until(pilot, lambda: "experts to trips a token" in screen_text(app))
+        assert "Layers: experts" in screen_text(app)
+        edit = app.editor.edit
+        assert before
+        assert edit
+        assert edit.forecast
+        mini = app.editor.marks[1]
+        there = app.editor.drawn(with_given(before, [24], mini))
+        assert there
+        assert there.forecast
+        assert there.forecast.trips_per_token > edit.forecast.trips_per_token
+        trips = f"B {f'~{there.forecast.trips_per_token:.0f}':>8}"
+        await until(pilot, lambda: trips in screen_text(app))
+        await pilot.press("v", "down", "B")
+        await until(pilot, lambda: moved(app) == (LayerRange(mini, 24, 25),))
+        assert shares(app) == (26, 8, 14)
+        await until(pilot, lambda: "experts B" in screen_text(app))
+        await pilot.press("A")
+        await until(pilot, lambda: moved(app) == (LayerRange(mini, 24, 24),))
+        await pilot.press("u", "u")
+        await until(pilot, lambda: app.editor.plan == before)
+        await pilot.press("x", "B")
+        await until(pilot, lambda: shares(app) != (26, 8, 14))
+
+
+async def test_experts_are_offered_only_where_there_are_any(started: Started) -> None:
+    async with on_layers(started) as (pilot, app, _):
+        await pilot.press("x")
+        await pilot.pause()
+        assert "Layers: experts" not in screen_text(app)
+        assert "x experts" not in screen_text(app)
+
+
+async def test_what_llama_cpp_gives_no_experts_is_said(started: Started) -> None:
+    async with on_layers(started, with_experts()) as (pilot, app, _):
+        app.editor.set_split(make_split(47, app.editor.marks, [34, 0, 14]))
+        await pilot.press("x", "B")
+        await until(pilot, lambda: toasts(app))
+        assert "cannot have experts of layer 0: it has no layer" in toasts(app)[0]
+        assert moved(app) == ()

@@ -6,6 +6,7 @@ import msgspec
 
 from backends.errors import PlanError
 from backends.state import (
+    LayerRange,
     PeerState,
     ServerSettings,
 )
@@ -149,6 +150,20 @@ async def test_the_only_worker_stays(started: Started) -> None:
         await pilot.press("w")
         await until(pilot, lambda: toasts(app))
         assert "Only ada has layers" in toasts(app)[0]
+
+
+async def test_moved_experts_stay_or_are_said_to_be_back(started: Started) -> None:
+    runs = LayerRange("local/CPU", 3, 4), LayerRange("ada/CUDA0", 30, 31)
+    cluster = cluster_of()
+    plan = msgspec.structs.replace(people.SPREAD_PLAN, experts=runs)
+    cluster.plans = {scenes.GLM.path: plan}
+    async with at_peer(started, "ada", cluster) as (pilot, app, _):
+        await pilot.press("w")
+        await until(pilot, lambda: machines(app) == ["bob", "box"])
+        assert app.editor.plan is not None
+        assert app.editor.plan.experts == runs[:1]
+        await until(pilot, lambda: toasts(app))
+        assert "Experts of 30–31 on ada/CUDA0 are with their" in toasts(app)[0]
 
 
 async def test_peers_that_went_away_are_skipped(started: Started) -> None:

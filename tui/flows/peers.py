@@ -11,6 +11,7 @@ from backends.config import EFFECTS
 from backends.data_place import AUTO
 from backends.errors import DllmError
 from backends.places import LOCAL, at_peer
+from backends.split.experts import dropped_text, with_kept
 from backends.state import (
     Ask,
     Peer,
@@ -244,7 +245,7 @@ class PeerFlows(Flow):
         )
         same_head = proposed.head == plan.head
         proposed = msgspec.structs.replace(
-            proposed,
+            with_kept(proposed, plan),
             api_port=plan.api_port,
             engine=plan.engine if same_head else None,
             relay=plan.relay,
@@ -256,6 +257,8 @@ class PeerFlows(Flow):
         self._editor.put(proposed)
         if missing := [name for name in lineup.peers if name not in able]:
             self._app.tell(f"Skipped (unavailable): {', '.join(missing)}")
+        if text := dropped_text(plan, proposed):
+            self._app.tell(text, "warning")
 
     async def _long(self, peer: Peer, work: Awaitable[object], done: str) -> None:
         """Wait for work, and report the result; a cancel by the user is no failure."""

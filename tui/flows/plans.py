@@ -13,6 +13,7 @@ import msgspec
 from backends.errors import DllmError
 from backends.paths import user_paths
 from backends.places import at_peer
+from backends.split.experts import dropped_text
 from backends.split.loads import balance
 from backends.state import Ask, ClusterSnapshot, Plan, ProcessState, to_json
 from tui.app.console import Flow
@@ -90,6 +91,8 @@ class PlanFlows(Flow):
         chosen = await self._app.push_screen_wait(dialog)
         if chosen is not None:
             self._editor.put(chosen, model)
+            if text := dropped_text(plan, chosen):
+                self._app.tell(text, "warning")
 
     async def choose_best(self) -> None:
         """Take one of the best plans; each is shown on the bar, and none is a step."""

@@ -537,6 +537,6 @@ def _way(plan: Plan) -> Plan:
 
 
 def _speeds_way(plan: Plan) -> Plan:
-    # Speeds of devices are the same for whole layers and for parts of tensors.
+    # Speeds of devices are the same for whole layers and for parts of them.
     words = without_tensor(plan.extra_args)
-    return msgspec.structs.replace(_way(plan), extra_args=words)
+    return msgspec.structs.replace(_way(plan), extra_args=words, experts=())

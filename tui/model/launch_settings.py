@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from backends.places import LOCAL
+from backends.split.experts import with_kept
 from backends.state import (
     AUTO_DRAFT,
     MTP_DRAFT,
@@ -109,7 +110,7 @@ def with_threads_of(proposed: Plan, plan: Plan) -> Plan:
     threads = {worker.name: worker.threads for worker in proposed.workers}
     if set(threads) != {worker.name for worker in plan.workers}:
         return msgspec.structs.replace(
-            proposed,
+            with_kept(proposed, plan),
             api_port=plan.api_port,
             engine=plan.engine,
             relay=plan.relay,

@@ -20,8 +20,17 @@ from backends.planning.room import (
     room_for,
     with_prompt_cache,
 )
+from backends.split.experts import dropped_text
 from backends.split.loads import device_loads, plan_loads
-from backends.state import DeviceMemory, LayerRange, Peer, PeerState, Plan, Transport
+from backends.state import (
+    DeviceMemory,
+    LayerBytes,
+    LayerRange,
+    Peer,
+    PeerState,
+    Plan,
+    Transport,
+)
 from tests.unit.planning.machines import (
     ADA,
     AWAY,
@@ -269,6 +278,23 @@ def test_refusals_tell_what_can_be_meant(asked: dict[str, Any], sentence: str) -
 
 def known(*machines: Peer) -> dict[str, Peer]:
     return {machine.name: machine for machine in machines}
+
+
+def test_experts_stay_where_their_device_does() -> None:
+    """Those on the lost machine are with their layers again."""
+    layers = tuple(
+        replace(one, groups=LayerBytes(experts=one.bytes // 2)) for one in MODEL.layers
+    )
+    model = replace(MODEL, layers=layers)
+    plan = plan_for(WITH_GPU, ADA, BOB, peers=("ada", "bob"))
+    at_head, at_bob = LayerRange("local/CPU", 2, 3), LayerRange("bob/CPU", 0, 1)
+    plan = replace(plan, experts=(at_head, at_bob))
+    rest = plan_without(plan, ["bob"], model, known(WITH_GPU, ADA, BOB))
+    assert rest.experts == (at_head,)
+    assert dropped_text(plan, rest) == (
+        "Experts of 0–1 on bob/CPU are with their layers again: no layer is there now"
+    )
+    assert dropped_text(rest, rest) == ""
 
 
 def test_the_others_share_what_it_had() -> None:

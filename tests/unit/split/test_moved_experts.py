@@ -11,12 +11,18 @@ from msgspec.structs import replace
 from backends.errors import PlanError
 from backends.split import moved_experts as searched
 from backends.split.best import best_split
-from backends.split.experts import moved_layers, owners
+from backends.split.experts import (
+    dropped_text,
+    moved_layers,
+    owners,
+    with_given,
+    with_kept,
+)
 from backends.split.layout import runs_of, with_counts
 from backends.split.loads import EngineFigures, device_loads, plan_loads
 from backends.split.moved_experts import GAIN_MIN, moved_experts
 from backends.split.problem import Pins, SplitProblem
-from backends.state import LayerBytes, ModelInfo, Objective
+from backends.state import LayerBytes, LayerRange, ModelInfo, Objective
 from tests.unit.split.test_best import MIB, site
 from tests.unit.split.test_best_exhaustive import (
     CPU,
@@ -84,6 +90,26 @@ def test_a_fast_device_holds_all_layers_without_their_experts() -> None:
     assert found.why.startswith("experts of ")
     assert there._replace(plan=found.plan).forecast() == found.forecast
     assert fits(there._replace(plan=found.plan))
+
+
+def test_experts_are_given_and_come_back_to_their_layers() -> None:
+    plan = large_at_home(0.7).plan
+    plan = replace(plan, split=with_counts(plan.split, [0, 4, 3]))
+    given = with_given(plan, [0, 1, 2, 3, 4], "a/CPU")
+    assert given.experts == (LayerRange("a/CPU", 0, 4),)
+    further = with_given(given, [1, 2], FAR)
+    assert set(further.experts) == {
+        *(LayerRange("a/CPU", 0, 0), LayerRange("a/CPU", 3, 4)),
+        LayerRange(FAR, 1, 2),
+    }
+    home = with_given(further, range(5), FAST)
+    assert home.experts == (LayerRange(FAST, 4, 4),), "0 to 3 are on it themselves"
+    other = replace(plan, split=with_counts(plan.split, [0, 7, 0]))
+    assert set(with_kept(other, further).experts) == {
+        LayerRange("a/CPU", 0, 0),
+        LayerRange("a/CPU", 3, 4),
+    }
+    assert "Experts of 1–2 on b/CUDA0 are" in dropped_text(further, other)
 
 
 def test_over_a_slow_link_none_is_moved() -> None:

@@ -174,8 +174,7 @@ them.
 The bar shows the plan under the cursor. **{best.choose}** takes it, and
 **{split.undo}** then brings the one before back; **{best.cancel}** keeps the plan as
 it was. Nothing runs before you launch. Faint rows cannot be taken, and say why: they
-need another head, or what is not there. Nor can experts elsewhere: `up --best`
-launches such a plan where it is the fastest.
+need another head, or what is not there.
 """
     BINDINGS = bindings("best")
     DEFAULT_CSS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from msgspec.structs import replace
 from textual import on
@@ -13,7 +14,10 @@ from textual.content import Content
 from textual.strip import Strip
 from textual.widgets import Static
 
+from backends.errors import PlanError
+from backends.split.experts import check_experts, with_given
 from backends.split.layout import devices, move_layers
+from backends.state import Plan
 from backends.units import (
     format_bytes,
     format_count,
@@ -90,6 +94,8 @@ class LayersScreen(ConsoleScreen):
         super().__init__()
         self._editor = editor
         self._edit: Edit | None = None
+        self._gives_experts = False
+        """True if experts are given to devices, and not whole layers."""
         self.table = LayerTable(id="layers-table")
         self._empty = Static(id="layers-empty", markup=False)
         self._speed = SpeedLine(id="layers-speed")
@@ -123,6 +129,7 @@ class LayersScreen(ConsoleScreen):
         elif edit != self._edit:
             self._list.set_class(False, "-empty")
             self.table.show(layer_rows(edit))
+            self._give_only(experts=self._gives_experts and has_experts(edit))
             self._show_devices(edit)
         self._edit = edit
         self._show_selected()
@@ -179,10 +186,11 @@ class LayersScreen(ConsoleScreen):
         """The round trips and the speed of a token, by the device they are given to."""
         if edit.forecast is None:
             return
-        yield Content.styled("given to   trips a token", "$dim")
+        what = "experts to" if self._gives_experts else "given to"
+        yield Content.styled(f"{what:<10} trips a token", "$dim")
         for mark, device in enumerate(edit.marks):
-            split = move_layers(edit.split, rows[0].number, rows[-1].number, device)
-            there = self._editor.drawn(replace(edit.plan, split=split))
+            plan = self._given(edit, rows, device)
+            there = self._editor.drawn(plan) if plan else None
             if there is None or (forecast := there.forecast) is None:
                 continue
             part = change(forecast.tok_per_s, edit.forecast.tok_per_s)
@@ -222,14 +230,47 @@ class LayersScreen(ConsoleScreen):
         else:
             self.app.bell()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "experts" or has_experts(self._edit)
+
+    def action_experts(self) -> None:
+        self._give_only(experts=not self._gives_experts)
+        self._show_selected()
+
+    def _give_only(self, *, experts: bool) -> None:
+        self._gives_experts = experts
+        retitle(self._list, "Layers: experts" if experts else "Layers")
+        self.refresh_bindings()
+
+    def _given(self, edit: Edit, rows: list[LayerRow], device: str) -> Plan | None:
+        """The plan with the layers, or only their experts, on a device.
+
+        None: there are no experts, or llama.cpp gives it none.
+        """
+        if not self._gives_experts:
+            split = move_layers(edit.split, rows[0].number, rows[-1].number, device)
+            return replace(edit.plan, split=split)
+        layers = [row.number for row in rows if row.layer and row.layer.groups.experts]
+        plan = with_given(edit.plan, layers, device)
+        with suppress(PlanError):
+            check_experts(plan, edit.model)
+            return plan if layers else None
+        return None
+
     def _give(self, device: str) -> None:
-        split, rows = self._editor.split, self.table.selected
-        if split is None or not rows or device not in devices(split):
+        edit, rows = self._editor.edit, self.table.selected
+        if edit is None or not rows or device not in devices(edit.split):
             return
-        moved = move_layers(split, rows[0].number, rows[-1].number, device)
+        plan = self._given(edit, rows, device)
         self.table.mark(on=False)
-        if not self._editor.set_split(moved):
-            console_of(self).tell(f"{spans(rows)} stays on {device}", keep=False)
+        what = f"experts of {spans(rows)}" if self._gives_experts else spans(rows)
+        if plan is None:
+            text = f"{device} cannot have {what}: it has no layer, or there are none"
+            console_of(self).tell(text, "warning")
+        elif plan == edit.plan:
+            console_of(self).tell(f"{what} stays on {device}", keep=False)
+        else:
+            self._editor.put(plan, edit.model)
 
     @on(LayerTable.Picked)
     def _picked(self, event: LayerTable.Picked) -> None:
@@ -244,6 +285,8 @@ class LayersScreen(ConsoleScreen):
         ]
         title = f"Give {spans(self.table.selected)} to"
         text = "Layers between them and the device's own go there too."
+        if self._gives_experts:
+            title, text = title.replace("Give", "Give experts of"), ""
         chosen = await self.app.push_screen_wait(ChoiceDialog(title, text, choices))
         if chosen is not None:
             self._give(chosen)
@@ -254,6 +297,10 @@ class LayersScreen(ConsoleScreen):
             return None
         counts = ",".join(map(str, edit.counts))
         return Copyable(what="the split", text=counts)
+
+
+def has_experts(edit: Edit | None) -> bool:
+    return edit is not None and any(one.groups.experts for one in edit.model.layers)
 
 
 def _marked_text(rows: list[LayerRow]) -> str:

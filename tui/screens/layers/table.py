@@ -11,6 +11,7 @@ from textual import on
 from textual.message import Message
 
 from backends.split.buffers import kv_bytes
+from backends.split.experts import moved_layers
 from backends.state import Layer
 from backends.units import format_bytes, format_percent
 from tui.model.edit import Edit
@@ -37,6 +38,8 @@ class LayerRow(NamedTuple):
     device: str
     mark: int
     """Number of the device's letter and colour."""
+    experts_mark: int | None = None
+    """The same of the device of its experts, if that is another one."""
 
     @property
     def name(self) -> str:
@@ -49,10 +52,22 @@ def layer_rows(edit: Edit) -> list[LayerRow]:
     devices = [r.device for r in edit.ranges for _ in range(r.first, r.last + 1)]
     sizes = (*(layer.bytes for layer in model.layers), model.output_bytes)
     layers = (*model.layers, None)
+    elsewhere = moved_layers(edit.split, plan.experts)
+    moved = {layer: edit.mark(device) for layer, _, device in elsewhere}
     return [
-        LayerRow(at, layers[at], sizes[at], kv[at], device, edit.mark(device))
+        LayerRow(
+            *(at, layers[at], sizes[at], kv[at], device, edit.mark(device)),
+            experts_mark=moved.get(at),
+        )
         for at, device in enumerate(devices)
     ]
+
+
+def device_text(row: LayerRow) -> str:
+    """``A mini MTL0``, ``A mini MTL0, experts C``."""
+    text = f"{letter(row.mark)} {_label(row.device)}"
+    moved = row.experts_mark
+    return text if moved is None else f"{text}, experts {letter(moved)}"
 
 
 def quants_text(layer: Layer) -> str:
@@ -93,9 +108,7 @@ def _figure(
 
 COLUMNS: tuple[TableColumn[LayerRow], ...] = (
     TableColumn("layer", "  layer", 8, lambda row: f"  {row.name}"),
-    TableColumn(
-        "device", "device", 0, lambda row: f"{letter(row.mark)} {_label(row.device)}"
-    ),
+    TableColumn("device", "device", 0, device_text),
     _figure("size", "size", lambda row: row.n_bytes),
     _figure("kv", "KV", lambda row: row.kv_bytes),
     TableColumn(
@@ -134,6 +147,9 @@ One row per layer of the plan in editing, in the order in which a token passes t
 - **{layers.give}** picks the device from a list
 - **{layers.mark}** marks from here on, also **{layers.mark_down} {layers.mark_up}**;
   **{layers.unmark}** unmarks
+- **{layers.experts}**, of a model with experts: the letters and the list give only the
+  experts of the layers from then on, until it is pressed again. The rest of each layer
+  stays (`-ot`); given to the device of their layer, experts are with it again
 - **{layers.undo}** takes a move back, **{cluster.launch}** launches the split
 
 A device computes one run of neighbouring layers. So layers between the marked ones and
