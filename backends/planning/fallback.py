@@ -76,9 +76,12 @@ def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> P
     split = shared_out(model, left, plan.ctx_size, head=plan.head, server=plan.server)
     bare = replace(plan, split=split, experts=())
     kept = with_kept(bare, plan)
-    with contextlib.suppress(PlanError) if kept.experts else contextlib.nullcontext():
+    try:
         return _fitting(kept, model, left)
-    return _fitting(bare, model, left)
+    except PlanError:
+        if not kept.experts:
+            raise
+        return _fitting(bare, model, left)
 
 
 def _fitting(plan: Plan, model: ModelInfo, left: Sequence[Device]) -> Plan:

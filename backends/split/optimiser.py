@@ -147,18 +147,19 @@ def _worth_trying(places: Sequence[Place]) -> list[Place]:
             for p in places
         ]
     )
-
-    def preferable(at: int) -> int:
-        as_good = (costs <= costs[at]).all(axis=1) & (limits >= limits[at]).all(axis=1)
-        same = (costs == costs[at]).all(axis=1) & (limits == limits[at]).all(axis=1)
-        return int((as_good & ~same & free).sum() + (same & free)[:at].sum())
-
+    # A column for each device: which others are as good.
+    as_good = np.stack(
+        [
+            (costs <= cost).all(axis=1) & (limits >= limit).all(axis=1)
+            for cost, limit in zip(costs, limits, strict=True)
+        ],
+        axis=1,
+    )
+    same = as_good & as_good.T
     free = np.array([not p.first_only and not p.least for p in places])
-    return [
-        place
-        for at, place in enumerate(places)
-        if not free[at] or preferable(at) < DEVICES_MAX
-    ]
+    preferable = (as_good & ~same | np.triu(same, 1)) & free[:, None]
+    is_tried = ~free | (preferable.sum(axis=0) < DEVICES_MAX)
+    return [place for place, tried in zip(places, is_tried, strict=True) if tried]
 
 
 class _Kind:
