@@ -281,18 +281,15 @@ ALTERNATIVE_COLUMNS = [
     ),
     Column("FIRST", _told(lambda f: f"~{format_seconds(f.first_token_s)}"), right=True),
     Column("PER TOKEN", _told(lambda f: format_bytes(f.bytes_per_token)), right=True),
-    Column(
-        "LAYERS",
-        lambda one: (
-            " | ".join(
-                f"{device} {count}"
-                for device, count in zip(one.devices, one.counts, strict=True)
-                if count
-            )
-            or one.why
-        ),
-    ),
+    Column("LAYERS", lambda one: _alternative_layers(one) or one.why),
 ]
+
+
+def _alternative_layers(one: Alternative) -> str:
+    counts = zip(one.devices, one.counts, strict=True)
+    text = " | ".join(f"{device} {count}" for device, count in counts if count)
+    moved = places_text(one.experts)
+    return f"{text}; experts of {moved}" if moved else text
 
 
 def _memory_lines(preview: Preview) -> list[str]:

@@ -134,7 +134,7 @@ def random_problem(random: Random, *, pools: bool) -> SplitProblem:
                 )
                 for worker in workers
             ),
-            rpc_protocol=random.choice(["7.0.0", "8.0.0"]),
+            rpc_protocol="8.0.0" if ctx_size == 1024 else "7.0.0",
         ),
         pins=random_pins(random, names, model.n_layer + 1),
         load=Workload(depth=ctx_size // 2, prompt_tokens=min(512, ctx_size // 2)),
