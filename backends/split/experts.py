@@ -95,7 +95,7 @@ def dropped_text(before: Plan, after: Plan) -> str:
 
 
 def _holds(plan: Plan, device: str) -> bool:
-    """True if llama.cpp gives it tensors: it has a layer, or is the head's CPU."""
+    # llama.cpp gives tensors to what has a layer, and to the head's CPU.
     there = is_head_cpu(device, plan.head) and device in devices(plan.split)
     return there or any(run.device == device for run in ranges(plan.split))
 
