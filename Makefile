@@ -3,6 +3,7 @@
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 STAMP := $(VENV)/.ready
 NATIVE_BUILD := build/native
 NATIVE_SANITIZED := build/native-sanitized
@@ -62,7 +63,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-$(STAMP): pyproject.toml $(wildcard native/CMakeLists.txt native/src/* native/src/*/*)
+# What the program needs, and no more: `make demo` waits for it.
+$(INSTALLED): pyproject.toml $(wildcard native/CMakeLists.txt native/src/* native/src/*/*)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found."; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is older than Python 3.11: set PYTHON=/path/to/python3.11."; exit 1; }
@@ -71,8 +73,13 @@ $(STAMP): pyproject.toml $(wildcard native/CMakeLists.txt native/src/* native/sr
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || \
 		{ rm -rf $(VENV); echo "The venv module is missing (Debian: apt-get install python3-venv)."; exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --group dev
+	$(BIN)/python -m pip install --quiet --group compiling
 	env $(COMPILED) $(BIN)/python -m pip install --quiet --no-build-isolation --editable .
+	@touch $@
+
+# Tests and checks need more.
+$(STAMP): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --group dev
 	@touch $@
 
 setup: $(STAMP) ## Virtual environment, helper program, an engine
@@ -87,7 +94,7 @@ engines: engine ## The engines of both pinned protocol versions
 engines-table: $(STAMP) ## Pin another release of llama.cpp for `engine get`: the newest, or TAG
 	@$(BIN)/python -m tools.engines_table $(TAG)
 
-demo: $(STAMP) ## Open the console on a live two-worker cluster
+demo: $(INSTALLED) ## Open the console on a live two-worker cluster
 	@$(BIN)/dllm-tui demo
 
 # mypy 2.4.1 may crash (exit 2) over what it kept of an older state.

@@ -36,13 +36,14 @@ def run(*command: str | Path, cwd: Path, **more: str) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built from a source distribution, as an installer would."""
     out = tmp_path_factory.mktemp("dist")
-    # Quickly: what the compiler makes better is tried elsewhere.
-    quick = (
-        "-C",
+    # Quickly: what the compiler makes better is tried elsewhere. File by file: each
+    # includes what it needs.
+    settings = (
         "cmake.build-type=Debug",
-        "-C",
         "cmake.define.CMAKE_CXX_FLAGS_DEBUG=",
+        "cmake.define.DLLM_UNITY=OFF",
     )
+    quick = [f"-C{setting}" for setting in settings]
     build = (sys.executable, "-m", "build", "--no-isolation", "-o", out)
     run(*build, "--sdist", ROOT, cwd=out)
     shutil.unpack_archive(next(out.glob("*.tar.gz")), out)
@@ -67,6 +68,26 @@ def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=home,
     )
     return home / "bin"
+
+
+def test_a_demo_waits_for_no_tool_of_the_tests(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+
+    def installs(target: str) -> set[str]:
+        shown = run("make", "-n", target, cwd=tmp_path, MAKEFLAGS="")
+        return {name for name in ("compiling", "dev") if f"--group {name}" in shown}
+
+    assert installs("demo") == {"compiling"}
+    assert installs("check") == {"compiling", "dev"}
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / ".installed").touch()
+    assert installs("demo") == set()
+    assert installs("check") == {"dev"}
+    (tmp_path / ".venv" / ".ready").touch()
+    assert installs("check") == set()
+    os.utime(tmp_path / ".venv" / ".installed", (0, 0))
+    assert installs("check") == {"compiling", "dev"}
 
 
 def test_the_wheel_holds_what_it_must(wheel: Path) -> None:
