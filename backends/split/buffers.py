@@ -42,11 +42,18 @@ def kv_bytes(
 ) -> tuple[int, ...]:
     """Bytes of each layer's cache and state at a context, 0 for the output."""
 
-    def of_slot(layer: Layer) -> int:
-        cells = _cells(layer, ctx_size, server)
-        return _token_bytes(layer, server) * cells + layer.state_bytes
+    # Most layers are alike: each kind is counted once.
+    kinds: dict[tuple[int, ...], int] = {}
 
-    return (*(of_slot(layer) * server.slots for layer in model.layers), 0)
+    def of(layer: Layer) -> int:
+        kind = layer.k_bytes_per_token, layer.kv_bytes_per_token, layer.kv_window
+        found = kinds.get(kind)
+        if found is None:
+            cells = _cells(layer, ctx_size, server)
+            kinds[kind] = found = _token_bytes(layer, server) * cells
+        return (found + layer.state_bytes) * server.slots
+
+    return (*map(of, model.layers), 0)
 
 
 def _token_bytes(layer: Layer, server: ServerSettings) -> int:
@@ -69,6 +76,13 @@ def _cells(layer: Layer, ctx_size: int, server: ServerSettings) -> int:
     if not layer.kv_window:
         return most
     return padded(min(most, layer.kv_window + UBATCH_TOKENS))
+
+
+def _cells_by_window(
+    layers: Iterable[Layer], ctx_size: int, server: ServerSettings
+) -> dict[int, int]:
+    windows = {layer.kv_window: layer for layer in layers if _attends(layer)}
+    return {w: _cells(layer, ctx_size, server) for w, layer in windows.items()}
 
 
 def copies(n_devices: int, *, all_offloaded: bool) -> int:
@@ -127,10 +141,7 @@ def inputs_bytes(
     server: ServerSettings = PLAIN,
 ) -> int:
     """The masks of some layers: one for each window, and one for the whole context."""
-    cells = {
-        layer.kv_window: _cells(layer, ctx_size, server)
-        for layer in filter(_attends, layers)
-    }
+    cells = _cells_by_window(layers, ctx_size, server)
     n_bytes = F32_BYTES if is_unfused(server) else F16_BYTES
     return n_copies * UBATCH_TOKENS * n_bytes * sum(cells.values())
 
@@ -160,7 +171,7 @@ def _attention_bytes(model: ModelInfo, ctx_size: int, server: ServerSettings) ->
     f32 K and V are turned into f16 first.
     """
     attending = [layer for layer in model.layers if _attends(layer)]
-    cells = max((_cells(layer, ctx_size, server) for layer in attending), default=0)
+    cells = max(_cells_by_window(attending, ctx_size, server).values(), default=0)
     if is_unfused(server):
         return model.n_head * UBATCH_TOKENS * F32_BYTES * cells
     k_bytes = max((layer.k_bytes_per_token for layer in attending), default=0)

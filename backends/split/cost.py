@@ -67,6 +67,8 @@ _KIND_BITS = re.compile(r"(?:I?Q|TQ|F|BF|MXFP)(\d+)")
 # Scales and minima beside the quantised values, in bits a value.
 _SCALE_BITS = 0.5
 _WHOLE_BITS = 16
+# The least certain first.
+_CERTAINTY = tuple(SpeedSource)
 
 
 class Work(NamedTuple):
@@ -551,8 +553,9 @@ def _worker_part(
     trips = link.trips_per_pass * len(crossing) + handed.trips
     up, down = (sum(one) for one in zip(*crossing, strict=True))
     network, variance = link_ms(link, len(crossing), up + down)
-    more_ms, more_variance = _handed_ms(link, handed)
-    network, variance = network + more_ms, variance + more_variance
+    if handed != NOTHING_HANDED:
+        more_ms, more_variance = _handed_ms(link, handed)
+        network, variance = network + more_ms, variance + more_variance
     compute, sources = 0.0, [link.source]
     for speed, work in devices:
         if speed is not None:
@@ -572,7 +575,7 @@ def _worker_part(
 
 
 def _least_certain(sources: Iterable[SpeedSource]) -> SpeedSource:
-    return min(sources, key=list(SpeedSource).index, default=SpeedSource.PRIOR)
+    return min(sources, key=_CERTAINTY.index, default=SpeedSource.PRIOR)
 
 
 def prompt_batches(tokens: int) -> list[int]:

@@ -99,6 +99,10 @@ class Edit:
         )
 
     @cached_property
+    def load_of(self) -> Mapping[str, DeviceLoad]:
+        return {load.device: load for load in self.loads}
+
+    @cached_property
     def settled(self) -> tuple[DeviceLoad, ...]:
         """Memory per share before a load: as the engine says it, else predicted."""
         loads = device_loads(

@@ -151,6 +151,7 @@ class PlanEditor:
         self._drag: _Drag | None = None
         self._preview: Plan | None = None
         self._edit: Edit | None = None
+        self._edit_ground: tuple[object, ...] = ()
         self._facts: LiveFacts | None = None
         self._told: dict[Plan, tuple[EngineFigures, ...]] = {}
         self._unanswered: tuple[Plan | None, str] = (None, "")
@@ -213,14 +214,19 @@ class PlanEditor:
     @property
     def edit(self) -> Edit | None:
         """The plan with all that is needed to draw it; the same object while it is."""
-        if self.plan is None or self.model is None:
+        version = self._version
+        if version is None or version.model is None:
             return None
-        plan = self._preview or self.plan
-        if self.dragging and self._drag is not None:
-            plan = msgspec.structs.replace(plan, split=self._drag.split)
-        edit = self._drawn(plan, self.model)
-        if edit != self._edit:
-            self._edit = edit
+        ground = version, self._preview, self._drag, self.snapshot
+        # Each move of a drag asks several times.
+        if ground != self._edit_ground:
+            self._edit_ground = ground
+            plan = self._preview or version.plan
+            if self.dragging and self._drag is not None:
+                plan = msgspec.structs.replace(plan, split=self._drag.split)
+            edit = self._drawn(plan, version.model)
+            if edit != self._edit:
+                self._edit = edit
         return self._edit
 
     def drawn(self, plan: Plan) -> Edit | None:
@@ -324,6 +330,7 @@ class PlanEditor:
             self._told[_way(plan)] = (*before[-TOLD_MAX + 1 :], told)
             if len(self._told) > WAYS_MAX:
                 del self._told[next(iter(self._told))]
+        self._edit_ground = ()
         self.changed()
 
     # --- predicted speed ----------------------------------------------------------
@@ -349,6 +356,7 @@ class PlanEditor:
         self._speeds[way] = speeds
         if len(self._speeds) > WAYS_MAX:
             del self._speeds[next(iter(self._speeds))]
+        self._edit_ground = ()
         self.changed()
 
     def _prospect(self, plan: Plan, model: ModelInfo) -> Prospect | None:

@@ -122,12 +122,14 @@ def changed_span(old: Strip, new: Strip) -> tuple[int, int] | None:
 
 
 def _cells(segments: Iterable[Segment]) -> list[tuple[str, Style | None]]:
-    return [
-        (sign if cell == 0 else "", style)
-        for text, style, _ in segments
-        for sign in text
-        for cell in range(cell_len(sign))
-    ]
+    cells: list[tuple[str, Style | None]] = []
+    for text, style, _ in segments:
+        if cell_len(text) == len(text):
+            cells += [(sign, style) for sign in text]
+            continue
+        for sign in text:
+            cells += [(sign, style), ("", style)][: cell_len(sign)]
+    return cells
 
 
 def _shortened(segments: list[Segment], width: int) -> Strip:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -77,8 +77,7 @@ class Fill(NamedTuple):
 
 def fill_of(device: Device, edit: Edit | None) -> Fill:
     """The memory that the split shown takes of a device, else the memory in use now."""
-    loads = {load.device: load for load in edit.loads} if edit else {}
-    if edit is None or (load := loads.get(device.id)) is None:
+    if edit is None or (load := edit.load_of.get(device.id)) is None:
         return Fill(device.total_bytes - device.free_bytes, device.total_bytes, None)
     mark, misfit = edit.mark(device.id), device.id in edit.misfits
     return Fill(load.total_bytes, device.usable_bytes, mark, misfit, load.source)
@@ -100,7 +99,7 @@ class PeerBlock:
     with_keys: Callable[[str], str] = field(default=str, compare=False)
     """Puts the keys into a text that names actions."""
 
-    @property
+    @cached_property
     def n_rows(self) -> int:
         return 1 + len(self.peer.devices) + len(self._below())
 
@@ -461,7 +460,9 @@ class PeersPane(VerticalScroll, can_focus=False):
     @on(FilterBar.Changed)
     def _list(self) -> None:
         query = self._filter_bar.text
-        shown = tuple(p for p in self._peers if has_words(_told_of(p), query))
+        shown = self._peers
+        if query.strip():
+            shown = tuple(p for p in shown if has_words(_told_of(p), query))
         self.peer_list.peers = shown
         note = f"{len(shown)} of {len(self._peers)}" if query.strip() else ""
         self._filter_bar.note = note

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.style import Style
 from textual.app import ComposeResult
 from textual.reactive import reactive
@@ -64,13 +66,24 @@ class LoadTable(StripWidget):
         n_rows = _n_rows(self.edit)
         return n_rows + (self.headed and n_rows > 0)
 
+    _rows: Mapping[tuple[object, ...], Strip] = {}
+    """Those drawn last, by all that decides their looks: a drag changes two of them."""
+
     def draw(self, width: int, height: int) -> list[Strip]:
-        if self.edit is None:
+        if (edit := self.edit) is None:
             return []
-        loads = self.edit.loads
+        loads = edit.loads
         unit = common_unit(max(load.total_bytes for load in loads))
-        rows = [self._row(self.edit, load, unit, width) for load in loads]
-        return [self._heading(self.edit, unit, width), *rows] if self.headed else rows
+        shared = unit, width, self.headed, self.stale, edit.marks, edit.model.n_layer
+        shared += (self.palette,)
+        rows: dict[tuple[object, ...], Strip] = {}
+        for load in loads:
+            fits = load.device in edit.misfits, load.device in edit.tight
+            key = load, edit.available.get(load.device), *fits, *shared
+            rows[key] = self._rows.get(key) or self._row(edit, load, unit, width)
+        self._rows = rows
+        drawn = list(rows.values())
+        return [self._heading(edit, unit, width), *drawn] if self.headed else drawn
 
     def watch_edit(self, before: Edit | None, now: Edit | None) -> None:
         if _n_rows(before) == _n_rows(now):
