@@ -23,7 +23,7 @@ std::string requests_by(View input) {
   transcript::TensorSpec spec;
   spec.type = input[0] % 3 == 0 ? 26 : input[0] % 3;
   spec.name = input[0] % 2 == 0 ? "KQ_mask" : "l_out";
-  const std::string data(input.begin(), input.end());
+  const std::string data(text_of(input));
   const std::string set = transcript::set_tensor(version, spec, data + data);
   return set + transcript::graph(version, {transcript::tensor(spec)}) + data + set;
 }
@@ -53,7 +53,7 @@ std::string decompress(View wire, bool& is_lost) {
     wire =
         wire.subspan(decompressor.take(wire.first(std::min<std::size_t>(wire.size(), 999)), out));
     demand(out.size() <= 2 * Decompressor::kMostBytes);
-    received.append(out.begin(), out.end());
+    received += text_of(out);
     if (received.size() > kEnough) break;
   }
   is_lost = decompressor.is_lost();

@@ -22,13 +22,13 @@ struct Run {
   std::string sent, answered, received;
 
   void take(const dllm::Outgoing& out) {
-    sent.append(out.worker.begin(), out.worker.end());
+    sent += text_of(out.worker);
     answered += out.answers;
   }
   void feed(bool up, dllm::Bytes bytes) {
     if (up) return take(session.requests(bytes, 1));
     session.replies(bytes, 1);
-    received.append(bytes.begin(), bytes.end());
+    received += text_of(bytes);
   }
   void feed(bool up, std::string bytes) { feed(up, bytes_of(bytes)); }
 };

@@ -31,7 +31,7 @@ struct Numbers {
   std::string bytes(std::size_t most) {
     const auto part = left.first(std::min(most, left.size()));
     left = left.subspan(part.size());
-    return {part.begin(), part.end()};
+    return std::string(text_of(part));
   }
 };
 

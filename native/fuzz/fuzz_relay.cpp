@@ -37,11 +37,11 @@ class Connection {
   void ask(dllm::Bytes bytes) {
     const dllm::Outgoing out = session_.requests(bytes, ++now_);
     to_client_ += out.answers;
-    pass({out.worker.begin(), out.worker.end()});
+    pass(std::string(text_of(out.worker)));
   }
   void end() {
     const dllm::Outgoing out = session_.requests_end();
-    pass({out.worker.begin(), out.worker.end()});
+    pass(std::string(text_of(out.worker)));
   }
   // What the worker replied so far, in pieces of this size, or larger ones when there is much.
   void reply(std::size_t piece) {
@@ -132,17 +132,17 @@ class PairedConnection {
 
   std::string ask(Ends& ends, fuzz::ModelWorker& worker, std::string bytes) {
     const dllm::Outgoing out = ends.near.requests(bytes_of(bytes), ++now_);
-    std::string up(out.worker.begin(), out.worker.end()), got = out.answers;
+    std::string up(text_of(out.worker)), got = out.answers;
     while (!up.empty() && !worker.closed() && !ends.near.is_contradicted()) {
       const std::size_t count = ends.far.ready(bytes_of(up));
       std::string part = up.substr(0, count);
       up.erase(0, count);
       const dllm::Outgoing asked = ends.far.requests(bytes_of(part), ++now_);
-      const std::string requests(asked.worker.begin(), asked.worker.end());
+      const std::string requests(text_of(asked.worker));
       ends.far.ready(bytes_of(up));
       std::string told = asked.answers;
       const dllm::Bytes all = ends.near.replies(bytes_of(told), ++now_);
-      got.append(all.begin(), all.end());
+      got += text_of(all);
       got += answer(ends, worker, requests);
       if (asked.refused) break;
     }
@@ -156,13 +156,13 @@ class PairedConnection {
     while (!requests.empty()) {
       std::string replies = worker.feed(requests);
       const dllm::Bytes held = ends.far.replies(bytes_of(replies), ++now_);
-      std::string down(held.begin(), held.end());
+      std::string down(text_of(held));
       const dllm::Outgoing own = ends.far.own_requests(++now_);
       demand(!own.refused);
-      requests.assign(own.worker.begin(), own.worker.end());
+      requests = text_of(own.worker);
       for (const dllm::Known& known : ends.far.take_known()) demand(ends.near.know(known));
       const dllm::Bytes all = ends.near.replies(bytes_of(down), ++now_);
-      got.append(all.begin(), all.end());
+      got += text_of(all);
     }
     return got;
   }

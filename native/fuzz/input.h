@@ -32,7 +32,7 @@ inline std::vector<Piece> parse(std::span<const std::uint8_t> input) {
     const std::size_t announced = input[1] | std::size_t{input[2]} << 8;
     const std::size_t length = std::min(announced, input.size() - 3);
     const auto bytes = input.subspan(3, length);
-    pieces.push_back({up, {bytes.begin(), bytes.end()}});
+    pieces.push_back({up, std::string(text_of(bytes))});
     input = input.subspan(3 + length);
   }
   return pieces;

@@ -23,10 +23,6 @@ std::string bytes(Values... values) {
   return out;
 }
 
-inline std::string text_of(dllm::Bytes bytes) {
-  return {bytes.begin(), bytes.end()};
-}
-
 inline dllm::Bytes bytes_of(std::string& text) {
   return {reinterpret_cast<std::uint8_t*>(text.data()), text.size()};
 }

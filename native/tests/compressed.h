@@ -58,14 +58,14 @@ struct Stream {
   }
   void carry(const Compressor::Buffer& wire) {
     wire_bytes += wire.size();
-    for (const std::string& frame : cut(random, {wire.begin(), wire.end()})) take(view(frame));
+    for (const std::string& frame : cut(random, std::string(text_of(wire)))) take(view(frame));
   }
   void take(View frame) {
     while ((!frame.empty() || decompressor.has_more()) && !decompressor.is_lost()) {
       Decompressor::Buffer out;
       frame = frame.subspan(decompressor.take(frame, out));
       most_at_once = std::max(most_at_once, out.size());
-      received.append(out.begin(), out.end());
+      received += text_of(out);
     }
   }
 

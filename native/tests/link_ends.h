@@ -7,6 +7,7 @@
 #include <string>
 
 #include "link/link_end.h"
+#include "text_of.h"
 
 namespace link_ends {
 
@@ -18,8 +19,7 @@ using dllm::link::Role;
 using dllm::link::view;
 
 inline std::string taken(Queue& queue) {
-  const dllm::View all = queue.all();
-  std::string text(all.begin(), all.end());
+  std::string text(text_of(queue.all()));
   queue.clear();
   return text;
 }
@@ -40,7 +40,7 @@ struct End final : dllm::link::LinkOwner {
   void welcomed() override { is_welcome = true; }
   void opened(std::uint32_t session) override { open.insert(session); }
   void arrived(std::uint32_t session, dllm::Bytes data) override {
-    got[session].append(data.begin(), data.end());
+    got[session] += text_of(data);
   }
   void finished(std::uint32_t session) override { ended.insert(session); }
   void was_reset(std::uint32_t session, const std::string& reason) override {
@@ -48,9 +48,9 @@ struct End final : dllm::link::LinkOwner {
   }
   void timed(std::uint32_t, dllm::Trip trip) override { trips.push_back(trip); }
   void told(std::uint32_t session, dllm::Bytes message) override {
-    home[session].emplace_back(message.begin(), message.end());
+    home[session].emplace_back(text_of(message));
   }
-  void listed(dllm::Bytes message) override { lists.emplace_back(message.begin(), message.end()); }
+  void listed(dllm::Bytes message) override { lists.emplace_back(text_of(message)); }
   void answered_ahead(std::uint32_t session, const std::vector<dllm::Known>& known) override {
     ahead[session].insert(ahead[session].end(), known.begin(), known.end());
   }

@@ -21,7 +21,7 @@ inline constexpr Version k7{7, 0, 0};
 inline constexpr Version k8{8, 0, 0};
 
 inline std::string text(const Outgoing& out) {
-  return {out.worker.begin(), out.worker.end()};
+  return std::string(text_of(out.worker));
 }
 
 // A link and a session on it, fed with strings at a time the test sets.

@@ -4,6 +4,7 @@
 #include "check.h"
 #include "link/link_end.h"
 #include "link_ends.h"
+#include "transcript.h"
 
 using namespace link_ends;
 using dllm::link::LinkBroken;
@@ -449,8 +450,7 @@ class Model {
     if (!is_open_at(session, from)) return;
     const std::size_t credit = end(from).link.credit(session);
     const std::size_t count = std::min<std::size_t>(credit, one_of(1U << one_of(20)));
-    std::string data(count, '\0');
-    for (char& c : data) c = static_cast<char>(random_());
+    const std::string data = transcript::random_bytes(random_, count);
     end(from).link.send(session, view(data));
     ways_[session][from].sent += data;
   }

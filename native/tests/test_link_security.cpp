@@ -6,6 +6,7 @@
 #include "check.h"
 #include "link/link_address.h"
 #include "link/transport_security.h"
+#include "text_of.h"
 
 using namespace dllm::link;
 
@@ -14,8 +15,7 @@ namespace {
 constexpr Key kKey{1, 2, 3};
 
 std::string taken(Queue& queue) {
-  const dllm::View all = queue.all();
-  std::string text(all.begin(), all.end());
+  std::string text(text_of(queue.all()));
   queue.clear();
   return text;
 }

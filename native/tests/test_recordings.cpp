@@ -68,7 +68,7 @@ struct Replay {
 
   void up(std::string bytes) {
     const dllm::Outgoing out = session.requests(view(bytes), 1);
-    to_worker.append(out.worker.begin(), out.worker.end());
+    to_worker += text_of(out.worker);
     answers = out.answers;
     refused = refused || out.refused;
   }
@@ -88,7 +88,7 @@ void play(Link& link, const Conversation& conversation, Random& random, Cut cut)
     }
   }
   const dllm::Outgoing rest = replay.session.requests_end();
-  replay.to_worker.append(rest.worker.begin(), rest.worker.end());
+  replay.to_worker += text_of(rest.worker);
   CHECK(replay.to_worker == stream(conversation, true));
   CHECK(to_client == stream(conversation, false));
   CHECK(!replay.refused);

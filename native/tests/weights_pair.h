@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "text_of.h"
 #include "weights/chunk_receiver.h"
 #include "weights/chunk_sender.h"
 #include "weights_models.h"
@@ -16,10 +17,6 @@ using Encoded = std::vector<std::uint8_t>;
 
 inline Bytes bytes_of(const std::string& text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
-
-inline std::string text_of(Bytes bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 inline dllm::weights::TensorKey key_of(const Made& made) {

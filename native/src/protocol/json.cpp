@@ -48,14 +48,17 @@ std::size_t sequence_length(std::string_view text, std::size_t at) {
   return length;
 }
 
+std::string hexadecimal(unsigned char byte) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  return {kDigits[byte >> 4], kDigits[byte & 15]};
+}
+
 void append_ascii(std::string& out, char c) {
   if (c == '"' || c == '\\') {
     out += '\\';
     out += c;
   } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-    char escaped[8];
-    std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(c));
-    out += escaped;
+    out += "\\u00" + hexadecimal(static_cast<unsigned char>(c));
   } else {
     out += c;
   }
@@ -82,9 +85,7 @@ std::string quoted(std::string_view text, Replacement&& replacement) {
 }
 
 std::string escaped_byte(unsigned char byte) {
-  char escaped[8];
-  std::snprintf(escaped, sizeof escaped, "\\udc%02x", static_cast<unsigned>(byte));
-  return escaped;
+  return "\\udc" + hexadecimal(byte);
 }
 
 void append_utf8(std::string& out, std::uint32_t code) {
