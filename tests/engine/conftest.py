@@ -11,6 +11,7 @@ import subprocess
 import sysconfig
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,6 +116,17 @@ class User:
     def json(self, *args: str, code: int = 0) -> Any:
         return json.loads(self.run(*args, "--json", code=code).stdout)
 
+    def ask(self, question: str, **more: object) -> str:
+        """What the API answers, without chance."""
+        body = {"messages": [{"role": "user", "content": question}], "temperature": 0}
+        request = urllib.request.Request(
+            f"{self.status()['api_url']}/chat/completions",
+            json.dumps(body | more).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=180) as answer:
+            return str(json.load(answer)["choices"][0]["message"]["content"])
+
     def status(self) -> Any:
         """``status --json``, whatever the state: asked of the controller itself.
 
@@ -146,6 +158,13 @@ class User:
         assert pid, f"{name} does not run"
         os.kill(pid, signal.SIGKILL)
         return pid
+
+    def kill_controller(self) -> int:
+        """kill -9 it, and wait until it is gone; its pid."""
+        controller = psutil.Process(self.status()["controller_pid"])
+        controller.kill()
+        wait_for(lambda: not controller.is_running(), "the controller gone")
+        return controller.pid
 
     def kill_and_mend(self, name: str) -> None:
         before = self.kill(name)
@@ -208,6 +227,16 @@ def user() -> Iterator[User]:
 @pytest.fixture(scope="session")
 def demo_model() -> str:
     return str(MODEL_PATH)
+
+
+@pytest.fixture(scope="module")
+def launched(demo_model: str) -> Iterator[User]:
+    """Somebody whose cluster of two workers serves, for all tests of a file."""
+    with somebody() as user:
+        user.up(demo_model, "--workers", "2")
+        yield user
+        user.tell_log()
+        user.stop()
 
 
 @pytest.fixture(scope="session")

@@ -40,9 +40,7 @@ def machines() -> Iterator[Network]:
     network = Network()
     try:
         yield network
-        running = {
-            p.name: [*p.processes(), *p.agents().values()] for p in network.peers
-        }
+        running = {p.name: p.left() for p in network.peers}
     finally:
         network.close()
     assert not any(running.values()), f"still running on peers: {running}"
@@ -84,17 +82,21 @@ def user(network: Network) -> Iterator[HeadUser]:
         yield someone
         someone.tell_log()
     finally:
-        # Not all of the machines need be within reach.
-        someone.start("stop").communicate(timeout=60)
-        kill_until_none(someone.processes)
+        if someone.processes() or any(peer.left() for peer in network.peers):
+            # Not all of the machines need be within reach.
+            someone.start("stop").communicate(timeout=60)
+            kill_until_none(someone.processes)
 
 
 def _leftovers(network: Network) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+
+    def none_is_left() -> bool:
+        nonlocal found
+        found = {p.name: lines for p in network.peers if (lines := p.left())}
+        return not found
+
     with contextlib.suppress(AssertionError):
-        wait_until(
-            lambda: not any(p.processes() or p.agents() for p in network.peers),
-            "the end of what the test started",
-            _LEFTOVER_PATIENCE_S,
-        )
-    found = {p.name: [*p.processes(), *p.agents().values()] for p in network.peers}
-    return {name: lines for name, lines in found.items() if lines}
+        what = "the end of what the test started"
+        wait_until(none_is_left, what, _LEFTOVER_PATIENCE_S)
+    return found

@@ -150,8 +150,8 @@ class Container:
 
 
 def _pid_spaces() -> Iterator[tuple[int, str]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
+    for name in os.listdir("/proc"):
+        if name.isdigit():
             # A zombie has no namespaces any more.
             with contextlib.suppress(OSError):
-                yield int(entry.name), os.readlink(entry / "ns" / "pid")
+                yield int(name), os.readlink(f"/proc/{name}/ns/pid")

@@ -129,7 +129,11 @@ class Machine:
 
     def processes(self) -> list[str]:
         """Command lines of all it runs but its first process, its sshd and agents."""
-        return [line for _, line in self._ours() if AGENT not in line]
+        return [line for line in self.left() if AGENT not in line]
+
+    def left(self) -> list[str]:
+        """The same with agents."""
+        return [line for _, line in self._ours()]
 
     def agents(self) -> dict[int, str]:
         """Our agents there, one a session: number on this machine, command line."""

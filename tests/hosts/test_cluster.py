@@ -115,7 +115,9 @@ def test_peers_of_every_kind_at_once(
     (cy.home / ".config" / "fish" / "config.fish").write_text("echo Welcome to cy\n")
     model = tmp_path / 'it\'s a "model" $(touch x).gguf'
     shutil.copy(MODEL, model)
-    prepared(user, "ada", "bob", "cy")
+    for name in ("ada", "bob", "cy"):
+        user.run("peers", "add", name)
+        user.run("peers", "provision", name)
     peers = [part for name in ("ada", "bob", "cy") for part in ("--peer", name)]
     user.run("up", "--model", str(model), *peers, "--split", "4,4,5", "--detach")
     status = user.status()

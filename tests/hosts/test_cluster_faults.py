@@ -8,11 +8,10 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 
 from tests.engine.conftest import wait_for
-from tests.hosts.user import MODEL, answer, prepared
+from tests.hosts.user import MODEL, answer, engine_folder, prepared
 
 if TYPE_CHECKING:
     from tests.hosts.network import Network
@@ -53,8 +52,8 @@ def test_a_killed_worker_is_started_again_or_done_without(
     serving_again(user, "bob was killed by SIGKILL")
     assert user.pid("ada") == worker, "the others' workers have not noticed"
     assert answer(user) == before
-    engine = user.json("peers", "probe", "bob")[0]["facts"]["engines"][0]["directory"]
-    bob.run(["mv", engine, f"{engine}.gone"])
+    engine = engine_folder(bob)
+    engine.rename(engine.parents[1] / "gone")
     bob.run(["pkill", "-9", "ggml-rpc-server"])
     status = serving_again(user, "went on without bob, 13 on ada/CPU")
     assert used(status) == {"ada/CPU": sum(whole.values())}
@@ -136,12 +135,8 @@ def test_a_killed_controller_starts_again_what_lost_its_tunnels(
     serve(user, "ada", "bob")
     before = answer(user)
     workers = {user.pid("ada"), user.pid("bob")}
-    killed = user.status()["controller_pid"]
-    os.kill(killed, signal.SIGKILL)
-    wait_for(lambda: not psutil.pid_exists(killed), "it is gone")
-    after = wait_for(
-        lambda: (s := user.status())["state"] == "serving" and s, "serving again", 120
-    )
+    killed = user.kill_controller()
+    after = user.wait_serving(120)
     assert after["controller_pid"] != killed
     assert {user.pid("ada"), user.pid("bob")} == workers, "the workers did not notice"
     assert "tunnel" in after["message"]
@@ -172,10 +167,8 @@ def test_a_head_on_a_peer_outlives_the_controller(
     user.run("up", "--model", MODEL, *both, "--detach")
     before = answer(user)
     server = user.pid("llama-server")
-    killed = user.status()["controller_pid"]
-    os.kill(killed, signal.SIGKILL)
-    wait_for(lambda: not psutil.pid_exists(killed), "it is gone")
-    wait_for(lambda: user.status()["state"] == "serving", "adopted", 120)
+    user.kill_controller()
+    user.wait_serving(120)
     assert user.pid("llama-server") == server, "nothing there needed our tunnels"
     assert answer(user) == before
 
@@ -201,10 +194,8 @@ def test_a_peer_gone_for_long_is_done_without_until_it_is_back(
         assert state_of(user, "bob") == "unreachable"
         refused = user.run("up", "--model", MODEL, "--peer", "bob", "--detach", code=1)
         assert "bob cannot take part now" in refused.stderr
-        killed = user.status()["controller_pid"]
-        os.kill(killed, signal.SIGKILL)
-        wait_for(lambda: not psutil.pid_exists(killed), "it is gone")
-        wait_for(lambda: user.status()["state"] == "serving", "taken up", 120)
+        user.kill_controller()
+        user.wait_serving(120)
         assert used(user.status()) == {"ada/CPU": sum(whole.values())}
     finally:
         network.peer("bob").power_on()

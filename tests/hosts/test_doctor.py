@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.hosts.user import MODEL, answer, prepared
+from tests.hosts.user import MODEL, answer, engine_folder, prepared
 from tests.kit.models import write_llama
 
 if TYPE_CHECKING:
@@ -50,11 +50,6 @@ def blamed(check: dict[str, Any], machine: str, what: str) -> bool:
     lines = check["detail"].splitlines()
     about = [line for line in lines if line.startswith(f"{machine}: ")]
     return machine in check["machines"] and any(what in line for line in about)
-
-
-def engine_folder(user: HeadUser, machine: Machine) -> Path:
-    (peer,) = user.json("peers", "probe", machine.name)
-    return machine.inside(peer["facts"]["engines"][0]["directory"])
 
 
 def test_nothing_is_found_where_nothing_is_wrong(
@@ -195,9 +190,9 @@ def test_faults_of_engines_and_keys(network: Network, user: HeadUser) -> None:
     """Another build, two engines, and a host key that changed."""
     ada, bob, cy = network.peers
     prepared(user, "ada", "bob", "cy")
-    call_itself(engine_folder(user, ada) / "llama-server", "9999 (deadbeef1)")
+    call_itself(engine_folder(ada) / "llama-server", "9999 (deadbeef1)")
     second = bob.home / ".local" / "bin"
-    shutil.copytree(engine_folder(user, bob), second)
+    shutil.copytree(engine_folder(bob), second)
     call_itself(second / "llama-server", "1234 (0ddba11)")
     user.run("peers", "probe", "ada", "bob")
     cy.new_host_key()
@@ -266,8 +261,8 @@ def test_workers_that_compute_wrongly(network: Network, user: HeadUser) -> None:
     """A missing operator and bad memory are each named; what is right, too."""
     ada, bob, cy = network.peers
     prepared(user, "ada", "bob", "cy")
-    make_lame(user, bob, f"lacks {FLASH_ATTENTION}")
-    make_lame(user, cy, "miscalculates")
+    make_lame(bob, f"lacks {FLASH_ATTENTION}")
+    make_lame(cy, "miscalculates")
     user.run("peers", "probe", "bob", "cy")
     golden = examined(user, code=1)["golden"]
     assert golden["verdict"] == "fail"
@@ -277,8 +272,8 @@ def test_workers_that_compute_wrongly(network: Network, user: HeadUser) -> None:
     assert ada.processes() == []
 
 
-def make_lame(user: HeadUser, machine: Machine, fault: str) -> None:
-    worker = engine_folder(user, machine) / "ggml-rpc-server"
+def make_lame(machine: Machine, fault: str) -> None:
+    worker = engine_folder(machine) / "ggml-rpc-server"
     worker.rename(worker.with_name(f"{worker.name}.real"))
     shutil.copy(LAME, worker)
     worker.chmod(0o755)
@@ -293,7 +288,7 @@ def test_an_operator_that_a_model_needs_is_tried_before_a_launch(
     prepared(user, "ada", "bob")
     model = network.home / "experts.gguf"
     write_llama(model, n_layer=4, n_embd=128, n_ff=256, n_expert=8)
-    make_lame(user, bob, f"lacks {EXPERTS}")
+    make_lame(bob, f"lacks {EXPERTS}")
     user.run("peers", "probe", "bob")
     checks = examined(user, str(model), code=1)
     assert checks["golden"]["verdict"] == "ok", checks["golden"]

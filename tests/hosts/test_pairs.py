@@ -7,9 +7,6 @@ import re
 import signal
 from typing import TYPE_CHECKING, Any
 
-import psutil
-import pytest
-
 from tests.engine.conftest import wait_for
 from tests.hosts.test_cluster_faults import serve, serving_again
 from tests.hosts.user import MODEL, answer, prepared
@@ -87,21 +84,21 @@ def test_the_key_is_told_to_nobody(network: Network, user: HeadUser) -> None:
     assert not file.exists()
 
 
-@pytest.mark.parametrize("name", [BESIDE, "relay-bob"])
-def test_a_killed_relay_is_mended(network: Network, user: HeadUser, name: str) -> None:
+def test_a_killed_relay_is_mended(network: Network, user: HeadUser) -> None:
     serve(user, "bob")
     before, worker = answer(user), user.pid("bob")
-    killed = process(user, name)["pid"]
-    if name == BESIDE:
-        network.peer("bob").run(["kill", "-9", str(killed)])
-    else:
-        os.kill(killed, signal.SIGKILL)
-    status = serving_again(user, f"{name} was killed by SIGKILL")
-    assert "started again" in status["message"]
-    assert process(user, name)["pid"] != killed
-    assert user.pid("bob") == worker, "the worker need not start again"
-    assert answer(user) == before
-    assert link(user)["mode"] == "pair"
+    for name in ("relay-bob", BESIDE):
+        killed = process(user, name)["pid"]
+        if name == BESIDE:
+            network.peer("bob").run(["kill", "-9", str(killed)])
+        else:
+            os.kill(killed, signal.SIGKILL)
+        status = serving_again(user, f"{name} was killed by SIGKILL")
+        assert "started again" in status["message"]
+        assert process(user, name)["pid"] != killed
+        assert user.pid("bob") == worker, "the worker need not start again"
+        assert answer(user) == before
+        assert link(user)["mode"] == "pair"
 
 
 def test_another_controller_keeps_worker_and_relay(
@@ -110,10 +107,8 @@ def test_another_controller_keeps_worker_and_relay(
     serve(user, "bob")
     before = answer(user)
     kept = {user.pid("bob"), user.pid(BESIDE)}
-    gone = user.status()["controller_pid"]
-    os.kill(gone, signal.SIGKILL)
-    wait_for(lambda: not psutil.pid_exists(gone), "it is gone")
-    wait_for(lambda: user.status()["state"] == "serving", "serving again", 120)
+    user.kill_controller()
+    user.wait_serving(120)
     assert {user.pid("bob"), user.pid(BESIDE)} == kept
     assert answer(user) == before
     assert link(user)["mode"] == "pair"
@@ -127,9 +122,7 @@ def test_a_relay_that_died_unwatched_is_started_again(
     """With what hangs on it: that has lost its tunnels anyway."""
     serve(user, "bob")
     before, worker, died = answer(user), user.pid("bob"), user.pid(BESIDE)
-    gone = user.status()["controller_pid"]
-    os.kill(gone, signal.SIGKILL)
-    wait_for(lambda: not psutil.pid_exists(gone), "it is gone")
+    user.kill_controller()
     network.peer("bob").run(["kill", "-9", str(died)])
     wait_for(lambda: len(relays(network)) == 0, "the relay is gone")
     wait_for(lambda: user.status()["state"] == "serving", "serving again", 120)

@@ -6,11 +6,10 @@ import contextlib
 import json
 import shutil
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.engine.conftest import wait_for
-from tests.hosts.user import MODEL, answer, prepared
+from tests.hosts.user import CACHE_THERE, MODEL, answer, engine_folder, prepared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,13 +169,11 @@ def test_another_protocol_is_refused_before_anything_starts(
 ) -> None:
     prepared(user, "ada")
     peer = network.peer("ada")
-    folder = Path(
-        user.json("peers", "probe", "ada")[0]["facts"]["engines"][0]["directory"]
-    )
+    folder = engine_folder(peer)
     engines = [p for p in (user.cache / "dllm-tui" / "engines").iterdir() if p.is_dir()]
     other = next(p for p in engines if p.name.startswith("8."))
-    shutil.rmtree(peer.inside(str(folder)))
-    shutil.copytree(other, peer.inside(str(folder.parent)) / other.name)
+    shutil.rmtree(folder)
+    shutil.copytree(other, folder.with_name(other.name))
     (seen,) = user.json("peers", "probe", "ada")
     assert seen["state"] == "mismatch"
     assert "RPC 8.0.0" in seen["note"]
@@ -195,13 +192,12 @@ def test_a_bare_worker_on_another_machine(network: Network, user: HeadUser) -> N
     """Somebody started it by hand; we only know where it listens."""
     prepared(user, "ada")
     ada = network.peer("ada")
-    engine = user.json("peers", "probe", "ada")[0]["facts"]["engines"][0]
+    worker = f"{CACHE_THERE}/engines/{engine_folder(ada).name}/ggml-rpc-server"
     user.run("peers", "remove", "ada")
     ada.run(
         [
             *("sh", "-c"),
-            f"setsid {engine['worker_path']} -H 0.0.0.0 -p 50052 -d CPU "
-            ">/dev/null 2>&1 </dev/null &",
+            f"setsid {worker} -H 0.0.0.0 -p 50052 -d CPU >/dev/null 2>&1 </dev/null &",
         ]
     )
     wait_for(lambda: "50052" in " ".join(ada.listening()), "it listens")

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 import sysconfig
 from typing import TYPE_CHECKING
 
+import pytest
+
+from backends.client.client import ControllerClient
 from backends.demo import MODEL_PATH
+from backends.paths import Paths, user_paths
+from backends.state import PeerState
 from tests.engine.conftest import User
+from tests.hosts.container import HOME
+from tui.cli.peers import settled_peer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.hosts.machine import Machine
     from tests.hosts.network import Network
 
 
 MODEL = str(MODEL_PATH)
 QUESTION = "Who are you?"
+CACHE_THERE = f"{HOME}/.cache/dllm-tui"
+"""On a peer."""
 
 
 class HeadUser(User):
@@ -27,6 +39,7 @@ class HeadUser(User):
     ) -> None:
         """``cache`` has the engines; ``state`` tells users of one HOME apart."""
         super().__init__(state or network.home)
+        self.network = network
         self.home.mkdir(exist_ok=True)
         self.cache = cache
         (self.home / "run").mkdir(mode=0o700, exist_ok=True)
@@ -39,14 +52,48 @@ class HeadUser(User):
         }
         self.env = network.env(**{**folders, **more})
 
+    @property
+    def paths(self) -> Paths:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.env.items():
+                patch.setenv(name, value)
+            return user_paths()
+
 
 def prepared(user: HeadUser, *names: str) -> None:
-    """Make peers known, with engine and helper."""
+    """Make peers known, with engine and helper.
+
+    They are installed on the first peer of a session; all others get a copy of that.
+    """
+    folders = [user.network.peer(name).inside(CACHE_THERE) for name in names]
+    kept = user.network.directory / "installed"
+    if kept.exists():
+        shutil.copytree(kept, folders[0])
+    user.run("peers", "add", names[0])
+    if not kept.exists():
+        user.run("peers", "provision", names[0])
+        shutil.copytree(folders[0], kept)
+    for folder in folders[1:]:
+        shutil.copytree(kept, folder)
+    asyncio.run(_become_ready(user, names))
+
+
+def engine_folder(machine: Machine) -> Path:
+    """Where the engine of a prepared peer is."""
+    engines = machine.inside(f"{CACHE_THERE}/engines")
+    (server,) = engines.glob("*/llama-server")
+    return server.parent
+
+
+async def _become_ready(user: HeadUser, names: tuple[str, ...]) -> None:
+    client = ControllerClient(user.paths)
+    for name in names[1:]:
+        await client.add_peer(name, ssh=name)
     for name in names:
-        user.run("peers", "add", name)
-        user.run("peers", "provision", name)
+        peer = await settled_peer(client, name)
+        assert peer.state is PeerState.READY, peer.note
 
 
 def answer(user: HeadUser) -> str:
     """What is answered without chance, to the same question every time."""
-    return str(user.json("chat", QUESTION, "--temperature", "0")["text"])
+    return user.ask(QUESTION)
