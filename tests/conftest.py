@@ -24,6 +24,8 @@ settings.load_profile("shared")
 
 # numpy would start a thread for each core, in every process of the tests.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Threads of engines that wait leave the cores, which many share, to others.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # What is imported and collected stays to the end.
 gc.disable()
 

@@ -15,7 +15,7 @@ from backends.paths import user_paths
 from tests.engine.conftest import User, wait_for
 from tests.native.stock import free_port
 
-ASK = ("Who are you?", "--temperature", "0")
+ASK = "Who are you?"
 
 
 class Somebody:
@@ -55,11 +55,11 @@ def add(user: User, somebody: Somebody) -> str:
 
 def test_it_serves_and_stays(user: User, somebody: Somebody, demo_model: str) -> None:
     user.run("up", "--model", demo_model, "--workers", "1", "--detach")
-    alone = user.json("chat", *ASK)["text"]
+    alone = user.ask(ASK)
     user.run("stop")
     add(user, somebody)
     user.run("up", "--model", demo_model, "--peer", "box", "--detach")
-    assert user.json("chat", *ASK)["text"] == alone
+    assert user.ask(ASK) == alone
     (link,) = wait_for(
         lambda: [k for k in user.status()["links"] if k["round_trips_per_token"]],
         "its passes are judged",
@@ -74,14 +74,14 @@ def test_it_serves_and_stays(user: User, somebody: Somebody, demo_model: str) ->
 def test_it_may_have_a_name(user: User, somebody: Somebody, demo_model: str) -> None:
     user.run("peers", "add", "box", "--bare", f"localhost:{somebody.port}")
     user.run("up", "--model", demo_model, "--peer", "box", "--detach")
-    assert user.json("chat", *ASK)["text"]
+    assert user.ask(ASK)
 
 
 def test_its_end_is_blamed(user: User, somebody: Somebody, demo_model: str) -> None:
     add(user, somebody)
     user.run("up", "--model", demo_model, "--peer", "box", "--detach")
     somebody.end()
-    chat = user.start("chat", *ASK)
+    chat = user.start("chat", ASK)
     chat.communicate(timeout=60)
     wait_for(lambda: user.status()["state"] == "failed", "failed")
     assert "box is gone" in user.status()["failure"]["what"]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import socket
 import urllib.request
 
-import psutil
 import pytest
 
-from tests.engine.conftest import User, wait_for
+from backends.state import Ask
+from tests.engine.conftest import User
+from tests.engine.driving import client_of, serving
 
 pytestmark = pytest.mark.engine
 
 N_LAYER = 12
-TWO_WAY = [f"{first},{N_LAYER + 1 - first}" for first in range(N_LAYER + 2)]
+TWO_WAY = [(first, N_LAYER + 1 - first) for first in range(N_LAYER + 2)]
+SPLITS = [*TWO_WAY, (4, 4, 5), (1, 11, 1), (0, 6, 7)]
 
 
 def test_demo_answers_in_json(user: User) -> None:
@@ -51,18 +54,23 @@ def test_demo_prints_the_answer_alone_on_stdout(user: User) -> None:
     assert "tok/s" not in run.stdout
 
 
-def test_every_split_is_measured_as_planned(user: User, demo_model: str) -> None:
+async def test_every_split_is_measured_as_planned(
+    user: User, demo_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All two-way splits, 0 included, and three workers: the log agrees each time."""
-    for split in [*TWO_WAY, "4,4,5", "1,11,1", "0,6,7"]:
-        up = user.json(
-            "up", "--model", demo_model, "--split", split, "--detach", "--replace"
+    client = client_of(user, monkeypatch)
+    for wanted in SPLITS:
+        plan = await client.propose(
+            Ask(model=demo_model, workers=len(wanted), counts=wanted)
         )
-        assert up["measured"]["layers"] == up["plan"]["layers"], split
-        assert up["measured"]["mismatches"] == [], split
-        wanted = [int(count) for count in split.split(",") if int(count)]
-        ranges = up["measured"]["layers"]
-        assert [last - first + 1 for _, first, last in ranges] == wanted
-    user.stop()
+        snapshot = await serving(client, plan)
+        measured = snapshot.measured
+        assert measured is not None
+        assert measured.layers == snapshot.planned, wanted
+        assert measured.mismatches == (), wanted
+        found = [each.last - each.first + 1 for each in measured.layers]
+        assert found == [count for count in wanted if count]
+    await asyncio.to_thread(user.stop)
 
 
 def test_up_status_chat_logs_stop(user: User, demo_model: str) -> None:
@@ -89,29 +97,12 @@ def test_up_status_chat_logs_stop(user: User, demo_model: str) -> None:
     assert user.json("status")["state"] == "idle"
 
 
-def test_live_speed_is_shown_to_everybody(user: User, demo_model: str) -> None:
-    """A client of the API that we know nothing of moves the live figures."""
-    user.run("up", "--model", demo_model, "--workers", "2", "--detach")
-    url = user.status()["api_url"].removesuffix("/v1") + "/completion"
-    body = json.dumps(
-        {"prompt": "a", "n_predict": 3000, "ignore_eos": True, "stream": True}
-    )
-    with urllib.request.urlopen(url, body.encode()):
-        speed = wait_for(
-            lambda: (s := user.status()["speed"])["tok_per_s"] and s, "a live speed"
-        )
-    assert speed["requests_active"] == 1
-    wait_for(lambda: not user.status()["speed"]["requests_active"], "idle again")
-
-
 # --- A controller is replaced, lost and found again; what serves does not notice ---
 
 
 def test_stop_ends_processes_of_lost_directories(user: User, demo_model: str) -> None:
     user.run("up", "--model", demo_model, "--workers", "1", "--detach")
-    controller = psutil.Process(user.status()["controller_pid"])
-    controller.kill()
-    wait_for(lambda: not controller.is_running(), "the controller gone")
+    user.kill_controller()
     shutil.rmtree(user.home / "state" / "dllm-tui" / "run")
     doctor = user.start("doctor")
     out, _ = doctor.communicate(timeout=60)
@@ -130,9 +121,7 @@ def test_doctor_knows_the_gateway_of_a_controller_that_is_gone(
     user.run("up", "--model", demo_model, "--workers", "1", "--detach")
     ours = f"✓ api port     {port} is our cluster's"
     assert ours in user.run("doctor", "--quick").stdout
-    controller = psutil.Process(user.status()["controller_pid"])
-    controller.kill()
-    wait_for(lambda: not controller.is_running(), "the controller gone")
+    user.kill_controller()
     assert ours in user.run("doctor", "--quick").stdout
 
 

@@ -8,14 +8,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
-from tests.engine.conftest import User, running_pid, somebody, wait_for
+from tests.engine.conftest import User, running_pid, wait_for
 from tests.kit.processes import with_word
 
 pytestmark = pytest.mark.engine
@@ -34,14 +33,6 @@ VARY = (
     "usage",
     "time_ms",
 )
-
-
-@pytest.fixture(scope="module")
-def launched(demo_model: str) -> Iterator[User]:
-    with somebody() as user:
-        user.run("up", "--model", demo_model, "--workers", "2", "--detach")
-        yield user
-        user.stop()
 
 
 def ports(user: User) -> tuple[int, int]:
@@ -126,6 +117,20 @@ def test_the_model_has_a_name_and_no_path(launched: User) -> None:
         assert model["id"] == "dllm-demo"
     answer = json.loads(ask(ports(launched)[0], CHAT, MESSAGES)[2])
     assert answer["model"] == "dllm-demo"
+
+
+def test_live_speed_is_shown_to_everybody(launched: User) -> None:
+    """A client of the API that we know nothing of moves the live figures."""
+    body = {"prompt": "a", "n_predict": 3000, "ignore_eos": True, "stream": True}
+    connection = http.client.HTTPConnection("127.0.0.1", ports(launched)[0], timeout=60)
+    connection.request("POST", COMPLETION, json.dumps(body).encode())
+    with connection.getresponse():
+        speed = wait_for(
+            lambda: (s := launched.status()["speed"])["tok_per_s"] and s, "a live speed"
+        )
+    connection.close()
+    assert speed["requests_active"] == 1
+    wait_for(lambda: not launched.status()["speed"]["requests_active"], "idle again")
 
 
 def test_the_port_of_a_gateway_that_is_killed_stays_open(launched: User) -> None:

@@ -66,6 +66,6 @@ def test_its_end_ends_nothing(user: User, told: Path, demo_model: str) -> None:
     wait_for(lambda: keeper(user) is None, "it has ended")
     checks = {c["name"]: c for c in user.json("doctor", "--quick")}
     assert checks["sleep"]["machines"] == ["local"]
-    assert user.json("chat", "Who are you?")["text"]
+    assert user.ask("Who are you?")
     assert user.pid("llama-server") == before
     user.stop()

@@ -10,6 +10,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from itertools import product
 from pathlib import Path
 from shlex import quote
 
@@ -101,7 +102,7 @@ def test_a_worker_that_keeps_dying_is_done_without(user: User, demo_model: str) 
         user.kill_and_mend("worker2")
     user.kill("worker2")
     wait_for(lambda: devices(user) - {"worker2/CPU"} == devices(user) != set(), "rest")
-    assert user.json("chat", "Who are you?", "--temperature", "0")["text"]
+    assert user.ask("Who are you?")
     told = user.json("events")
     launched, serving = told[:2]
     assert (launched["kind"], launched["by"]["program"]) == ("launch", "up")
@@ -147,24 +148,23 @@ def test_a_server_that_keeps_dying_is_blamed(user: User, demo_model: str) -> Non
     assert user.status()["state"] == "serving"
 
 
-def test_a_killed_relay_is_started_again(user: User, demo_model: str) -> None:
-    serve(user, demo_model)
-    worker = user.pid("worker1")
-    answer = user.json("chat", "Who are you?", "--temperature", "0")["text"]
-    user.kill_and_mend("relay-worker1")
-    status = user.status()
+def test_a_killed_relay_is_started_again(launched: User) -> None:
+    worker = launched.pid("worker1")
+    answer = launched.ask("Who are you?")
+    launched.kill_and_mend("relay-worker1")
+    status = launched.status()
     assert "relay-worker1 was killed by SIGKILL" in status["message"]
     assert "started again" in status["message"]
     assert status["measured"]["mismatches"] == []
-    events = user.json("events")
+    events = launched.json("events")
     at = next(i for i, event in enumerate(events) if event["kind"] == "died")
     died, mended, again = events[at : at + 3]
     assert (died["process"], died["exit_signal"]) == ("relay-worker1", 9)
     assert "started again" in mended["text"]
     assert "serves again after" in again["text"]
-    assert user.pid("worker1") == worker, "the worker has not noticed"
-    assert user.json("chat", "Who are you?", "--temperature", "0")["text"] == answer
-    wait_for(lambda: read(user), "the new relay is read")
+    assert launched.pid("worker1") == worker, "the worker has not noticed"
+    assert launched.ask("Who are you?") == answer
+    wait_for(lambda: read(launched), "the new relay is read")
 
 
 def read(user: User) -> bool:
@@ -176,18 +176,15 @@ def test_killed_controller_is_replaced_and_adopts(user: User, demo_model: str) -
     """Pairs of relays too, whose keys stay as they were."""
     serve(user, demo_model, "--relay", "pair")
     before = user.status()
-    os.kill(before["controller_pid"], signal.SIGKILL)
-    wait_for(lambda: not psutil.pid_exists(before["controller_pid"]), "it is gone")
-    after = wait_for(
-        lambda: (s := user.status())["state"] == "serving" and s, "adopted"
-    )
+    user.kill_controller()
+    after = user.wait_serving()
     assert after["controller_pid"] != before["controller_pid"]
     assert after["measured"] == before["measured"]
     assert after["served_since"] == before["served_since"]
     assert user.json("events")[-1]["kind"] == "taken up"
     pids = [{p["name"]: p["pid"] for p in s["processes"]} for s in (before, after)]
     assert pids[0] == pids[1]
-    assert user.json("chat", "What is a split?")["text"]
+    assert user.ask("What is a split?")
     user.stop()
     asked, stopped = user.json("events")[-2:]
     assert (asked["kind"], asked["by"]["program"]) == ("stop", "down")
@@ -271,15 +268,14 @@ def test_a_full_disk_is_told(user: User, demo_model: str) -> None:
         subprocess.run(["umount", "-l", str(state)], check=True)
 
 
-def test_chat_waits_while_cluster_is_brought_up(user: User, demo_model: str) -> None:
+def test_chat_waits_while_cluster_is_brought_up(launched: User) -> None:
     """Right after its controller was killed, and while a worker is started again."""
-    serve(user, demo_model)
-    os.kill(user.status()["controller_pid"], signal.SIGKILL)
-    assert user.json("chat", "What is a split?")["text"]
+    os.kill(launched.status()["controller_pid"], signal.SIGKILL)
+    assert launched.json("chat", "What is a split?")["text"]
     for _ in range(3):
-        user.kill("worker1")
-        assert user.json("chat", "What is a split?")["text"]
-        user.wait_serving()
+        launched.kill("worker1")
+        assert launched.json("chat", "What is a split?")["text"]
+        launched.wait_serving()
 
 
 def test_hang_up_ends_a_foreground_cluster(user: User, demo_model: str) -> None:
@@ -289,23 +285,21 @@ def test_hang_up_ends_a_foreground_cluster(user: User, demo_model: str) -> None:
         user.assert_nothing_left()
 
 
-@pytest.mark.parametrize("deaf", [False, True])
-def test_hang_up_of_the_console_closes_nothing(
-    user: User, demo_model: str, deaf: bool
-) -> None:
+def test_hang_up_of_the_console_closes_nothing(launched: User) -> None:
     """It ends the console and leaves the cluster serving."""
-    serve(user, demo_model)
-    server = user.pid("llama-server")
-    with Terminal(user, deaf=deaf) as terminal:
-        terminal.wait_for(b"serving")
-        terminal.close()
-        terminal.process.wait(30)
-    assert user.pid("llama-server") == server
-    assert user.status()["state"] == "serving"
+    server = launched.pid("llama-server")
+    for deaf in (False, True):
+        with Terminal(launched, deaf=deaf) as terminal:
+            terminal.wait_for(b"serving")
+            terminal.close()
+            terminal.process.wait(30)
+        assert launched.pid("llama-server") == server
+        assert launched.status()["state"] == "serving"
 
 
 # --- A process that something holds is told at once, and again when it goes on ---
 
+TOLD = {signal.SIGSTOP: "not responding", signal.SIGCONT: "running"}
 IDLE_S = 10.0
 IDLE_PART_MAX = 0.02
 
@@ -315,27 +309,19 @@ def state(user: User, name: str) -> str:
     return str(process["state"])
 
 
-@pytest.mark.parametrize(
-    "name", ["worker1", "relay-worker1", "llama-server", "api-gateway"]
-)
-def test_each_is_told(user: User, demo_model: str, name: str) -> None:
-    user.run("up", "--model", demo_model, "--workers", "1", "--detach")
-    pid = user.pid(name) or 0
-    for number, told in (
-        (signal.SIGSTOP, "not responding"),
-        (signal.SIGCONT, "running"),
-    ):
-        os.kill(pid, number)
-        wait_for(lambda: state(user, name) == told, told)  # noqa: B023
-    events = user.run("events").stdout
-    assert f"{name} does not respond" in events
-    assert f"{name} responds again" in events
-    user.stop()
+def test_each_is_told(launched: User) -> None:
+    names = ("worker1", "relay-worker1", "llama-server", "api-gateway")
+    for name, (number, told) in product(names, TOLD.items()):
+        os.kill(launched.pid(name) or 0, number)
+        wait_for(lambda: state(launched, name) == told, f"{name} is {told}")  # noqa: B023
+    events = launched.run("events").stdout
+    for name in names:
+        assert f"{name} does not respond" in events
+        assert f"{name} responds again" in events
 
 
-def test_looking_costs_an_idle_controller_nothing(user: User, demo_model: str) -> None:
-    user.run("up", "--model", demo_model, "--workers", "2", "--detach")
-    controller = psutil.Process(user.status()["controller_pid"])
+def test_looking_costs_an_idle_controller_nothing(launched: User) -> None:
+    controller = psutil.Process(launched.status()["controller_pid"])
     busy = [controller, *controller.children(recursive=True)]
     time.sleep(3)
     before = [sum(p.cpu_times()[:2]) for p in busy]

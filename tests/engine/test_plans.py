@@ -14,7 +14,7 @@ from tests.engine.conftest import User, wait_for
 from tests.native.stock import free_port, start_worker
 
 pytestmark = pytest.mark.engine
-ASK = ("Who are you?", "--temperature", "0")
+ASK = "Who are you?"
 
 
 def test_a_dry_run_shows_all_and_starts_nothing(user: User, demo_model: str) -> None:
@@ -50,26 +50,25 @@ def test_what_is_started_is_what_was_shown(user: User, demo_model: str) -> None:
 
 def test_the_head_alone_answers(user: User, demo_model: str) -> None:
     user.run("up", "--model", demo_model, "--workers", "1", "--detach")
-    by_worker = user.json("chat", *ASK)["text"]
+    by_worker = user.ask(ASK)
     alone = ("--workers", "0", "--replace", "--detach")
     up = user.json("up", "--model", demo_model, *alone)
     assert up["measured"]["layers"] == [["local/CPU", 0, 12]]
     assert up["measured"]["mismatches"] == []
     names = [p["name"] for p in user.status()["processes"]]
     assert names == ["api-gateway", "llama-server"]
-    assert user.json("chat", *ASK)["text"] == by_worker
-    user.stop()
-
-
-def test_split_by_name_with_layers_on_heads_cpu(user: User, demo_model: str) -> None:
+    assert user.ask(ASK) == by_worker
+    # Some layers on the head's CPU, by name.
     split = "worker2/CPU=4,local/CPU=3,worker1/CPU=6"
-    up = user.json("up", "--model", demo_model, "--split", split, "--detach")
+    named = ("--split", split, "--replace", "--detach")
+    up = user.json("up", "--model", demo_model, *named)
     assert up["measured"]["mismatches"] == []
     assert up["measured"]["layers"] == [
         ["local/CPU", 0, 2],
         ["worker1/CPU", 3, 8],
         ["worker2/CPU", 9, 12],
     ]
+    user.stop()
 
 
 def test_a_refusal_leaves_nothing(user: User, demo_model: str) -> None:
@@ -93,9 +92,8 @@ def two_devices(tmp_path: Path) -> Iterator[int]:
         yield start_worker(stack, folder, tmp_path / "worker.log", "-d", "CPU,CPU")
 
 
-@pytest.mark.parametrize("relayed", [True, False])
 def test_a_server_with_two_devices_is_split_right(
-    user: User, demo_model: str, two_devices: int, relayed: bool
+    user: User, demo_model: str, two_devices: int
 ) -> None:
     """Layers on its second device only, and on our worker that comes after both.
 
@@ -103,17 +101,20 @@ def test_a_server_with_two_devices_is_split_right(
     """
     user.run("peers", "add", "box", "--bare", f"127.0.0.1:{two_devices}")
     split = "box/RPC1=5,worker1/CPU=8"
-    asked = ("up", "--model", demo_model, "--split", split, "--detach")
-    up = user.json(*asked, *(() if relayed else ("--relay", "off")))
-    assert up["measured"]["mismatches"] == []
-    assert up["measured"]["layers"] == [["box/RPC1", 0, 4], ["worker1/CPU", 5, 12]]
-    held = {b["device"]: b["model_bytes"] for b in up["measured"]["buffers"]}
-    assert held["box/RPC1"] > 0
-    assert held["worker1/CPU"] > 0
-    assert "box/RPC0" not in held
-    (server,) = (p for p in user.status()["processes"] if p["name"] == "llama-server")
-    assert "RPC1,RPC2" in server["argv"]
-    assert user.json("chat", *ASK)["text"]
+    asked = ("up", "--model", demo_model, "--split", split, "--detach", "--replace")
+    for options in ((), ("--relay", "off")):
+        up = user.json(*asked, *options)
+        assert up["measured"]["mismatches"] == []
+        assert up["measured"]["layers"] == [["box/RPC1", 0, 4], ["worker1/CPU", 5, 12]]
+        held = {b["device"]: b["model_bytes"] for b in up["measured"]["buffers"]}
+        assert held["box/RPC1"] > 0
+        assert held["worker1/CPU"] > 0
+        assert "box/RPC0" not in held
+        (server,) = [
+            p for p in user.status()["processes"] if p["name"] == "llama-server"
+        ]
+        assert "RPC1,RPC2" in server["argv"]
+        assert user.ask(ASK)
 
 
 # --- A serving cluster keeps the settings of its launch, and a plan that worked ---
@@ -146,7 +147,7 @@ def test_a_launch_that_fails_leaves_what_served(user: User, demo_model: str) -> 
     assert status["plan"]["extra_args"] == []
     assert status["plan"]["ctx_size"] != 512
     assert "back to the plan before it" in status["message"]
-    assert user.run("chat", "Hi", "--max-tokens", "2").stdout
+    assert user.ask("Hi", max_tokens=2)
     user.stop()
 
 

@@ -7,7 +7,6 @@ import time
 import urllib.request
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.engine.conftest import User, wait_for
@@ -116,9 +115,7 @@ def test_new_controller_learns_split_from_relays(user: User, demo_model: str) ->
     up = user.json("up", "--model", demo_model, "--split", "5,8", "--detach")
     assert up["measured"]["layers"] == [["worker1/CPU", 0, 4], ["worker2/CPU", 5, 12]]
     server = user.pid("llama-server")
-    controller = psutil.Process(user.status()["controller_pid"])
-    controller.kill()
-    wait_for(lambda: not controller.is_running(), "the controller gone")
+    user.kill_controller()
     journal = user.home / "state" / "dllm-tui" / "clusters" / "default.json"
     record = json.loads(journal.read_text())
     assert record["measured"] == up["measured"]

@@ -18,14 +18,6 @@ pytestmark = pytest.mark.engine
 LONG = "write a long text about splits"
 
 
-def serve(user: User, model: str, *more: str) -> None:
-    user.run("up", "--model", model, "--detach", "--replace", *more)
-
-
-def ask(user: User, text: str = LONG, tokens: int = 120) -> Any:
-    return user.json("chat", text, "--temperature", "0", "--max-tokens", str(tokens))
-
-
 def links(user: User) -> Any:
     """The links once their figures have settled."""
     wait_for(lambda: not user.status()["speed"]["requests_active"], "idle")
@@ -44,9 +36,11 @@ async def fetch(socket: Path, target: str) -> str:
         return (await response.read()).decode()
 
 
-def test_trace_and_metrics_tell_the_same(user: User, demo_model: str) -> None:
-    serve(user, demo_model, "--split", "6,7")
-    ask(user, tokens=30)
+def test_trace_and_metrics_tell_the_same_and_an_unknown_link_is_named(
+    user: User, demo_model: str
+) -> None:
+    user.up(demo_model, "--split", "6,7")
+    user.ask(LONG, max_tokens=30)
     links(user)
     file = user.home / "trace.json"
     user.run("trace", str(file))
@@ -62,10 +56,6 @@ def test_trace_and_metrics_tell_the_same(user: User, demo_model: str) -> None:
         r'^dllm_link_round_trips_per_token\{worker="worker1"\} 1.0$', text, re.M
     )
     assert re.search(r'dllm_command_count_total\{command="GET_TENSOR"', text)
-
-
-def test_an_unknown_link_is_named(user: User, demo_model: str) -> None:
-    serve(user, demo_model, "--split", "6,7")
     refused = user.run("links", "slow", "worker9", "--latency", "1ms", code=2)
     assert "worker9" in refused.stderr
     assert "worker1, worker2" in refused.stderr
@@ -75,7 +65,7 @@ def test_an_unknown_link_is_named(user: User, demo_model: str) -> None:
 
 # --- Relays in pairs on one machine, where somebody wants them: the same cluster ---
 
-QUESTION = ("chat", "Who are you?", "--temperature", "0")
+QUESTION = "Who are you?"
 OURS = {"api-gateway", "llama-server", "worker1", "worker2"}
 HEADS = {"relay-worker1", "relay-worker2"}
 BESIDE = {"worker-relay-worker1", "worker-relay-worker2"}
@@ -96,12 +86,12 @@ def test_pairs_always_never_and_of_themselves(user: User, demo_model: str) -> No
     user.run(*up)
     assert modes(user) == ["metered", "metered"]
     assert "no network" in user.status()["links"][0]["why"]
-    alone = user.json(*QUESTION)["text"]
+    alone = user.ask(QUESTION)
     status = user.json(*up, "--relay", "pair")
     assert status["measured"]["mismatches"] == []
     assert names(user) == OURS | HEADS | BESIDE
     assert modes(user) == ["pair", "pair"]
-    assert user.json(*QUESTION)["text"] == alone
+    assert user.ask(QUESTION) == alone
     user.run("config", "set", "pair", "always")
     user.run(*up, "--relay", "single")
     assert names(user) == OURS | HEADS
@@ -113,9 +103,9 @@ def test_pairs_always_never_and_of_themselves(user: User, demo_model: str) -> No
 
 def test_a_killed_relay_of_either_end_is_replaced(user: User, demo_model: str) -> None:
     user.up(demo_model, "--workers", "1", "--relay", "pair")
-    worker, answer = user.pid("worker1"), user.json(*QUESTION)["text"]
+    worker, answer = user.pid("worker1"), user.ask(QUESTION)
     for name in ("worker-relay-worker1", "relay-worker1"):
         user.kill_and_mend(name)
         assert f"{name} was killed by SIGKILL" in user.status()["message"]
         assert user.pid("worker1") == worker, "the worker has not noticed"
-        assert user.json(*QUESTION)["text"] == answer
+        assert user.ask(QUESTION) == answer

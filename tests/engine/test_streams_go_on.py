@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 
-from tests.engine.conftest import User, somebody, wait_for
+from tests.engine.conftest import User, wait_for
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -39,18 +39,9 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def launched(user: User, demo_model: str) -> User:
-    user.run("up", "--model", demo_model, "--workers", "2", "--detach")
-    return user
-
-
 @pytest.fixture(scope="module")
-def expected(demo_model: str) -> Iterator[dict[str, Answer]]:
-    with somebody() as one:
-        one.run("up", "--model", demo_model, "--workers", "2", "--detach")
-        yield {path: Answer(one, path) for path in ASKED}
-        one.run("stop")
+def expected(launched: User) -> dict[str, Answer]:
+    return {path: Answer(launched, path) for path in ASKED}
 
 
 class Answer:
@@ -120,11 +111,13 @@ def test_a_stream_outlives_whoever_is_killed(
     launched: User, demo_model: str, expected: dict[str, Answer], victim: str
 ) -> None:
     pauses_s = []
+    before = launched.status()["requests"]["continued"]
     for trial in range(TRIALS):
         if trial % 4 == 3:
             # What dies more often within two minutes is not started again.
             launched.run("stop")
-            launched.run("up", "--model", demo_model, "--workers", "2", "--detach")
+            launched.up(demo_model, "--workers", "2")
+            before = 0
         path = (CHAT, NATIVE, COMPLETIONS)[trial % 3]
         at = random.randrange(1, TOKENS)
         pid = launched.pid(victim) or 0
@@ -140,8 +133,7 @@ def test_a_stream_outlives_whoever_is_killed(
         launched.wait_serving()
         assert launched.status()["requests"]["failed"] == 0
     print(f"{victim}: {TRIALS} went on, after {max(pauses_s):.1f} s at most")
-    wait_for(lambda: launched.status()["requests"]["continued"], "it is told")
-    launched.stop()
+    wait_for(lambda: launched.status()["requests"]["continued"] > before, "it is told")
 
 
 def test_a_chat_with_stop_words_loses_no_token(launched: User) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests.engine.conftest import User, wait_for
 from tests.native.stock import start_worker
 
-ASK = ("Who are you?", "--temperature", "0")
+ASK = "Who are you?"
 GPU = "local/Vulkan0"
 N_PARTS = 13
 """Twelve layers and the output of the bundled model."""
@@ -60,7 +60,7 @@ def model_bytes(found: Any) -> dict[str, int]:
 def test_the_heads_gpu_takes_all_where_alone(gpu_user: User, demo_model: str) -> None:
     found = up(gpu_user, demo_model)
     assert layers(found) == {GPU: N_PARTS}
-    assert "layer" in gpu_user.json("chat", "What is a split?")["text"].lower()
+    assert "layer" in gpu_user.ask("What is a split?").lower()
     names = [p["name"] for p in gpu_user.status()["processes"]]
     assert names == ["api-gateway", "llama-server"]
 
@@ -69,7 +69,7 @@ def test_head_gpu_and_cpu_worker(gpu_user: User, demo_model: str) -> None:
     found = up(gpu_user, demo_model, "--workers", "1")
     assert set(layers(found)) == {"worker1/CPU", GPU}
     assert measured(found)[-1][0] == GPU
-    assert gpu_user.json("chat", *ASK)["text"]
+    assert gpu_user.ask(ASK)
 
 
 @pytest.mark.parametrize("server", ["Vulkan0"], indirect=True)
@@ -78,7 +78,7 @@ def test_head_gpu_and_gpu_worker(gpu_user: User, demo_model: str, server: int) -
     found = up(gpu_user, demo_model, "--split", f"box/RPC=5,{GPU}=8")
     assert measured(found) == [["box/RPC", 0, 4], [GPU, 5, 12]]
     assert all(model_bytes(found)[device] for device in ("box/RPC", GPU))
-    assert gpu_user.json("chat", *ASK)["text"]
+    assert gpu_user.ask(ASK)
 
 
 @pytest.mark.parametrize("server", ["CPU,Vulkan0"], indirect=True)
@@ -91,7 +91,7 @@ def test_devices_of_one_server(gpu_user: User, demo_model: str, server: int) -> 
     assert "box/RPC0" not in model_bytes(found)
     found = up(gpu_user, demo_model, "--split", "box/RPC0=6,box/RPC1=7")
     assert layers(found) == {"box/RPC0": 6, "box/RPC1": 7}
-    assert gpu_user.json("chat", *ASK)["text"]
+    assert gpu_user.ask(ASK)
 
 
 def test_a_machine_with_a_gpu_gets_no_cpu_workers_unasked(
@@ -153,7 +153,7 @@ def sizes(user: User, model: str) -> tuple[int, int]:
 
 def down_per_token(user: User) -> float:
     """Bytes the workers send for a token, as the relays count them."""
-    user.json("chat", *ASK, "--max-tokens", "24")
+    user.ask(ASK, max_tokens=24)
     links = wait_for(
         lambda: [k for k in user.status()["links"] if k["bytes_down_per_token"]],
         "the relays have counted tokens",

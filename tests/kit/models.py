@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import gguf
@@ -13,6 +14,8 @@ BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 CONTROL, BYTE, NORMAL = 3, 6, 1
 SCALE = 0.02
 RUN = 512  # numbers until a repeating tensor repeats itself
+# Weights are drawn from these: a third of the work of drawing each from all there are.
+NUMBERS = np.random.default_rng(0).standard_normal(1 << 16, dtype=np.float32)
 
 
 def write_llama(
@@ -183,16 +186,17 @@ class Tensors:
         """The larger, the less blocks change of what they are given."""
 
     def add(self, name: str, *shape: int) -> None:
-        drawn = RUN if self._repeating else shape
         scale = self.embedding_scale if name == "token_embd" else SCALE
-        weights = self._random.standard_normal(drawn, dtype=np.float32) * scale
-        weights = np.resize(weights, shape)
+        numbers = (NUMBERS * scale).astype(np.float16)
+        count = RUN if self._repeating else math.prod(shape)
+        drawn = numbers[np.frombuffer(self._random.bytes(2 * count), np.uint16)]
+        weights = np.resize(drawn, shape) if self._repeating else drawn.reshape(shape)
         if self._quantized is not None and self._quantized in name:
             q8_0 = gguf.GGMLQuantizationType.Q8_0
-            quants = gguf.quants.quantize(weights, q8_0)
+            quants = gguf.quants.quantize(weights.astype(np.float32), q8_0)
             self._writer.add_tensor(f"{name}.weight", quants, raw_dtype=q8_0)
         else:
-            self._writer.add_tensor(f"{name}.weight", weights.astype(np.float16))
+            self._writer.add_tensor(f"{name}.weight", weights)
 
     def add_norm(self, name: str, count: int) -> None:
         self._writer.add_tensor(f"{name}.weight", np.ones(count, np.float32))
