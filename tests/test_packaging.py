@@ -64,7 +64,7 @@ def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = home / "bin" / "python"
     run(
         *(sys.executable, "-m", "pip", "--python", python),
-        *("install", "--quiet", "--no-deps", wheel),
+        *("install", "--quiet", "--no-deps", "--no-compile", wheel),
         cwd=home,
     )
     return home / "bin"

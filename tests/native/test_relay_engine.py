@@ -61,28 +61,23 @@ def passes_of(stats: Stats, wanted: int) -> list[dict[str, Any]]:
     return passes
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
+@pytest.mark.parametrize(("version", "workers"), [("7.0.0", 3), ("8.0.0", 2)])
 def test_the_same_tokens_with_and_without(
     relay: Path, model: Path, tmp_path: Path, version: str, workers: int
 ) -> None:
-    answers = []
-    for program in (None, relay):
-        with cluster(version, model, workers, tmp_path, program) as running_cluster:
-            answers.append(
-                [
-                    running_cluster.complete(SHORT_PROMPT, 40),
-                    running_cluster.complete(LONG_PROMPT, 40),
-                ]
-            )
-            for each in running_cluster.relays:
-                with each.stats() as stats:
-                    seen = stats.snapshot(connected=True)
-                assert seen["mode"] == "metered"
-                assert seen["protocol"] == version
-                assert seen["plain_connections"] == seen["refused"] == 0
-    assert len(answers[0][0]) == len(answers[0][1]) == 40
-    assert answers[0] == answers[1]
+    """And what one costs: a trip per worker, bytes by formula, parts that add up."""
+    with cluster(version, model, workers, tmp_path, None) as stock:
+        direct = answers(stock.url)
+    assert [len(each) for each in direct] == [TOKENS, TOKENS]
+    with cluster(version, model, workers, tmp_path, relay) as running_cluster:
+        assert answers(running_cluster.url) == direct
+        for each in running_cluster.relays:
+            with each.stats() as stats:
+                seen = stats.snapshot(connected=True)
+            assert seen["mode"] == "metered"
+            assert seen["protocol"] == version
+            assert seen["plain_connections"] == seen["refused"] == 0
+        check_costs(running_cluster, version)
 
 
 @pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
@@ -99,20 +94,18 @@ def test_a_model_with_states_of_sequences_is_not_refused(
             assert (seen["guard"], seen["refused"]) == ("checked", 0)
 
 
-@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
-def test_a_tokens_cost(relay: Path, model: Path, tmp_path: Path, version: str) -> None:
-    """One trip per worker, the bytes of the formula, parts that add up."""
-    with cluster(version, model, 2, tmp_path, relay) as running_cluster:
-        readers = [each.stats() for each in running_cluster.relays]
-        running_cluster.complete(SHORT_PROMPT, 64)
-        passes = [passes_of(reader, 60) for reader in readers]
-        snapshots = []
-        for each in running_cluster.relays:
-            with each.stats() as stats:
-                snapshots.append(stats.snapshot(connected=True))
+def check_costs(target: Cluster, version: str) -> None:
+    readers = [each.stats() for each in target.relays]
+    target.complete(SHORT_PROMPT, 64)
+    passes = [passes_of(reader, 60) for reader in readers]
+    snapshots = []
+    for each in target.relays:
+        with each.stats() as stats:
+            snapshots.append(stats.snapshot(connected=True))
     up = SETS_BYTES + RECOMPUTE_BYTES[version] + GET_BYTES + 4 * N_EMBD + 2 * KV_STEP
     formula = [
         (up + FIRST_STAGE_BYTES[version], 8 + 4 * N_EMBD),
+        *((up, 8 + 4 * N_EMBD) for _ in readers[2:]),
         (up + OUT_IDS_BYTES, 8 + 4 * N_VOCAB),
     ]
     for wanted, seen, snapshot in zip(formula, passes, snapshots, strict=True):
