@@ -48,6 +48,12 @@ COMPILED := $(if $(shell command -v ccache 2>/dev/null),CMAKE_CXX_COMPILER_LAUNC
 CMAKE := env $(COMPILED) cmake
 # Ninja counts the cores itself, and cannot take part in this make's turns.
 CMAKE_BUILD := env -u MAKEFLAGS -u MFLAGS $(COMPILED) cmake --build
+# A user's compiler may warn about more than ours.
+WERROR := ON
+setup demo: WERROR := OFF
+# In the folder in which the install compiles: the library is compiled once for both.
+CONFIGURED = $(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release \
+  -DDLLM_TESTS=ON -DDLLM_WERROR=$(WERROR)
 RIVALS := socat haproxy
 # What Python compiled once is kept, whatever the shell says; what mypy found out, for other checkouts.
 unexport PYTHONDONTWRITEBYTECODE
@@ -55,7 +61,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine engines engines-table demo ready test test-all test-check test-unit test-native test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
+.PHONY: help setup engine engines engines-table demo ready test test-all test-check test-unit test-native test-relay test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
         host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-predict bench-best bench-memory bench-plan \
         bench-tunnel bench-watching fuzz corpus mutate mutants soak trials stalled refusals snapshots \
         recording pictures train clean
@@ -74,7 +80,8 @@ $(INSTALLED): pyproject.toml $(wildcard native/CMakeLists.txt native/src/* nativ
 		{ rm -rf $(VENV); echo "The venv module is missing (Debian: apt-get install python3-venv)."; exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --group compiling
-	env $(COMPILED) $(BIN)/python -m pip install --quiet --no-build-isolation --editable .
+	env $(COMPILED) $(BIN)/python -m pip install --quiet --no-build-isolation --editable . \
+		-C build-dir=$(NATIVE_BUILD) -C build.targets=dllm-relay -C cmake.define.DLLM_WERROR=$(WERROR)
 	@touch $@
 
 # Tests and checks need more.
@@ -114,7 +121,7 @@ format: $(STAMP) ## Format and mend what can be mended
 native-test: native-plain native-sanitized ## The helper program's own tests, plain and with sanitizers
 
 native-built: $(STAMP)
-	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DDLLM_MUTATIONS=$(MUTATIONS)
+	$(CONFIGURED) -DDLLM_MUTATIONS=$(MUTATIONS)
 	nice $(CMAKE_BUILD) $(NATIVE_BUILD)
 
 native-plain: native-built
@@ -143,7 +150,7 @@ mutants: setup ## Plant sampled faults in the Python code, and show those that n
 	nice $(BIN)/python -m tools.mutants $(MUTANTS)
 
 refusals: engines ## REFUSALS requests of every refused class; each thousandth before a real worker
-	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	$(CONFIGURED)
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target judge
 	$(BIN)/python -m tools.refusals $(NATIVE_BUILD)/tests/judge $(REFUSALS)
 	DLLM_REFUSALS=$$(($(REFUSALS) / 1000)) $(BIN)/pytest tests/native/test_relay_refusals.py $(PYTEST_ARGS)
@@ -186,7 +193,7 @@ ready: compiling
 		echo "Not all of that is there, so that some tests will fail; the others are run."
 
 test: ready ## Everything but long trials, sanitizers and mutations: some 20 minutes on two cores
-	@$(TESTS) engine hosts unit check native
+	@$(TESTS) engine hosts relay unit native check
 
 test-all: ready ## The rest: long random trials, sanitizers, mutations
 	@$(TESTS) trials sanitized mutate
@@ -196,9 +203,11 @@ test-check: check
 test-unit: $(STAMP) $(if $(READY),,host-tools)
 	@nice $(BIN)/pytest $(UNIT_PROCESSES) -m "not trial" tests/tui tests/unit tests/test_docs.py $(PYTEST_ARGS)
 
+test-native: native-plain
+
 # Installed, and the relay from outside, before engines too.
-test-native: native-plain $(if $(READY),,engines)
-	@env $(COMPILED) nice $(BIN)/pytest -m "not trial" tests/test_packaging.py tests/native $(PYTEST_ARGS)
+test-relay: $(STAMP) $(if $(READY),,engines)
+	@env $(COMPILED) $(BIN)/pytest $(WAITING_PROCESSES) -m "not trial" tests/test_packaging.py tests/native $(PYTEST_ARGS)
 
 test-engine: $(STAMP) $(if $(READY),,engines gpu-device)
 	@$(BIN)/pytest $(WAITING_PROCESSES) -m "not trial" tests/engine tests/gpu $(PYTEST_ARGS)
@@ -220,22 +229,22 @@ test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once
 bench: bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-tunnel bench-watching ## All benchmarks
 
 bench-relay: $(STAMP) rivals ## The relay against a bare copy relay, socat and haproxy
-	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	$(CONFIGURED)
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tools.bench.bench_relay $(NATIVE_BUILD)
 
 bench-compression: $(STAMP) ## The compression between two relays: bytes and time of a pass
-	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	$(CONFIGURED)
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_compression
 	$(NATIVE_BUILD)/bench/bench_compression $(NATIVE_BUILD)/tests/recordings-depth
 
 bench-link: engines host-tools ## Loads, long prompts, starts and trips over a network, stock and by pairs (root)
-	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	$(CONFIGURED)
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tools.bench.bench_link $(NATIVE_BUILD)
 
 bench-decode: engine ## Tokens per second through relays and bare copy relays against direct
-	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	$(CONFIGURED)
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tools.bench.bench_decode $(NATIVE_BUILD)
 
@@ -264,7 +273,7 @@ stalled: engines ## PART of the tests (tests/unit) on a machine that stands stil
 	$(BIN)/python -m tools.trials.stalled -- $(BIN)/pytest $(WAITING_PROCESSES) $(PART) $(PYTEST_ARGS)
 
 bench-gateway: engines ## First token and tokens per second through a gateway and a bare copy relay against direct
-	$(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
+	$(CONFIGURED)
 	$(CMAKE_BUILD) $(NATIVE_BUILD) --target bench_programs
 	$(BIN)/python -m tools.bench.bench_gateway $(NATIVE_BUILD)
 

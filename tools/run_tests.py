@@ -1,8 +1,9 @@
 """Run the parts of a test run side by side, with a line of progress and an estimate.
 
-``python -m tools.run_tests check unit native engine hosts`` is ``make test``: each part
-is a make target ``test-PART``, and its output is shown when it ends. Durations are kept
-in the user's cache: the next run of the same parts estimates by them.
+``python -m tools.run_tests engine hosts relay unit native check`` is ``make test``:
+each part is a make target ``test-PART``, and its output is shown when it ends.
+Durations are kept in the user's cache: the next run of the same parts estimates by
+them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import msgspec
 
 from backends.paths import user_paths
 
-ABREAST = 4
+ABREAST = 5
 PROGRESS_S = 10.0
 FIRST_ESTIMATE_S = 1200.0
 # Each pytest of a part appends a character for each test to this file.
@@ -91,7 +92,7 @@ async def _progress(parts: list[Part], counts: Path, estimate_s: float) -> None:
 
 
 async def run(names: list[str]) -> int:
-    """Run the parts, at most four at a time; return the exit status."""
+    """Run the parts, at most five at a time; return the exit status."""
     kept = user_paths().cache_dir / "test-durations.json"
     durations: dict[str, float] = {}
     with contextlib.suppress(OSError, msgspec.DecodeError):
