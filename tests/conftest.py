@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,11 +14,15 @@ from hypothesis import HealthCheck, settings
 
 from backends.garbage import spare_modules
 from backends.paths import Paths
+from tests.kit.forking import ForkingPopen
 from tools.run_tests import COUNTS_VARIABLE
 
 # These machines are shared: one may stand still for longer than any example takes.
 settings.register_profile(
-    "shared", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "shared",
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("shared")
 
@@ -51,6 +56,13 @@ def own_runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         runtime.chmod(0o700)
         patch.setenv("XDG_RUNTIME_DIR", str(runtime))
         yield
+
+
+@pytest.fixture
+def forking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs in Python are forks, save on a Mac, whose libraries allow none."""
+    if sys.platform != "darwin":
+        monkeypatch.setattr(subprocess, "Popen", ForkingPopen)
 
 
 @pytest.fixture

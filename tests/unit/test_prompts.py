@@ -16,6 +16,7 @@ import pytest
 from tests.kit.waiting import until
 from tui.cli import command as runner
 
+pytestmark = pytest.mark.usefixtures("forking")
 ASK = """
 import click
 from tui.cli.main import guarded

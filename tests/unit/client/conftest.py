@@ -20,7 +20,7 @@ def controllers_of(home: Path) -> list[psutil.Process]:
 
 
 @pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(forking: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A short path, for sockets; what runs for it is killed afterwards."""
     home = Path(tempfile.mkdtemp(prefix="dllm-"))
     for name in ("CONFIG", "STATE", "CACHE", "DATA"):

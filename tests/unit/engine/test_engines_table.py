@@ -15,6 +15,7 @@ from aiohttp import web
 from backends.engine.releases import Release, releases
 from tools.engines_table import TABLE
 
+pytestmark = pytest.mark.usefixtures("forking")
 ROOT = Path(__file__).parents[3]
 COMMIT = "9f70b2ce" * 5
 SHA = "ab" * 32

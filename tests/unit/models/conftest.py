@@ -43,7 +43,13 @@ async def hub(content: bytes) -> AsyncIterator[Hub]:
 
 
 @pytest.fixture
-def getting(hub: Hub, tmp_path: Path) -> Getting:
+def forking(forking: None) -> None:
+    """Forks, none of which imports the hub's library again."""
+    import huggingface_hub.hf_api  # noqa: F401
+
+
+@pytest.fixture
+def getting(forking: None, hub: Hub, tmp_path: Path) -> Getting:
     return Getting(hub, tmp_path)
 
 

@@ -65,7 +65,7 @@ class Looking:
 
 
 @pytest.fixture
-def looking(hub: Hub, tmp_path: Path) -> Looking:
+def looking(forking: None, hub: Hub, tmp_path: Path) -> Looking:
     return Looking(hub, tmp_path)
 
 

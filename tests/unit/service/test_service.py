@@ -168,6 +168,7 @@ class Begun(Systemd):
         )
 
 
+@pytest.mark.usefixtures("forking")
 @pytest.mark.skipif(sys.platform == "darwin", reason="launchd is always there")
 def test_where_there_is_no_session_it_is_said_in_a_sentence(tmp_path: Path) -> None:
     env = {
