@@ -45,6 +45,22 @@ from backends.paths import Paths, relay_binary
 from backends.state import EngineInfo, PeerWork, ProcessRole, ProvisionMode
 from tests.kit.local_peer import LocalPeer, LocalShell, write_program
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SHELLS = [("sh",), ("bash", "--posix"), ("busybox", "sh")]
+every_shell = pytest.mark.parametrize(
+    "shell", SHELLS, indirect=True, ids=lambda sh: sh[0]
+)
+
+
+@pytest.fixture
+def shell(request: pytest.FixtureRequest, home: Path) -> LocalShell:
+    sh = getattr(request, "param", SHELLS[0])
+    if shutil.which(sh[0]) is None:
+        pytest.skip(f"no {sh[0]} here")
+    return LocalShell(home, sh=sh)
+
 
 @dataclass
 class Install:
@@ -101,8 +117,9 @@ def half_sent(home: Path) -> Path:
     return found / "llama-server"
 
 
-async def test_an_empty_home_gets_engine_and_relay(
-    install: Install, home: Path, engine: EngineInfo
+@every_shell
+async def test_it_is_installed_found_again_and_taken_away(
+    install: Install, home: Path, engine: EngineInfo, shell: LocalShell
 ) -> None:
     done = await install()
     assert (done.engine_method, done.helper_method) == (
@@ -114,22 +131,31 @@ async def test_an_empty_home_gets_engine_and_relay(
     assert os.access(done.helper, os.X_OK)
     assert any(work.progress == 1.0 for work in install.works)
     assert not list((root(home) / "provision").iterdir())
-
-
-async def test_what_is_there_is_not_sent_again(install: Install) -> None:
-    await install()
+    # The lock, room for the helper, its place; the lock is left. Else the agent.
+    assert len(shell.scripts) == 4
+    shell.scripts.clear()
     again = await install()
     assert (again.engine_method, again.helper_method) == (
         InstallMethod.PRESENT,
         InstallMethod.PRESENT,
     )
     assert again.engine.version == "1 (abc)"
+    assert len(shell.scripts) == 2
+    assert await clean(shell) > 3_000_000
+    assert not root(home).exists()
 
 
-async def test_changed_relay_of_same_version_replaces_the_old(install: Install) -> None:
+async def test_a_helper_that_differs_or_does_not_run_is_replaced(
+    install: Install,
+) -> None:
     await install()
     with install.helper.open("ab") as program:
         program.write(b"more")
+    again = await install()
+    assert again.helper_method is InstallMethod.COPIED
+    assert is_copy(again.helper, install.helper)
+    await install.peer.end_agent()
+    write_program(Path(again.helper), "no", code=1)
     again = await install()
     assert again.helper_method is InstallMethod.COPIED
     assert is_copy(again.helper, install.helper)
@@ -149,6 +175,7 @@ def without_compiler(shell: LocalShell) -> None:
         shell.program(name, "", code=1)
 
 
+@every_shell
 async def test_a_peer_without_compiler_says_what_is_missing(
     install: Install, shell: LocalShell
 ) -> None:
@@ -167,24 +194,7 @@ async def test_a_cpu_that_lacks_instructions_is_not_given_the_engine(
         await install()
 
 
-async def test_shells_are_few(install: Install, shell: LocalShell) -> None:
-    """The lock, room for the helper, its place; the lock is left. Else the agent."""
-    await install()
-    assert len(shell.scripts) == 4
-    shell.scripts.clear()
-    await install()
-    assert len(shell.scripts) == 2
-
-
-async def test_a_helper_that_does_not_run_is_brought_anew(install: Install) -> None:
-    done = await install()
-    await install.peer.end_agent()
-    write_program(Path(done.helper), "no", code=1)
-    again = await install()
-    assert again.helper_method is InstallMethod.COPIED
-    assert is_copy(again.helper, install.helper)
-
-
+@every_shell
 async def test_a_full_disk_is_told_before_anything_is_sent(
     install: Install, shell: LocalShell
 ) -> None:
@@ -193,6 +203,7 @@ async def test_a_full_disk_is_told_before_anything_is_sent(
         await install()
 
 
+@every_shell
 async def test_one_installs_at_a_time(install: Install, shell: LocalShell) -> None:
     async with lock(shell, "install", "An installation"):
         with pytest.raises(PeerBusy, match="An installation is under way on mini"):
@@ -200,11 +211,16 @@ async def test_one_installs_at_a_time(install: Install, shell: LocalShell) -> No
     assert (await install()).engine_method is InstallMethod.COPIED
 
 
-async def test_lock_of_dead_console_is_taken_over(install: Install, home: Path) -> None:
+@every_shell
+async def test_lock_of_dead_console_is_taken_over(
+    shell: LocalShell, home: Path
+) -> None:
     left = root(home) / "provision" / "install.lock"
     left.parent.mkdir(parents=True)
     left.write_text("1 some-other-boot:1\n")
-    assert (await install()).engine_method is InstallMethod.COPIED
+    async with lock(shell, "install", "An installation"):
+        assert "some-other-boot" not in left.read_text()
+    assert not left.exists()
 
 
 async def test_an_installation_broken_off_goes_on(
@@ -227,14 +243,7 @@ async def test_what_lies_there_half_and_wrong_is_sent_anew(
     assert is_copy(done.engine.server_path, engine.server_path)
 
 
-async def test_what_was_installed_can_be_taken_away(
-    install: Install, shell: LocalShell, home: Path
-) -> None:
-    await install()
-    assert await clean(shell) > 3_000_000
-    assert not root(home).exists()
-
-
+@every_shell
 async def test_an_unwritable_home_says_what_to_do(install: Install, home: Path) -> None:
     (home / ".cache").touch()
     with pytest.raises(ProvisionError, match=r"Cannot create .*/provision") as caught:
@@ -277,20 +286,13 @@ async def test_two_peers_at_once_get_one_archive(
 
 # --- Building on a peer: a small project of CMake, for real; ended and gone on with ---
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-    from pathlib import Path
-    from typing import Any
-
-    from tests.kit.local_peer import LocalShell
-
-    Make = Callable[[], Coroutine[Any, Any, None]]
-
-pytestmark = pytest.mark.skipif(
+needs_cmake = pytest.mark.skipif(
     not (shutil.which("cmake") and shutil.which("cc")), reason="needs cmake and cc"
 )
 CMAKE = """\
 cmake_minimum_required(VERSION 3.14)
+set(CMAKE_C_COMPILER_WORKS 1)
+set(CMAKE_C_ABI_COMPILED 1)
 project(hello C)
 add_custom_target(slow COMMAND sleep ${SLOW})
 add_executable(hello hello.c)
@@ -358,6 +360,7 @@ def below(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@needs_cmake
 async def test_it_is_built_tried_and_put_in_place(project: Project) -> None:
     await project.make()
     assert below(project.root / "engines" / "hello") == ["hello", "provisioned"]
@@ -368,6 +371,7 @@ async def test_it_is_built_tried_and_put_in_place(project: Project) -> None:
     assert project.told[-1][1] == 1.0
 
 
+@needs_cmake
 async def test_a_compile_error_is_the_sentence(project: Project) -> None:
     project.code = "int main(void) { return nothing; }\n"
     with pytest.raises(CannotBuild, match=r"hello could not be built on mini: .*error"):
@@ -375,6 +379,8 @@ async def test_a_compile_error_is_the_sentence(project: Project) -> None:
     assert not (project.root / "engines").exists()
 
 
+@needs_cmake
+@every_shell
 async def test_ended_it_leaves_no_process_and_goes_on(project: Project) -> None:
     project.slow_s = 61
     running = asyncio.create_task(project.make())
@@ -446,11 +452,6 @@ def test_what_may_be_copied() -> None:
 
 # --- Taking away: what we put there, all of it, and nothing else ---
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kit.local_peer import LocalShell
-
 
 @pytest.fixture
 def cache(home: Path) -> Path:
@@ -476,6 +477,7 @@ def write_process(home: Path, name: str, pid: int, started: str) -> Path:
     return folder
 
 
+@every_shell
 async def test_only_ours_is_removed(shell: LocalShell, cache: Path, home: Path) -> None:
     model = home / ".models" / "a.gguf"
     model.parent.mkdir()
@@ -517,6 +519,7 @@ async def test_an_agent_that_only_looks_is_not_in_the_way(
         await host.close()
 
 
+@every_shell
 async def test_nothing_of_a_head_that_looked_and_left_stays(
     shell: LocalShell, home: Path, cache: Path
 ) -> None:
@@ -529,6 +532,7 @@ async def test_nothing_of_a_head_that_looked_and_left_stays(
     assert await clean(shell) == 0
 
 
+@every_shell
 async def test_nothing_goes_while_ours_runs(shell: LocalShell, cache: Path) -> None:
     program = cache / "engines" / "ours" / "ggml-rpc-server"
     shutil.copy(shutil.which("sleep") or "", program)
@@ -543,6 +547,7 @@ async def test_nothing_goes_while_ours_runs(shell: LocalShell, cache: Path) -> N
     assert await clean(shell) > 0
 
 
+@every_shell
 async def test_nothing_goes_during_an_install(shell: LocalShell, cache: Path) -> None:
     async with lock(shell, "install", "An installation"):
         with pytest.raises(PeerBusy, match="an installation"):
@@ -552,19 +557,8 @@ async def test_nothing_goes_during_an_install(shell: LocalShell, cache: Path) ->
 
 # --- The one script for a machine without our helper, under every sh there is ---
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-SHELLS = [("sh",), ("bash", "--posix"), ("busybox", "sh")]
-
-
-@pytest.fixture(params=SHELLS, ids=lambda sh: sh[0])
-def shell(request: pytest.FixtureRequest, home: Path) -> LocalShell:
-    if shutil.which(request.param[0]) is None:
-        pytest.skip(f"no {request.param[0]} here")
-    return LocalShell(home, sh=request.param)
-
-
+@every_shell
 async def test_this_machine_and_its_helpers(shell: LocalShell) -> None:
     cache = shell.home / "elsewhere" / "dllm-tui"
     told = await greet(shell)
@@ -585,6 +579,7 @@ async def test_this_machine_and_its_helpers(shell: LocalShell) -> None:
     assert told.newest == newer
 
 
+@every_shell
 async def test_tools(shell: LocalShell) -> None:
     shell.env["DLLM_TOOL_PLACES"] = str(shell.home)
     shell.program("cmake", "cmake version 3.99.1")
