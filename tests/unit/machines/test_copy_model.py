@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Copy = Callable[..., Coroutine[Any, Any, str]]
 
-SIZE = 24 << 20
+SIZE = 12 << 20
 NAME = 'it\'s a "model" $x.gguf'
 
 
@@ -101,7 +101,7 @@ async def test_the_same_bytes_under_the_same_name(
     assert is_copy(there, model)
     assert not part_of(there).exists()
     assert names_in(there.parent) == [NAME]
-    assert "24.0 MiB of 24.0 MiB" in works[-2].detail
+    assert "12.0 MiB of 12.0 MiB" in works[-2].detail
 
 
 async def test_a_model_that_is_there_is_not_sent(

@@ -42,6 +42,14 @@ def model(tmp_path: Path) -> Path:
     return aged(file)
 
 
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that takes several turns to be hashed."""
+    file = tmp_path_factory.mktemp("m") / "big.gguf"
+    write_llama(file, n_layer=2, n_embd=1024, n_ff=4096)
+    return aged(file)
+
+
 def aged(file: Path, at_s: int = LONG_AGO_S) -> Path:
     os.utime(file, (at_s, at_s))
     return file
@@ -192,35 +200,30 @@ async def test_of_a_fresh_file_nothing_is_kept(
 async def test_hashing_goes_on_where_it_was_cut_off(
     open_host: Callable[..., AgentSession],
     run_dir: Path,
-    tmp_path: Path,
+    big: Path,
     cache: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    file = tmp_path / "big.gguf"
-    write_llama(file, n_layer=2, n_embd=1024, n_ff=4096)
-    aged(file)
     with monkeypatch.context() as patched:
         patched.setattr("backends.machines.agent.WORK_S", 0.01)
-        told = await all_told(open_host(run_dir), file)
+        told = await all_told(open_host(run_dir), big)
     assert len(told) > 2
     assert all(a.done_bytes < b.done_bytes for a, b in pairwise(told))
     assert not any(one.tensors for one in told[:-1])
     assert told[-1].done_bytes == told[-1].size_bytes
     # Another agent has nothing left to do, nor what the first one did to find.
-    assert await all_told(open_host(run_dir), file) == told[-1:]
+    assert await all_told(open_host(run_dir), big) == told[-1:]
     os.unlink(kept_in(cache))
-    assert await hashed(open_host(run_dir), file) == told[-1].tensors
+    assert await hashed(open_host(run_dir), big) == told[-1].tensors
 
 
 async def test_where_nothing_can_be_kept_it_takes_one_go(
-    host: AgentSession, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    host: AgentSession, big: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("backends.machines.agent.WORK_S", 0.01)
     os.makedirs(cache.parent)
     os.symlink("nowhere", cache)
-    file = tmp_path / "big.gguf"
-    write_llama(file, n_layer=2, n_embd=1024, n_ff=4096)
-    assert len(await hashed(host, aged(file))) == 21
+    assert len(await hashed(host, big)) == 21
 
 
 async def test_what_is_no_model_is_refused(host: AgentSession, tmp_path: Path) -> None:
