@@ -50,10 +50,7 @@ def open_damaged(path: Path, content: bytes) -> None:
     assert peak < BYTES_MAX
 
 
-fuzz = settings(
-    max_examples=150,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+fuzz = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 HEADER = 3400
 """Most damage goes where the header is; the file is larger."""
 

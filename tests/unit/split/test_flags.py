@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import PlanError
@@ -62,7 +62,6 @@ def ends(plan: Plan) -> dict[str, str]:
     return {w.name: f"127.0.0.1:{50000 + i}" for i, w in enumerate(plan.workers)}
 
 
-@settings(max_examples=600)
 @given(plans())
 def test_llama_cpp_reads_back_the_split(plan: Plan) -> None:
     placement = compile_split(plan, ends(plan))
@@ -70,7 +69,6 @@ def test_llama_cpp_reads_back_the_split(plan: Plan) -> None:
     assert sum(placement.tensor_split) == placement.n_gpu_layers
 
 
-@settings(max_examples=300)
 @given(plans())
 def test_only_used_devices_are_named(plan: Plan) -> None:
     """Numbers are those of llama-server, which counts all devices of an endpoint."""

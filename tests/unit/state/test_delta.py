@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.state import (
@@ -84,7 +84,6 @@ def over_the_wire(frame: Frame) -> Frame:
     return msgspec.json.decode(msgspec.json.encode(frame), type=Frame)
 
 
-@settings(max_examples=150)
 @given(st.lists(snapshots, min_size=2, max_size=4))
 def test_changes_give_every_snapshot_again(stream: list[ClusterSnapshot]) -> None:
     sent: ClusterSnapshot | None = None
