@@ -13,7 +13,7 @@ import pytest
 
 from tests.kit.waiting import PATIENCE_S
 from tools.check_circles import circles, imports
-from tools.check_prose import CLEAN, WORDS_MAX, findings, main
+from tools.check_prose import WORDS_MAX, findings
 
 SLOW = """
 import sys, time
@@ -67,36 +67,33 @@ def test_it_is_ignored_where_it_was() -> None:
     assert ended == (-signal.SIGTERM, "")
 
 
-def modules_after(statement: str) -> set[str]:
-    code = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
+def modules_after(*statements: str) -> list[set[str]]:
+    """The modules that are loaded after each statement."""
+    code = "\n".join(f"{one}\nimport sys; print(*sys.modules)" for one in statements)
     run = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     )
-    return set(run.stdout.split())
+    return [set(line.split()) for line in run.stdout.splitlines()]
 
 
-def test_backends_load_no_terminal() -> None:
-    loaded = modules_after(
-        "import backends.controller.__main__, backends.doctor.examine"
+def test_backends_load_no_terminal_and_a_controller_nothing_of_peers_alone() -> None:
+    """To import it would take as long as all the rest of the start."""
+    controller, both = modules_after(
+        "import backends.controller.__main__", "import backends.doctor.examine"
     )
-    assert not loaded & {"textual", "rich", "click", "tui"}
+    assert "asyncssh" not in controller
+    assert not both & {"textual", "rich", "click", "tui"}
 
 
-def test_a_controller_starts_without_what_only_peers_need() -> None:
-    """Its import would take as long as all the rest of the start."""
-    assert "asyncssh" not in modules_after("import backends.controller.__main__")
-
-
-@pytest.mark.parametrize(
-    "heavy", ["aiohttp", "gguf", "numpy", "psutil", "tomlkit", "asyncssh"]
-)
-def test_the_console_starts_without_heavy_imports(heavy: str) -> None:
-    loaded = modules_after("from tui.cli.main import import_console; import_console()")
-    assert heavy not in loaded
+def test_the_console_starts_without_heavy_imports() -> None:
+    (loaded,) = modules_after(
+        "from tui.cli.main import import_console; import_console()"
+    )
+    assert not loaded & {"aiohttp", "gguf", "numpy", "psutil", "tomlkit", "asyncssh"}
 
 
 def test_commands_start_without_what_draws() -> None:
-    loaded = modules_after(
+    (loaded,) = modules_after(
         "import tui.cli.up, tui.cli.plans, tui.cli.demo, tui.cli.bench"
     )
     assert not loaded & {"textual", "rich", "numpy", "asyncssh"}
@@ -178,15 +175,6 @@ def test_prose_that_is_not_plain_is_found(source: str, what: str) -> None:
 )
 def test_plain_prose_passes(source: str) -> None:
     assert not list(findings(source))
-
-
-def test_clean_folders_stay_clean(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["check_prose", *CLEAN])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code, capsys.readouterr().out
 
 
 def test_modules_that_reach_one_another_are_a_circle(tmp_path: Path) -> None:
