@@ -153,11 +153,6 @@ async def test_peers_are_filtered_by_words(started: Started) -> None:
         assert shown.has_focus
         await pilot.press("escape")
         await until(pilot, lambda: [p.name for p in shown.peers] == names)
-
-
-async def test_a_filter_that_no_peer_passes_says_so(started: Started) -> None:
-    async with started() as (pilot, app, _):
-        app._home.go_to("peers")
         await pilot.press("slash", *"zebra")
         await until(pilot, lambda: "no peer has these words" in screen_text(app))
 

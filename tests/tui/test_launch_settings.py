@@ -136,8 +136,23 @@ async def test_settings_by_key_are_one_step_and_are_launched(started: Started) -
         assert cluster.called("launch")[-1].asked.worker_threads == 3
 
 
-async def test_undo_takes_them_back_and_redo_makes_them_again(started: Started) -> None:
-    async with setting(started) as (pilot, app, _):
+async def test_a_change_is_a_step_and_neither_escape_nor_the_same(
+    started: Started,
+) -> None:
+    async with setting(started) as (pilot, app, dialog):
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpDialog))
+        assert "Launch settings" in screen_text(app)
+        await pilot.press("escape")
+        assert app.screen is dialog
+        await typed(pilot, "slots", "7")
+        await closed(pilot, "escape")
+        assert plan_of(app) == PLAN
+        await opened(pilot)
+        # From the values of a row as from a text field.
+        await closed(pilot, "down", "enter")
+        assert not app.editor.can_undo
+        await opened(pilot)
         await typed(pilot, "slots", "2")
         await typed(pilot, "extra_args", "--temp 0.2")
         await closed(pilot, "f2")
@@ -148,17 +163,6 @@ async def test_undo_takes_them_back_and_redo_makes_them_again(started: Started) 
         assert "2 slots" not in screen_text(app)
         await pilot.press("U")
         assert plan_of(app) == changed
-
-
-async def test_neither_escape_nor_the_same_is_a_step(started: Started) -> None:
-    async with setting(started) as (pilot, app, _):
-        await typed(pilot, "slots", "7")
-        await closed(pilot, "escape")
-        assert plan_of(app) == PLAN
-        await opened(pilot)
-        # From the values of a row as from a text field.
-        await closed(pilot, "down", "enter")
-        assert not app.editor.can_undo
 
 
 async def test_the_mouse_does_it_too(started: Started) -> None:
@@ -208,8 +212,17 @@ async def test_what_cannot_be_meant_is_said_under_its_field(started: Started) ->
             assert dialog.focused is dialog.query_one(f"#{name}")
             await typed(pilot, name, texts[name])
             assert complaint(dialog, name) == ""
+        # V is quantised with flash attention alone.
+        for field in ("cache_type_v", "flash_attention"):
+            dialog.query_one(f"#{field}", OptionStrip).focus()
+            await pilot.press("right", "right")
+        await pilot.pause()
+        assert "without flash attention" in complaint(dialog, "cache_type_v")
+        dialog.query_one("#flash_attention", OptionStrip).focus()
+        await pilot.press("left", "left")
         await closed(pilot, "f2")
-        assert plan_of(app) == PLAN
+        quantised = replace(PLAN.server, cache_type_v="q8_0")
+        assert plan_of(app) == replace(PLAN, server=quantised)
 
 
 async def test_beside_an_error_no_figure_has_a_tick(started: Started) -> None:
@@ -224,16 +237,6 @@ async def test_beside_an_error_no_figure_has_a_tick(started: Started) -> None:
         assert "memory: fix the field above first" in screen_text(app)
         await pilot.press("backspace", *"8192")
         await until(pilot, lambda: text_of(table).endswith(("✓", "~")))
-
-
-async def test_v_needs_flash_attention_where_it_is_quantised(started: Started) -> None:
-    async with setting(started) as (pilot, _, dialog):
-        dialog.query_one("#cache_type_v", OptionStrip).focus()
-        await pilot.press("right", "right")
-        dialog.query_one("#flash_attention", OptionStrip).focus()
-        await pilot.press("right", "right")
-        await pilot.pause()
-        assert "without flash attention" in complaint(dialog, "cache_type_v")
 
 
 @pytest.mark.usefixtures("_asks_soon")
@@ -320,16 +323,6 @@ async def test_they_are_kept_for_the_next_start(
         assert plan_of(again) == kept
         dialog = await opened(pilot)
         assert dialog.query_one("#slots", Input).value == "2"
-
-
-async def test_help_is_there_within_the_dialog(started: Started) -> None:
-    async with setting(started) as (pilot, app, dialog):
-        await pilot.press("question_mark")
-        await until(pilot, lambda: isinstance(app.screen, HelpDialog))
-        assert "Launch settings" in screen_text(app)
-        await pilot.press("escape")
-        assert app.screen is dialog
-        await closed(pilot, "escape")
 
 
 async def test_the_dialog_scrolls_where_there_is_little_room(started: Started) -> None:
