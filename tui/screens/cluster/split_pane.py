@@ -74,8 +74,8 @@ class LoadTable(StripWidget):
             return []
         loads = edit.loads
         unit = common_unit(max(load.total_bytes for load in loads))
-        shared = unit, width, self.headed, self.stale, edit.marks, edit.model.n_layer
-        shared += (self.palette,)
+        looks = width, self.headed, self.stale, self.palette
+        shared = unit, *looks, edit.marks, edit.model.n_layer
         rows: dict[tuple[object, ...], Strip] = {}
         for load in loads:
             fits = load.device in edit.misfits, load.device in edit.tight
