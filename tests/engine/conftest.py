@@ -117,7 +117,7 @@ class User:
         return json.loads(self.run(*args, "--json", code=code).stdout)
 
     def ask(self, question: str, **more: object) -> str:
-        """What the API answers, without chance."""
+        """Ask the API, without chance; the text of its answer."""
         body = {"messages": [{"role": "user", "content": question}], "temperature": 0}
         request = urllib.request.Request(
             f"{self.status()['api_url']}/chat/completions",

@@ -67,7 +67,7 @@ class LoadTable(StripWidget):
         return n_rows + (self.headed and n_rows > 0)
 
     _rows: Mapping[tuple[object, ...], Strip] = {}
-    """Those drawn last, by all that decides their looks: a drag changes two of them."""
+    """Drawn last, by all that decides their looks: a drag changes two of them."""
 
     def draw(self, width: int, height: int) -> list[Strip]:
         if (edit := self.edit) is None:
