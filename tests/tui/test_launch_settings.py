@@ -212,17 +212,8 @@ async def test_what_cannot_be_meant_is_said_under_its_field(started: Started) ->
             assert dialog.focused is dialog.query_one(f"#{name}")
             await typed(pilot, name, texts[name])
             assert complaint(dialog, name) == ""
-        # V is quantised with flash attention alone.
-        for field in ("cache_type_v", "flash_attention"):
-            dialog.query_one(f"#{field}", OptionStrip).focus()
-            await pilot.press("right", "right")
-        await pilot.pause()
-        assert "without flash attention" in complaint(dialog, "cache_type_v")
-        dialog.query_one("#flash_attention", OptionStrip).focus()
-        await pilot.press("left", "left")
         await closed(pilot, "f2")
-        quantised = replace(PLAN.server, cache_type_v="q8_0")
-        assert plan_of(app) == replace(PLAN, server=quantised)
+        assert plan_of(app) == PLAN
 
 
 async def test_beside_an_error_no_figure_has_a_tick(started: Started) -> None:
@@ -237,6 +228,16 @@ async def test_beside_an_error_no_figure_has_a_tick(started: Started) -> None:
         assert "memory: fix the field above first" in screen_text(app)
         await pilot.press("backspace", *"8192")
         await until(pilot, lambda: text_of(table).endswith(("✓", "~")))
+
+
+async def test_v_needs_flash_attention_where_it_is_quantised(started: Started) -> None:
+    async with setting(started) as (pilot, _, dialog):
+        dialog.query_one("#cache_type_v", OptionStrip).focus()
+        await pilot.press("right", "right")
+        dialog.query_one("#flash_attention", OptionStrip).focus()
+        await pilot.press("right", "right")
+        await pilot.pause()
+        assert "without flash attention" in complaint(dialog, "cache_type_v")
 
 
 @pytest.mark.usefixtures("_asks_soon")
