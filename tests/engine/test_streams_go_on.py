@@ -104,6 +104,12 @@ class Answer:
         }
 
 
+def relaunch(user: User, model: str) -> None:
+    """What dies more often within two minutes is not started again."""
+    user.run("stop")
+    user.up(model, "--workers", "2")
+
+
 @pytest.mark.parametrize(
     "victim", ["worker1", "worker2", "relay-worker1", "llama-server"]
 )
@@ -113,10 +119,8 @@ def test_a_stream_outlives_whoever_is_killed(
     pauses_s = []
     before = launched.status()["requests"]["continued"]
     for trial in range(TRIALS):
-        if trial % 4 == 3:
-            # What dies more often within two minutes is not started again.
-            launched.run("stop")
-            launched.up(demo_model, "--workers", "2")
+        if trial and trial % 2 == 0:
+            relaunch(launched, demo_model)
             before = 0
         path = (CHAT, NATIVE, COMPLETIONS)[trial % 3]
         at = random.randrange(1, TOKENS)
@@ -136,11 +140,13 @@ def test_a_stream_outlives_whoever_is_killed(
     wait_for(lambda: launched.status()["requests"]["continued"] > before, "it is told")
 
 
-def test_a_chat_with_stop_words_loses_no_token(launched: User) -> None:
+def test_a_chat_with_stop_words_loses_no_token(launched: User, demo_model: str) -> None:
     stop = [" azz", " tzz", "ezz"]
     whole = Answer(launched, CHAT, stop=stop)
     assert len(whole.events) < TOKENS
-    for _ in range(TRIALS):
+    for trial in range(TRIALS):
+        if trial and trial % 2 == 0:
+            relaunch(launched, demo_model)
         at, pid = random.randrange(1, len(whole.events)), launched.pid("llama-server")
         kill = partial(os.kill, pid or 0, signal.SIGKILL)
         answer = Answer(launched, CHAT, at, kill, stop=stop)
