@@ -105,7 +105,7 @@ class Answer:
 
 
 def relaunch(user: User, model: str) -> None:
-    """What dies more often within two minutes is not started again."""
+    """Begin anew: five deaths within two minutes are too many for one launch."""
     user.run("stop")
     user.up(model, "--workers", "2")
 
