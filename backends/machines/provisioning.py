@@ -513,7 +513,9 @@ class _Job:
             notes=tuple(f.path for f in parcel.files if f.name != "dllm-relay"),
             options=(
                 *("-DCMAKE_BUILD_TYPE=Release", "-DDLLM_WERROR=OFF"),
-                *("-DDLLM_TESTS=OFF", f"-DSKBUILD_PROJECT_VERSION={version}"),
+                # Several files compiled as one may need more memory than there is.
+                *("-DDLLM_TESTS=OFF", "-DDLLM_UNITY=OFF"),
+                f"-DSKBUILD_PROJECT_VERSION={version}",
             ),
             need_bytes=RELAY_BUILD_BYTES,
         )

@@ -87,7 +87,12 @@ def with_kept(plan: Plan, before: Plan) -> Plan:
 
 def dropped_text(before: Plan, after: Plan) -> str:
     """A sentence if experts are with their layers again for want of their device."""
-    gone = [run for run in before.experts if not _holds(after, run.device)]
+    there = {run.device for run in after.experts}
+    gone = [
+        run
+        for run in before.experts
+        if run.device not in there and not _holds(after, run.device)
+    ]
     if not gone:
         return ""
     text = f"Experts of {places_text(gone)} are with their layers again"

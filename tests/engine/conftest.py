@@ -153,9 +153,14 @@ class User:
     def pid(self, name: str) -> int | None:
         return running_pid(self.status(), name)
 
-    def kill(self, name: str) -> int:
+    def running(self, name: str) -> int:
+        """The pid of a process that runs. A signal to 0 would reach the tests."""
         pid = self.pid(name)
         assert pid, f"{name} does not run"
+        return pid
+
+    def kill(self, name: str) -> int:
+        pid = self.running(name)
         os.kill(pid, signal.SIGKILL)
         return pid
 

@@ -232,7 +232,7 @@ def test_a_stream_goes_on_without_its_controller(launched: User) -> None:
 
 def test_who_waits_has_a_controller_started(launched: User) -> None:
     """The controller died with llama-server, and nobody gives a command."""
-    port, server = ports(launched)[0], launched.pid("llama-server") or 0
+    port, server = ports(launched)[0], launched.running("llama-server")
     (controller,) = with_word(launched.processes(), "backends.controller")
     for pid in (controller.pid, server):
         os.kill(pid, signal.SIGKILL)

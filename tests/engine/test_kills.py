@@ -312,7 +312,7 @@ def state(user: User, name: str) -> str:
 def test_each_is_told(launched: User) -> None:
     names = ("worker1", "relay-worker1", "llama-server", "api-gateway")
     for name, (number, told) in product(names, TOLD.items()):
-        os.kill(launched.pid(name) or 0, number)
+        os.kill(launched.running(name), number)
         wait_for(lambda: state(launched, name) == told, f"{name} is {told}")  # noqa: B023
     events = launched.run("events").stdout
     for name in names:

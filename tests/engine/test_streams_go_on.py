@@ -124,7 +124,7 @@ def test_a_stream_outlives_whoever_is_killed(
             before = 0
         path = (CHAT, NATIVE, COMPLETIONS)[trial % 3]
         at = random.randrange(1, TOKENS)
-        pid = launched.pid(victim) or 0
+        pid = launched.running(victim)
         answer = Answer(launched, path, at, partial(os.kill, pid, signal.SIGKILL))
         whole = expected[path]
         told = f"{victim} killed after {at} events of {path}"
@@ -147,8 +147,11 @@ def test_a_chat_with_stop_words_loses_no_token(launched: User, demo_model: str) 
     for trial in range(TRIALS):
         if trial and trial % 2 == 0:
             relaunch(launched, demo_model)
-        at, pid = random.randrange(1, len(whole.events)), launched.pid("llama-server")
-        kill = partial(os.kill, pid or 0, signal.SIGKILL)
+        at, pid = (
+            random.randrange(1, len(whole.events)),
+            launched.running("llama-server"),
+        )
+        kill = partial(os.kill, pid, signal.SIGKILL)
         answer = Answer(launched, CHAT, at, kill, stop=stop)
         assert answer.text == whole.text, f"killed after {at} events"
         assert answer.figures == whole.figures
@@ -161,7 +164,7 @@ def test_nine_clients_at_once_all_get_their_answers_once(
     """Eight are answered or wait for a slot, and one comes while it is mended."""
     ways = ("--workers", "2", "--slots", "4", "--ctx", "4096", "--detach")
     user.run("up", "--model", demo_model, *ways)
-    port, pid = urlsplit(user.status()["api_url"]).port, user.pid("worker1") or 0
+    port, pid = urlsplit(user.status()["api_url"]).port, user.running("worker1")
     late: list[Future[Answer]] = []
     with ThreadPoolExecutor(9) as clients:
 
@@ -194,7 +197,7 @@ def test_openai_python_notices_nothing(
     # One after the other: two at once would round otherwise.
     ways = ("--workers", "2", "--slots", "1", "--detach")
     user.run("up", "--model", demo_model, *ways)
-    url, pid = user.status()["api_url"], user.pid("worker1") or 0
+    url, pid = user.status()["api_url"], user.running("worker1")
     client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
     create = client.chat.completions.create
     asked: dict[str, Any] = {

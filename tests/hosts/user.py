@@ -72,7 +72,11 @@ def prepared(user: HeadUser, *names: str) -> None:
     user.run("peers", "add", names[0])
     if not kept.exists():
         user.run("peers", "provision", names[0])
-        shutil.copytree(folders[0], kept)
+        # A copy that is broken off is not taken for the whole.
+        half = kept.with_suffix(".half")
+        shutil.rmtree(half, ignore_errors=True)
+        shutil.copytree(folders[0], half)
+        half.rename(kept)
     for folder in folders[1:]:
         shutil.copytree(kept, folder)
     asyncio.run(_become_ready(user, names))

@@ -83,13 +83,13 @@ def _become(
         if before is not None:
             before()
         _reset_signals()
+        os.environ.clear()
+        os.environ.update(env)
+        _show(words)
         # Whoever started this waits for the end of one of these.
         for number in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *keep}:
             with contextlib.suppress(OSError):
                 os.close(number)
-        os.environ.clear()
-        os.environ.update(env)
-        _show(words)
         _reset_modules()
         code = contextvars.Context().run(_exit_code, run)
     except BaseException:

@@ -33,7 +33,12 @@ from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
 from tui.dialogs.help import HelpDialog
-from tui.model.launch_settings import up_command, with_threads_of
+from tui.model.launch_settings import (
+    differences,
+    unusual,
+    up_command,
+    with_threads_of,
+)
 from tui.model.state_file import recall
 from tui.screens.cluster import launch_dialog
 from tui.screens.cluster.launch_dialog import LaunchDialog
@@ -355,3 +360,10 @@ def test_a_plan_as_the_command_that_launches_it() -> None:
     assert "worker1/CPU=6" in words[words.index("--split") + 1]
     away = replace(people.SPREAD_PLAN, head="box")
     assert "--head box" in up_command(away)
+
+
+def test_moved_experts_are_a_difference_and_told_with_the_settings() -> None:
+    moved = replace(PLAN, experts=(LayerRange("worker1/CPU", 0, 1),))
+    assert differences(moved, PLAN) == "experts of 0–1 on worker1/CPU"
+    assert differences(PLAN, moved) == "experts with their layers"
+    assert unusual(moved) == "experts of 0–1 on worker1/CPU"

@@ -233,5 +233,17 @@ async def test_what_llama_cpp_gives_no_experts_is_said(started: Started) -> None
         app.editor.set_split(make_split(47, app.editor.marks, [34, 0, 14]))
         await pilot.press("x", "B")
         await until(pilot, lambda: toasts(app))
-        assert "cannot have experts of layer 0: it has no layer" in toasts(app)[0]
+        assert "has no layers, so that llama.cpp gives it no experts" in toasts(app)[0]
         assert moved(app) == ()
+
+
+async def test_experts_leave_a_device_with_its_last_layer(started: Started) -> None:
+    async with on_layers(started, with_experts()) as (pilot, app, table):
+        table.move_cursor(row=24)
+        mini = app.editor.marks[1]
+        await pilot.press("x", "B")
+        await until(pilot, lambda: moved(app) == (LayerRange(mini, 24, 24),))
+        app.editor.set_split(make_split(47, app.editor.marks, [34, 0, 14]))
+        assert moved(app) == ()
+        app.editor.undo()
+        assert moved(app) == (LayerRange(mini, 24, 24),)

@@ -237,8 +237,6 @@ def preview_lines(preview: Preview) -> Iterator[str]:
     yield f"{plan.model} · context {plan.ctx_size} · head {plan.head}"
     if settings := unusual(plan):
         yield settings
-    if plan.experts:
-        yield f"Experts of {places_text(plan.experts)} (-ot)"
     yield ""
     yield from _memory_lines(preview)
     servers = (c.argv for c in preview.commands if c.role is ProcessRole.SERVER)

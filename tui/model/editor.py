@@ -14,6 +14,7 @@ import msgspec
 
 from backends.server_settings import without_tensor
 from backends.speculation.memory import with_draft
+from backends.split.experts import with_kept
 from backends.split.layout import boundaries, move_boundary, reorder
 from backends.split.loads import EngineFigures, ours_by_pool
 from backends.state import (
@@ -105,7 +106,7 @@ class Version:
 
     def with_split(self, split: Split) -> Version:
         """The same with other layers, or the same devices in another order."""
-        plan = msgspec.structs.replace(self.plan, split=split)
+        plan = with_kept(msgspec.structs.replace(self.plan, split=split), self.plan)
         return replace(self, plan=plan, marks=marks_for(self.marks, split))
 
     def with_header(self, path: str, model: ModelInfo) -> Version:
@@ -223,7 +224,8 @@ class PlanEditor:
             self._edit_ground = ground
             plan = self._preview or version.plan
             if self.dragging and self._drag is not None:
-                plan = msgspec.structs.replace(plan, split=self._drag.split)
+                moved = msgspec.structs.replace(plan, split=self._drag.split)
+                plan = with_kept(moved, plan)
             edit = self._drawn(plan, version.model)
             if edit != self._edit:
                 self._edit = edit

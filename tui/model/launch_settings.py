@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from backends.places import LOCAL
-from backends.split.experts import with_kept
+from backends.split.experts import places_text, with_kept
 from backends.state import (
     AUTO_DRAFT,
     MTP_DRAFT,
@@ -203,6 +203,13 @@ def _unusual(plan: Plan) -> Iterator[str]:
         yield draft_text(plan)
     if plan.extra_args:
         yield shlex.join(plan.extra_args)
+    if plan.experts:
+        yield experts_text(plan)
+
+
+def experts_text(plan: Plan) -> str:
+    """``experts of 3–5 on mini/MTL0``; empty if all are with their layers."""
+    return f"experts of {places_text(plan.experts)}" if plan.experts else ""
 
 
 def differences(plan: Plan, running: Plan) -> str:
@@ -227,6 +234,8 @@ def _differences(new: Plan, old: Plan) -> Iterator[str]:
             yield f"{worker.name} {_threads(worker.threads)}"
     if new.extra_args != old.extra_args:
         yield "further arguments"
+    if new.experts != old.experts:
+        yield experts_text(new) or "experts with their layers"
 
 
 def _changes(new: ServerSettings, old: ServerSettings) -> Iterator[str]:

@@ -124,7 +124,7 @@ def changed_span(old: Strip, new: Strip) -> tuple[int, int] | None:
 def _cells(segments: Iterable[Segment]) -> list[tuple[str, Style | None]]:
     cells: list[tuple[str, Style | None]] = []
     for text, style, _ in segments:
-        if cell_len(text) == len(text):
+        if all(cell_len(sign) == 1 for sign in set(text)):
             cells += [(sign, style) for sign in text]
             continue
         for sign in text:

@@ -15,7 +15,7 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from backends.errors import PlanError
-from backends.split.experts import check_experts, with_given
+from backends.split.experts import check_experts, with_given, with_kept
 from backends.split.layout import devices, move_layers
 from backends.state import Plan
 from backends.units import (
@@ -189,8 +189,9 @@ class LayersScreen(ConsoleScreen):
         what = "experts to" if self._gives_experts else "given to"
         yield Content.styled(f"{what:<10} trips a token", "$dim")
         for mark, device in enumerate(edit.marks):
-            plan = self._given(edit, rows, device)
-            there = self._editor.drawn(plan) if plan else None
+            there = None
+            with suppress(PlanError):
+                there = self._editor.drawn(self._given(edit, rows, device))
             if there is None or (forecast := there.forecast) is None:
                 continue
             part = change(forecast.tok_per_s, edit.forecast.tok_per_s)
@@ -242,32 +243,34 @@ class LayersScreen(ConsoleScreen):
         retitle(self._list, "Layers: experts" if experts else "Layers")
         self.refresh_bindings()
 
-    def _given(self, edit: Edit, rows: list[LayerRow], device: str) -> Plan | None:
+    def _given(self, edit: Edit, rows: list[LayerRow], device: str) -> Plan:
         """The plan with the layers, or only their experts, on a device.
 
-        None: there are no experts, or llama.cpp gives it none.
+        Raises:
+            PlanError: there are no experts, or llama.cpp gives it none.
         """
         if not self._gives_experts:
             split = move_layers(edit.split, rows[0].number, rows[-1].number, device)
-            return replace(edit.plan, split=split)
+            return with_kept(replace(edit.plan, split=split), edit.plan)
         layers = [row.number for row in rows if row.layer and row.layer.groups.experts]
+        if not layers:
+            raise PlanError(f"There are no experts in {spans(rows)}")
         plan = with_given(edit.plan, layers, device)
-        with suppress(PlanError):
-            check_experts(plan, edit.model)
-            return plan if layers else None
-        return None
+        check_experts(plan, edit.model)
+        return plan
 
     def _give(self, device: str) -> None:
         edit, rows = self._editor.edit, self.table.selected
         if edit is None or not rows or device not in devices(edit.split):
             return
-        plan = self._given(edit, rows, device)
         self.table.mark(on=False)
         what = f"experts of {spans(rows)}" if self._gives_experts else spans(rows)
-        if plan is None:
-            text = f"{device} cannot have {what}: it has no layer, or there are none"
-            console_of(self).tell(text, "warning")
-        elif plan == edit.plan:
+        try:
+            plan = self._given(edit, rows, device)
+        except PlanError as error:
+            console_of(self).tell(str(error), "warning")
+            return
+        if plan == edit.plan:
             console_of(self).tell(f"{what} stays on {device}", keep=False)
         else:
             self._editor.put(plan, edit.model)
