@@ -65,10 +65,15 @@ def interrupted(user: User, chance: random.Random, command: tuple[str, ...]) -> 
         return
     # A controller that is asked nothing any more ends by itself, much later.
     killed = number is signal.SIGKILL
-    wait_for(
-        lambda: not [p for p in user.processes() if is_looked_after(p) or not killed],
-        f"nothing is left of {told}",
-    )
+
+    def left() -> list[psutil.Process]:
+        return [p for p in user.processes() if is_looked_after(p) or not killed]
+
+    try:
+        wait_for(lambda: not left(), f"nothing is left of {told}")
+    except pytest.fail.Exception:
+        print("left:", *left(), sep="\n")
+        raise
 
 
 def test_nothing_is_left_at_whatever_moment(demo_model: str) -> None:
