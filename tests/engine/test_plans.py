@@ -92,8 +92,9 @@ def two_devices(tmp_path: Path) -> Iterator[int]:
         yield start_worker(stack, folder, tmp_path / "worker.log", "-d", "CPU,CPU")
 
 
+@pytest.mark.parametrize("relayed", [True, False])
 def test_a_server_with_two_devices_is_split_right(
-    user: User, demo_model: str, two_devices: int
+    user: User, demo_model: str, two_devices: int, relayed: bool
 ) -> None:
     """Layers on its second device only, and on our worker that comes after both.
 
@@ -101,20 +102,17 @@ def test_a_server_with_two_devices_is_split_right(
     """
     user.run("peers", "add", "box", "--bare", f"127.0.0.1:{two_devices}")
     split = "box/RPC1=5,worker1/CPU=8"
-    asked = ("up", "--model", demo_model, "--split", split, "--detach", "--replace")
-    for options in ((), ("--relay", "off")):
-        up = user.json(*asked, *options)
-        assert up["measured"]["mismatches"] == []
-        assert up["measured"]["layers"] == [["box/RPC1", 0, 4], ["worker1/CPU", 5, 12]]
-        held = {b["device"]: b["model_bytes"] for b in up["measured"]["buffers"]}
-        assert held["box/RPC1"] > 0
-        assert held["worker1/CPU"] > 0
-        assert "box/RPC0" not in held
-        (server,) = [
-            p for p in user.status()["processes"] if p["name"] == "llama-server"
-        ]
-        assert "RPC1,RPC2" in server["argv"]
-        assert user.ask(ASK)
+    asked = ("up", "--model", demo_model, "--split", split, "--detach")
+    up = user.json(*asked, *(() if relayed else ("--relay", "off")))
+    assert up["measured"]["mismatches"] == []
+    assert up["measured"]["layers"] == [["box/RPC1", 0, 4], ["worker1/CPU", 5, 12]]
+    held = {b["device"]: b["model_bytes"] for b in up["measured"]["buffers"]}
+    assert held["box/RPC1"] > 0
+    assert held["worker1/CPU"] > 0
+    assert "box/RPC0" not in held
+    (server,) = (p for p in user.status()["processes"] if p["name"] == "llama-server")
+    assert "RPC1,RPC2" in server["argv"]
+    assert user.ask(ASK)
 
 
 # --- A serving cluster keeps the settings of its launch, and a plan that worked ---
