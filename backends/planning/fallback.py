@@ -14,7 +14,7 @@ from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room, with_prompt_cache
 from backends.planning.sharing import shared_out
 from backends.speculation.memory import one_of, with_own_layers
-from backends.split.experts import with_kept
+from backends.split.experts import with_split
 from backends.split.layout import devices
 from backends.state import AUTO_DRAFT, NO_DRAFT
 
@@ -74,14 +74,13 @@ def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> P
     if not left:
         raise PlanError("No device of the plan is left")
     split = shared_out(model, left, plan.ctx_size, head=plan.head, server=plan.server)
-    bare = replace(plan, split=split, experts=())
-    kept = with_kept(bare, plan)
+    kept = with_split(plan, split)
     try:
         return _fitting(kept, model, left)
     except PlanError:
         if not kept.experts:
             raise
-        return _fitting(bare, model, left)
+        return _fitting(replace(kept, experts=()), model, left)
 
 
 def _fitting(plan: Plan, model: ModelInfo, left: Sequence[Device]) -> Plan:

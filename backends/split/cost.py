@@ -553,9 +553,8 @@ def _worker_part(
     trips = link.trips_per_pass * len(crossing) + handed.trips
     up, down = (sum(one) for one in zip(*crossing, strict=True))
     network, variance = link_ms(link, len(crossing), up + down)
-    if handed != NOTHING_HANDED:
-        more_ms, more_variance = _handed_ms(link, handed)
-        network, variance = network + more_ms, variance + more_variance
+    more_ms, more_variance = _handed_ms(link, handed)
+    network, variance = network + more_ms, variance + more_variance
     compute, sources = 0.0, [link.source]
     for speed, work in devices:
         if speed is not None:

@@ -79,6 +79,11 @@ def with_given(plan: Plan, layers: Iterable[int], device: str) -> Plan:
     return replace(plan, experts=as_runs(plan.split, runs))
 
 
+def with_split(plan: Plan, split: Split) -> Plan:
+    """The plan with other layers; experts on a device that is left without go home."""
+    return with_kept(replace(plan, split=split), plan)
+
+
 def with_kept(plan: Plan, before: Plan) -> Plan:
     """A plan with the moved experts of the one before, as far as it has the devices."""
     able = [run for run in before.experts if _holds(plan, run.device)]
@@ -140,6 +145,11 @@ def check_experts(plan: Plan, model: ModelInfo) -> None:
                 "Take it into the plan, or move them to another device.",
             )
         seen.update(layers)
+
+
+def experts_text(runs: Sequence[LayerRange]) -> str:
+    """``experts of 0–11 on local/CPU``, for people; empty if none are elsewhere."""
+    return f"experts of {places_text(runs)}" if runs else ""
 
 
 def places_text(runs: Iterable[LayerRange]) -> str:

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from backends.server_settings import moving
-from backends.split.experts import misplaced
+from backends.split.experts import misplaced, owners
 from backends.split.flags import merge_layers, used_workers
 from backends.split.layout import format_range, ranges, runs_of
 from backends.split.loads import layer_bytes
@@ -232,9 +232,7 @@ class _Seen:
         self._whole = layer_bytes(model)
         self._overridden = _is_overridden(plan)
         self._head = plan.head
-        self._planned = [
-            r.device for r in ranges(plan.split) for _ in range(r.first, r.last + 1)
-        ]
+        self._planned = owners(plan.split)
         self.holders: list[dict[str, int]] = [{} for _ in self._whole]
         """Per layer, the output last: bytes by device."""
         for worker in used_workers(plan):

@@ -21,7 +21,7 @@ from backends.split.best import (
 )
 from backends.split.cost import MB, expert_work, handed_ms, work_ms
 from backends.split.crossing import graph_layer_bytes, keeps_graphs
-from backends.split.experts import as_runs, owners, places_text
+from backends.split.experts import as_runs, experts_text, owners
 from backends.split.layout import runs_of
 from backends.split.loads import room_bytes
 from backends.split.optimiser import best
@@ -77,7 +77,7 @@ def moved_experts(
         )
     told, _, plan = max(found, key=lambda one: one[0].tok_per_s)
     plan = _with_idle(plan, problem.plan.split)
-    text = f"experts of {places_text(plan.experts)}"
+    text = experts_text(plan.experts)
     if by_layers and told.tok_per_s < GAIN_MIN * by_layers[1].tok_per_s:
         trips = format_count(round(told.trips_per_token), "trip")
         speeds = f"{format_speed(told.tok_per_s)} with {trips} a token, whole layers "

@@ -147,10 +147,8 @@ def test_a_chat_with_stop_words_loses_no_token(launched: User, demo_model: str) 
     for trial in range(TRIALS):
         if trial and trial % 2 == 0:
             relaunch(launched, demo_model)
-        at, pid = (
-            random.randrange(1, len(whole.events)),
-            launched.running("llama-server"),
-        )
+        at = random.randrange(1, len(whole.events))
+        pid = launched.running("llama-server")
         kill = partial(os.kill, pid, signal.SIGKILL)
         answer = Answer(launched, CHAT, at, kill, stop=stop)
         assert answer.text == whole.text, f"killed after {at} events"

@@ -91,7 +91,7 @@ from tui.cli.output import (
     show,
     unseen,
 )
-from tui.cli.plan import METHODS
+from tui.cli.plan import METHODS, prepared
 from tui.cli.up import launched
 from tui.widgets.safe_text import safe_line
 
@@ -354,17 +354,15 @@ class BenchRunner:
         self, number: int, launch: Case, cases: Sequence[Case]
     ) -> Preview | None:
         """A launch with its predictions; None if there is none, which is kept."""
-        ask, preview = launch.ask(self._run.base, str(self._worker_cache)), None
+        ask = launch.ask(self._run.base, str(self._worker_cache))
         try:
-            if ask.peers or ask.head:
-                await self._client.settled_peers()
-            preview = await self._client.prepare(ask)
-            failure = preview.refusal
+            preview = await prepared(self._client, ask)
         except (ProcessFailed, RequestFailed) as error:
-            failure = error.failure()
-        if failure is None:
+            self._fail(number, cases, error.failure().sentence)
+            return None
+        if preview.refusal is None:
             return preview
-        self._fail(number, cases, failure.sentence)
+        self._fail(number, cases, preview.refusal.sentence)
         return None
 
     @property

@@ -12,9 +12,7 @@ import click
 import msgspec
 
 from backends.client.client import ControllerClient
-from backends.errors import (
-    UsageError,
-)
+from backends.errors import UsageError
 from backends.planning.cluster_file import EXAMPLE, FILE_BYTES_MAX, read_cluster
 from backends.server_settings import (
     CTX_MIN,
@@ -24,7 +22,7 @@ from backends.server_settings import (
 )
 from backends.split.buffers import CACHE_TYPES
 from backends.split.cost import band_text
-from backends.split.experts import places_text
+from backends.split.experts import experts_text
 from backends.split.flags import parse_split
 from backends.split.layout import format_range
 from backends.state import (
@@ -286,8 +284,7 @@ ALTERNATIVE_COLUMNS = [
 def _alternative_layers(one: Alternative) -> str:
     counts = zip(one.devices, one.counts, strict=True)
     text = " | ".join(f"{device} {count}" for device, count in counts if count)
-    moved = places_text(one.experts)
-    return f"{text}; experts of {moved}" if moved else text
+    return "; ".join(filter(None, (text, experts_text(one.experts))))
 
 
 def _memory_lines(preview: Preview) -> list[str]:

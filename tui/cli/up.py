@@ -28,9 +28,7 @@ from backends.state import (
     Plan,
     Preview,
 )
-from tui.cli.command import (
-    options,
-)
+from tui.cli.command import options
 from tui.cli.down import end_cluster
 from tui.cli.output import emit_json, say
 from tui.cli.plan import PlanCommand, ask_of, forecast_text, plan_options, prepared

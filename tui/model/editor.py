@@ -14,7 +14,7 @@ import msgspec
 
 from backends.server_settings import without_tensor
 from backends.speculation.memory import with_draft
-from backends.split.experts import with_kept
+from backends.split.experts import with_split
 from backends.split.layout import boundaries, move_boundary, reorder
 from backends.split.loads import EngineFigures, ours_by_pool
 from backends.state import (
@@ -106,8 +106,8 @@ class Version:
 
     def with_split(self, split: Split) -> Version:
         """The same with other layers, or the same devices in another order."""
-        plan = with_kept(msgspec.structs.replace(self.plan, split=split), self.plan)
-        return replace(self, plan=plan, marks=marks_for(self.marks, split))
+        plan, marks = with_split(self.plan, split), marks_for(self.marks, split)
+        return replace(self, plan=plan, marks=marks)
 
     def with_header(self, path: str, model: ModelInfo) -> Version:
         """The same with the header of a file, if that is the one it lacks."""
@@ -224,8 +224,7 @@ class PlanEditor:
             self._edit_ground = ground
             plan = self._preview or version.plan
             if self.dragging and self._drag is not None:
-                moved = msgspec.structs.replace(plan, split=self._drag.split)
-                plan = with_kept(moved, plan)
+                plan = with_split(plan, self._drag.split)
             edit = self._drawn(plan, version.model)
             if edit != self._edit:
                 self._edit = edit

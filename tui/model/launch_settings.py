@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from backends.places import LOCAL
-from backends.split.experts import places_text, with_kept
+from backends.split.experts import experts_text, with_kept
 from backends.state import (
     AUTO_DRAFT,
     MTP_DRAFT,
@@ -204,12 +204,7 @@ def _unusual(plan: Plan) -> Iterator[str]:
     if plan.extra_args:
         yield shlex.join(plan.extra_args)
     if plan.experts:
-        yield experts_text(plan)
-
-
-def experts_text(plan: Plan) -> str:
-    """``experts of 3–5 on mini/MTL0``; empty if all are with their layers."""
-    return f"experts of {places_text(plan.experts)}" if plan.experts else ""
+        yield experts_text(plan.experts)
 
 
 def differences(plan: Plan, running: Plan) -> str:
@@ -235,7 +230,7 @@ def _differences(new: Plan, old: Plan) -> Iterator[str]:
     if new.extra_args != old.extra_args:
         yield "further arguments"
     if new.experts != old.experts:
-        yield experts_text(new) or "experts with their layers"
+        yield experts_text(new.experts) or "experts with their layers"
 
 
 def _changes(new: ServerSettings, old: ServerSettings) -> Iterator[str]:

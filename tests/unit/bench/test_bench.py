@@ -337,7 +337,7 @@ async def test_predictions_are_made_before_a_round_is_learnt_from(
 ) -> None:
     done: list[str] = []
 
-    async def prepare(_: object, ask: Ask) -> SimpleNamespace:
+    async def prepare(_: object, ask: Ask, **__: object) -> SimpleNamespace:
         done.append(f"predict {ask.workers}")
         return SimpleNamespace(speeds=ask.workers, refusal=None)
 
@@ -359,7 +359,7 @@ async def test_each_launch_is_prepared_once_a_round(
     """The plan is launched that was predicted; one that is refused is not."""
     done: list[str] = []
 
-    async def prepare(_: object, ask: Ask) -> SimpleNamespace:
+    async def prepare(_: object, ask: Ask, **__: object) -> SimpleNamespace:
         done.append(f"prepare {ask.workers}")
         refused = Failure(what="No room", hint="") if ask.workers == 3 else None
         return SimpleNamespace(speeds=None, refusal=refused, plan=ask.workers)

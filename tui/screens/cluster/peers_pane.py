@@ -460,12 +460,11 @@ class PeersPane(VerticalScroll, can_focus=False):
     @on(FilterBar.Changed)
     def _list(self) -> None:
         query = self._filter_bar.text
-        shown = self._peers
+        shown, note = self._peers, ""
         if query.strip():
             shown = tuple(p for p in shown if has_words(_told_of(p), query))
-        self.peer_list.peers = shown
-        note = f"{len(shown)} of {len(self._peers)}" if query.strip() else ""
-        self._filter_bar.note = note
+            note = f"{len(shown)} of {len(self._peers)}"
+        self.peer_list.peers, self._filter_bar.note = shown, note
         retitle(self, f"Peers ── {note}" if note else "Peers")
 
     @on(FilterBar.Left)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from msgspec.structs import replace
 from textual import on
 from textual.actions import SkipAction
 from textual.app import ComposeResult
@@ -15,7 +14,7 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from backends.errors import PlanError
-from backends.split.experts import check_experts, with_given, with_kept
+from backends.split.experts import check_experts, with_given, with_split
 from backends.split.layout import devices, move_layers
 from backends.state import Plan
 from backends.units import (
@@ -251,7 +250,7 @@ class LayersScreen(ConsoleScreen):
         """
         if not self._gives_experts:
             split = move_layers(edit.split, rows[0].number, rows[-1].number, device)
-            return with_kept(replace(edit.plan, split=split), edit.plan)
+            return with_split(edit.plan, split)
         layers = [row.number for row in rows if row.layer and row.layer.groups.experts]
         if not layers:
             raise PlanError(f"There are no experts in {spans(rows)}")

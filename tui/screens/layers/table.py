@@ -11,7 +11,7 @@ from textual import on
 from textual.message import Message
 
 from backends.split.buffers import kv_bytes
-from backends.split.experts import moved_layers
+from backends.split.experts import moved_layers, owners
 from backends.state import Layer
 from backends.units import format_bytes, format_percent
 from tui.model.edit import Edit
@@ -49,7 +49,7 @@ class LayerRow(NamedTuple):
 def layer_rows(edit: Edit) -> list[LayerRow]:
     model, plan = edit.model, edit.plan
     kv = kv_bytes(model, plan.ctx_size, plan.server)
-    devices = [r.device for r in edit.ranges for _ in range(r.first, r.last + 1)]
+    devices = owners(edit.split)
     sizes = (*(layer.bytes for layer in model.layers), model.output_bytes)
     layers = (*model.layers, None)
     elsewhere = moved_layers(edit.split, plan.experts)
