@@ -59,7 +59,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine engines engines-table demo ready test test-all test-check test-unit test-native test-relay test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
+.PHONY: help setup engine engines engines-table libraries program demo ready test test-all test-check test-unit test-native test-relay test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
         host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-predict bench-best bench-memory bench-plan \
         bench-tunnel bench-watching fuzz corpus mutate mutants soak trials stalled refusals snapshots \
         recording pictures train clean
@@ -67,7 +67,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-# What the program needs, and no more: `make demo` waits for it.
+# What the program needs, and no more: `make demo` waits for it. While the helper program is compiled,
+# pip fetches the libraries.
 $(INSTALLED): pyproject.toml $(wildcard native/CMakeLists.txt native/src/* native/src/*/*)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found."; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -78,9 +79,17 @@ $(INSTALLED): pyproject.toml $(wildcard native/CMakeLists.txt native/src/* nativ
 		{ rm -rf $(VENV); echo "The venv module is missing (Debian: apt-get install python3-venv)."; exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --group compiling
-	env $(COMPILED) CMAKE_GENERATOR=Ninja $(BIN)/python -m pip install --quiet --no-build-isolation \
-		--editable . -C build-dir=$(NATIVE_BUILD) -C build.targets=dllm-relay
+	@$(MAKE) --no-print-directory --jobs 2 libraries program
 	@touch $@
+
+libraries:
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+		>$(VENV)/libraries.txt
+	$(BIN)/python -m pip install --quiet --requirement $(VENV)/libraries.txt
+
+program:
+	env -u MAKEFLAGS -u MFLAGS $(COMPILED) CMAKE_GENERATOR=Ninja $(BIN)/python -m pip install --quiet \
+		--no-build-isolation --no-deps --editable . -C build-dir=$(NATIVE_BUILD) -C build.targets=dllm-relay
 
 # Tests and checks need more.
 $(STAMP): $(INSTALLED)
