@@ -60,7 +60,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine engines engines-table libraries program demo ready test test-all test-check test-unit test-native test-relay test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
-        host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-predict bench-best bench-memory bench-plan \
+        host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-predict bench-best bench-gpu bench-memory bench-plan \
         bench-tunnel bench-watching fuzz corpus mutate mutants soak trials stalled refusals snapshots \
         recording pictures train clean
 
@@ -263,6 +263,9 @@ bench-predict: engine ## Predicted beside measured speed of MODEL over splits an
 
 bench-best: engine ## Predicted best split of MODEL beside all splits of two workers, measured; STEP=3 for every third
 	$(BIN)/python -m tools.bench.bench_best $(or $(MODEL),backends/demo/dllm-demo.gguf) $(if $(STEP),--step $(STEP))
+
+bench-gpu: $(STAMP) ## Predicted beside measured speed and memory of splits with a GPU; see tests/gpu/engine.py
+	$(BIN)/python -m tools.bench.bench_gpu
 
 bench-memory: engines ## Memory at drag speed beside the engine's answer: fourteen architectures, and MODELS
 	$(BIN)/python -m tools.bench.bench_memory $(MODELS) $(if $(WORST),--worst $(WORST))

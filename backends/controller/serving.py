@@ -282,6 +282,8 @@ class Serving:
         drafted = any(slot.speculative for slot in slots)
         rows = None if drafted else self._links.rows()
         now = time.monotonic()
+        if len(slots) == 1:
+            self.meter.counted(counts)
         speed = self.meter.read(slots, now, counts.finished_tokens, rows)
         if not speed.speculative:
             return speed
@@ -426,6 +428,7 @@ class SpeedMeter:
         """True if the server itself reported that figure, for its last answer."""
         self._tasks: set[int] = set()
         self._prompt: float | None = None
+        self._counts = Counts()
 
     def answered(self, timings: ChatTimings) -> None:
         """Take the figures of a whole answer, which may fit between two readings."""
@@ -433,6 +436,18 @@ class SpeedMeter:
         self._told = timings.tok_per_s > 0
         if timings.prompt_ms > 0:
             self._prompt = timings.prompt_tokens / timings.prompt_ms * 1000
+
+    def counted(self, counts: Counts) -> None:
+        """Take the times that a server of one slot counted since the last call."""
+        before, self._counts = self._counts, counts
+        tokens = (counts.finished_tokens or 0) - (before.finished_tokens or 0)
+        generating_s = counts.generating_s - before.generating_s
+        if tokens > 1 and generating_s > 0:
+            self._last, self._told = tokens / generating_s, True
+        prompt_tokens = counts.prompt_tokens - before.prompt_tokens
+        prompt_s = counts.prompt_s - before.prompt_s
+        if prompt_tokens > 0 and prompt_s > 0:
+            self._prompt = prompt_tokens / prompt_s
 
     def read(
         self,

@@ -147,9 +147,12 @@ class RunWatch:
     ) -> tuple[dict[str, WorkerRun], ServerRun] | None:
         """The run that just ended, or has gone on for long; None if there is none."""
         labs = {link.worker: link.lab for link in links}
-        if not self._begun or labs != self._labs:
+        # A link may be told of only after the first answer.
+        known = {worker: labs.get(worker) for worker in self._labs}
+        changed, self._labs = known != self._labs, labs
+        if not self._begun or changed:
             # What is there is of other circumstances, or of an earlier controller.
-            self._begun, self._labs = True, labs
+            self._begun = True
             self._take(speed, passes)
             return None
         new = speed.tokens - self._tokens

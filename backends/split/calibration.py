@@ -171,6 +171,8 @@ class _Usual(NamedTuple):
     pass_ms: float
     multiplying: float = 0.1
     """Part of a weight's time that is not for its bytes."""
+    spread: float = 1.0
+    """Of the prior, as a part of it: the largest GPU reads ten times as fast."""
 
 
 _KINDS = {
@@ -178,8 +180,8 @@ _KINDS = {
     DeviceKind.HIP: _Usual(400, 20_000, 0.03, 0.3),
     DeviceKind.METAL: _Usual(200, 10_000, 0.03, 0.3),
     DeviceKind.VULKAN: _Usual(200, 8_000, 0.04, 0.4),
-    DeviceKind.CPU: _Usual(24, 120, 0.02, 0.15, multiplying=0.5),
-    DeviceKind.OTHER: _Usual(50, 1_000, 0.03, 0.3),
+    DeviceKind.CPU: _Usual(24, 120, 0.02, 0.15, 0.5, _PRIOR_SPREAD),
+    DeviceKind.OTHER: _Usual(150, 5_000, 0.03, 0.3, spread=2.0),
 }
 _GB_OF_GVALUE = 0.6
 """Usual bytes of a weight, of four bits and their scales."""
@@ -209,7 +211,7 @@ def prior_of(kind: DeviceKind, threads: int | None = None) -> Prior:
         gb_s = min(usual.gb_s * threads / _THREADS, _CPU_GB_S_MAX)
         gops_s = usual.gops_s * threads / _THREADS
         usual = usual._replace(gb_s=gb_s, gops_s=gops_s)
-    return _prior(usual, _PRIOR_SPREAD)
+    return _prior(usual, usual.spread)
 
 
 def given_speed(kind: DeviceKind, gb_s: float, gops_s: float | None = None) -> Prior:
@@ -509,6 +511,8 @@ _LINK_PASS_SD_MS = 0.1
 _RTT_SPREAD = 0.1
 _UNKNOWN_RTT_MS = 1.0
 _UNKNOWN_MB_S = 100.0
+_TELLING_MB = 0.05
+"""A pass with less crosses in too little time to tell a rate."""
 _RECENT = 12
 
 
@@ -533,7 +537,15 @@ def link_speed(
     known = [one for one in (rtt_ms, measured, far_rtt_ms) if one is not None]
     rtt = known[0] if known else usual
     rate = mb_s or (0.0 if near else _UNKNOWN_MB_S)
+    # What crossed in less time tells that the rate is higher than was thought.
+    longest = [
+        (max(one.ms - one.trips * one.rtt_ms, 0.0) + _LINK_PASS_MS) / one.megabytes
+        for one in seen
+        if one.megabytes >= _TELLING_MB
+    ]
     ms_per_mb = MS_PER_S / rate if rate else 0.0
+    if longest:
+        ms_per_mb = min(ms_per_mb, median(longest))
     rest = [one.ms - one.trips * one.rtt_ms - one.megabytes * ms_per_mb for one in seen]
     pass_ms = max(median(rest), 0.0) if rest else _LINK_PASS_MS
     off = median(abs(one - pass_ms) for one in rest) if rest else _LINK_PASS_SD_MS

@@ -1,4 +1,4 @@
-"""A real GPU device for tests: Mesa's software Vulkan, on an engine built for it."""
+"""A GPU for tests: Mesa's software Vulkan, or a real one; see ``tests.gpu.engine``."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def missing() -> str:
     found = engine.directory()
     if found is None:
         return "no Vulkan engine is built here: make test-gpu"
-    if "Vulkan0" not in listed(found):
-        return "the Vulkan engine sees no device: install mesa-vulkan-drivers"
+    if engine.DEVICE not in listed(found):
+        return f"the engine sees no {engine.DEVICE}: install mesa-vulkan-drivers"
     return ""
 
 
@@ -53,7 +53,7 @@ def visible(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def vulkan_engine() -> Path:
+def gpu_engine() -> Path:
     found = engine.directory()
     assert found is not None
     return found

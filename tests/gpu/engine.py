@@ -1,6 +1,7 @@
 """The engine of the GPU tests: prints its directory, or says that there is none.
 
-It has a cache of its own, so that it is never the engine of anything else here.
+It has a cache of its own, so that it is never the engine of anything else here. Another
+engine, with a real GPU, is named by DLLM_TEST_GPU_ENGINE and DLLM_TEST_GPU (CUDA0).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from backends.engine import install
 from backends.engine.versions import DEFAULT
 from backends.paths import user_paths
 
+DEVICE = os.environ.get("DLLM_TEST_GPU", "Vulkan0")
+
 
 def cache_home() -> Path:
     return user_paths().cache_dir / "gpu-tests"
@@ -23,6 +26,8 @@ def environment() -> dict[str, str]:
 
 
 def directory() -> Path | None:
+    if another := os.environ.get("DLLM_TEST_GPU_ENGINE"):
+        return Path(another)
     own = user_paths()
     folder = cache_home() / own.cache_dir.name / own.engines_dir.name
     for engine in sorted(folder.glob(f"{DEFAULT.key}-*")):

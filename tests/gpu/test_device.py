@@ -1,4 +1,4 @@
-"""The software GPU is a device like any other: listed, loaded onto, computing."""
+"""The GPU is a device like any other: listed, loaded onto, computing."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.conftest import listed
+from tests.gpu.engine import DEVICE
 from tests.native.stock import Cluster, free_port, start, start_worker, wait_until_up
 
 PROMPT = list(range(20, 40))
 TOKENS = 12
 
 
-def test_the_engine_lists_the_software_device(vulkan_engine: Path) -> None:
-    line = next(t for t in listed(vulkan_engine).splitlines() if "Vulkan0" in t)
-    assert re.search(r"Vulkan0: .+ \(\d+ MiB, \d+ MiB free\)", line)
+def test_the_engine_lists_the_device(gpu_engine: Path) -> None:
+    line = next(t for t in listed(gpu_engine).splitlines() if DEVICE in t)
+    assert re.search(rf"{DEVICE}: .+ \(\d+ MiB, \d+ MiB free\)", line)
 
 
 def start_server(
@@ -40,15 +41,15 @@ def model_mib(log: str, device: str) -> float:
 @pytest.mark.parametrize(
     ("worker", "devices", "counts"),
     [
-        ("", "Vulkan0", "1"),
-        ("CPU", "Vulkan0,RPC0", "8,5"),
-        ("CPU", "RPC0,Vulkan0", "5,8"),
-        ("Vulkan0", "Vulkan0,RPC0", "7,6"),
+        ("", DEVICE, "1"),
+        ("CPU", f"{DEVICE},RPC0", "8,5"),
+        ("CPU", f"RPC0,{DEVICE}", "5,8"),
+        (DEVICE, f"{DEVICE},RPC0", "7,6"),
     ],
     ids=["head", "head-then-worker", "worker-then-head", "both-gpus"],
 )
 def test_layers_on_the_gpu_are_computed_there(
-    vulkan_engine: Path,
+    gpu_engine: Path,
     demo_model: str,
     tmp_path: Path,
     worker: str,
@@ -61,9 +62,9 @@ def test_layers_on_the_gpu_are_computed_there(
         if worker:
             # Before --device, which knows only devices that were told of.
             place = tmp_path / "worker.log"
-            port = start_worker(stack, vulkan_engine, place, "-d", worker)
+            port = start_worker(stack, gpu_engine, place, "-d", worker)
             options = ["--rpc", f"127.0.0.1:{port}", *options]
-        cluster = start_server(stack, vulkan_engine, log, demo_model, *options)
+        cluster = start_server(stack, gpu_engine, log, demo_model, *options)
         assert len(cluster.complete(PROMPT, TOKENS)) == TOKENS
     text = log.read_text(errors="replace")
     for device in devices.split(","):

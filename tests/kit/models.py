@@ -32,6 +32,7 @@ def write_llama(
     quantized: bool = False,
     whole: bool = False,
     split: int = 0,
+    n_head: int = N_HEAD,
     n_layer_nextn: int = 0,
     vision: bool = False,
 ) -> None:
@@ -54,10 +55,10 @@ def write_llama(
     writer.add_context_length(n_ctx)
     writer.add_embedding_length(n_embd)
     writer.add_feed_forward_length(n_ff)
-    writer.add_head_count(N_HEAD)
-    writer.add_head_count_kv(N_HEAD)
+    writer.add_head_count(n_head)
+    writer.add_head_count_kv(n_head)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(n_embd // N_HEAD)
+    writer.add_rope_dimension_count(n_embd // n_head)
     writer.add_vocab_size(n_vocab)
     if n_expert:
         writer.add_expert_count(n_expert)

@@ -219,6 +219,25 @@ def test_idle_shows_the_last_speed() -> None:
     assert meter.read([slot(12, busy=False)], 9.0).last_tok_per_s is not None
 
 
+def test_an_answer_between_two_readings_has_the_servers_own_time() -> None:
+    meter = SpeedMeter()
+    first = Counts(
+        finished_tokens=10, generating_s=0.5, prompt_tokens=100, prompt_s=1.0
+    )
+    then = Counts(
+        finished_tokens=106, generating_s=0.74, prompt_tokens=180, prompt_s=1.01
+    )
+    meter.counted(first)
+    meter.read([slot(10, busy=False)], 0.0, first.finished_tokens)
+    meter.counted(then)
+    speed = meter.read([slot(96, task=2, busy=False)], 1.0, then.finished_tokens)
+    assert speed.last_tok_per_s == pytest.approx(96 / 0.24)
+    assert speed.prompt_tok_per_s == pytest.approx(80 / 0.01)
+    meter.counted(then)
+    idle = meter.read([slot(96, task=2, busy=False)], 2.0, then.finished_tokens)
+    assert idle.last_tok_per_s == pytest.approx(96 / 0.24)
+
+
 def test_what_the_server_told_of_an_answer_stays_until_the_next() -> None:
     """A reading after the end counts the pause as well."""
     meter = SpeedMeter()

@@ -236,6 +236,15 @@ def test_a_run_is_taken_once_when_it_ends() -> None:
     assert watch.look(reading(20), links, two(6, 7)) is None
 
 
+def test_a_link_that_is_told_of_late_hides_no_run() -> None:
+    """Quick answers may be over before the second reading after a launch."""
+    watch = RunWatch()
+    watch.look(reading(0), (), {})
+    ended = watch.look(reading(20), (link("worker1"), link("worker2")), two(6, 7))
+    assert ended is not None
+    assert len(ended[0]["worker1"].passes) == 20
+
+
 def test_a_changed_lab_begins_anew() -> None:
     """Passes from before a change are of another network."""
     watch = RunWatch()

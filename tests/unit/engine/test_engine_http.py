@@ -346,7 +346,9 @@ async def test_the_tokens_of_finished_requests() -> None:
         return web.Response(status=501, text=METRICS)
 
     async with serving(metrics=metrics) as client:
-        assert (await client.counts()).finished_tokens == 1204
+        counts = await client.counts()
+        assert (counts.finished_tokens, counts.prompt_tokens) == (1204, 7)
+        assert counts.generating_s == pytest.approx(0.012937)
     async with serving(metrics=refused) as client:
         assert (await client.counts()).finished_tokens is None
     assert (await client.counts()).finished_tokens is None

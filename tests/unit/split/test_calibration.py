@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import hypot, sqrt
 from random import Random
 
 import msgspec
@@ -244,6 +244,27 @@ def test_a_link_is_its_round_trip_and_what_runs_showed_beside() -> None:
     near = link_speed(known, "other", "a", near=True)
     assert near.rtt_ms < 0.1 < unseen.rtt_ms
     assert near.ms_per_mb == 0 < unseen.ms_per_mb
+
+
+def test_a_rate_that_runs_outdid_is_corrected() -> None:
+    """A GPU's bare worker on loopback: 0.2 MB in 0.3 ms are no 100 MB/s."""
+    known = Calibration().with_run((), [crossed(0.3, rtt_ms=0.05)] * 3)
+    link = link_speed(known, "l", "a")
+    predicted_ms = link.rtt_ms + link.ms_per_mb * 0.2 + link.pass_ms
+    assert predicted_ms == pytest.approx(0.3, abs=0.15)
+    slow = link_speed(Calibration().with_run((), [crossed(7.0)]), "l", "a")
+    assert slow.ms_per_mb == link_speed(Calibration(), "l", "a").ms_per_mb
+
+
+def test_the_band_of_an_unknown_kind_reaches_from_a_cpu_to_a_big_gpu() -> None:
+    work = work_of(16)
+    told = prior_of(DeviceKind.OTHER)
+    ms = sum(a * b for a, b in zip(told.ms, work, strict=True))
+    deviation = hypot(*(a * b for a, b in zip(told.sd, work, strict=True)))
+    low, high = band(ms, deviation)
+    for kind in (DeviceKind.CPU, DeviceKind.CUDA):
+        usual = prior_of(kind).ms
+        assert low < sum(a * b for a, b in zip(usual, work, strict=True)) < high
 
 
 def test_the_residual_is_a_part_of_the_prediction() -> None:
