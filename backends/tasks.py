@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
 T = TypeVar("T")
+_CONNECTS = "_connect_pipes"
 
 
 async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -52,3 +53,18 @@ async def end_tasks(*tasks: asyncio.Future[Any] | None) -> None:
     for task in there:
         task.cancel()
     await asyncio.gather(*there, return_exceptions=True)
+
+
+async def end_others() -> None:
+    """End every other task, but asyncio's own that connect the pipes of a child.
+
+    ``asyncio.run`` cancels those with the others: then whoever starts the child at that
+    moment waits for it for ever.
+    """
+    this = asyncio.current_task()
+    while left := [
+        task
+        for task in asyncio.all_tasks()
+        if task is not this and getattr(task.get_coro(), "__name__", "") != _CONNECTS
+    ]:
+        await end_tasks(*left)

@@ -33,6 +33,7 @@ from backends.models.search import user_folders
 from backends.paths import Paths, checked_socket, make_private, user_paths
 from backends.places import LOCAL
 from backends.state import API_VERSION, ControllerInfo
+from backends.tasks import end_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,6 +157,8 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
                 task.cancel()
     await clusters.leave()
     await peers.close()
+    # Requests whose askers left would start the agent again.
+    await end_others()
     await host.close()
     log.info("controller %d ends", os.getpid())
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 
 import pytest
 
@@ -62,3 +64,27 @@ async def test_a_cancellation_while_it_ends_for_a_failure_is_not_forgotten() -> 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+STARTING = """
+import asyncio
+from backends.tasks import end_others
+
+async def start():
+    pipe = asyncio.subprocess.PIPE
+    await asyncio.create_subprocess_exec("cat", stdin=pipe, stdout=pipe, stderr=pipe)
+
+async def main(steps):
+    starting = asyncio.ensure_future(start())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await end_others()
+
+for steps in range(12):
+    asyncio.run(main(steps))
+"""
+
+
+def test_a_child_may_be_starting_at_the_end() -> None:
+    """``asyncio.run`` alone waits for ever in the first seven of these moments."""
+    subprocess.run([sys.executable, "-c", STARTING], timeout=60, check=True)

@@ -32,7 +32,7 @@ from backends.errors import ControllerError
 from backends.paths import Paths
 from backends.planning.proposal import local_workers
 from backends.split.layout import make_split
-from backends.state import API_VERSION, ClusterState, Plan, ServerSettings
+from backends.state import API_VERSION, Ask, ClusterState, Plan, ServerSettings
 from tests.kit.processes import processes_of
 from tests.kit.waiting import until
 from tests.unit.client.conftest import controllers_of
@@ -380,6 +380,69 @@ async def test_an_older_controller_stays_where_one_only_watches(
         await ControllerClient(paths).snapshot()
     ASKING.reset(token)
     assert old.poll() is None
+
+
+# --- Its end -----------------------------------------------------------------------
+
+SLOW_SEARCH = """
+import asyncio, sys, threading
+from pathlib import Path
+import backends.controller.__main__ as controller
+from backends.machines import readers
+from backends.machines.agent import AgentSession
+from backends.state import EngineInfo, EngineSource
+
+program = str(Path(sys.executable).resolve())
+closed, spawned = threading.Event(), asyncio.Event()
+
+def search(*asked):
+    Path(sys.argv[1]).touch()
+    closed.wait(60)
+    return EngineInfo(
+        directory="/", source=EngineSource.PATH, server_path=program,
+        worker_path=program,
+    )
+
+async def close(self):
+    await close_agent(self)
+    spawned.clear()
+    closed.set()
+    try:
+        async with asyncio.timeout(1):
+            await spawned.wait()
+    except TimeoutError:
+        pass
+
+def spawn(*argv, **options):
+    spawned.set()
+    return create(*argv, **options)
+
+async def look_for_none(self):
+    pass
+
+create, asyncio.create_subprocess_exec = asyncio.create_subprocess_exec, spawn
+close_agent, AgentSession.close = AgentSession.close, close
+readers.find_engine = search
+controller.Clusters.look_for_engine = look_for_none
+sys.exit(controller.main())
+"""
+
+
+async def test_it_ends_though_a_request_goes_on(home: Path, paths: Paths) -> None:
+    """The request needs the agent again when that was ended: none is started."""
+    began = home / "began"
+    # The fixture ends what is left.
+    process = await asyncio.to_thread(
+        subprocess.Popen, [sys.executable, "-c", SLOW_SEARCH, str(began)]
+    )
+    await until(paths.socket.exists)
+    asking = asyncio.ensure_future(
+        ControllerClient(paths).prepare(Ask(model=str(MODEL_PATH)))
+    )
+    await until(began.exists)
+    asking.cancel()
+    process.terminate()
+    assert await asyncio.to_thread(process.wait, 20) == 0
 
 
 # --- A plan that nobody proposed is held to what a proposed one keeps to ---
