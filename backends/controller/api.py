@@ -369,7 +369,7 @@ class Api:
 
     def _end_soon(self) -> None:
         # A client that still waits keeps the controller running.
-        if not any(one.pursued or one.stands for one in self._clusters):
+        if not any(c.pursued or c.stands or c.is_changing for c in self._clusters):
             self._begin_end()
 
     async def _inspect(self, request: web.Request) -> web.Response:

@@ -87,6 +87,11 @@ class Cluster:
         return self.reconciler.wanted
 
     @property
+    def is_changing(self) -> bool:
+        """Return true while another goal is being written."""
+        return self._word.locked()
+
+    @property
     def wait_s(self) -> float:
         """Longest wait of a request while nothing serves."""
         return self._context.api.wait_s
@@ -95,7 +100,8 @@ class Cluster:
     def busy(self) -> bool:
         """Return true if a process runs, starts, stops, or is still to be ended."""
         return (
-            not self.reconciler.is_at_rest
+            self.is_changing
+            or not self.reconciler.is_at_rest
             or self.pursued is not None
             or bool(self._journal.record.leftovers)
             or self._journal.is_behind

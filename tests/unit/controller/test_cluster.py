@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from itertools import chain
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from backends.controller import degraded_plan
+from backends.controller import degraded_plan, journal
 from backends.controller.degraded_plan import (
     DegradedPlans,
     degraded_text,
@@ -36,7 +37,9 @@ from backends.planning.fallback import plan_without
 from backends.planning.room import ClusterMemory
 from backends.split.layout import devices, make_split, ranges
 from backends.state import DeviceMemory, Lab, MeasuredSplit, ModelInfo, Peer, Plan
+from backends.tasks import end_tasks
 from tests.kit.clusters import Stage, plan_on
+from tests.kit.waiting import PATIENCE_S, until
 from tests.unit.planning.machines import (
     ADA,
     BOB,
@@ -65,6 +68,30 @@ async def test_same_plan_with_other_settings_is_another_goal(tmp_path: Path) -> 
     record = Journal(tmp_path / "default.json").load()
     assert (record.secret, record.server) == ("5a", "7@1.0")
     assert record.before == goal
+
+
+async def test_a_goal_that_is_being_written_keeps_the_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one that is to end if it is idle leaves a goal behind that nobody knows."""
+    gate = threading.Event()
+    written = journal.write_private
+
+    def slow(file: Path, content: bytes) -> None:
+        gate.wait(PATIENCE_S)
+        written(file, content)
+
+    cluster = Stage(tmp_path, Record()).cluster
+    running = asyncio.create_task(cluster.reconciler.run())
+    await until(lambda: not cluster.busy)
+    monkeypatch.setattr(journal, "write_private", slow)
+    asking = asyncio.create_task(cluster.want(plan_on("local")))
+    await asyncio.sleep(0)
+    assert cluster.is_changing
+    assert cluster.busy
+    await end_tasks(running)
+    gate.set()
+    await asking
 
 
 def test_clusters_do_not_choose_the_same_port() -> None:
