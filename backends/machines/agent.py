@@ -277,7 +277,7 @@ class AgentSession:
         self._lease_s = lease_s
         self._channel: Channel | None = None
         self._lock = asyncio.Lock()
-        self._opening: asyncio.Task[Channel] | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._closes = 0
         self._keeping: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -326,9 +326,9 @@ class AgentSession:
             if closes != self._closes:
                 raise self._closed()
             if self._channel is None or self._channel.ended.is_set():
-                self._opening = asyncio.create_task(self._open(self._channel))
+                self._opening = asyncio.create_task(self._open())
                 try:
-                    self._channel = await self._opening
+                    await self._opening
                 except asyncio.CancelledError:
                     task = asyncio.current_task()
                     if closes == self._closes or (task and task.cancelling()):
@@ -336,14 +336,15 @@ class AgentSession:
                     raise self._closed() from None
                 if self._restarts and self._keeping is None:
                     self._keeping = asyncio.create_task(self._keep())
+            assert self._channel is not None
             return self._channel
 
     def _closed(self) -> PeerUnreachable:
         return PeerUnreachable(f"The helper on {self.name} was ended meanwhile")
 
-    async def _open(self, before: Channel | None) -> Channel:
-        if before is not None:
-            await before.close()
+    async def _open(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
         # News may be read in one go with the answer they are newer than.
         early: list[dict[str, Any]] = []
         listed = False
@@ -358,6 +359,7 @@ class AgentSession:
         await channel.open()
         try:
             answer = await channel.ask("watch", {}, ASK_TIMEOUT_S)
+            await end_tasks(self._renewing)
         except BaseException as error:
             await channel.close()
             if isinstance(error, Refused):
@@ -371,11 +373,11 @@ class AgentSession:
         listed = True
         for message in early:
             self._pushed(message)
-        await end_tasks(self._renewing)
         if self._lease_s is not None:
             renewed = _renewed(channel, self._lease_s)
             self._renewing = asyncio.create_task(renewed)
-        return channel
+        # Here: whoever waits for this may have left.
+        self._channel = channel
 
     async def _keep(self) -> None:
         """Start it again whenever it ended: what changes is to be told of."""

@@ -258,6 +258,23 @@ async def test_closing_ends_an_agent_that_is_being_started() -> None:
     await host.close()
 
 
+async def test_who_leaves_as_an_agent_has_begun_loses_no_agent() -> None:
+    stream = Scripted(lambda r: ok(r, port=7))
+    host = host_of(stream)
+    asking = asyncio.create_task(host.free_port())
+    await until_now(lambda: host._opening is not None and host._opening.done())
+    asking.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asking
+    await host.close()
+    assert stream.closed
+
+
+async def until_now(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 -- in the very turn of the loop
+        await asyncio.sleep(0)
+
+
 async def test_what_was_stopped_leaves_nothing_behind() -> None:
     host = host_of(Scripted(lambda r: ok(r, record=None)))
     for number in range(3):
