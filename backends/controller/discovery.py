@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from backends.config import API_PORT_DEFAULT
 from backends.controller.links import End
 from backends.controller.site import relay_key, site_of
+from backends.controller.stopping import ClusterProcesses
 from backends.errors import HostError, about_worker
 from backends.gateway.access import api_settings, require_address, require_safe
 from backends.gateway.target import GATEWAY
 from backends.link.relay import worker_relay_name
 from backends.link.transport import TransportSpec, direct_transport, path_of, port_of
-from backends.machines.bare import connects
+from backends.machines.bare import connects, numeric_address
 from backends.machines.machine import open_way
 from backends.places import LOCAL
 from backends.planning.blueprint import (
@@ -58,6 +59,7 @@ class Discovery:
         self._context = context
         self._cluster = context.name
         self._machines = context.machines
+        self._processes = ClusterProcesses(context)
         self._ways = context.ways
         self._steps = context.steps
         self._api_ports = context.api_ports
@@ -206,9 +208,10 @@ class Discovery:
 
     async def _way(self, plan: Plan, worker: WorkerSpec, port: int) -> LinkTransport:
         if worker.endpoint:
-            # A relay knows no names.
             with about_worker(worker.name):
-                endpoint, _ = await connects(worker.endpoint)
+                endpoint = await numeric_address(worker.endpoint)
+                if not self._holds(endpoint):
+                    await connects(worker.endpoint)
 
             async def direct() -> LinkTransport:
                 return direct_transport(endpoint)
@@ -229,6 +232,12 @@ class Discovery:
             self._noted.add((worker.name, way.note))
             self._context.recorder.led(worker.name, way.note)
         return way
+
+    def _holds(self, endpoint: str) -> bool:
+        """Return true if the cluster's llama-server is connected to a bare worker."""
+        processes = self._processes
+        words = [w for _, r in processes.found() if r.alive for w in r.argv]
+        return processes.server_runs and any(endpoint in w.split(",") for w in words)
 
     async def sockets(self, plan: Plan) -> dict[str, Path]:
         """Worker to a socket of ours at which its relay gives out its counters."""

@@ -26,7 +26,7 @@ from backends.paths import relay_binary
 from backends.state import Device, Peer, PeerState, Plan, Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from backends.config import PeerConfig
     from backends.machines.readers import Readers
@@ -176,19 +176,43 @@ def require_address(address: str) -> None:
         )
 
 
-async def connects(address: str) -> tuple[str, float]:
-    """The endpoint in numbers, and the milliseconds a connection took."""
+async def numeric_address(address: str) -> str:
+    """The endpoint in numbers: a relay knows no names.
+
+    Raises:
+        PeerUnreachable: nobody knows the name.
+    """
     host, _, port = address.rpartition(":")
-    try:
+    with _told(address):
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             # llama.cpp and our relay speak IPv4 only here.
             found = await asyncio.get_running_loop().getaddrinfo(
                 host, int(port), family=socket.AF_INET, type=socket.SOCK_STREAM
             )
-            number = str(found[0][4][0])
+    return f"{found[0][4][0]}:{port}"
+
+
+async def connects(address: str) -> tuple[str, float]:
+    """The endpoint in numbers, and the milliseconds a connection took.
+
+    A stock rpc-server serves one connection, keeps two more waiting, also those that
+    were left, and takes no other: never ask one that is at work.
+    """
+    number = await numeric_address(address)
+    host, _, port = number.rpartition(":")
+    with _told(address):
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
             before = time.monotonic()
-            _, writer = await asyncio.open_connection(number, int(port))
+            _, writer = await asyncio.open_connection(host, int(port))
             rtt_ms = (time.monotonic() - before) * 1e3
+    writer.close()
+    return number, rtt_ms
+
+
+@contextlib.contextmanager
+def _told(address: str) -> Iterator[None]:
+    try:
+        yield
     except TimeoutError:
         raise PeerUnreachable(
             f"{address} does not answer within {CONNECT_TIMEOUT_S:g} s",
@@ -199,8 +223,6 @@ async def connects(address: str) -> tuple[str, float]:
             f"No rpc-server listens at {address} ({_reason(error)})",
             "Start one there: ggml-rpc-server -H ADDRESS -p PORT.",
         ) from error
-    writer.close()
-    return f"{number}:{port}", rtt_ms
 
 
 def _reason(error: Exception) -> str:

@@ -71,6 +71,23 @@ def test_it_serves_and_stays(user: User, somebody: Somebody, demo_model: str) ->
     assert somebody.process.poll() is None
 
 
+def test_one_that_is_at_work_is_not_asked_whether_it_is_there(
+    user: User, somebody: Somebody, demo_model: str
+) -> None:
+    """It keeps two connections waiting, and takes no third before its client leaves."""
+    add(user, somebody)
+    user.run("up", "--model", demo_model, "--peer", "box", "--detach")
+    again = ("--peer", "box", "--context", "512", "--replace", "--detach")
+    for relay in (("--relay", "off"), ()):
+        user.run("up", "--model", demo_model, *again, *relay)
+        assert user.ask(ASK)
+    server = user.running("llama-server")
+    for _ in range(3):
+        user.kill_controller()
+        user.wait_serving()
+    assert user.running("llama-server") == server
+
+
 def test_it_may_have_a_name(user: User, somebody: Somebody, demo_model: str) -> None:
     user.run("peers", "add", "box", "--bare", f"localhost:{somebody.port}")
     user.run("up", "--model", demo_model, "--peer", "box", "--detach")
