@@ -38,6 +38,7 @@ from backends.planning.room import ClusterMemory
 from backends.split.layout import devices, make_split, ranges
 from backends.state import DeviceMemory, Lab, MeasuredSplit, ModelInfo, Peer, Plan
 from backends.tasks import end_tasks
+from backends.writing import write_private
 from tests.kit.clusters import Stage, plan_on
 from tests.kit.waiting import PATIENCE_S, until
 from tests.unit.planning.machines import (
@@ -75,11 +76,10 @@ async def test_a_goal_that_is_being_written_keeps_the_controller(
 ) -> None:
     """Else one that is to end if it is idle leaves a goal behind that nobody knows."""
     gate = threading.Event()
-    written = journal.write_private
 
     def slow(file: Path, content: bytes) -> None:
         gate.wait(PATIENCE_S)
-        written(file, content)
+        write_private(file, content)
 
     cluster = Stage(tmp_path, Record()).cluster
     running = asyncio.create_task(cluster.reconciler.run())
