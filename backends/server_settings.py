@@ -172,15 +172,15 @@ _PATHS = frozenset(
         "--video-ffmpeg-dir",
     ]
 )
-_OVERRIDING = frozenset(
-    [
-        *("-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"),
-        *("-ncffn", "--n-cpu-ffn"),
-    ]
-)
+_COUNTED = frozenset({"-ncmoe", "--n-cpu-moe", "-ncffn", "--n-cpu-ffn"})
+"""With a number of layers; 0 does nothing."""
+_OVERRIDING = frozenset({"-ot", "--override-tensor", "-cmoe", "--cpu-moe"})
 # Arguments that put tensors elsewhere than the plan does.
-_MOVING = _OVERRIDING | {"-sm", "--split-mode"}
-_NO_PIPELINE = _OVERRIDING | {"-nkvo", "--no-kv-offload"}
+_MOVING = _OVERRIDING | _COUNTED | {"-sm", "--split-mode"}
+_KV_OFFLOAD = {
+    **dict.fromkeys(("-kvo", "--kv-offload"), True),
+    **dict.fromkeys(("-nkvo", "--no-kv-offload"), False),
+}
 # Arguments with a file of weights that llama-server reads itself.
 _WEIGHTS = frozenset(
     [
@@ -258,8 +258,15 @@ def split_mode(arguments: Sequence[str]) -> str:
 
 def pipelines(arguments: Sequence[str]) -> bool:
     """True unless they keep llama.cpp from work on several devices at once."""
-    words = {_spelled(argument) for argument in arguments}
-    return split_mode(arguments) == "layer" and words.isdisjoint(_NO_PIPELINE)
+    words = [_spelled(argument) for argument in arguments]
+    offloads = [_KV_OFFLOAD[word] for word in words if word in _KV_OFFLOAD]
+    counts = [value for option, value in pairwise(words) if option in _COUNTED]
+    return (
+        split_mode(arguments) == "layer"
+        and all(offloads[-1:])
+        and _OVERRIDING.isdisjoint(words)
+        and set(counts) <= {"0"}
+    )
 
 
 def without_tensor(arguments: Sequence[str]) -> tuple[str, ...]:

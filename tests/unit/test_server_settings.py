@@ -12,6 +12,7 @@ from backends.server_settings import (
     check_context,
     check_server,
     checked_arguments,
+    pipelines,
     settings_apart,
 )
 from backends.state import FlashAttention, ModelInfo, ServerSettings
@@ -180,3 +181,20 @@ def test_settings_are_known_in_every_spelling() -> None:
 def test_what_is_no_such_value_is_llama_servers_to_judge(line: str) -> None:
     given = tuple(line.split())
     assert settings_apart(given, ServerSettings()) == (ServerSettings(), given)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", True),
+        ("-nkvo", False),
+        ("--no-kv-offload -kvo", True),
+        ("-kvo --no_kv_offload", False),
+        ("-ncmoe 0 --n-cpu-ffn 0", True),
+        ("-ncmoe 0 --n-cpu-ffn 1", False),
+        ("-cmoe", False),
+        ("-sm row", False),
+    ],
+)
+def test_what_keeps_llama_cpp_from_pipelining(line: str, expected: bool) -> None:
+    assert pipelines(line.split()) is expected
