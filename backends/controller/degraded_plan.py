@@ -73,6 +73,7 @@ class DegradedPlans:
         measured = self._journal.record.measured
         machines = await self.machines(loaded(plan, measured) if measured else None)
         model = await self._readers.model(plan.model)
+        protocol = await self._readers.rpc_protocol(plan)
         found = []
         for lost, name in losses(plan).items():
             try:
@@ -80,7 +81,8 @@ class DegradedPlans:
             except DllmError as error:
                 found.append(Fallback(lost=name, why=str(error)))
                 continue
-            memory = tuple(load.memory for load in plan_loads(model, rest))
+            loads = plan_loads(model, rest, protocol=protocol)
+            memory = tuple(load.memory for load in loads)
             split, ctx_size = ranges(rest.split), rest.ctx_size
             found.append(
                 Fallback(lost=name, split=split, ctx_size=ctx_size, memory=memory)
@@ -106,7 +108,10 @@ class DegradedPlans:
         """
         model = await self._readers.model(plan.model)
         make = partial(
-            plan_without, workers=workers, ctx_min=self._readers.settings().ctx_size_min
+            plan_without,
+            workers=workers,
+            ctx_min=self._readers.settings().ctx_size_min,
+            protocol=await self._readers.rpc_protocol(plan),
         )
         # Many contexts may be tried.
         return await asyncio.to_thread(make, plan, away, model, machines)

@@ -94,6 +94,7 @@ class Drafting:
         """The methods that ``auto`` compares, a draft model first."""
         model = await self._readers.model(plan.model)
         devices = _devices(plan, peers)
+        protocol = await self._readers.rpc_protocol(plan)
         listed = await self.candidates(plan.model, await self._models())
         methods: list[Speculation] = []
         for draft in (*best_first(listed), MTP_DRAFT, NGRAM_DRAFT):
@@ -102,7 +103,8 @@ class Drafting:
             with contextlib.suppress(DllmError):
                 method = await self._method(plan, draft, peers)
                 together = one_of((*methods, method))
-                require_room(replace(plan, speculation=together), model, devices)
+                both = replace(plan, speculation=together)
+                require_room(both, model, devices, protocol=protocol)
                 methods.append(method)
         return one_of(methods) if methods else None
 
@@ -111,21 +113,23 @@ class Drafting:
     ) -> Speculation:
         await self._machines.reached([plan.head])
         head = self._machines.get(plan.head)
-        flags = (await head.engine(plan.engine)).flags
+        engine = await head.engine(plan.engine)
+        flags, protocol = engine.flags, engine.info.rpc_protocol
         if draft == NGRAM_DRAFT:
             return Speculation(type=method_for(flags, draft))
         model = await self._readers.model(plan.model)
         if draft == MTP_DRAFT:
             if why := own_layers_misfit(model):
                 raise PlanError(why, OTHER_DRAFT)
-            return own_layers(plan, model, method_for(flags, MTP_DRAFT))
+            method = method_for(flags, MTP_DRAFT)
+            return own_layers(plan, model, method, protocol)
         with blaming_draft():
             info = await self._readers.model(draft)
         method = method_for(flags, draft, head_method(info.arch))
         await asyncio.to_thread(self._require_fit, model, info)
         with blaming_draft():
             await head.model_path(info)
-        device = best_place(info, plan, model, _devices(plan, peers))
+        device = best_place(info, plan, model, _devices(plan, peers), protocol)
         memory = await self._memory.of(whole_on(info, device, plan))
         return Speculation(
             type=method,

@@ -97,7 +97,9 @@ async def held_by(
     except DllmError:
         # It will not load either.
         return None
-    loads = loads_with_draft(plan_loads(model, plan), plan.speculation)
+    protocol = await readers.rpc_protocol(plan)
+    alone = plan_loads(model, plan, protocol=protocol)
+    loads = loads_with_draft(alone, plan.speculation)
     return ClusterMemory(
         plan=plan,
         memory=tuple(load.memory for load in loads),

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         Alternative,
         ClusterSpeeds,
         Device,
+        DeviceMemory,
         Fit,
         GivenCluster,
         ModelFile,
@@ -88,6 +89,13 @@ class Survey:
     """As they told."""
     peers: Sequence[Peer]
     """With what is free there for the plan of one cluster."""
+    rpc_protocol: str
+    """Of a head's engine."""
+
+    def require_room(
+        self, plan: Plan, model: ModelInfo, told: Sequence[DeviceMemory] = ()
+    ) -> None:
+        require_room(plan, model, self.devices(plan), told, protocol=self.rpc_protocol)
 
     def devices(self, plan: Plan) -> tuple[Device, ...]:
         by_name = {peer.name: peer for peer in self.peers}
@@ -162,7 +170,7 @@ class Preparations:
         def made(ctx_size: int) -> Plan:
             asked = msgspec.structs.replace(ask, ctx_size=ctx_size)
             plan = propose(asked, model, config, survey.peers, cores)
-            require_room(plan, model, survey.devices(plan))
+            survey.require_room(plan, model)
             return plan
 
         most = ask.ctx_size or model.n_ctx_train or config.ctx_size
@@ -202,9 +210,8 @@ class Preparations:
             there = [one for one in self._machines.all() if one.name in names]
             now = with_memory(prepared.survey.machines, await memory_of(there))
             survey = await self._survey(cluster, now)
-            devices = survey.devices(prepared.plan)
             told = await self._clusters.memory.of(prepared.plan)
-            require_room(prepared.plan, prepared.model, devices, told.devices)
+            survey.require_room(prepared.plan, prepared.model, told.devices)
             return prepared.plan, prepared.facts
         survey = await self._survey(cluster)
         plan = await self.drafting.require(asked, survey.peers)
@@ -214,7 +221,7 @@ class Preparations:
             return plan, None
         plan = await _checked(plan, model, survey)
         told = await self._clusters.memory.of(plan)
-        require_room(plan, model, survey.devices(plan), told.devices)
+        survey.require_room(plan, model, told.devices)
         return plan, None
 
     async def _survey(
@@ -226,7 +233,11 @@ class Preparations:
             machines = await machines_now(self._machines, self._readers)
         mine = await held_by(cluster.pursued, cluster.store.snapshot, self._readers)
         others = await self._clusters.held_by_others(cluster)
-        return Survey(machines=machines, peers=room_for(machines, mine, others))
+        return Survey(
+            machines=machines,
+            peers=room_for(machines, mine, others),
+            rpc_protocol=await self._readers.rpc_protocol(),
+        )
 
     async def _proposed(self, ask: Ask, survey: Survey, cluster: Cluster) -> Plan:
         model = await self._readers.model(ask.model)
@@ -374,9 +385,10 @@ async def _previewed(
 ) -> Preview:
     plan, model, devices = option.plan, option.model, option.devices
     by_device = {one.device: one for one in asked.devices}
+    protocol = option.speeds.rpc_protocol
     told = await told_of(option, objective, explain=explain)
     try:
-        require_room(plan, model, devices, asked.devices)
+        require_room(plan, model, devices, asked.devices, protocol=protocol)
         refusal = None
     except PlanError as error:
         refusal = error.failure()
@@ -385,7 +397,7 @@ async def _previewed(
         layers=ranges(plan.split),
         memory=tuple(
             with_draft(by_device.get(load.device, load.memory), plan.speculation)
-            for load in plan_loads(model, plan, protocol=option.speeds.rpc_protocol)
+            for load in plan_loads(model, plan, protocol=protocol)
         ),
         available_bytes={device.id: device.usable_bytes for device in devices},
         commands=commands(plan, facts),
@@ -401,7 +413,9 @@ async def _previewed(
 async def _checked(plan: Plan, model: ModelInfo, survey: Survey) -> Plan:
     check_plan(plan, model)
     await check_whole(plan)
-    return with_prompt_cache(plan, model, survey.devices(plan))
+    return with_prompt_cache(
+        plan, model, survey.devices(plan), protocol=survey.rpc_protocol
+    )
 
 
 def imagined_options(

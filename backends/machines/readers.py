@@ -15,6 +15,7 @@ from backends.engine.ask import Engine, describe, list_devices
 from backends.engine.find import find_engine
 from backends.errors import DllmError
 from backends.models.catalogue import ModelCache
+from backends.places import LOCAL
 from backends.writing import write_private
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from backends.machines.agent import AgentSession
     from backends.paths import Paths
-    from backends.state import Device, EngineInfo, ModelInfo
+    from backends.state import Device, EngineInfo, ModelInfo, Plan
 
 DEVICES_LAST_S = 10.0
 """Asking a GPU for its memory makes a context on it; no more often than this."""
@@ -94,6 +95,17 @@ class Readers:
         devices = await self._devices_now(engine.info)
         info = msgspec.structs.replace(engine.info, devices=devices)
         return msgspec.structs.replace(engine, info=info)
+
+    async def rpc_protocol(self, plan: Plan | None = None) -> str:
+        """The RPC version of a head's engine; "" without one.
+
+        A head elsewhere has one that speaks with ours.
+        """
+        wanted = plan.engine if plan and plan.head == LOCAL else None
+        try:
+            return (await self.engine(wanted)).info.rpc_protocol
+        except DllmError:
+            return ""
 
     async def _devices_now(self, engine: EngineInfo) -> tuple[Device, ...]:
         """The accelerators with what is free now, or was before we began to serve."""

@@ -35,39 +35,43 @@ def plan_without(
     *,
     workers: Collection[str] = (),
     ctx_min: int | None = None,
+    protocol: str = "",
 ) -> Plan:
     """The same without some machines, or workers by their names.
 
     It is shared out by memory over its other devices: with its own context, or where
     they cannot hold that with the longest they can, down to ``ctx_min``. A draft that
     does not fit beside it is left out: slower is better than nothing. ``auto`` goes on
-    with as many of its methods as fit.
+    with as many of its methods as fit. ``protocol`` is the RPC version of the head's
+    engine.
     """
     if plan.head in lost:
         raise PlanError(f"{plan.head}, which runs llama-server, is gone")
     kept = [w for w in plan.workers if w.peer not in lost and w.name not in workers]
     rest = replace(plan, workers=tuple(kept))
     return _in_context(
-        rest, ctx_min, lambda one: _with_or_undrafted(one, model, machines)
+        rest, ctx_min, lambda one: _with_or_undrafted(one, model, machines, protocol)
     )
 
 
 def _with_or_undrafted(
-    plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]
+    plan: Plan, model: ModelInfo, machines: Mapping[str, Peer], protocol: str
 ) -> Plan:
     methods = plan.speculation.methods if plan.speculation else ()
     for count in range(len(methods), 0, -1):
         for kept in combinations(methods, count):
             with contextlib.suppress(PlanError):
                 drafted = replace(plan, speculation=one_of(kept))
-                return _shared_out(drafted, model, machines)
+                return _shared_out(drafted, model, machines, protocol)
     draft = AUTO_DRAFT if plan.server.draft == AUTO_DRAFT else NO_DRAFT
     server = replace(plan.server, draft=draft)
     undrafted = replace(plan, server=server, speculation=None)
-    return _shared_out(undrafted, model, machines)
+    return _shared_out(undrafted, model, machines, protocol)
 
 
-def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> Plan:
+def _shared_out(
+    plan: Plan, model: ModelInfo, machines: Mapping[str, Peer], protocol: str
+) -> Plan:
     known = set(devices(plan.split))
     there = plan_devices(plan.head, plan.workers, machines)
     left = [device for device in there if device.id in known]
@@ -76,18 +80,20 @@ def _shared_out(plan: Plan, model: ModelInfo, machines: Mapping[str, Peer]) -> P
     split = shared_out(model, left, plan.ctx_size, head=plan.head, server=plan.server)
     kept = with_split(plan, split)
     try:
-        return _fitting(kept, model, left)
+        return _fitting(kept, model, left, protocol)
     except PlanError:
         if not kept.experts:
             raise
-        return _fitting(replace(kept, experts=()), model, left)
+        return _fitting(replace(kept, experts=()), model, left, protocol)
 
 
-def _fitting(plan: Plan, model: ModelInfo, left: Sequence[Device]) -> Plan:
-    found = with_own_layers(plan, model)
+def _fitting(
+    plan: Plan, model: ModelInfo, left: Sequence[Device], protocol: str
+) -> Plan:
+    found = with_own_layers(plan, model, protocol)
     check_plan(found, model)
-    require_room(found, model, left)
-    return with_prompt_cache(found, model, left)
+    require_room(found, model, left, protocol=protocol)
+    return with_prompt_cache(found, model, left, protocol=protocol)
 
 
 def _in_context(plan: Plan, ctx_min: int | None, made: Callable[[Plan], Plan]) -> Plan:

@@ -102,14 +102,17 @@ def require_room(
     model: ModelInfo,
     devices: Sequence[Device],
     told: Sequence[DeviceMemory] = (),
+    *,
+    protocol: str = "",
 ) -> None:
     """Refuse a plan of which some device cannot hold its share, unless it is forced.
 
     ``told`` is the engine's answer for this plan; it counts before our arithmetic.
+    ``protocol`` is the RPC version of the head's engine.
     """
     if plan.asked is not None and plan.asked.force:
         return
-    loads = plan_loads(model, plan, told)
+    loads = plan_loads(model, plan, told, protocol=protocol)
     known = {device.id: device for device in devices}
     misfits = overcommitted(loads, devices)
     together = [load for load in loads if load.device in misfits]
@@ -165,7 +168,9 @@ PART = 0.5
 """Of what is left: the rest is for whatever else the head does."""
 
 
-def with_prompt_cache(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> Plan:
+def with_prompt_cache(
+    plan: Plan, model: ModelInfo, devices: Sequence[Device], *, protocol: str = ""
+) -> Plan:
     """The plan with a bound from what it leaves of the head's main memory.
 
     ``devices`` are those of the plan, with what is free there for it. Where nothing is
@@ -174,7 +179,7 @@ def with_prompt_cache(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -
     plan = replace(plan, prompt_cache_mib=None)
     if not OPTIONS.isdisjoint(plan.extra_args):
         return plan
-    left = _left_bytes(plan, model, devices)
+    left = _left_bytes(plan, model, devices, protocol)
     if left is None:
         return plan
     steps = int(max(left, 0) * PART) // (STEP_MIB * MIB)
@@ -192,12 +197,15 @@ def is_same(plan: Plan, other: Plan | None) -> bool:
     return kept == other
 
 
-def _left_bytes(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> int | None:
+def _left_bytes(
+    plan: Plan, model: ModelInfo, devices: Sequence[Device], protocol: str
+) -> int | None:
     cpu = next((d for d in devices if is_head_cpu(d.id, plan.head)), None)
     if cpu is None or not room_bytes(cpu, {}):
         return None
     there = {d.id for d in devices if pool_of(d) == pool_of(cpu)}
-    loads = loads_with_draft(plan_loads(model, plan), plan.speculation)
+    alone = plan_loads(model, plan, protocol=protocol)
+    loads = loads_with_draft(alone, plan.speculation)
     taken = sum(load.total_bytes for load in loads if load.device in there)
     return room_bytes(cpu, {}) - taken
 

@@ -79,15 +79,23 @@ def whole_on(draft: ModelInfo, device: str, plan: Plan) -> Plan:
 
 
 def best_place(
-    draft: ModelInfo, plan: Plan, model: ModelInfo, devices: Sequence[Device]
+    draft: ModelInfo,
+    plan: Plan,
+    model: ModelInfo,
+    devices: Sequence[Device],
+    protocol: str = "",
 ) -> str:
-    """The head's first GPU with room for all of a draft model, else its CPU."""
-    loads = plan_loads(model, plan)
+    """The head's first GPU with room for all of a draft model, else its CPU.
+
+    ``protocol`` is the RPC version of the head's engine.
+    """
+    loads = plan_loads(model, plan, protocol=protocol)
     own = [device for device in devices if device.id.startswith(f"{plan.head}/")]
     for device in own:
         if is_head_cpu(device.id, plan.head):
             continue
-        added = plan_loads(draft, whole_on(draft, device.id, plan))
+        alone = whole_on(draft, device.id, plan)
+        added = plan_loads(draft, alone, protocol=protocol)
         if device.id not in overcommitted((*loads, *added), own):
             return device.id
     return f"{plan.head}/CPU"
@@ -102,7 +110,9 @@ def _usual(plan: Plan) -> ServerSettings:
 # --- layers of the model itself (MTP) -------------------------------------------
 
 
-def own_layers(plan: Plan, model: ModelInfo, method: str) -> Speculation:
+def own_layers(
+    plan: Plan, model: ModelInfo, method: str, protocol: str = ""
+) -> Speculation:
     """The model's own MTP layers, on the device of its last layer.
 
     llama.cpp gives them a context with a cache and a compute buffer of their own. Their
@@ -112,7 +122,7 @@ def own_layers(plan: Plan, model: ModelInfo, method: str) -> Speculation:
     device = next(r.device for r in ranges(plan.split) if r.first <= last <= r.last)
     # The header's figures are of the model alone: they leave these caches out.
     cache_bytes = max(kv_bytes(model, plan.ctx_size, _usual(plan)))
-    loads = {load.device: load for load in plan_loads(model, plan)}
+    loads = {load.device: load for load in plan_loads(model, plan, protocol=protocol)}
     memory = DeviceMemory(
         device=device,
         kv_bytes=cache_bytes * model.n_layer_nextn,
@@ -123,11 +133,11 @@ def own_layers(plan: Plan, model: ModelInfo, method: str) -> Speculation:
     )
 
 
-def with_own_layers(plan: Plan, model: ModelInfo) -> Plan:
+def with_own_layers(plan: Plan, model: ModelInfo, protocol: str = "") -> Plan:
     if plan.speculation is None or not has_own_layers(plan):
         return plan
     methods = (
-        own_layers(plan, model, one.type) if one.draft == MTP_DRAFT else one
+        own_layers(plan, model, one.type, protocol) if one.draft == MTP_DRAFT else one
         for one in plan.speculation.methods
     )
     return replace(plan, speculation=one_of(tuple(methods)))

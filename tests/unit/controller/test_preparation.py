@@ -229,7 +229,11 @@ class Head:
         return read_model(path)
 
     async def engine(self, _wanted: str | None = None) -> Any:
-        return SimpleNamespace(flags=self.flags)
+        info = SimpleNamespace(rpc_protocol="7.0.0")
+        return SimpleNamespace(flags=self.flags, info=info)
+
+    async def rpc_protocol(self, _plan: Plan) -> str:
+        return "7.0.0"
 
     async def reached(self, _names: object) -> None:
         """It is there."""

@@ -199,6 +199,9 @@ class Engineless:
     async def engine(self) -> object:
         raise EngineError("There is none")
 
+    async def rpc_protocol(self, plan: Plan) -> str:
+        return ""
+
 
 READERS = cast("Readers", Engineless())
 

@@ -484,6 +484,9 @@ def test_a_second_model_is_refused_while_the_first_still_loads() -> None:
         require(room_for([machine], None, [first]))
 
 
+ONE = plan_for(here(device("local", "CPU", GIB)), workers=0)
+
+
 def test_a_device_too_small_for_its_share_is_refused() -> None:
     """The sentence names the device, what it needs and what it has, in bytes."""
     box = peer("box", device("box", "CPU"), device("box", "CUDA0", GIB))
@@ -515,6 +518,20 @@ def test_the_engines_answer_counts_before_our_arithmetic() -> None:
     more = DeviceMemory(device="worker1/CPU", model_bytes=9 * GIB)
     with pytest.raises(PlanError, match="worker1/CPU is too small for its share"):
         require_room(plan, big, devices, [more])
+
+
+def test_the_version_of_the_head_counts_in_what_is_refused_and_done_without() -> None:
+    """Since RPC 8.0.0 a plan needs a little more: what just fits the older does not."""
+    (load,) = plan_loads(MODEL, ONE, protocol="7.0.0")
+    machine = here(device("local", "CPU", load.total_bytes))
+    plan = plan_for(here(device("local", "CPU", GIB)), ADA, peers=("ada",))
+    devices = machine.devices
+    require_room(ONE, MODEL, devices, protocol="7.0.0")
+    plan_without(plan, ["ada"], MODEL, known(machine, ADA), protocol="7.0.0")
+    with pytest.raises(PlanError, match="too small for its share"):
+        require_room(ONE, MODEL, devices, protocol="8.0.0")
+    with pytest.raises(PlanError, match="too small for its share"):
+        plan_without(plan, ["ada"], MODEL, known(machine, ADA), protocol="8.0.0")
 
 
 def test_two_workers_of_one_memory_are_counted_together() -> None:
