@@ -95,6 +95,9 @@ CHUNK_BYTES_MAX = 8 << 20
 _CHUNK_S = 0.25
 """About how long one chunk takes: the step of the progress, and of a cancellation."""
 _STEP_END_S = 2.0
+AT_ONCE_MIN, AT_ONCE_MAX = 16, 128
+AT_ONCE_BYTES_MAX = 4 << 20
+"""A server keeps what it was sent before its disk has it."""
 
 
 class Meter:
@@ -133,12 +136,26 @@ class Meter:
         self._tell(text, done / max(self._total, 1))
 
 
-async def _to_their_end(requests: list[Coroutine[Any, Any, T]]) -> list[T]:
+def _at_once(block_bytes: int) -> int:
+    """The requests of a transfer that wait for their answers, as asyncssh reckons."""
+    there = AT_ONCE_BYTES_MAX // max(block_bytes, 1)
+    return max(AT_ONCE_MIN, min(there, AT_ONCE_MAX))
+
+
+async def _to_their_end(
+    requests: list[Coroutine[Any, Any, T]], block_bytes: int
+) -> list[T]:
     """Await requests side by side, each to its end, also if we are cancelled.
 
     asyncssh leaves the other requests of a broken transfer to fail alone.
     """
-    answers = asyncio.gather(*requests, return_exceptions=True)
+    turns = asyncio.Semaphore(_at_once(block_bytes))
+
+    async def in_turn(request: Coroutine[Any, Any, T]) -> T:
+        async with turns:
+            return await request
+
+    answers = asyncio.gather(*map(in_turn, requests), return_exceptions=True)
     try:
         done = await asyncio.shield(answers)
     except asyncio.CancelledError:
@@ -162,7 +179,7 @@ async def read_at(file: asyncssh.SFTPClientFile, n_bytes: int, at: int) -> bytes
     blocks = list(_blocks(at, n_bytes, file.read_len))
     # Typed as text, whatever the mode.
     parts: list[Any] = await _to_their_end(
-        [file.read(size, place) for place, size in blocks]
+        [file.read(size, place) for place, size in blocks], file.read_len
     )
     whole = bytearray()
     for part, (_, size) in zip(parts, blocks, strict=True):
@@ -180,7 +197,7 @@ async def write_at(file: asyncssh.SFTPClientFile, data: bytes, at: int) -> None:
         file.write(cast("Any", data[place - at : place - at + size]), place)
         for place, size in blocks
     ]
-    await _to_their_end(writes)
+    await _to_their_end(writes, file.write_len)
 
 
 async def upload(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import socket
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import asyncssh
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from backends.machines.ssh.files import read_at, write_at
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
 
@@ -83,3 +84,34 @@ async def test_blocks_come_back_in_their_order_up_to_the_end(tmp_path: Path) -> 
         assert await read_at(file, 2 * len(data), 7 + 1500) == data[1500:]
         assert await read_at(file, 10, 2 * len(data)) == b""
     assert (tmp_path / "model").read_bytes() == bytes(7) + data
+
+
+async def test_a_server_has_no_more_requests_than_it_can_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = Counter[str]()
+    async with (
+        sftp_of(asyncssh.SFTPServer) as sftp,
+        sftp.open(str(tmp_path / "model"), "w+b") as file,
+    ):
+        file.read_len = file.write_len = 1000
+
+        def counted(name: str) -> Callable[..., Awaitable[Any]]:
+            real = getattr(file, name)
+
+            async def request(*args: Any) -> Any:
+                waiting["now"] += 1
+                waiting[name] = max(waiting[name], waiting["now"])
+                try:
+                    return await real(*args)
+                finally:
+                    waiting["now"] -= 1
+
+            return request
+
+        monkeypatch.setattr(file, "write", counted("write"))
+        monkeypatch.setattr(file, "read", counted("read"))
+        data = bytes(300_000)
+        await write_at(file, data, 0)
+        assert await read_at(file, len(data), 0) == data
+    assert waiting == {"now": 0, "write": 128, "read": 128}
