@@ -55,6 +55,8 @@ class Found(NamedTuple):
     origin: str
     """Another for each version of it."""
     renew: Callable[[], Awaitable[None]] | None = None
+    is_given: bool = False
+    """True if the user told the hash."""
 
 
 class Deliveries:
@@ -74,7 +76,7 @@ class Deliveries:
         self, peer: SshPeer, source: str, layers: str, settings: Mapping[str, str]
     ) -> Delivered:
         await self._peers.reached([peer.name])
-        found = await self._found(peer, source, settings)
+        found = _of_known_origin(await self._found(peer, source, settings))
         if layers:
             found = await asyncio.to_thread(_checked, found)
         wanted = await asyncio.to_thread(_wanted, found, layers)
@@ -90,7 +92,7 @@ class Deliveries:
             names = tuple(file.name for file in files)
             ways = (FromHere(files),)
             return Found(files, names, ("",) * len(files), ways, source)
-        parse_source(source)
+        is_given = bool(parse_source(source).sha256)
         env, headers = hub_environment(settings), self._cache / "remote"
 
         async def ask() -> RemoteModel:
@@ -111,6 +113,7 @@ class Deliveries:
             # The folder of a header is called by its address, ETag and last change.
             origin=copies[0].parent.name,
             renew=addresses.renew,
+            is_given=is_given,
         )
 
     async def _at_peer(self, name: str, path: str) -> Found:
@@ -187,6 +190,14 @@ def _same_header(file: Path, copy: Path) -> bool:
         return False
 
 
+def _of_known_origin(found: Found) -> Found:
+    """A model without copies that no hash can tell from others of the same header."""
+    if found.renew is None or all(found.sha256s):
+        return found
+    ways = (way for way in found.ways if not isinstance(way, FromHere | FromPeer))
+    return found._replace(ways=tuple(ways))
+
+
 def _checked(found: Found) -> Found:
     """A model without the files here that have other hashes than those announced."""
     ways = (
@@ -206,7 +217,14 @@ def _wanted(found: Found, layers: str) -> list[Wanted]:
     if not layers:
         sizes = [copy.stat().st_size for copy in found.headers]
         return [
-            Wanted(name, b"", (Run(0, size, 0),), sha256, origin=found.origin)
+            Wanted(
+                name,
+                b"",
+                (Run(0, size, 0),),
+                sha256,
+                origin=found.origin,
+                is_given=found.is_given,
+            )
             for name, size, sha256 in zip(
                 found.names, sizes, found.sha256s, strict=True
             )

@@ -88,6 +88,8 @@ class Wanted(NamedTuple):
     """Of that file."""
     origin: str = ""
     """Another for each version of it."""
+    is_given: bool = False
+    """True if the user told the hash, who may be wrong."""
 
     @property
     def size_bytes(self) -> int:
@@ -96,7 +98,8 @@ class Wanted(NamedTuple):
     @property
     def key(self) -> str:
         """Tells a half copy of it from others."""
-        known = self.sha256 or self.identity or self.header.hex() + self.origin
+        sha256 = "" if self.is_given else self.sha256
+        known = sha256 or self.identity or self.header.hex() + self.origin
         told = f"{self.name} {self.runs} {known}"
         return hashlib.sha256(told.encode()).hexdigest()
 
@@ -498,14 +501,17 @@ class _Delivery:
     async def _get(
         self, index: int, file: Wanted, path: str, note: str, meter: Meter
     ) -> None:
-        resumed = note == file.key
+        # That of a part which had another hash than a mistyped one.
+        is_whole = file.is_given and note == file._replace(is_given=False).key
+        resumed = is_whole or note == file.key
         if note and not resumed:
             await self._script("drop", file.name)
         hashing = asyncio.create_task(_sha256(file))
         try:
             for attempt in (1, 2):
                 new = attempt > 1 or not resumed
-                await self._fill(index, file, path, meter, new=new)
+                if new or not is_whole:
+                    await self._fill(index, file, path, meter, new=new)
                 self._doing = f"verifying {file.name}"
                 self.say("", 1.0)
                 sha256 = await asyncio.shield(hashing)
@@ -515,6 +521,8 @@ class _Delivery:
                 )
                 if result.code == 0:
                     return
+                if result.code == _DIFFERS and file.is_given:
+                    raise await self._mistyped(file, path)
                 await self._script("drop", file.name)
                 if result.code != _DIFFERS:
                     raise refusal(self.shell.name, result)
@@ -528,13 +536,29 @@ class _Delivery:
             "Did the original change meanwhile? Else look at its disk.",
         )
 
+    async def _mistyped(self, file: Wanted, path: str) -> WrongFile:
+        """Keep what came under the hash that it has, by which a next call knows it."""
+        found = (await self._script("sum", f"{file.name}.part")).strip()
+        kept = file._replace(sha256=found, is_given=False)
+        async with self._files() as sftp:
+            await self._note(sftp, path, kept)
+        return WrongFile(
+            f"{file.name} on {self.shell.name} has the SHA-256 {found}, and "
+            f"{file.sha256} was given",
+            "If that is mistyped, repeat with the right one: what has come is kept. "
+            "If not, the file is wrong: the same command gets it anew.",
+        )
+
+    async def _note(self, sftp: asyncssh.SFTPClient, path: str, file: Wanted) -> None:
+        async with sftp.open(f"{path}.part.identity", "wb") as kept:
+            await write_at(kept, file.key.encode(), 0)
+
     async def _fill(
         self, index: int, file: Wanted, path: str, meter: Meter, *, new: bool
     ) -> None:
         async with self._files() as sftp:
             if new:
-                async with sftp.open(f"{path}.part.identity", "wb") as kept:
-                    await write_at(kept, file.key.encode(), 0)
+                await self._note(sftp, path, file)
             try:
                 part = Part(self.shell, sftp, f"{path}.part", meter)
                 await self._bring(index, file, part)

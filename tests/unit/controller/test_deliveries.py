@@ -9,7 +9,7 @@ import pytest
 
 from backends.controller import deliveries
 from backends.controller.deliveries import Found
-from backends.machines.peer_downloads import FromHere
+from backends.machines.peer_downloads import UNVERIFIED, FromHere
 from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
 
 
@@ -47,9 +47,15 @@ def test_a_copy_here_tells_the_hash_of_a_part_if_it_is_the_announced_file(
     (part,) = deliveries._wanted(other, "0-1")
     assert (part.sha256, other.ways) == ("", ())
 
-    unknown = deliveries._checked(found(model, ""))
-    (part,) = deliveries._wanted(unknown, "0-1")
-    assert (part.sha256, len(unknown.ways)) == ("", 1)
+
+def test_a_copy_of_the_same_header_is_no_original_where_no_hash_tells(
+    model: Path,
+) -> None:
+    unknown = deliveries._of_known_origin(found(model, ""))
+    (whole,) = deliveries._wanted(unknown, "")
+    assert (unknown.ways, whole.verified_by(was_there=False)) == ((), UNVERIFIED)
+    ours = found(model, "", remote=False)
+    assert deliveries._of_known_origin(ours) == ours
 
 
 def test_a_model_of_ours_is_its_own_original(model: Path) -> None:
