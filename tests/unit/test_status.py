@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -38,6 +39,7 @@ from backends.state import (
 from backends.state.snapshots import KeyCounts, RequestCounts
 from tests.unit.state.scene import busy_scene
 from tui.cli import engine, progress
+from tui.cli import up as up_command
 from tui.cli.engine import EnginePrinter
 from tui.cli.plan import preview_json, preview_lines
 from tui.cli.progress import ProgressLine, StepPrinter, progress_text, remaining_s
@@ -262,6 +264,38 @@ async def test_the_way_to_end_what_is_in_the_way_names_its_cluster(
     with pytest.raises(ControllerError, match=command):
         async with launched(client, plan, keep=True):
             pytest.fail("it was not refused")
+
+
+class Slow:
+    """Checks a launch for 30 s, then serves within 4 s; ``now`` is its clock."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    async def snapshots(self, *, holder: str) -> AsyncGenerator[ClusterSnapshot, None]:
+        idle = replace(busy_scene(0), state=ClusterState.IDLE)
+        yield idle
+        self.now += 4
+        yield replace(idle, state=ClusterState.SERVING, generation=idle.generation + 1)
+
+    async def launch(self, *_: object, **__: object) -> ClusterSnapshot:
+        self.now += 30
+        begun = busy_scene(0)
+        return replace(begun, generation=begun.generation + 1)
+
+
+async def test_a_launch_takes_from_where_the_controller_took_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Slow()
+    monkeypatch.setattr(
+        up_command, "time", SimpleNamespace(monotonic=lambda: client.now)
+    )
+    plan = busy_scene(0).plan
+    assert plan is not None
+    running = launched(cast("ControllerClient", client), plan, keep=True, measures=True)
+    async with running as (_, _, launch_s):
+        assert launch_s == 4
 
 
 # --- Progress on the command line, of a build too ---

@@ -128,7 +128,7 @@ async def _headless(
     client: ControllerClient, ask: Ask, request: ChatRequest, *, as_json: bool
 ) -> None:
     plan = await _plan(client, ask)
-    async with launched(client, plan, keep=False) as (serving, _):
+    async with launched(client, plan, keep=False) as (serving, _, _):
         say(f"Serving; {measured_text(serving)}.")
         answer = await asked(client, request, unseen if as_json else shower())
     if as_json:
@@ -183,7 +183,7 @@ async def _launch_if_idle(
     await require_engine(user_paths())
     path = await _model_path(model, bundled=bundled)
     plan = await _plan(client, Ask(model=path, workers=WORKERS, **shares(split)))
-    async with launched(client, plan, keep=True) as (serving, _):
+    async with launched(client, plan, keep=True) as (serving, _, _):
         say(f"Serving {serving.api_url}; {measured_text(serving)}.")
     return path
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -91,6 +92,7 @@ async def serve(
     async with launched(client, preview, keep=detach, replace=replace) as (
         serving,
         snapshots,
+        _,
     ):
         if as_json:
             emit_json(cluster_json(serving))
@@ -98,6 +100,16 @@ async def serve(
         if not detach:
             say("Ctrl-C stops the cluster.")
             await until_ended(serving, snapshots)
+
+
+class Launched(NamedTuple):
+    """A cluster that serves."""
+
+    serving: ClusterSnapshot
+    snapshots: AsyncIterator[ClusterSnapshot]
+    """Those after that."""
+    launch_s: float
+    """From the moment at which the controller took the launch."""
 
 
 @asynccontextmanager
@@ -109,8 +121,8 @@ async def launched(
     replace: bool = False,
     measures: bool = False,
     lab: Lab | None = None,
-) -> AsyncIterator[tuple[ClusterSnapshot, AsyncIterator[ClusterSnapshot]]]:
-    """A serving cluster of a plan, prepared or not, and its further snapshots.
+) -> AsyncIterator[Launched]:
+    """A serving cluster of a plan, prepared or not.
 
     Unless ``keep``, the cluster ends with the block, also when we are killed, at any
     moment: the controller sees the stream break that was there before the launch.
@@ -141,8 +153,10 @@ async def launched(
         )
         if ours.generation == replaced:
             say("This plan is already running: nothing to change.")
+        began = time.monotonic()
         try:
             serving = await _until_serving(ours, now, snapshots, shows=not measures)
+            launch_s = time.monotonic() - began
         except asyncio.CancelledError:
             # What was not wanted to the end is not to go on behind the user's back.
             with contextlib.suppress(DllmError):
@@ -153,7 +167,7 @@ async def launched(
                 await _end_ours(client, ours.generation)
             raise
         try:
-            yield serving, snapshots
+            yield Launched(serving, snapshots, launch_s)
         finally:
             if not keep:
                 await _end_ours(client, ours.generation)
