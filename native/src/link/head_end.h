@@ -6,16 +6,16 @@
 #include <optional>
 
 #include "carrier.h"
-#include "connection_manager.h"
 #include "link.h"
 #include "local.h"
+#include "reconnect.h"
 #include "request_stream.h"
 #include "weights/chunk_reader.h"
 #include "weight_report.h"
 
 namespace dllm::link {
 
-class HeadEnd final : public Carrier, private ConnectionOwner {
+class HeadEnd final : public Carrier, private ReconnectorOwner {
  public:
   // How long a client waits for the link to come up, without the lab's delay.
   static constexpr Nanos kLinkMax = 8 * kNanosPerSecond;
@@ -78,7 +78,7 @@ class HeadEnd final : public Carrier, private ConnectionOwner {
   bool is_stopping();
 
   Link& link_;
-  ConnectionManager connections_;
+  Reconnector connections_;
   const Pipe wake_ = make_pipe();
   HeadWeights weights_;
   WeightReport report_;

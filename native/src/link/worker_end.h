@@ -5,17 +5,17 @@
 #include <optional>
 #include <string>
 
-#include "connection_manager.h"
 #include "inbound_queue.h"
 #include "link.h"
 #include "local.h"
+#include "reconnect.h"
 #include "session.h"
 #include "weight_report.h"
 #include "weights/chunk_reader.h"
 
 namespace dllm::link {
 
-class WorkerEnd final : private ConnectionOwner {
+class WorkerEnd final : private ReconnectorOwner {
  public:
   // `link` counts what the rpc-server gets, and says whether it is guarded. `worker` is where the
   // rpc-server listens, `home` the models beside it. Listens for heads at once where it does not
@@ -81,7 +81,7 @@ class WorkerEnd final : private ConnectionOwner {
 
   Link& link_;
   const Endpoint worker_;
-  ConnectionManager connections_;
+  Reconnector connections_;
   std::list<Served> served_;  // in the order they were opened
   std::uint64_t opened_ = 0;
   std::vector<std::uint8_t> block_;

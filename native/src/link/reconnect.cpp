@@ -1,4 +1,4 @@
-#include "connection_manager.h"
+#include "reconnect.h"
 
 #include <sys/socket.h>
 
@@ -13,42 +13,42 @@
 namespace dllm::link {
 
 // A connection whose other end may become the link's, or is.
-struct ConnectionManager::Caller final : LinkOwner {
-  Caller(ConnectionManager& manager_of, UniqueFd fd)
-      : manager(manager_of),
+struct Reconnector::Caller final : LinkOwner {
+  Caller(Reconnector& reconnector_of, UniqueFd fd)
+      : reconnector(reconnector_of),
         name(peer_name(fd.get())),
-        said(manager_of.hello()),
-        link(std::move(fd), make_security(manager_of.place_), said, *this, manager_of.lab_,
-             manager_of.patience_) {}
+        said(reconnector_of.hello()),
+        link(std::move(fd), make_security(reconnector_of.place_), said, *this, reconnector_of.lab_,
+             reconnector_of.patience_) {}
 
-  [[nodiscard]] bool holds() const { return manager.holder_ == this; }
-  void greeted(const Hello& hello) override { manager.greeted(*this, hello); }
+  [[nodiscard]] bool holds() const { return reconnector.holder_ == this; }
+  void greeted(const Hello& hello) override { reconnector.greeted(*this, hello); }
   void welcomed() override {
-    if (holds()) manager.welcomed();
+    if (holds()) reconnector.welcomed();
   }
   void opened(std::uint32_t session) override {
-    if (holds()) manager.owner_.opened(session);
+    if (holds()) reconnector.owner_.opened(session);
   }
   void arrived(std::uint32_t session, Bytes data) override {
-    if (holds()) manager.owner_.arrived(session, data);
+    if (holds()) reconnector.owner_.arrived(session, data);
   }
   void finished(std::uint32_t session) override {
-    if (holds()) manager.owner_.finished(session);
+    if (holds()) reconnector.owner_.finished(session);
   }
   void was_reset(std::uint32_t session, const std::string& reason) override {
-    if (holds()) manager.owner_.was_reset(session, reason);
+    if (holds()) reconnector.owner_.was_reset(session, reason);
   }
   void timed(std::uint32_t session, Trip trip) override {
-    if (holds()) manager.owner_.timed(session, trip);
+    if (holds()) reconnector.owner_.timed(session, trip);
   }
   void told(std::uint32_t session, Bytes message) override {
-    if (holds()) manager.owner_.told(session, message);
+    if (holds()) reconnector.owner_.told(session, message);
   }
   void listed(Bytes message) override {
-    if (holds()) manager.owner_.listed(message);
+    if (holds()) reconnector.owner_.listed(message);
   }
   void answered_ahead(std::uint32_t session, const std::vector<Known>& known) override {
-    if (holds()) manager.owner_.answered_ahead(session, known);
+    if (holds()) reconnector.owner_.answered_ahead(session, known);
   }
 
   // What is still to be said is said, then the other end closes, in time. False when it is over.
@@ -66,7 +66,7 @@ struct ConnectionManager::Caller final : LinkOwner {
   // One that goes on sending must not keep the loop.
   static constexpr int kBlocksAtOnce = 64;
 
-  ConnectionManager& manager;
+  Reconnector& reconnector;
   const std::string name;
   const Hello said;
   LiveLink link;
@@ -99,8 +99,8 @@ Hello as(const LinkAddress& place, Hello own) {
 
 }  // namespace
 
-ConnectionManager::ConnectionManager(const LinkAddress& place, Hello own, ConnectionOwner& owner,
-                                     const Lab& lab, Nanos patience)
+Reconnector::Reconnector(const LinkAddress& place, Hello own, ReconnectorOwner& owner,
+                         const Lab& lab, Nanos patience)
     : place_(place),
       own_(as(place, std::move(own))),
       owner_(owner),
@@ -110,7 +110,7 @@ ConnectionManager::ConnectionManager(const LinkAddress& place, Hello own, Connec
   if (!place_.dials) listen();
 }
 
-void ConnectionManager::listen() {
+void Reconnector::listen() {
   const auto add = [this](const Endpoint& at) {
     listeners_.push_back(at.path.empty() ? listen_tcp(at) : listen_unix(at.path));
     set_blocking(listeners_.back().get(), false);
@@ -125,24 +125,24 @@ void ConnectionManager::listen() {
   }
 }
 
-ConnectionManager::~ConnectionManager() = default;
+Reconnector::~Reconnector() = default;
 
-std::uint16_t ConnectionManager::port() const {
+std::uint16_t Reconnector::port() const {
   const bool has_port = !listeners_.empty() && place_.endpoint.path.empty();
   return has_port ? bound_port(listeners_.front().get()) : place_.endpoint.port;
 }
 
-LiveLink* ConnectionManager::link() {
+LiveLink* Reconnector::link() {
   return holder_ && holder_->link.end().is_up() ? &holder_->link : nullptr;
 }
 
-void ConnectionManager::add_waits(std::vector<pollfd>& waits) {
+void Reconnector::add_waits(std::vector<pollfd>& waits) {
   for (const UniqueFd& listener : listeners_) waits.push_back({listener.get(), POLLIN, 0});
   if (dialing_) waits.push_back({dialing_.get(), POLLOUT, 0});
   for (Caller& caller : callers_) unwatched(waits, caller.link.fd(), caller.link.events());
 }
 
-Nanos ConnectionManager::due(Nanos now) {
+Nanos Reconnector::due(Nanos now) {
   Nanos first = kNever;
   if (dials()) first = dialing_ ? dialed_at_ + dial_max() : dial_at_;
   for (Caller& caller : callers_) {
@@ -152,7 +152,7 @@ Nanos ConnectionManager::due(Nanos now) {
   return first;
 }
 
-void ConnectionManager::step(Nanos now) {
+void Reconnector::step(Nanos now) {
   for (const UniqueFd& listener : listeners_) accept(listener.get(), now);
   // A connection that works again leaves none half made: nothing would take that up.
   if (dials()) {
@@ -165,7 +165,7 @@ void ConnectionManager::step(Nanos now) {
 }
 
 // Those that were told to leave are no hindrance.
-bool ConnectionManager::dials() const {
+bool Reconnector::dials() const {
   if (!place_.dials) return false;
   if (!holder_) return callers_.empty();
   const auto is_on_trial = [](const Caller& caller) {
@@ -174,7 +174,7 @@ bool ConnectionManager::dials() const {
   return broken_since_ && std::ranges::none_of(callers_, is_on_trial);
 }
 
-void ConnectionManager::watch(Nanos now) {
+void Reconnector::watch(Nanos now) {
   if (!holder_ || !holder_->link.end().may_resume()) return;
   LiveLink& link = holder_->link;
   const Nanos silence = link.end().silence(now);
@@ -199,7 +199,7 @@ void ConnectionManager::watch(Nanos now) {
   retry_ = kRetryFirst;
 }
 
-void ConnectionManager::accept(int listener, Nanos now) {
+void Reconnector::accept(int listener, Nanos now) {
   // Those that go on coming must not keep the loop.
   for (std::size_t i = 0; i < kCallersMax; ++i) {
     UniqueFd fd = accept_client(listener);
@@ -219,7 +219,7 @@ void ConnectionManager::accept(int listener, Nanos now) {
 // from the address that has most of them: neither a flood nor silent callers keep the other end
 // out, which speaks at once and needs a few round trips. The oldest or the newest would always be
 // it.
-void ConnectionManager::make_room() {
+void Reconnector::make_room() {
   const auto is_mute = [](Caller& caller) {
     return !caller.holds() && caller.link.received_bytes() == 0;
   };
@@ -234,21 +234,21 @@ void ConnectionManager::make_room() {
   callers_.erase(most[random_() % most.size()]);
 }
 
-const Endpoint& ConnectionManager::there() const {
+const Endpoint& Reconnector::there() const {
   return at_ == 0 ? place_.endpoint : place_.others[at_ - 1];
 }
 
-Nanos ConnectionManager::dial_max() const {
+Nanos Reconnector::dial_max() const {
   return is_last() && !holder_ ? kDialMax : kTryMax;
 }
 
-bool ConnectionManager::is_mute(Caller& caller, Nanos now) const {
+bool Reconnector::is_mute(Caller& caller, Nanos now) const {
   const bool waits_long = is_last() && (!holder_ || caller.holds());
   if (!place_.dials || waits_long || caller.link.end().is_up()) return false;
   return now - dialed_at_ > kTryMax + pretended(lab_.get());
 }
 
-void ConnectionManager::dial(Nanos now) {
+void Reconnector::dial(Nanos now) {
   try {
     if (!dialing_) {
       if (now < dial_at_) return;
@@ -275,12 +275,12 @@ void ConnectionManager::dial(Nanos now) {
   }
 }
 
-void ConnectionManager::add_caller(UniqueFd fd) {
+void Reconnector::add_caller(UniqueFd fd) {
   callers_.emplace_back(*this, std::move(fd));
 }
 
 // What this end says of itself and of the link it holds.
-Hello ConnectionManager::hello() {
+Hello Reconnector::hello() {
   Hello own = own_;
   if (holder_ && holder_->link.end().may_resume()) {
     own.link = holder_->link.end().token();
@@ -292,7 +292,7 @@ Hello ConnectionManager::hello() {
 
 // A relay that comes again goes on with its link, or takes the place of what it was; any other is
 // told who is there.
-void ConnectionManager::greeted(Caller& caller, const Hello& hello) {
+void Reconnector::greeted(Caller& caller, const Hello& hello) {
   const Nanos now = monotonic_now();
   caller.has_greeted = true;
   caller.resumes = is_of_link(caller, hello);
@@ -310,24 +310,24 @@ void ConnectionManager::greeted(Caller& caller, const Hello& hello) {
 }
 
 // Both ends have just said so.
-bool ConnectionManager::is_of_link(const Caller& caller, const Hello& hello) {
+bool Reconnector::is_of_link(const Caller& caller, const Hello& hello) {
   if (!holder_ || !holder_->link.end().may_resume()) return false;
   const std::uint64_t token = holder_->link.end().token();
   return hello.link == token && caller.said.link == token;
 }
 
 // Whom we called ourselves knows of no link, and one without a connection is not kept for ever.
-bool ConnectionManager::gives_way(const Hello& hello, Nanos now) const {
+bool Reconnector::gives_way(const Hello& hello, Nanos now) const {
   if (hello.id == other_.id || place_.dials) return true;
   return !holder_->link.broken().empty() && now - broken_since_.value_or(now) >= kSilentMax;
 }
 
-void ConnectionManager::welcomed() {
+void Reconnector::welcomed() {
   note_place();
   owner_.greeted(other_);
 }
 
-void ConnectionManager::note_place() {
+void Reconnector::note_place() {
   met_at_ = place_.dials ? text(there()) : "";
   if (at_ == 0) detour_.clear();
   retry_ = kRetryFirst;
@@ -335,13 +335,13 @@ void ConnectionManager::note_place() {
   refused_ = false;
 }
 
-void ConnectionManager::send_away(Caller& caller, const std::string& reason) {
+void Reconnector::send_away(Caller& caller, const std::string& reason) {
   caller.link.end().goodbye(reason);
   caller.leaving_until = monotonic_now() + kLeavingMax;
 }
 
 // What crossed with the holder stays counted.
-void ConnectionManager::release() {
+void Reconnector::release() {
   sent_before_ += holder_->link.sent_bytes();
   received_before_ += holder_->link.received_bytes();
   shares_before_ += holder_->link.sent();
@@ -352,14 +352,14 @@ void ConnectionManager::release() {
 }
 
 // Its connection, if it has one still, ends by itself.
-void ConnectionManager::lose(const std::string& reason) {
+void Reconnector::lose(const std::string& reason) {
   const bool was_up = link() != nullptr;
   if (holder_->leaving_until == 0) holder_->leaving_until = monotonic_now();
   release();
   if (was_up) owner_.lost(reason);
 }
 
-void ConnectionManager::resume(Caller& caller, Nanos now) {
+void Reconnector::resume(Caller& caller, Nanos now) {
   holder_->link.resume(caller.link);
   other_place_ = caller.name;
   note_place();
@@ -370,7 +370,7 @@ void ConnectionManager::resume(Caller& caller, Nanos now) {
 }
 
 // Whether it stays.
-bool ConnectionManager::attend(Caller& caller, Nanos now) {
+bool Reconnector::attend(Caller& caller, Nanos now) {
   try {
     if (caller.leaving_until > 0) return caller.leave(now);
     caller.link.take_in(now);
@@ -385,7 +385,7 @@ bool ConnectionManager::attend(Caller& caller, Nanos now) {
   return false;
 }
 
-void ConnectionManager::ended(Caller& caller, const std::string& reason, bool refused, Nanos now) {
+void Reconnector::ended(Caller& caller, const std::string& reason, bool refused, Nanos now) {
   const bool held = caller.holds();
   const bool was_up = held && caller.link.end().is_up();
   if (held) release();
@@ -406,12 +406,12 @@ void ConnectionManager::ended(Caller& caller, const std::string& reason, bool re
 }
 
 // A machine that cannot be reached may come back; where nobody listens nobody knows the link.
-void ConnectionManager::note_absent(const std::string& reason, Nanos now) {
+void Reconnector::note_absent(const std::string& reason, Nanos now) {
   if (!absent_since_) absent_since_ = now;
   if (now - *absent_since_ >= kAbsentMax) lose(reason);
 }
 
-void ConnectionManager::fail(const std::string& reason, Nanos now) {
+void Reconnector::fail(const std::string& reason, Nanos now) {
   if (!holder_) reason_ = reason;
   refused_ = false;
   if (place_.dials && !is_last()) {
@@ -424,7 +424,7 @@ void ConnectionManager::fail(const std::string& reason, Nanos now) {
   retry_ = std::min(2 * retry_, holder_ ? kRetryMostHeld : kRetryMost);
 }
 
-void ConnectionManager::give_out(Nanos now) {
+void Reconnector::give_out(Nanos now) {
   for (Caller& caller : callers_) {
     try {
       caller.link.give_out(now);
@@ -435,15 +435,15 @@ void ConnectionManager::give_out(Nanos now) {
   }
 }
 
-std::uint64_t ConnectionManager::sent_bytes() const {
+std::uint64_t Reconnector::sent_bytes() const {
   return sent_before_ + (holder_ ? holder_->link.sent_bytes() : 0);
 }
 
-std::uint64_t ConnectionManager::received_bytes() const {
+std::uint64_t Reconnector::received_bytes() const {
   return received_before_ + (holder_ ? holder_->link.received_bytes() : 0);
 }
 
-std::string ConnectionManager::who_holds(Nanos now) const {
+std::string Reconnector::who_holds(Nanos now) const {
   const std::string since = std::to_string((now - linked_since_) / kNanosPerSecond);
   const bool by_head = other_.role == Role::kHead;
   const bool has_place = place_.endpoint.path.empty();
@@ -451,13 +451,13 @@ std::string ConnectionManager::who_holds(Nanos now) const {
          (has_place ? " (" + other_place_ + ")" : "") + " for " + since + " s";
 }
 
-Shares ConnectionManager::sent_shares() const {
+Shares Reconnector::sent_shares() const {
   Shares shares = shares_before_;
   if (holder_) shares += holder_->link.sent();
   return shares;
 }
 
-void ConnectionManager::note(PairTally& tally) {
+void Reconnector::note(PairTally& tally) {
   LiveLink* live = link();
   const bool is_head = own_.role == Role::kHead;
   tally.is_on = true;
@@ -473,7 +473,7 @@ void ConnectionManager::note(PairTally& tally) {
   tally.rtt = live ? live->end().rtt() : 0;
 }
 
-void ConnectionManager::end(const std::string& reason, Nanos now) {
+void Reconnector::end(const std::string& reason, Nanos now) {
   if (!holder_) return;
   holder_->link.end().goodbye(reason);
   give_out(now);

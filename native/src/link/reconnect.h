@@ -18,7 +18,7 @@
 
 namespace dllm::link {
 
-class ConnectionOwner : public LinkOwner {
+class ReconnectorOwner : public LinkOwner {
  public:
   // Something for the log: it goes on over another connection.
   virtual void resumed(const std::string& news) = 0;
@@ -26,7 +26,7 @@ class ConnectionOwner : public LinkOwner {
   virtual void lost(const std::string& reason) = 0;
 };
 
-class ConnectionManager {
+class Reconnector {
  public:
   // Between two attempts to dial.
   static constexpr Nanos kRetryFirst = kNanosPerSecond / 4;
@@ -43,11 +43,11 @@ class ConnectionManager {
   static constexpr std::size_t kCallersMax = 32;
 
   // Listens at once, at the first place at least, or throws. `own` names this end.
-  ConnectionManager(const LinkAddress& place, Hello own, ConnectionOwner& owner, const Lab& lab,
-                    Nanos patience);
-  ~ConnectionManager();
-  ConnectionManager(const ConnectionManager&) = delete;
-  ConnectionManager& operator=(const ConnectionManager&) = delete;
+  Reconnector(const LinkAddress& place, Hello own, ReconnectorOwner& owner, const Lab& lab,
+              Nanos patience);
+  ~Reconnector();
+  Reconnector(const Reconnector&) = delete;
+  Reconnector& operator=(const Reconnector&) = delete;
 
   // Appends what to wait for.
   void add_waits(std::vector<pollfd>& waits);
@@ -110,7 +110,7 @@ class ConnectionManager {
 
   const LinkAddress place_;
   const Hello own_;
-  ConnectionOwner& owner_;
+  ReconnectorOwner& owner_;
   const Lab& lab_;
   const Nanos patience_;
   std::vector<UniqueFd> listeners_;
