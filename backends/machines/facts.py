@@ -68,4 +68,5 @@ def device_of(memory: MemoryInfo, host: str) -> Device:
         total_bytes=min([memory.total_bytes, *limits]),
         free_bytes=min([memory.available_bytes, *available]),
         memory_pool=host,
+        cores=memory.cores,
     )

@@ -131,7 +131,9 @@ def speeds_of(
     """The speeds for a plan; ``rtts_ms`` are live round trips by worker."""
     keys, plan = ground.keys(), ground.plan
     priors: dict[str, Prior] = {
-        keys[d.id]: prior_of(d.kind, (plan.worker_of.get(d.id) or plan.server).threads)
+        keys[d.id]: prior_of(
+            d.kind, (plan.worker_of.get(d.id) or plan.server).threads or d.cores
+        )
         for d in ground.devices
     }
     priors[ground.head_key] = HEAD_PRIOR

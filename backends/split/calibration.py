@@ -204,8 +204,8 @@ class Prior(NamedTuple):
     source: SpeedSource = SpeedSource.PRIOR
 
 
-def prior_of(kind: DeviceKind, threads: int | None = None) -> Prior:
-    """The prior of a device that never ran."""
+def prior_of(kind: DeviceKind, threads: int = 0) -> Prior:
+    """The prior of a device that never ran; 0: the threads of a CPU are not known."""
     usual = _KINDS[kind]
     if kind is DeviceKind.CPU and threads:
         gb_s = min(usual.gb_s * threads / _THREADS, _CPU_GB_S_MAX)

@@ -32,6 +32,8 @@ class Device(Value, frozen=True, kw_only=True):
     """The user's limit; None means all that is free."""
     memory_pool: str = ""
     """Devices with the same pool draw on the same physical memory."""
+    cores: int = 0
+    """Of a CPU: those that llama.cpp computes on by itself; 0: not known."""
 
     @property
     def usable_bytes(self) -> int:

@@ -22,8 +22,10 @@ from backends.planning.speeds import (
     ServerRun,
     WorkerRun,
     run_says,
+    speeds_of,
 )
 from backends.server_settings import BY_TENSOR
+from backends.split.calibration import Calibration
 from backends.split.cost import Work, forecast, lab_ms
 from backends.state import (
     ClusterState,
@@ -75,6 +77,17 @@ def engine(version: str = "b1") -> EngineInfo:
 
 def plan_of(*counts: int) -> Plan:
     return plan_for(*MACHINES, model=MODEL, workers=2, counts=counts, worker_threads=1)
+
+
+def test_a_cpu_that_never_ran_is_taken_to_compute_on_its_cores() -> None:
+    def told(cores: int, threads: int | None = None) -> float:
+        cpu = replace(device("local", "CPU", 1 << 36), cores=cores)
+        plan = plan_for(here(cpu), model=MODEL, workers=0)
+        plan = replace(plan, server=replace(plan.server, threads=threads))
+        ground = ground_of(plan, MODEL, [here(cpu)], engine())
+        return forecast(MODEL, plan, speeds_of(Calibration(), ground)).tok_per_s
+
+    assert told(2) == told(8, threads=2) < told(4) == told(0)
 
 
 def passes(layers: int, others_ms: float, lab: Lab | None = None) -> list[Pass]:
