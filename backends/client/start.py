@@ -83,6 +83,10 @@ async def _given_up(socket: Path, process: subprocess.Popen[bytes]) -> None:
             await response.read()
     except OSError:
         process.terminate()
+    except asyncio.CancelledError:
+        # A second signal: nothing else would end it.
+        process.terminate()
+        raise
 
 
 async def _up(

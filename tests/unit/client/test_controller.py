@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from backends.paths import Paths
 from backends.planning.proposal import local_workers
 from backends.split.layout import make_split
 from backends.state import API_VERSION, Ask, ClusterState, Plan, ServerSettings
+from backends.tasks import forever
 from tests.kit.processes import processes_of
 from tests.kit.waiting import until
 from tests.unit.client.conftest import controllers_of
@@ -443,6 +445,27 @@ async def test_it_ends_though_a_request_goes_on(home: Path, paths: Paths) -> Non
     asking.cancel()
     process.terminate()
     assert await asyncio.to_thread(process.wait, 20) == 0
+
+
+async def test_who_gives_up_twice_leaves_no_controller(
+    home: Path, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def silent(*_: object) -> AsyncIterator[None]:
+        asked.set()
+        yield await forever()
+
+    monkeypatch.setattr(start, "request", silent)
+    starting = asyncio.create_task(ensure_running(paths))
+    await until(lambda: controllers_of(home))
+    starting.cancel()
+    await asked.wait()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await until(lambda: not controllers_of(home))
 
 
 # --- A plan that nobody proposed is held to what a proposed one keeps to ---
