@@ -191,7 +191,7 @@ def _same_header(file: Path, copy: Path) -> bool:
 
 
 def _of_known_origin(found: Found) -> Found:
-    """A model without copies that no hash can tell from others of the same header."""
+    # No hash tells a copy from another model of the same header.
     if found.renew is None or all(found.sha256s):
         return found
     ways = (way for way in found.ways if not isinstance(way, FromHere | FromPeer))

@@ -210,7 +210,7 @@ class Discovery:
         if worker.endpoint:
             with about_worker(worker.name):
                 endpoint = await numeric_address(worker.endpoint)
-                if not self._holds(endpoint):
+                if not self._head_holds(endpoint):
                     await connects(worker.endpoint)
 
             async def direct() -> LinkTransport:
@@ -233,8 +233,7 @@ class Discovery:
             self._context.recorder.led(worker.name, way.note)
         return way
 
-    def _holds(self, endpoint: str) -> bool:
-        """Return true if the cluster's llama-server is connected to a bare worker."""
+    def _head_holds(self, endpoint: str) -> bool:
         processes = self._processes
         words = [w for _, r in processes.found() if r.alive for w in r.argv]
         return processes.server_runs and any(endpoint in w.split(",") for w in words)

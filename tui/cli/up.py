@@ -107,7 +107,7 @@ class Launched(NamedTuple):
 
     serving: ClusterSnapshot
     snapshots: AsyncIterator[ClusterSnapshot]
-    """Those after that."""
+    """The later ones."""
     launch_s: float
     """From the moment at which the controller took the launch."""
 

@@ -137,7 +137,7 @@ class Meter:
 
 
 def _at_once(block_bytes: int) -> int:
-    """The requests of a transfer that wait for their answers, as asyncssh reckons."""
+    # As asyncssh reckons it.
     there = AT_ONCE_BYTES_MAX // max(block_bytes, 1)
     return max(AT_ONCE_MIN, min(there, AT_ONCE_MAX))
 
