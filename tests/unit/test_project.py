@@ -107,9 +107,10 @@ def would_run(target: str, folder: Path, programs: Path, **more: str) -> str:
     """The commands of a target in a checkout, none of which is run."""
     folder.mkdir()
     (folder / "pyproject.toml").touch()
+    (folder / "Makefile").symlink_to(MAKEFILE)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     return subprocess.check_output(
-        ["make", "--dry-run", "-f", str(MAKEFILE), target],
+        ["make", "--dry-run", target],
         cwd=folder,
         env=env | {"PATH": f"{programs}{os.pathsep}{env['PATH']}"} | more,
         text=True,
