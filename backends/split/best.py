@@ -21,9 +21,9 @@ from backends.split.cost import (
     MB,
     Work,
     counted_work,
+    mean_ms,
     prompt_batches,
     time_text,
-    work_ms,
     workload,
 )
 from backends.split.crossing import graph_layer_bytes, stage_bytes
@@ -112,7 +112,7 @@ def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
     stages = _stages(problem, objective)
     counted = problem.works or counted_work(model, plan)
     works = np.sum([counted(*one) for one in stages], axis=0)
-    handover_ms = work_ms(problem.speeds.head, Work(layers=1))[0]
+    handover_ms = mean_ms(problem.speeds.head, Work(layers=1))
     hidden_bytes, last_bytes = (
         sum(
             sum(stage_bytes(model, one.depth, one.batch, rows=one.rows, has_output=has))
@@ -127,7 +127,7 @@ def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
         ms, fixed = (0.0,) * (model.n_layer + 1), 0.0
         if speed is not None:
             ms = tuple((works @ speed.ms).tolist())
-            fixed = len(stages) * work_ms(speed, Work(passes=1))[0]
+            fixed = len(stages) * mean_ms(speed, Work(passes=1))
         output, n_bytes, output_bytes = 0.0, 0.0, 0.0
         if worker := plan.worker_of.get(device):
             link = problem.speeds.link_to(worker.name)
@@ -136,7 +136,8 @@ def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
             fixed += len(stages) * (link.trips_per_pass * link.rtt_ms + link.pass_ms)
             fixed += n_bytes / MB * link.ms_per_mb
             output = output_bytes / MB * link.ms_per_mb
-            ms = tuple(one + graphs / MB * link.ms_per_mb for one in ms)
+            if graphs:
+                ms = tuple(one + graphs / MB * link.ms_per_mb for one in ms)
         if objective is Objective.NETWORK:
             ms = tuple(_TIE_BREAK * one for one in ms)
             fixed = n_bytes + _TIE_BREAK * fixed
@@ -188,8 +189,11 @@ def _cases(
 def rooms_of(problem: SplitProblem, ctx_size: int) -> Callable[..., Place]:
     """Gives a place its bytes for weights and KV cache, by the copies of inputs."""
     plan, model = problem.plan, problem.model
-    by_id = {device.id: device for device in problem.devices}
     taken = _drafts(plan)
+    allowed = {
+        device.id: allowed_bytes(problem, device) - taken[device.id]
+        for device in problem.devices
+    }
 
     @cache
     def compute(n_copies: int) -> tuple[int, int, int, int]:
@@ -204,10 +208,10 @@ def rooms_of(problem: SplitProblem, ctx_size: int) -> Callable[..., Place]:
         return on_lead, own, on_first, buffers.later_bytes(model, n_copies)
 
     def with_room(place: Place, n_copies: int, *, alone: bool = False) -> Place:
-        if place.device not in by_id:
+        room = allowed.get(place.device)
+        if room is None:
             return place
         on_lead, own, on_first, later = compute(n_copies)
-        room = allowed_bytes(problem, by_id[place.device]) - taken[place.device]
         if not place.first_only:
             return place._replace(room=room - own - later, first_more=later - on_first)
         if not (alone and model.tied_output):
@@ -320,10 +324,13 @@ def split_of(plan: Plan, found: FoundSplit) -> Split:
 
     The head's CPU stays first, with or without layers.
     """
+    return _split_among((share.device for share in plan.split.shares), plan, found)
+
+
+def _split_among(names: Iterable[str], plan: Plan, found: FoundSplit) -> Split:
     held = dict(zip(found.devices, found.counts, strict=True))
     lead = [s.device for s in plan.split.shares if is_head_cpu(s.device, plan.head)]
-    rest = [s.device for s in plan.split.shares]
-    names = dict.fromkeys([*lead, *found.devices, *rest])
+    names = dict.fromkeys([*lead, *found.devices, *names])
     return make_split(
         plan.split.n_layer, list(names), [held.get(name, 0) for name in names]
     )
@@ -373,23 +380,20 @@ def _less_crowded(
 
 
 def _crowded(problem: SplitProblem, found: FoundSplit, ctx_size: int) -> frozenset[str]:
-    split = split_of(problem.plan, found)
+    # Devices without layers need nothing, but there may be very many.
+    split = _split_among((), problem.plan, found)
     return crowded_by(problem, replace(problem.plan, split=split, ctx_size=ctx_size))
 
 
 def crowded_by(problem: SplitProblem, plan: Plan) -> frozenset[str]:
     """Devices of a memory that a plan exceeds, be it by what the head keeps there."""
-    drafts = _drafts(plan)
-    return overcommitted(
-        [
+    loads = problem.loads(plan, all_masks=True)
+    if drafts := _drafts(plan):
+        loads = tuple(
             replace(load, compute_bytes=load.compute_bytes + drafts[load.device])
-            for load in problem.loads(plan, all_masks=True)
-        ],
-        [
-            replace(device, budget_bytes=int(room_bytes(device, {}) * (1 - MARGIN)))
-            for device in problem.devices
-        ],
-    )
+            for load in loads
+        )
+    return overcommitted(loads, problem.devices, part=1 - MARGIN)
 
 
 def _longest(problem: SplitProblem) -> Best:

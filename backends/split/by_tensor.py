@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from backends.server_settings import BY_TENSOR
 from backends.split.buffers import is_unfused
-from backends.split.cost import Work, layer_work, work_ms
+from backends.split.cost import Work, layer_work, mean_ms
 from backends.split.crossing import TensorStage, tensor_bytes
 from backends.split.flags import DEVICES_MAX
-from backends.split.layout import is_head_cpu, make_split
+from backends.split.layout import devices, is_head_cpu, make_split, with_idle
 from backends.split.loads import overcommitted, proportional
 from backends.split.problem import PartsPlan
 from backends.units import format_bytes, format_count, format_speed
@@ -55,7 +55,8 @@ def by_tensor(problem: SplitProblem, by_layers: Forecast) -> PartsPlan:
         speeds = f"{format_speed(best.tok_per_s)}, by layers "
         speeds += format_speed(by_layers.tok_per_s)
         return PartsPlan(None, f"not worth it: {costs}: {speeds}")
-    return PartsPlan(plan, costs, best)
+    whole = with_idle(plan.split, devices(problem.plan.split))
+    return PartsPlan(replace(plan, split=whole), costs, best)
 
 
 def _stage(load: Workload) -> tuple[int, int, int]:
@@ -86,22 +87,24 @@ def _candidates(problem: SplitProblem) -> list[str]:
         for share in problem.plan.split.shares
         if not is_head_cpu(share.device, problem.plan.head) and share.device in speeds
     ]
-    return sorted(names, key=lambda name: work_ms(speeds[name], whole)[0])
+    return sorted(names, key=lambda name: mean_ms(speeds[name], whole))
 
 
 def _plans(problem: SplitProblem) -> Iterator[Plan]:
-    """The fastest two, four, … devices, with parts alike or by their speed."""
+    """The fastest two, four, … devices, with parts alike or by their speed.
+
+    Their splits name no other device but the head's CPU.
+    """
     plan, names = problem.plan, _candidates(problem)
     speeds = problem.speeds.of_device
     n_layers = plan.split.n_layer + 1
-    others = [share.device for share in plan.split.shares]
+    lead = [name for name in devices(plan.split) if is_head_cpu(name, plan.head)]
     for count in range(2, min(len(names), DEVICES_MAX) + 1):
         chosen = names[:count]
-        rates = [1 / max(work_ms(speeds[n], _WEIGHTS)[0], 1e-9) for n in chosen]
+        rates = [1 / max(mean_ms(speeds[n], _WEIGHTS), 1e-9) for n in chosen]
         for parts in ([1] * count, [round(1e6 * rate) for rate in rates]):
             held = dict(zip(chosen, proportional([1] * n_layers, parts), strict=True))
-            lead = [name for name in others if is_head_cpu(name, plan.head)]
-            order = list(dict.fromkeys([*lead, *chosen, *others]))
+            order = [*lead, *chosen]
             split = make_split(
                 plan.split.n_layer, order, [held.get(name, 0) for name in order]
             )

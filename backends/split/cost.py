@@ -354,10 +354,14 @@ def link_ms(link: LinkSpeed, stages: int, n_bytes: float) -> tuple[float, float]
 # --- prediction ----------------------------------------------------------------------
 
 
+def mean_ms(speed: DeviceSpeed, work: Work) -> float:
+    """The time of some work on a device."""
+    return sum(a * b for a, b in zip(speed.ms, work, strict=True))
+
+
 def work_ms(speed: DeviceSpeed, work: Work) -> tuple[float, float]:
-    """The time of some work on a device, and its variance."""
-    mean = sum(a * b for a, b in zip(speed.ms, work, strict=True))
-    variance = 0.0
+    """The same, and its variance."""
+    mean, variance = mean_ms(speed, work), 0.0
     for row, one in enumerate(work):
         start = row * KINDS
         for other, value in zip(
@@ -531,10 +535,10 @@ def handed_ms(
     pair = home, device
     handed = handed_over(model, plan, *pair, batch, speeds.rpc_protocol)
     for name, one in zip(pair, handed, strict=True):
-        ms += work_ms(known[name], Work(passes=1))[0] if name in known else 0.0
+        ms += mean_ms(known[name], Work(passes=1)) if name in known else 0.0
         if worker := plan.worker_of.get(name):
             ms += _handed_ms(speeds.link_to(worker.name), one)[0]
-            ms += work_ms(speeds.head, Work(layers=1))[0]
+            ms += mean_ms(speeds.head, Work(layers=1))
     return ms
 
 

@@ -57,6 +57,13 @@ def with_counts(split: Split, new_counts: Sequence[int]) -> Split:
     return make_split(split.n_layer, devices(split), new_counts)
 
 
+def with_idle(split: Split, names: Iterable[str]) -> Split:
+    """The split with those of the devices that it lacks, which hold no layers."""
+    known = set(devices(split))
+    more = tuple(Share(device=name, layers=0) for name in names if name not in known)
+    return Split(n_layer=split.n_layer, shares=(*split.shares, *more))
+
+
 def ranges(split: Split) -> tuple[LayerRange, ...]:
     """The layers of each device that holds any; ``last == n_layer`` is the output."""
     ends = accumulate(counts(split))

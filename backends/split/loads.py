@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -392,20 +393,20 @@ def overcommitted(
     """
     ours = ours or {}
     known = {device.id: device for device in devices}
-    rooms = pool_rooms(devices, ours)
-    wanted: Counter[str] = Counter()
-    for load in loads:
-        if load.device in known:
-            wanted[pool_of(known[load.device])] += load.total_bytes
-    return frozenset(
-        load.device
+    held = [
+        (load.device, known[load.device], load.total_bytes)
         for load in loads
-        if load.total_bytes
-        and (device := known.get(load.device))
-        and (
-            load.total_bytes > part * room_bytes(device, ours)
-            or wanted[pool_of(device)] > part * rooms[pool_of(device)]
-        )
+        if load.device in known and load.total_bytes
+    ]
+    wanted: Counter[str] = Counter()
+    for _, device, n_bytes in held:
+        wanted[pool_of(device)] += n_bytes
+    rooms = pool_rooms([one for one in devices if pool_of(one) in wanted], ours)
+    return frozenset(
+        name
+        for name, device, n_bytes in held
+        if n_bytes > part * room_bytes(device, ours)
+        or wanted[pool_of(device)] > part * rooms[pool_of(device)]
     )
 
 
@@ -459,19 +460,21 @@ def proportional(sizes: Sequence[int], room: Sequence[int]) -> list[int]:
     total_room = sum(room)
     if not total_room:
         return list(even_counts(len(sizes) - 1, len(room)))
-    total, edges, reached = sum(sizes) or 1, [0], 0.0
+    before = [0, *accumulate(sizes)]
+    total, edges, reached = before[-1] or 1, [0], 0.0
     for part in room[:-1]:
         reached += part / total_room * total
-        edges.append(_nearest_edge(sizes, reached, edges[-1]))
+        edges.append(_nearest_edge(before, reached, edges[-1]))
     edges.append(len(sizes))
     return [high - low for low, high in pairwise(edges)]
 
 
-def _nearest_edge(sizes: Sequence[int], target: float, start: int) -> int:
-    before = sum(sizes[:start])
-    best, best_gap = start, abs(before - target)
-    for edge in range(start + 1, len(sizes) + 1):
-        before += sizes[edge - 1]
-        if abs(before - target) < best_gap:
-            best, best_gap = edge, abs(before - target)
-    return best
+def _nearest_edge(before: Sequence[int], target: float, start: int) -> int:
+    """The first edge from ``start`` on whose bytes ``before`` come nearest."""
+    above = bisect_left(before, target, lo=start)
+    if above == start:
+        return start
+    below = bisect_left(before, before[above - 1], lo=start)
+    if above == len(before) or target - before[below] <= before[above] - target:
+        return below
+    return above

@@ -19,10 +19,10 @@ from backends.split.best import (
     sizes_of,
     split_of,
 )
-from backends.split.cost import MB, expert_work, handed_ms, work_ms
+from backends.split.cost import MB, expert_work, handed_ms, mean_ms
 from backends.split.crossing import graph_layer_bytes, keeps_graphs
 from backends.split.experts import as_runs, experts_text, owners
-from backends.split.layout import runs_of
+from backends.split.layout import devices, runs_of, with_idle
 from backends.split.loads import room_bytes
 from backends.split.optimiser import best
 from backends.split.problem import PartsPlan
@@ -76,7 +76,7 @@ def moved_experts(
             None, "no device gains by the experts of others' layers, or has room"
         )
     told, _, plan = max(found, key=lambda one: one[0].tok_per_s)
-    plan = _with_idle(plan, problem.plan.split)
+    plan = replace(plan, split=with_idle(plan.split, devices(problem.plan.split)))
     text = experts_text(plan.experts)
     if by_layers and told.tok_per_s < GAIN_MIN * by_layers[1].tok_per_s:
         trips = format_count(round(told.trips_per_token), "trip")
@@ -104,13 +104,6 @@ def _of_few(problem: SplitProblem, split: Split | None) -> SplitProblem:
             shares=tuple(share for share in shares if share.device in kept),
         )
     )
-
-
-def _with_idle(plan: Plan, split: Split) -> Plan:
-    known = {share.device for share in plan.split.shares}
-    idle = [replace(s, layers=0) for s in split.shares if s.device not in known]
-    shares = (*plan.split.shares, *idle)
-    return replace(plan, split=replace(plan.split, shares=shares))
 
 
 def _searched(
@@ -253,7 +246,7 @@ def _places(problem: SplitProblem, move: _Move) -> list[Place]:
             pair = place.device, move.device
             handed += handed_ms(model, problem.plan, problem.speeds, *pair, load.batch)
         for layer, work in zip(move.layers, works, strict=True):
-            costs[layer] += handed - (work_ms(speed, work)[0] if speed else 0.0)
+            costs[layer] += handed - (mean_ms(speed, work) if speed else 0.0)
         least = max(place.least, int(is_there and not place.first_only))
         found.append(place._replace(layer_costs=tuple(costs), least=least))
     return found

@@ -101,11 +101,11 @@ def best_of_each_size(
 def _found(
     places: Sequence[Place], sizes: Sequence[int], beam: int, *, only_best: bool
 ) -> Iterable[FoundSplit]:
+    if not places:
+        return ()
     if len(places) == 1:
         return _alone(places[0], sizes)
     kinds = _kinds(_worth_trying(places), sizes)
-    if not kinds:
-        return ()
     if prod(len(kind.devices) + 1 for kind in kinds) <= STATES_MAX:
         return _Search(kinds, len(sizes), 0).run(only_best=only_best)
     kinds = _most_promising(kinds, beam)
@@ -137,24 +137,20 @@ def _worth_trying(places: Sequence[Place]) -> list[Place]:
     """
     if len(places) <= DEVICES_MAX:
         return list(places)
-    costs = np.array([(*p.layer_costs, p.fixed_cost, p.output_cost) for p in places])
-    limits = np.array(
-        [
-            (
-                *(p.room, p.room + p.first_more, inf if p.most is None else p.most),
-                *(p.takes_output, not p.least),
-            )
-            for p in places
-        ]
-    )
+    limits = [
+        (
+            *(p.fixed_cost, p.output_cost, -p.room, -p.room - p.first_more),
+            *(-inf if p.most is None else -p.most, not p.takes_output, p.least > 0),
+        )
+        for p in places
+    ]
+    # Many layers cost alike, each on its device. Of all figures less is better.
+    figures = {*zip(*(p.layer_costs for p in places), strict=True)}
+    figures.update(zip(*limits, strict=True))
     # A column for each device: which others are as good.
-    as_good = np.stack(
-        [
-            (costs <= cost).all(axis=1) & (limits >= limit).all(axis=1)
-            for cost, limit in zip(costs, limits, strict=True)
-        ],
-        axis=1,
-    )
+    as_good = np.ones((len(places), len(places)), dtype=bool)
+    for figure in map(np.array, figures):
+        as_good &= figure[:, None] <= figure
     same = as_good & as_good.T
     free = np.array([not p.first_only and not p.least for p in places])
     preferable = (as_good & ~same | np.triu(same, 1)) & free[:, None]
@@ -165,37 +161,60 @@ def _worth_trying(places: Sequence[Place]) -> list[Place]:
 class _Kind:
     """Devices that are alike in everything."""
 
-    def __init__(self, place: Place, sizes: Sequence[int]) -> None:
+    def __init__(
+        self, place: Place, devices: Sequence[str], held: Figures, by_room: Codes
+    ) -> None:
+        """``held`` are the bytes before each layer, and of all of them.
+
+        ``by_room`` are the earliest first layers that it has room for.
+        """
         self.place = place
-        self.devices: list[str] = []
+        self.devices = devices
         self.must = place.least > 0
-        n = len(sizes)
-        self.sums = np.array([0.0, *accumulate(place.layer_costs)])
-        held = np.array([0, *accumulate(sizes)], dtype=np.float64)
-        least = max(place.least, 1)
-        most = n if place.most is None else min(place.most, n)
+        self._held = held
+        self._n = n = len(held) - 1
+        self._least = max(place.least, 1)
+        self._most = n if place.most is None else min(place.most, n)
         ends = np.arange(n + 1)
-        by_room = np.searchsorted(held, held - place.room - 1e-6, side="left")
-        self.low = np.maximum(by_room, ends - most)
+        self.low = np.maximum(by_room, ends - self._most)
         """The earliest first layer, by the layer after the last."""
-        self.high = ends - least
+        self.high = ends - self._least
         """The latest first layer."""
-        self.possible = self.low <= self.high
-        spans = np.where(self.possible, ends - self.low, 0)
-        self.most_layers = int(spans.max())
-        if not place.takes_output:
-            self.possible[n] = False
-        mean = float(self.sums[-1]) / n
+        longest = int((ends - self.low).max())
+        self.most_layers = longest if longest >= self._least else 0
+        mean = sum(place.layer_costs) / n
         self.rate = mean + place.fixed_cost / max(self.most_layers, 1)
         """Cost of a layer on such a device when it is full."""
-        self.added = self.sums + place.fixed_cost
-        self.added[n] += place.output_cost
-        leads = (ends >= least) & (ends <= most)
-        leads &= held <= place.room + place.first_more + 1e-6
-        leads[n] &= place.takes_output
-        self.leading = np.where(leads, self.added, np.inf)
+
+    # What follows is asked only of kinds that are searched.
+
+    @cached_property
+    def sums(self) -> Figures:
+        return np.array([0.0, *accumulate(self.place.layer_costs)])
+
+    @cached_property
+    def possible(self) -> NDArray[np.bool_]:
+        possible: NDArray[np.bool_] = self.low <= self.high
+        possible[self._n] &= self.place.takes_output
+        return possible
+
+    @cached_property
+    def added(self) -> Figures:
+        added = self.sums + self.place.fixed_cost
+        added[self._n] += self.place.output_cost
+        return added
+
+    @cached_property
+    def leading(self) -> Figures:
         """Costs where it holds the first layers, by the layer after its last."""
-        self._ends = np.flatnonzero(self.possible)
+        leads = self._held <= self.place.room + self.place.first_more + 1e-6
+        leads[: self._least] = leads[self._most + 1 :] = False
+        leads[self._n] &= self.place.takes_output
+        return np.where(leads, self.added, np.inf)
+
+    @cached_property
+    def _ends(self) -> Codes:
+        return np.flatnonzero(self.possible)
 
     @cached_property
     def _windows(self) -> _Windows:
@@ -229,14 +248,15 @@ class _Windows:
     """
 
     def __init__(self, low: Codes, high: Codes) -> None:
-        depths = np.floor(np.log2(high - low + 1)).astype(np.int64)
         self._levels: list[tuple[Codes, Codes, Codes]] = []
         """For widths from each power of two: which, and two runs that cover them."""
-        for level in range(int(depths.max()) + 1):
-            at = np.flatnonzero(depths == level)
-            self._levels.append((at, low[at], high[at] - (1 << level) + 1))
         self._last = None if low.any() else high
         self._count = len(low)
+        if self._last is None:
+            depths = np.floor(np.log2(high - low + 1)).astype(np.int64)
+            for level in range(int(depths.max()) + 1):
+                at = np.flatnonzero(depths == level)
+                self._levels.append((at, low[at], high[at] - (1 << level) + 1))
 
     def minima(self, rows: Figures) -> Figures:
         """The least figure of each row within each window."""
@@ -254,16 +274,19 @@ class _Windows:
 
 
 def _kinds(places: Sequence[Place], sizes: Sequence[int]) -> list[_Kind]:
-    found: dict[Place, _Kind] = {}
+    alike: dict[Place, list[Place]] = {}
     for place in places:
-        alike = place._replace(device="")
-        if place.first_only or place.least:
-            # Each of its own: who must take part is known by the count alone.
-            alike = place
-        if alike not in found:
-            found[alike] = _Kind(place, sizes)
-        found[alike].devices.append(place.device)
-    return list(found.values())
+        # Each of its own where it must take part: that is known by the count alone.
+        is_own = place.first_only or place.least
+        kind = place if is_own else place._replace(device="")
+        alike.setdefault(kind, []).append(place)
+    held = np.array([0, *accumulate(sizes)], dtype=np.float64)
+    rooms = np.array([[kind.room] for kind in alike])
+    by_room = np.searchsorted(held, held - rooms - 1e-6, side="left")
+    return [
+        _Kind(same[0], [place.device for place in same], held, low)
+        for same, low in zip(alike.values(), by_room, strict=True)
+    ]
 
 
 class _Level(NamedTuple):
@@ -288,8 +311,9 @@ class _Search:
         """False if only the head's CPU can hold the first layer."""
         self._levels: list[_Level] = []
         layers = np.min([np.diff(kind.sums) for kind in kinds], axis=0)
-        self._ahead = np.append(layers[::-1].cumsum()[::-1], 0.0)
-        """The least that the layers from each one on can cost."""
+        one_more = min(kind.place.fixed_cost for kind in kinds)
+        self._ahead = np.append(layers[::-1].cumsum()[::-1] + one_more, 0.0)
+        """The least that the layers from each one on can cost, on further devices."""
 
     def run(self, *, only_best: bool = False) -> Iterator[FoundSplit]:
         """The best split of each number of devices; with ``only_best`` not of all."""
@@ -312,9 +336,10 @@ class _Search:
     def _next(self, level: _Level, below: float) -> _Level | None:
         counts, costs = [], []
         is_first = len(self._levels) == 1
+        goes_on = (level.costs + self._ahead)[:, :-1].min(axis=1) < below
         for number, kind in enumerate(self._kinds):
             leads = kind.place.first_only
-            free = level.counts[:, number] < len(kind.devices)
+            free = goes_on & (level.counts[:, number] < len(kind.devices))
             if not (leads or self._is_open) if is_first else leads:
                 continue
             if not free.any():
