@@ -15,6 +15,7 @@ import struct
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -23,6 +24,7 @@ from backends.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    from types import ModuleType
 
 # struct's letter for every scalar GGUF stores, by gguf's name for it.
 _LETTERS = {
@@ -55,28 +57,38 @@ class ValueTypes(NamedTuple):
 
 
 @cache
-def tensor_types() -> dict[int, TensorType]:
-    from gguf.constants import GGML_QUANT_SIZES
+def _gguf() -> ModuleType:
+    """The tables of the gguf package; all the rest of it takes a tenth of a second."""
+    package = find_spec("gguf")
+    assert package is not None
+    assert package.submodule_search_locations
+    file = Path(package.submodule_search_locations[0]) / "constants.py"
+    spec = spec_from_file_location("gguf_constants", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
+
+@cache
+def tensor_types() -> dict[int, TensorType]:
     return {
         int(kind): TensorType(kind.name, block, block_bytes)
-        for kind, (block, block_bytes) in GGML_QUANT_SIZES.items()
+        for kind, (block, block_bytes) in _gguf().GGML_QUANT_SIZES.items()
     }
 
 
 @cache
 def value_types() -> ValueTypes:
-    from gguf.constants import GGUFValueType
-
+    kinds = _gguf().GGUFValueType
     return ValueTypes(
         scalars={
-            int(kind): _LETTERS[kind.name]
-            for kind in GGUFValueType
-            if kind.name in _LETTERS
+            int(kind): _LETTERS[kind.name] for kind in kinds if kind.name in _LETTERS
         },
-        names={int(kind): kind.name.lower() for kind in GGUFValueType},
-        string=int(GGUFValueType.STRING),
-        array=int(GGUFValueType.ARRAY),
+        names={int(kind): kind.name.lower() for kind in kinds},
+        string=int(kinds.STRING),
+        array=int(kinds.ARRAY),
     )
 
 
@@ -87,10 +99,8 @@ def tensor_type_name(number: int) -> str:
 
 @cache
 def file_type_name(number: int) -> str:
-    from gguf.constants import LlamaFileType
-
     try:
-        name = LlamaFileType(number).name
+        name = str(_gguf().LlamaFileType(number).name)
     except ValueError:
         return f"file type {number}"
     return name.removeprefix("MOSTLY_").removeprefix("ALL_")

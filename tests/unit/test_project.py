@@ -85,6 +85,13 @@ def test_backends_load_no_terminal_and_a_controller_nothing_of_peers_alone() -> 
     assert not both & {"textual", "rich", "click", "tui"}
 
 
+def test_a_model_is_read_without_what_computes() -> None:
+    (loaded,) = modules_after(
+        "from backends.models.header import tensor_types; tensor_types()"
+    )
+    assert not loaded & {"gguf", "numpy", "yaml"}
+
+
 def test_the_console_starts_without_heavy_imports() -> None:
     (loaded,) = modules_after(
         "from tui.cli.main import import_console; import_console()"
