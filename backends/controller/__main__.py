@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import contextlib
-import logging
-import math
-import os
-import signal
-import sys
-import time
-from importlib.metadata import version
-from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING
 
-from backends.controller.api import Api
-from backends.controller.chat.chats import Chats
-from backends.controller.chat.store import ChatStore
-from backends.controller.clusters import Clusters
-from backends.controller.follow import Follower
-from backends.controller.lock import hold_lock
-from backends.controller.responses import Listening, Parts
-from backends.errors import ControllerError, DllmError
-from backends.garbage import spare_modules
-from backends.machines.local import local_host
-from backends.machines.machine import LocalMachine
-from backends.machines.peers import Peers
-from backends.machines.readers import Readers
-from backends.models.catalogue import Catalogue
-from backends.models.search import user_folders
-from backends.paths import Paths, checked_socket, make_private, user_paths
-from backends.places import LOCAL
-from backends.state import API_VERSION, ControllerInfo
-from backends.tasks import end_others
+from backends.garbage import importing
+
+with importing():
+    import argparse
+    import asyncio
+    import contextlib
+    import logging
+    import math
+    import os
+    import signal
+    import sys
+    import time
+    from importlib.metadata import version
+    from logging.handlers import RotatingFileHandler
+
+    from backends.controller.api import Api
+    from backends.controller.chat.chats import Chats
+    from backends.controller.chat.store import ChatStore
+    from backends.controller.clusters import Clusters
+    from backends.controller.follow import Follower
+    from backends.controller.lock import hold_lock
+    from backends.controller.responses import Listening, Parts
+    from backends.errors import ControllerError, DllmError
+    from backends.machines.local import local_host
+    from backends.machines.machine import LocalMachine
+    from backends.machines.peers import Peers
+    from backends.machines.readers import Readers
+    from backends.models.catalogue import Catalogue
+    from backends.models.search import user_folders
+    from backends.paths import Paths, checked_socket, make_private, user_paths
+    from backends.places import LOCAL
+    from backends.state import API_VERSION, ControllerInfo
+    from backends.tasks import end_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +56,6 @@ TURN_S = 0.5
 
 def main() -> int:
     """Run until a signal or the API ends it; 1 with a sentence if it cannot start."""
-    spare_modules()
     parser = argparse.ArgumentParser(prog="backends.controller")
     parser.add_argument("--stay", action="store_true")
     stays = parser.parse_known_args()[0].stay

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import contextlib
-import errno
-import logging
-import os
-import resource
-import signal
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backends.errors import DllmError
-from backends.garbage import spare_modules
-from backends.gateway.access import Access, access_in, add_arguments
-from backends.gateway.auth import Auth
-from backends.gateway.control import Control
-from backends.gateway.proxy import Proxy
-from backends.gateway.server import Listener, Server
-from backends.gateway.target import PORT_TAKEN, PROTOCOL, Mode, Target
-from backends.tasks import end_tasks
+from backends.garbage import importing
+
+with importing():
+    import argparse
+    import asyncio
+    import contextlib
+    import errno
+    import logging
+    import os
+    import resource
+    import signal
+    import sys
+    from pathlib import Path
+
+    from backends.errors import DllmError
+    from backends.gateway.access import Access, access_in, add_arguments
+    from backends.gateway.auth import Auth
+    from backends.gateway.control import Control
+    from backends.gateway.proxy import Proxy
+    from backends.gateway.server import Listener, Server
+    from backends.gateway.target import PORT_TAKEN, PROTOCOL, Mode, Target
+    from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +38,6 @@ FILES_MAX = 10240
 
 def main() -> int:
     """Run until told to end: then 0. Where it cannot start, a sentence and why."""
-    spare_modules()
     os.umask(0o077)
     _allow_connections()
     arguments = _arguments()
