@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from math import exp, hypot, pi, sqrt
+from operator import mul
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -356,18 +357,17 @@ def link_ms(link: LinkSpeed, stages: int, n_bytes: float) -> tuple[float, float]
 
 def mean_ms(speed: DeviceSpeed, work: Work) -> float:
     """The time of some work on a device."""
-    return sum(a * b for a, b in zip(speed.ms, work, strict=True))
+    ms: float = sum(map(mul, speed.ms, work))
+    return ms
 
 
 def work_ms(speed: DeviceSpeed, work: Work) -> tuple[float, float]:
     """The same, and its variance."""
     mean, variance = mean_ms(speed, work), 0.0
     for row, one in enumerate(work):
-        start = row * KINDS
-        for other, value in zip(
-            speed.covariance[start : start + KINDS], work, strict=True
-        ):
-            variance += one * other * value
+        if one:
+            of_row = speed.covariance[row * KINDS : (row + 1) * KINDS]
+            variance += one * sum(map(mul, of_row, work))
     return mean, max(variance, 0.0)
 
 

@@ -9,6 +9,7 @@ the answer says so.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import inf, prod
@@ -289,13 +290,19 @@ def _kinds(places: Sequence[Place], sizes: Sequence[int]) -> list[_Kind]:
     ]
 
 
-class _Level(NamedTuple):
+@dataclass(frozen=True)
+class _Level:
     """All sets of so many devices that are followed."""
 
     counts: NDArray[np.uint8]
     """Devices of each kind; a row for each set."""
     costs: Figures
     """By the layers placed so far."""
+
+    @cached_property
+    def rows(self) -> dict[bytes, int]:
+        """The row of each set."""
+        return {counts.tobytes(): row for row, counts in enumerate(self.counts)}
 
 
 class _Search:
@@ -434,8 +441,8 @@ class _Search:
                 continue
             before = left.copy()
             before[number] -= 1
-            row = np.flatnonzero((level.counts == before).all(axis=1))
-            if row.size and not kind.place.first_only:
-                first, cost = kind.first_layer(level.costs[row[0]], end)
+            row = level.rows.get(before.tobytes())
+            if row is not None and not kind.place.first_only:
+                first, cost = kind.first_layer(level.costs[row], end)
                 found = min(found, (cost, number, first))
         return found[1], found[2]
