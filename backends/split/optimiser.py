@@ -165,14 +165,11 @@ class _Kind:
     def __init__(
         self, place: Place, devices: Sequence[str], held: Figures, by_room: Codes
     ) -> None:
-        """``held`` are the bytes before each layer, and of all of them.
-
-        ``by_room`` are the earliest first layers that it has room for.
-        """
         self.place = place
         self.devices = devices
         self.must = place.least > 0
         self._held = held
+        """The bytes before each layer, and of all of them."""
         self._n = n = len(held) - 1
         self._least = max(place.least, 1)
         self._most = n if place.most is None else min(place.most, n)
