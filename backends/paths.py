@@ -98,6 +98,21 @@ class Paths(Value, frozen=True, kw_only=True):
         return self.state_dir / "head_id"
 
     @property
+    def worker_key_file(self) -> Path:
+        """The host key of the machine while it is lent (``dllm-tui worker``)."""
+        return self.data_dir / "worker_key"
+
+    @property
+    def worker_book_file(self) -> Path:
+        """The consoles that may use this machine."""
+        return self.data_dir / "consoles.json"
+
+    @property
+    def console_key_file(self) -> Path:
+        """The key by which machines that were invited know this console."""
+        return self.data_dir / "console_key"
+
+    @property
     def engines_dir(self) -> Path:
         return self.cache_dir / "engines"
 

@@ -227,7 +227,7 @@ _FAST_CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 _OTHER_HOST_KEYS = "+ssh-ed25519,ecdsa-sha2-*,rsa-sha2-*"
 
 
-class _Client(asyncssh.SSHClient):
+class LoginClient(asyncssh.SSHClient):
     """Answers asyncssh's questions of a login, and keeps what they tell.
 
     ``trusted``: fingerprints that may be taken for a host without known key.
@@ -301,7 +301,7 @@ class _Attempt:
         lines = await asyncio.to_thread(known_lines, settings)
         match = await asyncio.to_thread(matcher, settings)
         keys = await asyncio.to_thread(Keys, settings.identities, self.passphrase)
-        client = _Client(lines, self.trusted, self.password)
+        client = LoginClient(lines, self.trusted, self.password)
         options = {**_options(settings, keys), "known_hosts": match}
         if lines and not settings.has_host_key_algorithms:
             options["server_host_key_algs"] = _OTHER_HOST_KEYS
@@ -317,7 +317,7 @@ class _Attempt:
 
     async def _connect(
         self,
-        client: _Client,
+        client: LoginClient,
         tunnel: asyncssh.SSHClientConnection | None,
         options: dict[str, Any],
     ) -> asyncssh.SSHClientConnection:
@@ -338,12 +338,12 @@ class _Attempt:
                 made.close()
             raise
 
-    async def _remember(self, client: _Client) -> None:
+    async def _remember(self, client: LoginClient) -> None:
         # Only now: the host has proved that the key is its own.
         if client.offered is not None:
             await asyncio.to_thread(remember, self.settings, client.offered)
 
-    def _distrusts(self, client: _Client, error: Exception) -> HostError:
+    def _distrusts(self, client: LoginClient, error: Exception) -> HostError:
         settings = self.settings
         if client.lines:
             return errors.host_key_changed(settings, client.lines)
@@ -363,7 +363,7 @@ class _Attempt:
         )
         return NeedsAnswer(question)
 
-    def _refused(self, client: _Client, keys: Keys) -> HostError:
+    def _refused(self, client: LoginClient, keys: Keys) -> HostError:
         settings = self.settings
         if keys.locked:
             return self._locked(keys.locked[0])
@@ -541,5 +541,5 @@ def on_lost(
     """Let be told of the end of a connection of a ``Login``, with its cause."""
     client = connection.get_owner()
     # One that is closed has no owner any more.
-    if isinstance(client, _Client):
+    if isinstance(client, LoginClient):
         client.on_lost = told

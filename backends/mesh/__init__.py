@@ -1,0 +1,1 @@
+"""Lending this machine to consoles elsewhere, and being invited to do so."""

@@ -1,0 +1,205 @@
+"""The memory of a worker: paired consoles, open invitations, and its pause."""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import os
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from backends.errors import HostError, UsageError
+from backends.mesh.token import secret_hash
+from backends.state import NOT_JSON, Value
+from backends.writing import write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+CONSOLES_MAX = 64
+INVITATIONS_MAX = 64
+_KEPT_S = 7 * 86_400.0
+"""So long a used or expired invitation is told from one that never was."""
+
+
+class PairedConsole(Value, frozen=True, kw_only=True):
+    """A console that may use this machine."""
+
+    name: str
+    key: str
+    """``ssh-ed25519 AAAA…``."""
+    added_at: float
+    seen_at: float = 0.0
+    """Of its newest connection; 0: never."""
+    places: tuple[str, ...] = ()
+    """Where this machine dials it (``10.0.0.2:50070``); empty: it dials."""
+
+
+class Invitation(Value, frozen=True, kw_only=True):
+    secret: str
+    """Its hash."""
+    expires_at: float
+    used: bool = False
+
+
+class Book(Value, frozen=True, kw_only=True):
+    """All that is remembered, in one file."""
+
+    consoles: tuple[PairedConsole, ...] = ()
+    invitations: tuple[Invitation, ...] = ()
+    paused: bool = False
+    pid: int = 0
+    """Of the program that lends this machine now, while it does."""
+    addresses: tuple[str, ...] = ()
+    port: int = 0
+
+    def console(self, name: str) -> PairedConsole:
+        for console in self.consoles:
+            if console.name == name:
+                return console
+        known = ", ".join(console.name for console in self.consoles) or "none yet"
+        raise UsageError(f"There is no console {name}", f"Known: {known}.")
+
+    def invited(self, secret: bytes) -> Invitation | None:
+        hashed = secret_hash(secret)
+        same = (i for i in self.invitations if hmac.compare_digest(i.secret, hashed))
+        return next(same, None)
+
+    def by_key(self, key: str) -> PairedConsole | None:
+        return next((one for one in self.consoles if one.key == key), None)
+
+
+class BookFile:
+    """The file of it; commands and the worker change it, one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = (0, 0)
+        self._book = Book()
+
+    def read(self) -> Book:
+        """The book as it is now; read only if it has changed.
+
+        Raises:
+            HostError: it cannot be read.
+        """
+        try:
+            status = self._path.stat()
+            if (status.st_ino, status.st_mtime_ns) != self._seen:
+                self._book = msgspec.json.decode(self._path.read_bytes(), type=Book)
+                self._seen = (status.st_ino, status.st_mtime_ns)
+        except FileNotFoundError:
+            self._book, self._seen = Book(), (0, 0)
+        except (OSError, *NOT_JSON) as error:
+            raise HostError(
+                f"The paired consoles in {self._path} cannot be read ({error})",
+                "Mend the file, or remove it: then all must be paired anew.",
+            ) from error
+        return self._book
+
+    def change(self, changed: Callable[[Book], Book]) -> Book:
+        """Read, change and write it while nobody else does."""
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            before = self.read()
+            after = changed(before)
+            if after != before:
+                write_private(self._path, msgspec.json.encode(after))
+            return after
+        except OSError as error:
+            raise HostError(
+                f"{self._path} cannot be written ({error.strerror})",
+                "Is the disk full, or its folder not yours?",
+            ) from error
+        finally:
+            os.close(lock)
+
+    def invite(self, secret: bytes, expires_at: float) -> None:
+        one = Invitation(secret=secret_hash(secret), expires_at=expires_at)
+        oldest = time.time() - _KEPT_S
+
+        def changed(book: Book) -> Book:
+            kept = [i for i in book.invitations if i.expires_at > oldest]
+            return replace(book, invitations=(*kept[1 - INVITATIONS_MAX :], one))
+
+        self.change(changed)
+
+    def pair(self, secret: bytes, console: PairedConsole) -> None:
+        """Use an invitation up, and remember the console that had it.
+
+        Raises:
+            HostError: the secret is good no more, or never was.
+        """
+
+        def changed(book: Book) -> Book:
+            used = usable(book, secret)
+            rest = (i for i in book.invitations if i is not used)
+            return with_console(
+                replace(book, invitations=(*rest, replace(used, used=True))), console
+            )
+
+        self.change(changed)
+
+    def rename(self, name: str, new: str) -> None:
+        def changed(book: Book) -> Book:
+            if any(console.name == new for console in book.consoles):
+                raise UsageError(f"There is a console {new} already")
+            renamed = replace(book.console(name), name=new)
+            return _replaced(book, name, renamed)
+
+        self.change(changed)
+
+    def revoke(self, name: str) -> None:
+        def changed(book: Book) -> Book:
+            gone = book.console(name)
+            kept = tuple(console for console in book.consoles if console is not gone)
+            return replace(book, consoles=kept)
+
+        self.change(changed)
+
+    def saw(self, name: str) -> None:
+        def changed(book: Book) -> Book:
+            if all(console.name != name for console in book.consoles):
+                return book
+            seen = replace(book.console(name), seen_at=time.time())
+            return _replaced(book, name, seen)
+
+        self.change(changed)
+
+
+def usable(book: Book, secret: bytes) -> Invitation:
+    """The open invitation of a secret.
+
+    Raises:
+        HostError: there is none; it says why.
+    """
+    found = book.invited(secret)
+    if found is None:
+        raise HostError("This token is not known there", "Ask for another one.")
+    if found.used:
+        raise HostError("This token was used already", "Ask for another one.")
+    if found.expires_at <= time.time():
+        raise HostError("This token has expired", "Ask for another one.")
+    return found
+
+
+def with_console(book: Book, console: PairedConsole) -> Book:
+    """The book with one console more; an older entry of its key goes."""
+    others = tuple(one for one in book.consoles if one.key != console.key)
+    if len(others) >= CONSOLES_MAX:
+        raise HostError(f"{CONSOLES_MAX} consoles are paired with it: no more fit")
+    taken = {one.name for one in others}
+    numbered = (f"{console.name}-{number}" for number in range(2, CONSOLES_MAX + 3))
+    free = (name for name in (console.name, *numbered) if name not in taken)
+    return replace(book, consoles=(*others, replace(console, name=next(free))))
+
+
+def _replaced(book: Book, name: str, console: PairedConsole) -> Book:
+    consoles = tuple(console if one.name == name else one for one in book.consoles)
+    return replace(book, consoles=consoles)

@@ -1,0 +1,79 @@
+"""Places of machines: those to dial, and those at which we can be dialled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+from typing import TYPE_CHECKING
+
+import psutil
+
+from backends.errors import HostError, UsageError
+from backends.machines.ssh.login import dial
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+DIAL_S = 5.0
+
+
+async def dial_any(places: Sequence[str]) -> socket.socket:
+    """Connect to the first place that answers.
+
+    Raises:
+        HostError: none does.
+    """
+    why = "nobody answers"
+    for one in places:
+        host, _, port = one.rpartition(":")
+        try:
+            async with asyncio.timeout(DIAL_S):
+                return await dial(host.strip("[]"), int(port))
+        except TimeoutError:
+            why = f"nobody answers within {DIAL_S:g} s"
+        except OSError as error:
+            why = error.strerror or str(error)
+    raise HostError(
+        f"{' and '.join(places)} cannot be reached ({why})",
+        "Is it switched on, on this network, and not behind a firewall?",
+    )
+
+
+def reachable(address: str) -> list[str]:
+    """The addresses at which others may reach a listener, the likely one first."""
+    if address not in ("0.0.0.0", "::"):
+        return [address]
+    found: list[tuple[int, str]] = []
+    for name, interfaces in psutil.net_if_addrs().items():
+        for one in interfaces:
+            with contextlib.suppress(ValueError):
+                known = ipaddress.ip_address(one.address.partition("%")[0])
+                if known.is_loopback or known.is_link_local:
+                    continue
+                # A container's bridge is reached from nowhere else.
+                inner = name.startswith(("docker", "br-", "veth", "virbr"))
+                found.append((2 * inner + (known.version == 6), str(known)))
+    return [one for _, one in sorted(found)] or ["127.0.0.1"]
+
+
+def parse_place(text: str, port: int) -> tuple[str, int]:
+    """``ADDRESS``, ``ADDRESS:PORT``, ``:PORT`` or ``[IPV6]:PORT``."""
+    host, digits = text.strip(), ""
+    if host.startswith("["):
+        host, _, digits = host[1:].partition("]")
+        digits = digits.removeprefix(":")
+    elif host.count(":") == 1:
+        host, _, digits = host.partition(":")
+    host = host or "0.0.0.0"
+    try:
+        ipaddress.ip_address(host)
+        number = int(digits) if digits else port
+        if not 0 <= number < 1 << 16:
+            raise ValueError
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no place to listen at", "Write it like 0.0.0.0:50080."
+        ) from None
+    return host, number

@@ -1,0 +1,72 @@
+"""The Ed25519 keys by which machines know each other."""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+import struct
+from typing import TYPE_CHECKING
+
+import asyncssh
+
+from backends.errors import HostError
+from backends.writing import write_private
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KIND = "ssh-ed25519"
+_FOR_OTHERS = 0o077
+
+
+def own_key(file: Path) -> asyncssh.SSHKey:
+    """Our key; made at its first use.
+
+    Raises:
+        HostError: it cannot be read or written, or others can read it.
+    """
+    try:
+        if not file.exists():
+            made = asyncssh.generate_private_key(KIND)
+            write_private(file, made.export_private_key())
+        if stat.S_IMODE(os.stat(file).st_mode) & _FOR_OTHERS:
+            raise HostError(
+                f"Others can read the key {file}", f"Only you should: chmod 600 {file}."
+            )
+        return asyncssh.read_private_key(file)
+    except (OSError, asyncssh.KeyImportError) as error:
+        raise HostError(
+            f"The key {file} cannot be used ({error})",
+            "Mend the file, or remove it: then all machines must be paired anew.",
+        ) from error
+
+
+def public_line(key: asyncssh.SSHKey) -> str:
+    """``ssh-ed25519 AAAA…``."""
+    return f"{KIND} {base64.b64encode(key.public_data).decode()}"
+
+
+def raw_of(key: asyncssh.SSHKey) -> bytes:
+    """The 32 bytes of a public key, for a token."""
+    return key.public_data[-32:]
+
+
+def key_of_raw(raw: bytes) -> asyncssh.SSHKey:
+    data = b"".join(struct.pack(">I", len(p)) + p for p in (KIND.encode(), raw))
+    return key_of_line(f"{KIND} {base64.b64encode(data).decode()}")
+
+
+def key_of_line(line: str) -> asyncssh.SSHKey:
+    """Read a public key; only Ed25519 counts.
+
+    Raises:
+        HostError: it is none.
+    """
+    try:
+        key = asyncssh.import_public_key(line)
+    except (ValueError, OverflowError) as error:
+        raise HostError(f"{line[:40]!r} is no public key") from error
+    if key.algorithm != KIND.encode() or len(key.public_data) != 51:
+        raise HostError(f"{line[:40]!r} is no Ed25519 key")
+    return key

@@ -1,0 +1,295 @@
+"""What a console may ask of the agent here: its requests, looked at one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from backends.engine.ask import NO_GPU, parse_devices
+from backends.engine.find import WORKER_NAMES
+from backends.engine.install import SERVER
+from backends.link.transport import LOOPBACK
+from backends.machines.agent import ALWAYS_ENV, LOG_LIMIT_BYTES, PRIVATE
+from backends.machines.facts import VARIABLES
+from backends.machines.ways import PROBE, TOKEN_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from backends.mesh.limits import OwnerLimits
+
+FREE = frozenset(
+    (
+        *("watch", "records", "stop", "remove", "orphans", "log", "free_port"),
+        *("listens", "memory", "lease", "relay_version", "port_owner", "machine"),
+    )
+)
+"""Verbs about its own processes, and about the machine as a whole."""
+_MEMBERS = {
+    "start": {"name", "argv", "env", "ignore_sigpipe", "log_limit", "meta", "private"},
+    "run": {"argv", "env", "timeout_s", "touch", "until", "limit"},
+}
+_ASKS = (("--version",), ("--help",), ("--list-devices",))
+_ENV = frozenset((*ALWAYS_ENV, *NO_GPU, TOKEN_VARIABLE))
+_ENDS = (LOOPBACK, "localhost")
+_PORT_MIN = 1024
+
+
+class Denied(Exception):
+    """The owner's machine does not do that; the text says why."""
+
+
+class AgentPolicy:
+    """Lets through what the owner lends, and tells no more than that.
+
+    ``address`` is the one at which this machine was reached, for direct links.
+    """
+
+    def __init__(
+        self,
+        limits: OwnerLimits,
+        *,
+        relay: Path,
+        engines_dir: Path,
+        engine_folders: Iterable[Path] = (),
+        run_dir: Path,
+        address: str,
+    ) -> None:
+        self._limits = limits
+        self._relay = os.path.realpath(relay)
+        self._engines_dir = os.path.realpath(engines_dir)
+        self._engine_folders = [os.path.realpath(folder) for folder in engine_folders]
+        self._models = [os.path.realpath(folder) for folder in limits.models]
+        self._run_dir = os.path.realpath(run_dir)
+        self._address = address
+        self._worker_ports: set[int] = set()
+        self._answers: dict[int, tuple[str, bool]] = {}
+
+    # --- files ----------------------------------------------------------------------
+
+    def may_read(self, path: str) -> bool:
+        """True for a file of a model folder, wherever links lead."""
+        return _is_below(os.path.realpath(path), self._models)
+
+    def may_forward(self, path: str) -> bool:
+        return _is_below(os.path.realpath(path), [self._run_dir])
+
+    # --- requests -------------------------------------------------------------------
+
+    def request(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The request to pass on; it may be narrower than the one that came.
+
+        Raises:
+            Denied: it is not passed on.
+        """
+        verb, number = message.get("do"), message.get("id")
+        if not isinstance(verb, str) or not isinstance(number, int):
+            raise Denied("That is no request")
+        if members := _MEMBERS.get(verb):
+            message = {k: v for k, v in message.items() if k in {*members, "id", "do"}}
+        if verb == "machine":
+            message = {"id": number, "do": verb, "variables": list(VARIABLES)}
+        elif verb == "find":
+            message = {**message, "folders": self._findable(message)}
+        elif verb in ("identity", "read", "tensors"):
+            self._require_readable(message.get("path"), engines=verb == "read")
+        elif verb == "start":
+            message = self._started(message)
+        elif verb == "run":
+            self._run(_texts(message, "argv"), _mapping(message, "env"))
+        elif verb not in FREE:
+            raise Denied("The owner of this machine does not lend that")
+        listing = verb == "run" and "--list-devices" in _texts(message, "argv")
+        if verb in ("machine", "memory", "port_owner") or listing:
+            self._answers[number] = verb, listing
+        return message
+
+    def _findable(self, message: dict[str, Any]) -> list[str]:
+        folders = [*self._models, self._engines_dir, *self._engine_folders]
+        asked = _texts(message, "folders")
+        return [f for f in asked if _is_below(os.path.realpath(f), folders)]
+
+    def _require_readable(self, path: object, *, engines: bool) -> None:
+        folders = [*self._models, *([self._engines_dir] if engines else [])]
+        if not isinstance(path, str) or not _is_below(os.path.realpath(path), folders):
+            raise Denied("The owner of this machine does not lend that file")
+
+    def _started(self, message: dict[str, Any]) -> dict[str, Any]:
+        argv = _texts(message, "argv")
+        self._require_env(_mapping(message, "env"))
+        if argv and os.path.realpath(argv[0]) == self._relay:
+            self._relay_beside(argv[1:])
+        else:
+            self._worker(argv)
+        limit = message.get("log_limit")
+        most = LOG_LIMIT_BYTES
+        is_less = isinstance(limit, int) and 0 < limit < most
+        return {**message, "log_limit": limit if is_less else most}
+
+    def _require_env(self, env: Mapping[str, Any]) -> None:
+        if wrong := set(env) - _ENV:
+            raise Denied(f"The owner of this machine lets nobody set {min(wrong)}")
+
+    def _worker(self, argv: Sequence[str]) -> None:
+        self._require_engine(argv, WORKER_NAMES)
+        told = _pairs(argv[1:], {"-H", "-p", "-d", "-t"})
+        port = _port(told.get("-p", [""])[-1])
+        if told.get("-H") != [LOOPBACK]:
+            raise Denied(f"A worker listens at {LOOPBACK} only")
+        self._require_devices(told.get("-d", []))
+        _require_free(LOOPBACK, port)
+        self._worker_ports.add(port)
+
+    def _require_devices(self, named: Sequence[str]) -> None:
+        devices = [device for text in named for device in text.split(",")]
+        # Without any it would take all there are.
+        for device in devices or [""]:
+            if not device or not self._limits.lends(device):
+                what = device or "all devices"
+                raise Denied(f"The owner of this machine does not lend {what}")
+
+    def _relay_beside(self, argv: Sequence[str]) -> None:
+        if argv[:1] != ["worker"]:
+            raise Denied("This machine is lent as a worker only")
+        told = _pairs(
+            argv[1:], {"--name", "--listen", "--worker", "--key-file", "--model"}
+        )
+        for end in told.get("--worker", [""]):
+            host, _, port = end.rpartition(":")
+            if host not in _ENDS or _port(port) not in self._worker_ports:
+                raise Denied("A relay here serves workers of its own console only")
+        for end in told.get("--listen", [""]):
+            self._require_end(end)
+        for path in told.get("--key-file", [""]):
+            whole = os.path.realpath(path)
+            if os.path.basename(path) != PRIVATE or not self.may_forward(whole):
+                raise Denied("That is no key of a process here")
+        for path in told.get("--model", []):
+            self._require_readable(path, engines=False)
+
+    def _require_end(self, end: str) -> None:
+        host, _, port = end.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if host != LOOPBACK and (not self._address or host != self._address):
+            raise Denied(f"Nothing may listen at {host or 'that place'} here")
+        _require_free(host, _port(port))
+
+    def _run(self, argv: Sequence[str], env: Mapping[str, Any]) -> None:
+        self._require_env(env)
+        if argv and os.path.realpath(argv[0]) == self._relay:
+            if len(argv) != 4 or tuple(argv[1:3]) != (PROBE, "--listen"):
+                raise Denied("This machine is lent as a worker only")
+            self._require_end(argv[3])
+            return
+        if tuple(argv[1:]) in _ASKS:
+            self._require_engine(argv, (SERVER, *WORKER_NAMES))
+            return
+        # A worker's banner, which tells its protocol.
+        self._require_engine(argv, WORKER_NAMES)
+        told = _pairs(argv[1:], {"-H", "-p", "-d"})
+        if told.get("-H") != [LOOPBACK] or not set(told.get("-d", [])) <= {"CPU"}:
+            raise Denied("A worker is tried on its CPU only")
+        _require_free(LOOPBACK, _port(told.get("-p", [""])[-1]))
+
+    def _require_engine(self, argv: Sequence[str], names: Sequence[str]) -> None:
+        program = os.path.realpath(argv[0]) if argv else ""
+        folder, name = os.path.split(program)
+        ours = os.path.dirname(folder) == self._engines_dir
+        if name not in names or not (ours or folder in self._engine_folders):
+            raise Denied(
+                "This machine gives no shell: its owner lends llama.cpp's workers only"
+            )
+
+    # --- answers --------------------------------------------------------------------
+
+    @property
+    def awaits(self) -> bool:
+        """True while an answer is to come that the owner's limits change."""
+        return bool(self._answers)
+
+    def answer(self, message: dict[str, Any], used_bytes: int) -> dict[str, Any]:
+        """The answer to pass on, with the owner's limits in it."""
+        number, told = message.get("id"), message.get("ok")
+        asked = self._answers.pop(number, None) if isinstance(number, int) else None
+        if asked is None or not isinstance(told, dict):
+            return message
+        verb, listing = asked
+        if verb == "memory":
+            told = self._narrowed(told, used_bytes)
+        elif verb == "machine":
+            memory = self._narrowed(told.get("memory", {}), used_bytes)
+            told = {**told, "memory": memory}
+        elif verb == "port_owner":
+            told = {"used": told.get("used", True)}
+        elif listing:
+            texts = {name: str(told.get(name, "")) for name in ("stdout", "stderr")}
+            told |= {name: self._lent(text) for name, text in texts.items()}
+        return {**message, "ok": told}
+
+    def _narrowed(self, memory: dict[str, Any], used_bytes: int) -> dict[str, Any]:
+        limit = self._limits.memory_bytes
+        if not self._limits.lends("CPU"):
+            limit = 0
+        if limit is None:
+            return memory
+        own = {"limit_bytes": limit, "available_bytes": max(limit - used_bytes, 0)}
+        return {**memory, "limits": [*memory.get("limits", []), own]}
+
+    def _lent(self, text: str) -> str:
+        lines = text.splitlines(keepends=True)
+        named = [(line, parse_devices(line)) for line in lines]
+        return "".join(
+            line
+            for line, devices in named
+            if all(self._limits.lends(device.name) for device in devices)
+        )
+
+
+def _is_below(path: str, folders: Iterable[str]) -> bool:
+    return any(path == f or path.startswith(f.rstrip("/") + "/") for f in folders)
+
+
+def _texts(message: Mapping[str, Any], member: str) -> list[str]:
+    value = message.get(member, [])
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise Denied(f"{member} is no list of texts")
+    return value
+
+
+def _mapping(message: Mapping[str, Any], member: str) -> dict[str, Any]:
+    value = message.get(member, {})
+    if not isinstance(value, dict):
+        raise Denied(f"{member} is no object")
+    return value
+
+
+def _pairs(argv: Sequence[str], known: set[str]) -> dict[str, list[str]]:
+    """Options with their values; any other word is denied."""
+    found: dict[str, list[str]] = {}
+    if len(argv) % 2:
+        raise Denied(f"{argv[-1]!r} is no option that its owner lends")
+    for option, value in zip(argv[::2], argv[1::2], strict=True):
+        if option not in known:
+            raise Denied(f"{option!r} is no option that its owner lends")
+        found.setdefault(option, []).append(value)
+    return found
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and _PORT_MIN <= int(text) < 1 << 16):
+        raise Denied(f"{text!r} is no port that its owner lends")
+    return int(text)
+
+
+def _require_free(host: str, port: int) -> None:
+    """Whoever has that port already must not be taken for a worker."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with contextlib.closing(socket.socket(family)) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, port))
+        except OSError:
+            raise Denied(f"Port {port} is taken on this machine") from None

@@ -1,0 +1,347 @@
+"""The SSH server of a worker: an agent, model files, and ways to its own workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import asyncssh
+import msgspec
+
+from backends.errors import DllmError
+from backends.link.transport import LOOPBACK
+from backends.machines.agent_channel import (
+    ANSWER_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+    Lines,
+    decode_line,
+    encode_line,
+)
+from backends.mesh.identity import public_line
+from backends.mesh.policy import Denied
+from backends.mesh.token import SECRET_BYTES
+from backends.mesh.words import (
+    AGENT,
+    HELLO,
+    LINE_BYTES_MAX,
+    NOISE,
+    NOISE_BYTES,
+    PAIR,
+    SFTP,
+    USER_BY_KEY,
+    USER_BY_SECRET,
+    PairAnswer,
+    PairRequest,
+)
+from backends.tasks import first_of
+
+if TYPE_CHECKING:
+    from backends.mesh.lending import Lending, Loan
+    from backends.mesh.token import Token
+
+log = logging.getLogger(__name__)
+
+LOGIN_S = 15.0
+KEEPALIVE_S = 15.0
+KEEPALIVE_MISSES = 4
+PAIR_S = 10.0
+SESSIONS_MAX = 32
+_CHUNK_BYTES = 64 << 10
+OPTIONS: dict[str, Any] = {
+    "login_timeout": LOGIN_S,
+    "keepalive_interval": KEEPALIVE_S,
+    "keepalive_count_max": KEEPALIVE_MISSES,
+    "encoding": None,
+    "config": None,
+    "allow_pty": False,
+    "line_editor": False,
+    "allow_scp": False,
+    "agent_forwarding": False,
+    "x11_forwarding": False,
+    "gss_host": None,
+    "kbdint_auth": False,
+    "host_based_auth": False,
+    "compression_algs": None,
+}
+
+Process = asyncssh.SSHServerProcess[bytes]
+
+
+class WorkerServer(asyncssh.SSHServer):
+    """One connection of a console, or of somebody who wants to be one.
+
+    ``joining``: the token of a console; no other is let in then, and to nothing but the
+    pairing.
+    """
+
+    def __init__(
+        self, lending: Lending, address: str, joining: Token | None = None
+    ) -> None:
+        self._lending = lending
+        self._address = address
+        self._joining = joining
+        self._key = ""
+        self._secret = b""
+        self._sessions = 0
+        self._loan: Loan | None = None
+        self.link: asyncssh.SSHServerConnection
+        self.paired: asyncio.Future[PairAnswer] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    # --- the login ------------------------------------------------------------------
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self.link = conn
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.paired.cancel()
+        if self._loan is not None:
+            self._loan.left(self.link)
+
+    def begin_auth(self, username: str) -> bool:
+        return True
+
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    def password_auth_supported(self) -> bool:
+        return self._joining is None
+
+    def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
+        # The last one asked about is the one whose signature then counts.
+        self._key = ""
+        if username == USER_BY_KEY and key.algorithm == b"ssh-ed25519":
+            line = public_line(key)
+            if self._lending.lets_in(line, self._joining):
+                self._key = line
+        return bool(self._key)
+
+    def validate_password(self, username: str, password: str) -> bool:
+        with contextlib.suppress(ValueError):
+            secret = bytes.fromhex(password)
+            is_one = username == USER_BY_SECRET and len(secret) == SECRET_BYTES
+            if is_one and self._lending.has_invited(secret):
+                self._secret = secret
+        return bool(self._secret)
+
+    def auth_completed(self) -> None:
+        if self._key and self._joining is None:
+            self._loan = self._lending.came(self._key, self.link, self._address)
+
+    # --- what it may do -------------------------------------------------------------
+
+    def offers(self, subsystem: str) -> bool:
+        if self._loan is not None:
+            return subsystem in (HELLO, AGENT, SFTP, NOISE)
+        return subsystem == PAIR
+
+    def session_requested(self) -> Any:
+        if self._sessions >= SESSIONS_MAX:
+            return False
+        self._sessions += 1
+        return _Session(self)
+
+    def session_ended(self) -> None:
+        self._sessions -= 1
+
+    def refused(self, what: str) -> bool:
+        who = self._loan.name if self._loan else "somebody with a token"
+        self._lending.say(f"{who} asked for {what}: refused")
+        return False
+
+    def connection_requested(
+        self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
+    ) -> Any:
+        loan, what = self._loan, f"a way to {dest_host}:{dest_port}"
+        if loan is None or dest_host not in (LOOPBACK, "localhost"):
+            self.refused(what)
+            raise _forbidden(what)
+
+        async def opened() -> Any:
+            if not await loan.listens(dest_port):
+                self.refused(what)
+                raise _forbidden(what)
+            return await self.link.forward_connection(LOOPBACK, dest_port)
+
+        return opened()
+
+    def unix_connection_requested(self, dest_path: str) -> bool:
+        return self.refused(f"a way to {dest_path}")
+
+    def server_requested(self, listen_host: str, listen_port: int) -> bool:
+        return self.refused("a port to listen at")
+
+    def unix_server_requested(self, listen_path: str) -> bool:
+        return self.refused("a socket to listen at")
+
+    def files(self, channel: Any) -> asyncssh.SFTPServer:
+        assert self._loan is not None
+        return ModelFiles(channel, self._loan)
+
+    async def serve(self, process: Process) -> None:
+        """Answer one session; what goes wrong ends that alone."""
+        try:
+            match process.channel.get_subsystem():
+                case "hello":
+                    hello = self._lending.hello()
+                    process.stdout.write(msgspec.json.encode(hello) + b"\n")
+                case "noise":
+                    process.stdout.write(os.urandom(NOISE_BYTES))
+                case "pair":
+                    await self._pair(process)
+                case "agent" if self._loan is not None:
+                    await _serve_agent(process, self._loan)
+            process.exit(0)
+        except (OSError, ValueError, DllmError, asyncssh.Error) as error:
+            log.info("a session ended: %s", error)
+            with contextlib.suppress(OSError, asyncssh.Error):
+                process.stderr.write(f"{error}\n".encode())
+                process.exit(1)
+
+    async def _pair(self, process: Process) -> None:
+        async with asyncio.timeout(PAIR_S):
+            if self._joining is not None:
+                request = PairRequest(
+                    name=self._lending.name, secret=self._joining.secret.hex()
+                )
+                process.stdout.write(msgspec.json.encode(request) + b"\n")
+                told = await _line(process)
+                answer = msgspec.json.decode(told, type=PairAnswer)
+                if not self.paired.done():
+                    self.paired.set_result(answer)
+                return
+            asked = msgspec.json.decode(await _line(process), type=PairRequest)
+            answer = PairAnswer(name=self._lending.name)
+            try:
+                self._lending.pair(self._secret, asked)
+            except DllmError as error:
+                answer = PairAnswer(problem=str(error))
+            process.stdout.write(msgspec.json.encode(answer) + b"\n")
+
+
+class _Session(asyncssh.SSHServerProcess[bytes]):
+    """A session that is a subsystem of ours, and nothing else."""
+
+    def __init__(self, server: WorkerServer) -> None:
+        super().__init__(server.serve, server.files, 3, False)
+        self._server = server
+
+    def pty_requested(self, *_: Any) -> bool:
+        return False
+
+    def shell_requested(self) -> bool:
+        return self._server.refused("a shell")
+
+    def exec_requested(self, command: str) -> bool:
+        return self._server.refused("a command")
+
+    def subsystem_requested(self, subsystem: str) -> bool:
+        if self._server.offers(subsystem):
+            return True
+        return self._server.refused(f"the subsystem {subsystem[:20]!r}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.session_ended()
+        super().connection_lost(exc)
+
+
+def _forbidden(what: str) -> asyncssh.ChannelOpenError:
+    text = f"the owner of this machine lends no {what.removeprefix('a ')}"
+    return asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, text)
+
+
+async def _line(process: Process) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        data = await process.stdin.read(LINE_BYTES_MAX)
+        line += data
+        if not data or len(line) > LINE_BYTES_MAX:
+            raise ValueError("no line came")
+    return line
+
+
+class ModelFiles(asyncssh.SFTPServer):
+    """The model folders, to be read."""
+
+    def __init__(self, channel: Any, loan: Loan) -> None:
+        super().__init__(channel)
+        self._loan = loan
+
+    def map_path(self, path: bytes) -> bytes:
+        """The path itself, if the owner lends it."""
+        whole = os.fsdecode(path)
+        if not whole.startswith("/") or not self._loan.policy.may_read(whole):
+            raise asyncssh.SFTPPermissionDenied("the owner does not lend that file")
+        return os.fsencode(os.path.realpath(whole))
+
+    def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> Any:
+        if pflags & ~asyncssh.FXF_READ:
+            raise _only_read()
+        return super().open(path, pflags, attrs)
+
+    def open56(
+        self, path: bytes, desired_access: int, flags: int, attrs: asyncssh.SFTPAttrs
+    ) -> Any:
+        raise _only_read()
+
+    def setstat(self, *_: Any, **__: Any) -> None:
+        raise _only_read()
+
+    fsetstat = lsetstat = remove = mkdir = rmdir = rename = posix_rename = setstat
+    symlink = link = lock = unlock = readlink = setstat  # type: ignore[assignment]
+
+
+def _only_read() -> asyncssh.SFTPError:
+    return asyncssh.SFTPPermissionDenied("files of this machine can only be read")
+
+
+async def _serve_agent(process: Process, loan: Loan) -> None:
+    """Stand between a console and an agent of its own, and look at every line."""
+    agent = await loan.start_agent()
+    assert agent.stdin is not None
+    assert agent.stdout is not None
+    to_agent, from_agent = agent.stdin, agent.stdout
+
+    async def asked() -> None:
+        lines = Lines(REQUEST_BYTES_MAX)
+        while data := await process.stdin.read(_CHUNK_BYTES):
+            for line in lines.add(data):
+                try:
+                    passed = loan.policy.request(decode_line(line) or {})
+                    to_agent.write(encode_line(passed))
+                except Denied as denied:
+                    process.stdout.write(_denial(line, denied))
+            await to_agent.drain()
+            await process.stdout.drain()
+
+    async def told() -> None:
+        lines = Lines(ANSWER_BYTES_MAX)
+        while data := await from_agent.read(_CHUNK_BYTES):
+            for line in lines.add(data):
+                process.stdout.write(_passed(loan, line))
+            await process.stdout.drain()
+
+    try:
+        await first_of(asked(), told())
+    finally:
+        to_agent.close()
+        with contextlib.suppress(ProcessLookupError):
+            agent.terminate()
+        await agent.wait()
+
+
+def _denial(line: bytes, denied: Denied) -> bytes:
+    number = (decode_line(line) or {}).get("id")
+    error = {"kind": "failed", "message": str(denied), "pids": []}
+    return encode_line({"id": number, "error": error})
+
+
+def _passed(loan: Loan, line: bytes) -> bytes:
+    message = decode_line(line) if loan.policy.awaits else None
+    if message is None:
+        return line + b"\n"
+    return encode_line(loan.policy.answer(message, loan.used_bytes))

@@ -1,0 +1,264 @@
+"""``dllm-tui worker``: listens, and dials the consoles that cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import random
+import socket
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import asyncssh
+import psutil
+from msgspec.structs import replace
+
+from backends.errors import DllmError, HostError
+from backends.mesh.book import PairedConsole, with_console
+from backends.mesh.dialling import dial_any, reachable
+from backends.mesh.identity import key_of_raw, own_key, public_line, raw_of
+from backends.mesh.server import OPTIONS, WorkerServer
+from backends.mesh.token import TokenKind, new_token, place
+from backends.mesh.words import DIALLED
+from backends.tasks import end_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from backends.mesh.book import BookFile
+    from backends.mesh.lending import Lending
+    from backends.mesh.token import Token
+    from backends.paths import Paths
+
+LISTEN_PORT = 50080
+LOOK_S = 1.0
+STRANGERS_MAX = 32
+"""Connections that nobody has logged in on yet; more are closed at once."""
+STRANGERS_OF_ONE_MAX = 8
+BACKLOG = 128
+FIRST_REDIAL_S = 1.0
+LAST_REDIAL_S = 30.0
+JOIN_S = 30.0
+_TELL_EVERY_S = 10.0
+
+
+class Worker:
+    """Serves consoles over whatever sockets they come by."""
+
+    def __init__(self, paths: Paths, book: BookFile, lending: Lending) -> None:
+        self.lending = lending
+        self._book = book
+        self._key = own_key(paths.worker_key_file)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._dialling: dict[str, asyncio.Task[None]] = {}
+        self._strangers: Counter[str] = Counter()
+        self._refused = 0
+        self._told_at = -_TELL_EVERY_S
+        self._listening: socket.socket | None = None
+
+    # --- its life -------------------------------------------------------------------
+
+    def listen(self, address: str, port: int) -> None:
+        """Begin to listen, and write down where.
+
+        Raises:
+            HostError: the port cannot be had.
+        """
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            self._listening = socket.create_server(
+                (address, port),
+                family=family,
+                backlog=BACKLOG,
+                dualstack_ipv6=address == "::",
+            )
+        except OSError as error:
+            raise HostError(
+                f"Cannot listen at {place(address, port)} ({error.strerror})",
+                "Name another place: --listen ADDRESS:PORT.",
+            ) from error
+        self._listening.setblocking(False)
+        port = self._listening.getsockname()[1]
+        addresses = tuple(reachable(address))
+        self._book.change(
+            lambda book: replace(book, pid=os.getpid(), addresses=addresses, port=port)
+        )
+        self.lending.say(f"listening at {place(address, port)}")
+
+    async def run(self) -> None:
+        """Serve until cancelled; then everything that runs for others is ended."""
+        accepting = asyncio.create_task(self._accept())
+        try:
+            while True:
+                if accepting.done():
+                    accepting.result()
+                await self.lending.look()
+                self._dial_all()
+                await asyncio.sleep(LOOK_S)
+        finally:
+            await end_tasks(accepting, *self._dialling.values())
+            if self._listening is not None:
+                self._listening.close()
+            await self.lending.close()
+            await end_tasks(*self._tasks)
+            self._book.change(lambda book: replace(book, pid=0))
+
+    # --- those who come ---------------------------------------------------------------
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._listening is not None:
+            try:
+                made, come_from = await loop.sock_accept(self._listening)
+            except OSError as error:
+                # Out of descriptors: some will be free again.
+                self.lending.say(f"nobody can be let in now ({error.strerror})")
+                await asyncio.sleep(LOOK_S)
+                continue
+            address = str(come_from[0])
+            of_one = self._strangers[address]
+            crowded = self._strangers.total() >= STRANGERS_MAX
+            if crowded or of_one >= STRANGERS_OF_ONE_MAX:
+                made.close()
+                self._count_refused(address)
+                continue
+            task = asyncio.create_task(self._welcome(made, address))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _count_refused(self, address: str) -> None:
+        self._refused += 1
+        if time.monotonic() - self._told_at > _TELL_EVERY_S:
+            self.lending.say(
+                f"{self._refused} connections refused: too many without a login, "
+                f"the last from {address}"
+            )
+            self._told_at, self._refused = time.monotonic(), 0
+
+    async def _welcome(self, made: socket.socket, address: str) -> None:
+        self._strangers[address] += 1
+        try:
+            link = await self.serve(made)
+        finally:
+            self._strangers[address] -= 1
+            self._strangers += Counter()
+        if link is not None:
+            await link.wait_closed()
+
+    async def serve(
+        self, made: socket.socket, server: WorkerServer | None = None
+    ) -> asyncssh.SSHServerConnection | None:
+        """Serve a console over a socket, however it came about.
+
+        Returns the connection once somebody has logged in; None if nobody did.
+        """
+        made.setblocking(False)
+        if made.family in (socket.AF_INET, socket.AF_INET6):
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        owner = server or WorkerServer(self.lending, _own_address(made))
+        try:
+            return await asyncssh.run_server(
+                made,
+                server_factory=lambda: owner,
+                server_host_keys=[self._key],
+                **OPTIONS,
+            )
+        except (OSError, asyncssh.Error):
+            made.close()
+            return None
+
+    # --- those who are dialled --------------------------------------------------------
+
+    def _dial_all(self) -> None:
+        wanted = {c.key: c for c in self.lending.book.consoles if c.places}
+        for key in set(self._dialling) - set(wanted):
+            self._dialling.pop(key).cancel()
+        for key, console in wanted.items():
+            if key not in self._dialling:
+                self._dialling[key] = asyncio.create_task(self._keep_dialled(console))
+
+    async def _keep_dialled(self, console: PairedConsole) -> None:
+        """Dial a console again and again, with back-off and jitter."""
+        failures = 0
+        while True:
+            begun = time.monotonic()
+            with contextlib.suppress(DllmError):
+                made = await self._dialled(console.places)
+                link = await self.serve(made)
+                if link is not None:
+                    await link.wait_closed()
+            if time.monotonic() - begun > LAST_REDIAL_S:
+                failures = 0
+            most_s = min(LAST_REDIAL_S, FIRST_REDIAL_S * 2**failures)
+            failures = min(failures + 1, 8)
+            await asyncio.sleep(random.uniform(most_s / 4, most_s))
+
+    async def _dialled(self, places: Sequence[str]) -> socket.socket:
+        made = await dial_any(places)
+        made.setblocking(False)
+        hint = DIALLED + self._key.get_fingerprint().encode() + b"\n"
+        await asyncio.get_running_loop().sock_sendall(made, hint)
+        return made
+
+    async def join(self, token: Token) -> str:
+        """Pair with the console of a token; its name here."""
+        made = await self._dialled(token.places)
+        server = WorkerServer(self.lending, "", token)
+        try:
+            async with asyncio.timeout(JOIN_S):
+                link = await self.serve(made, server)
+                if link is None:
+                    raise HostError(
+                        f"{token.name} did not log in here: it has another key than "
+                        "the token says, or knows nothing of it",
+                        "Ask for another token.",
+                    )
+                answer = await server.paired
+        except (TimeoutError, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                raise
+            raise HostError(
+                f"{token.name} did not answer", "Is its dllm-tui still waiting?"
+            ) from error
+        if answer.problem:
+            raise HostError(answer.problem)
+        console = PairedConsole(
+            name=answer.name or token.name,
+            key=public_line(key_of_raw(token.key)),
+            added_at=time.time(),
+            places=token.places,
+        )
+        self._book.change(lambda book: with_console(book, console))
+        self.lending.say(f"{console.name} is paired")
+        return console.name
+
+
+def _own_address(made: socket.socket) -> str:
+    """The address at which a console reached us; direct links may use it, too."""
+    with contextlib.suppress(ValueError, OSError, IndexError):
+        address = ipaddress.ip_address(str(made.getsockname()[0]).partition("%")[0])
+        plain = getattr(address, "ipv4_mapped", None) or address
+        return str(plain)
+    return ""
+
+
+def new_invitation(paths: Paths, book: BookFile, name: str, life_s: float) -> Token:
+    """A token for a console, good once.
+
+    Raises:
+        HostError: no worker runs here, so nobody would answer.
+    """
+    found = book.read()
+    if not found.pid or not psutil.pid_exists(found.pid):
+        raise HostError(
+            "No worker runs here",
+            "Start it first: dllm-tui worker, or with --headless.",
+        )
+    key = raw_of(own_key(paths.worker_key_file))
+    token = new_token(TokenKind.ADD, name, found.addresses, found.port, key, life_s)
+    book.invite(token.secret, token.expires_at)
+    return token
