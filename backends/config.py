@@ -37,6 +37,7 @@ LIMITS = {
     "api_request_mib": (1, 1024),
     "api_wait_s": (1, 86400),
     "api_drain_s": (0, 86400),
+    "join_port": (1, 65535),
     "workers": (1, 16),
     "ctx_size": (16, 1 << 24),
     "ctx_size_min": (16, 1 << 24),
@@ -63,12 +64,17 @@ def _is_address(text: str) -> bool:
 
 
 class PeerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One ``[peers.NAME]`` table: ``ssh`` or ``bare`` says how to reach it."""
+    """One ``[peers.NAME]`` table; ``ssh``, ``bare`` or ``worker`` is the way to it."""
 
     ssh: str | None = None
     """The argument for ``ssh``: ``mini``, ``ada@10.0.0.7``, ``ada@host:2222``."""
     bare: str | None = None
     """``host:port`` of an rpc-server somebody else started."""
+    worker: str | None = None
+    """Places of its ``dllm-tui worker`` (``10.0.0.7:50080``), or ``dials``: it dials
+    this console."""
+    host_key: str | None = None
+    """The public key of that worker, kept when it was paired."""
     data: str | None = None
     """The route of data to its worker: ``auto`` (directly if it can), ``tunnel``, or
     the address there at which the relay listens (``10.0.0.7``, ``10.0.0.7:50060``)."""
@@ -107,6 +113,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Longest wait of a new split, in seconds, for answers that it would break."""
     rejoin: Literal["idle", "ask", "never"] = "idle"
     """When a machine that was lost and did without is used again, once it is back."""
+    join_port: int = 50070
+    """Port at which invited machines dial this console (``peers invite``)."""
     workers: int = 2
     """Workers started on this machine when a command does not say."""
     ctx_size: int = 4096
@@ -186,8 +194,8 @@ def _checked(config: Config) -> Config:
     if not is_within("api_host", config.api_host):
         raise ValueError(f"api_host = {config.api_host} is no address")
     for name, peer in config.peers.items():
-        if bool(peer.ssh) == bool(peer.bare):
-            raise ValueError(f"peers.{name} needs either ssh or bare")
+        if problem := _unreached(peer.ssh, peer.bare, peer.worker, peer.host_key):
+            raise ValueError(f"peers.{name} {problem}")
     return config
 
 
@@ -342,6 +350,7 @@ EFFECTS = {
     "ctx_size": "takes effect for the next model picked",
     "worker_threads": "takes effect for the next model picked",
     "pair": "takes effect for the next model picked",
+    "join_port": "takes effect when the controller starts anew",
     "keep_awake": "takes effect at the next launch",
     "model_dirs": "these folders are searched now",
     "theme": "takes effect now",
@@ -353,6 +362,7 @@ EFFECTS = {
 _TABLES = ("keys", "peers")
 _TEXTS = (
     *("engine", "pair", "rejoin", "theme", "ssh", "bare", "data"),
+    *("worker", "host_key"),
     *("api_host", "api_certificate", "api_private_key"),
 )
 ALLOWED = {
@@ -365,6 +375,7 @@ ALLOWED = {
     "api_wait_s": "seconds",
     "api_drain_s": "seconds",
     "rejoin": '"idle", "ask" or "never"',
+    "join_port": "a port",
     "workers": "a number",
     "ctx_size": "tokens",
     "ctx_size_min": "tokens",
@@ -381,6 +392,8 @@ ALLOWED = {
     "peers": "tables such as [peers.mini]",
     "ssh": 'what one gives to ssh, in quotes: "ada@mini"',
     "bare": 'an address in quotes: "10.0.0.3:50052"',
+    "worker": 'places in quotes ("10.0.0.7:50080"), or "dials"; peers add writes it',
+    "host_key": 'a public key in quotes: "ssh-ed25519 AAAA…"',
     "data": 'in quotes: "auto", "tunnel", or an address there: "10.0.0.7:50060"',
     "threads": "a number",
     "memory_gib": "GiB by device: {CPU = 12.0}",
@@ -603,9 +616,21 @@ def _wrong_peers(peers: object) -> Iterator[_Wrong]:
         yield from _wrong(PeerConfig, told, *names)
         if wrong := wrong_place(told.get("data")):
             yield (*names, "data"), wrong.what, wrong.hint
-        if bool(told.get("ssh")) == bool(told.get("bare")):
-            hint = f"ssh: {ALLOWED['ssh']}; bare: {ALLOWED['bare']}"
-            yield names, f"{shown} needs either ssh or bare", hint
+        if problem := _unreached(*map(told.get, _REACHED_BY)):
+            hint = "; ".join(f"{key}: {ALLOWED[key]}" for key in _REACHED_BY)
+            yield names, f"{shown} {problem}", hint
+
+
+_REACHED_BY = ("ssh", "bare", "worker", "host_key")
+
+
+def _unreached(ssh: object, bare: object, worker: object, host_key: object) -> str:
+    """Why a peer of these settings cannot be reached; empty when it can."""
+    if sum(map(bool, (ssh, bare, worker))) != 1:
+        return "needs either ssh, bare or worker"
+    if bool(worker) != bool(host_key):
+        return "needs worker and host_key together"
+    return ""
 
 
 def lines_of(text: str) -> Lines:

@@ -37,6 +37,7 @@ from backends.state import (
     Pass,
     Peer,
     PeerAnswer,
+    PeerInvitation,
     PeerState,
     Plan,
     PlanMemory,
@@ -329,11 +330,26 @@ class ControllerClient:
         return await self._get("/v1/peers-to-pick", tuple[str, ...])
 
     async def add_peer(
-        self, name: str, *, ssh: str | None = None, bare: str | None = None
+        self,
+        name: str,
+        *,
+        ssh: str | None = None,
+        bare: str | None = None,
+        token: str | None = None,
     ) -> Peer:
-        """Add a machine by what one gives to ``ssh``, or a bare ``host:port``."""
-        asked = {"name": name, "ssh": ssh, "bare": bare}
+        """Add a machine by what one gives to ``ssh``, a bare ``host:port``, or a token.
+
+        The worker of a token may name itself: then ``name`` is empty.
+        """
+        asked = {"name": name, "ssh": ssh, "bare": bare, "token": token}
         return await self._post("/v1/peers", Peer, asked)
+
+    async def invite_peer(
+        self, name: str, *, life_s: float, addresses: Sequence[str] = ()
+    ) -> PeerInvitation:
+        """Make a token for a machine that is to dial this one."""
+        asked = {"name": name, "life_s": life_s, "addresses": addresses}
+        return await self._post("/v1/invitations", PeerInvitation, asked)
 
     async def remove_peer(self, name: str) -> None:
         await self._connection.call("DELETE", _peer(name), tuple[Peer, ...])

@@ -16,8 +16,10 @@ from backends.controller.responses import Parts, body, json_response
 from backends.errors import DllmError
 from backends.machines.health import READ_S, read_health
 from backends.machines.ways import ways_between
+from backends.mesh.token import LIFE_S
+from backends.places import LOCAL
 from backends.printable import printable
-from backends.state import EventKind, PeerAnswer, ProvisionMode, Value
+from backends.state import EventKind, PeerAnswer, PeerInvitation, ProvisionMode, Value
 from backends.state.health import MachineHealth
 
 if TYPE_CHECKING:
@@ -28,11 +30,26 @@ if TYPE_CHECKING:
 
 
 class PeerRequest(Value, frozen=True, kw_only=True):
-    """A peer to add: one of ``ssh`` and ``bare``."""
+    """A peer to add: one of ``ssh``, ``bare`` and the ``token`` of a worker."""
 
-    name: str
+    name: str = ""
+    """Empty: as the worker of the token is called."""
     ssh: str | None = None
     bare: str | None = None
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        return f"PeerRequest(name={self.name!r})"
+
+
+class InviteRequest(Value, frozen=True, kw_only=True):
+    """An invitation for a machine that is to dial us."""
+
+    name: str = ""
+    """For the peer; empty: as it is called."""
+    life_s: float = LIFE_S
+    addresses: tuple[str, ...] = ()
+    """At which it dials us; empty: those that this machine has."""
 
 
 class ProvisionRequest(Value, frozen=True, kw_only=True):
@@ -78,6 +95,7 @@ class PeerApi:
             web.get("/v1/peers", self._list),
             web.get("/v1/peers-to-pick", self._to_pick),
             web.post("/v1/peers", self._add),
+            web.post("/v1/invitations", self._invite),
             web.delete(one, self._remove),
             web.post(f"{one}/probe", self._probe),
             web.post(f"{one}/answer", self._answer),
@@ -101,11 +119,29 @@ class PeerApi:
 
     async def _add(self, request: web.Request) -> web.Response:
         asked = await body(request, PeerRequest)
+        if asked.token is not None:
+            added = await self._peers.add_by_token(asked.name, asked.token)
+            told = self._told(request, added.name)
+            told.did(f"added the peer {added.name} by a token")
+            return json_response(added)
         config = PeerConfig(ssh=asked.ssh, bare=asked.bare)
         added = self._peers.add(asked.name, config)
         how = asked.ssh or asked.bare
         self._told(request, asked.name).did(f"added the peer {asked.name} ({how})")
         return json_response(added)
+
+    async def _invite(self, request: web.Request) -> web.Response:
+        asked = await body(request, InviteRequest)
+        token = self._peers.invite(asked.name, asked.life_s, asked.addresses)
+        self._told(request, LOCAL).did("made a token for a machine to join")
+        return json_response(
+            PeerInvitation(
+                token=token.text,
+                expires_at=token.expires_at,
+                addresses=token.addresses,
+                port=token.port,
+            )
+        )
 
     async def _remove(self, request: web.Request) -> web.Response:
         name = _name(request)

@@ -67,7 +67,7 @@ _KEPT_HOSTS = re.compile(
 )
 _HOST_VARIABLES = "DLLM_ENGINE_URL HF_ENDPOINT HTTP_PROXY HTTPS_PROXY ALL_PROXY"
 _CONFIGURED = re.compile(
-    r"\bpeers\.[\"']?([A-Za-z0-9][\w-]*)|\b(?:ssh|bare|data)\s*=\s*[\"']([^\"']+)"
+    r"\bpeers\.[\"']?([A-Za-z0-9][\w-]*)|\b(?:ssh|bare|data|worker|host_key)\s*=\s*[\"']([^\"']+)"
 )
 """Names and places of peers in settings, however wrong these are."""
 _WRITTEN = frozenset({"content", "prompt", "messages", "system"})
@@ -238,7 +238,9 @@ def _scrubber(
     # TOML has more ways to say the same, as long as nothing in it is wrong.
     with contextlib.suppress(DllmError):
         configured = load_config(paths).peers.items()
-        named += [(name, one.ssh or one.bare or "") for name, one in configured]
+        named += [
+            (name, one.ssh or one.bare or one.worker or "") for name, one in configured
+        ]
     named += [(peer.name, peer.address) for peer in peers]
     for name, place in named:
         user, host = _parts(place)

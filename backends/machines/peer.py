@@ -99,6 +99,8 @@ class SshPeer:
     processes there apart from those of other heads.
     """
 
+    transport = Transport.SSH
+
     def __init__(
         self,
         name: str,
@@ -111,16 +113,15 @@ class SshPeer:
         settle: Callable[[Machine], Awaitable[None]],
         serves: Callable[[str], bool],
     ) -> None:
-        destination = Destination.parse(config.ssh or name)
         self._paths = paths
         self._readers = readers
         self._changed = changed
         self._settle = settle
         self._serves = serves
         self._light = False
-        self.connection = Connection(name, destination)
+        self._config = config
+        self.connection = self._connected_by(name, config)
         self.name = name
-        self.transport = Transport.SSH
         self.facts = PeerFacts(at=0.0)
         self._head_id = head_id
         self._data = config.data
@@ -143,10 +144,13 @@ class SshPeer:
             name=name,
             state=PeerState.PROBING,
             since=time.time(),
-            transport=Transport.SSH,
-            address=str(destination),
+            transport=self.transport,
+            address=config.worker or str(Destination.parse(config.ssh or name)),
             data=PeerData(wanted=config.data or AUTO),
         )
+
+    def _connected_by(self, name: str, config: PeerConfig) -> Connection:
+        return Connection(name, Destination.parse(config.ssh or name))
 
     @property
     def connected(self) -> bool:

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import socket
+from functools import cached_property
 from itertools import chain, repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from backends.config import PeerConfig, check_peer_name, drop_peer, put_peer
 from backends.errors import (
@@ -19,7 +21,8 @@ from backends.errors import (
     unknown_peer,
 )
 from backends.machines.bare import BarePeer
-from backends.places import LOCAL
+from backends.mesh.token import TokenKind, read_token
+from backends.places import LOCAL, suggested_name
 from backends.writing import write_private
 
 if TYPE_CHECKING:
@@ -32,10 +35,15 @@ if TYPE_CHECKING:
     from backends.state import Peer
 
     KnownPeer = SshPeer | BarePeer
+    from collections.abc import Sequence
+
+    from backends.machines.doorbell import Doorbell
+    from backends.mesh.token import Token
 
 
 log = logging.getLogger(__name__)
 
+ANYWHERE = "::"
 REACH_TIMEOUT_S = 30.0
 SHOW_EVERY_S = 0.25
 SILENT_PATIENCE_S = 5.0
@@ -139,6 +147,8 @@ class Peers:
     async def close(self) -> None:
         for name in list(self._tasks):
             await self._release(name)
+        if "_doorbell" in self.__dict__:
+            await self._doorbell.close()
 
     def _take(self, name: str, config: PeerConfig) -> None:
         known = self._made(name, config)
@@ -151,17 +161,66 @@ class Peers:
         if config.bare:
             return BarePeer(name, config, self._readers, self._changed, self._serves)
         # Importing asyncssh takes longer than all the rest of a controller's start.
+        from backends.machines.invited import DIALS, InvitedPeer
         from backends.machines.peer import SshPeer
 
-        return SshPeer(
-            name,
-            config,
-            paths=self._paths,
-            readers=self._readers,
-            head_id=self._own_id(),
-            changed=self._changed,
-            settle=self._settle,
-            serves=self._serves,
+        known: dict[str, Any] = {
+            "paths": self._paths,
+            "readers": self._readers,
+            "head_id": self._own_id(),
+            "changed": self._changed,
+            "settle": self._settle,
+            "serves": self._serves,
+        }
+        if not config.worker:
+            return SshPeer(name, config, **known)
+        if config.worker == DIALS:
+            self._listen()
+        return InvitedPeer(name, config, awaited=self._doorbell.awaited, **known)
+
+    # --- invitations ------------------------------------------------------------------
+
+    @cached_property
+    def _doorbell(self) -> Doorbell:
+        from backends.machines.doorbell import Doorbell
+
+        return Doorbell(
+            self._paths.console_key_file, socket.gethostname(), self._joined
+        )
+
+    def _listen(self) -> None:
+        self._doorbell.listen(ANYWHERE, self._readers.settings().join_port)
+
+    def invite(self, name: str, life_s: float, addresses: Sequence[str]) -> Token:
+        """A token for a machine that can dial us, though we cannot dial it."""
+        if name:
+            self._require_new(name)
+        self._listen()
+        return self._doorbell.invite(life_s, name, addresses)
+
+    def _joined(self, name: str, its_name: str, host_key: str) -> None:
+        from backends.machines.invited import DIALS
+
+        name = name or suggested_name(its_name, self._known)
+        self.add(name, PeerConfig(worker=DIALS, host_key=host_key))
+
+    async def add_by_token(self, name: str, text: str) -> Peer:
+        """Pair with the worker of a token, and add it.
+
+        Raises:
+            UsageError: the token is none, or has expired.
+            HostError: the worker is not reached, is another, or lets nobody in by it.
+        """
+        from backends.machines.ssh.invited import pair
+        from backends.mesh.identity import key_of_raw, public_line
+
+        token = read_token(text, TokenKind.ADD)
+        name = name or suggested_name(token.name, self._known)
+        self._require_new(name)
+        await pair(token, self._paths.console_key_file, socket.gethostname())
+        host_key = public_line(key_of_raw(token.key))
+        return self.add(
+            name, PeerConfig(worker=" ".join(token.places), host_key=host_key)
         )
 
     async def _supervise(self, known: KnownPeer) -> None:
@@ -213,13 +272,16 @@ class Peers:
     def values(self) -> tuple[Peer, ...]:
         return tuple(known.peer for known in self._known.values())
 
-    def add(self, name: str, config: PeerConfig) -> Peer:
+    def _require_new(self, name: str) -> None:
         check_peer_name(name)
         if name in self._known:
             raise ControllerError(
                 f"There is a peer {name} already",
                 f"Remove it first (dllm-tui peers remove {name}) or take another name.",
             )
+
+    def add(self, name: str, config: PeerConfig) -> Peer:
+        self._require_new(name)
         self._made(name, config)
         put_peer(self._paths, name, config)
         self._take(name, config)
@@ -227,11 +289,13 @@ class Peers:
 
     async def remove(self, name: str) -> None:
         """Forget a peer; what is installed there stays."""
-        self.known(name)
+        host_key = self._configs[self.known(name).peer.name].host_key
         if self._serves(name):
             raise ControllerError(f"{name} is part of the cluster", "Stop it first.")
         drop_peer(self._paths, name)
         await self._release(name)
+        if host_key is not None:
+            self._doorbell.forget(host_key)
         self._changed()
 
     def known(self, name: str) -> KnownPeer:

@@ -50,11 +50,6 @@ if TYPE_CHECKING:
 ENGINES_MAX = 8
 RTT_TRIES = 3
 BANDWIDTH_S = 0.5
-# A megabyte that a compressing connection cannot make much smaller.
-_NOISE = """\
-block=$(od -An -v -tx1 -N 32768 /dev/urandom | tr -d ' \\n' | fold -w 4095)
-for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do printf '%s\\n' "$block"; done
-"""
 # sshd gives many a machine a PATH without these.
 _PLACES = ("/usr/local/bin", "/opt/homebrew/bin", "~/.local/bin")
 
@@ -138,17 +133,17 @@ async def rtt_ms(shell: Connection) -> float:
 
 
 async def bandwidth_mb_s(shell: Connection) -> float | None:
-    """MB/s from there to here, between the first and the last line that came."""
+    """MB/s from there to here, between the first and the last piece that came."""
     times: list[float] = []
     sizes: list[int] = []
 
-    def listen(line: str) -> None:
+    def listen(n_bytes: int) -> None:
         times.append(time.monotonic())
-        sizes.append(len(line) + 1)
+        sizes.append(n_bytes)
 
     with contextlib.suppress(TimeoutError, HostError):
         async with asyncio.timeout(BANDWIDTH_S):
-            await shell.run(_NOISE, on_line=listen)
+            await shell.noise(listen)
     if len(times) < 2 or times[-1] <= times[0]:
         return None
     return sum(sizes[1:]) / (times[-1] - times[0]) / 1e6
@@ -190,6 +185,10 @@ class Prober:
         self._devices: tuple[Device, ...] = ()
         self._identities: dict[FoundFile, str] = {}
 
+    def follow(self, config: PeerConfig) -> None:
+        """Look by other settings from now on."""
+        self._config = config
+
     async def look(
         self, host: AgentSession, known: PeerFacts, *, light: bool
     ) -> tuple[PeerFacts, tuple[Engine, ...]]:
@@ -211,7 +210,7 @@ class Prober:
         models, problem = await self._models(host, folders, known)
         # Asking compilers for their versions takes a while.
         compiler, cmake = known.compiler, known.cmake
-        if not (compiler and cmake):
+        if self._connection.builds and not (compiler and cmake):
             tools = await tools_of(AgentShell(host, self._connection))
             compiler = tools["cxx"].text if "cxx" in tools else ""
             cmake = f"cmake {tools['cmake'].version}" if "cmake" in tools else ""

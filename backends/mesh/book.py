@@ -163,6 +163,9 @@ class BookFile:
 
         self.change(changed)
 
+    def pause(self, paused: bool) -> Book:
+        return self.change(lambda book: replace(book, paused=paused))
+
     def saw(self, name: str) -> None:
         def changed(book: Book) -> Book:
             if all(console.name != name for console in book.consoles):
@@ -171,6 +174,19 @@ class BookFile:
             return _replaced(book, name, seen)
 
         self.change(changed)
+
+
+def running(book: Book) -> bool:
+    """True while a program lends this machine."""
+    if not book.pid:
+        return False
+    try:
+        os.kill(book.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def usable(book: Book, secret: bytes) -> Invitation:

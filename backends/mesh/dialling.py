@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import socket
 from typing import TYPE_CHECKING
 
 import psutil
 
 from backends.errors import HostError, UsageError
 from backends.machines.ssh.login import dial
+from backends.mesh.token import place
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Sequence
 
 DIAL_S = 5.0
+BACKLOG = 128
 
 
 async def dial_any(places: Sequence[str]) -> socket.socket:
@@ -39,6 +41,29 @@ async def dial_any(places: Sequence[str]) -> socket.socket:
         f"{' and '.join(places)} cannot be reached ({why})",
         "Is it switched on, on this network, and not behind a firewall?",
     )
+
+
+def listening_at(address: str, port: int) -> socket.socket:
+    """A listening socket; ``::`` is every address, of IPv4 too.
+
+    Raises:
+        HostError: the port cannot be had.
+    """
+    try:
+        dual = address == "::" and socket.has_dualstack_ipv6()
+        if address == "::" and not dual:
+            address = "0.0.0.0"
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        made = socket.create_server(
+            (address, port), family=family, backlog=BACKLOG, dualstack_ipv6=dual
+        )
+    except OSError as error:
+        raise HostError(
+            f"Cannot listen at {place(address, port)} ({error.strerror or error})",
+            "Something else may listen there: name another port.",
+        ) from error
+    made.setblocking(False)
+    return made
 
 
 def reachable(address: str) -> list[str]:
@@ -66,7 +91,7 @@ def parse_place(text: str, port: int) -> tuple[str, int]:
         digits = digits.removeprefix(":")
     elif host.count(":") == 1:
         host, _, digits = host.partition(":")
-    host = host or "0.0.0.0"
+    host = host or "::"
     try:
         ipaddress.ip_address(host)
         number = int(digits) if digits else port

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncssh
-from msgspec.structs import replace
 
 from backends.engine.find import all_engines
 from backends.errors import DllmError, HostError
@@ -142,12 +141,20 @@ class Lending:
         self.loans: dict[str, Loan] = {}
         self._paths = paths
         self._book = book
-        self._refusal = ""
+        self.refusal = ""
+        """Why nothing is lent now; empty while it is."""
+        self.told = 0
+        """How many lines there were so far."""
 
     def say(self, text: str) -> None:
         line = printable(text)
+        self.told += 1
         self.lines.append(f"{time.strftime('%H:%M:%S')} {line}")
         log.info("%s", line)
+
+    def lines_after(self, count: int) -> list[str]:
+        new = min(self.told - count, len(self.lines))
+        return list(self.lines)[len(self.lines) - new :]
 
     @property
     def book(self) -> Book:
@@ -208,7 +215,7 @@ class Lending:
             libc=libc,
             relay=str(relay_binary()),
             models=tuple(map(str, self.limits.models)),
-            refusal=self._refusal,
+            refusal=self.refusal,
         )
 
     # --- looking after it -----------------------------------------------------------
@@ -225,8 +232,8 @@ class Lending:
             else:
                 loan.name = console.name
         refusal = self.limits.refusal(book.paused)
-        if refusal != self._refusal:
-            self._refusal = refusal
+        if refusal != self.refusal:
+            self.refusal = refusal
             self.say(f"nothing is lent now: {refusal}" if refusal else "lent again")
         if refusal:
             for loan in self.loans.values():
@@ -280,7 +287,3 @@ class Lending:
             for loan in self.loans.values()
         ]
         return tuple(found)
-
-
-def pause(book: BookFile, paused: bool) -> None:
-    book.change(lambda found: replace(found, paused=paused))

@@ -13,12 +13,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import asyncssh
-import psutil
 from msgspec.structs import replace
 
 from backends.errors import DllmError, HostError
-from backends.mesh.book import PairedConsole, with_console
-from backends.mesh.dialling import dial_any, reachable
+from backends.mesh.book import PairedConsole, running, with_console
+from backends.mesh.dialling import dial_any, listening_at, reachable
 from backends.mesh.identity import key_of_raw, own_key, public_line, raw_of
 from backends.mesh.server import OPTIONS, WorkerServer
 from backends.mesh.token import TokenKind, new_token, place
@@ -38,7 +37,6 @@ LOOK_S = 1.0
 STRANGERS_MAX = 32
 """Connections that nobody has logged in on yet; more are closed at once."""
 STRANGERS_OF_ONE_MAX = 8
-BACKLOG = 128
 FIRST_REDIAL_S = 1.0
 LAST_REDIAL_S = 30.0
 JOIN_S = 30.0
@@ -51,6 +49,7 @@ class Worker:
     def __init__(self, paths: Paths, book: BookFile, lending: Lending) -> None:
         self.lending = lending
         self._book = book
+        self._paths = paths
         self._key = own_key(paths.worker_key_file)
         self._tasks: set[asyncio.Task[None]] = set()
         self._dialling: dict[str, asyncio.Task[None]] = {}
@@ -58,6 +57,22 @@ class Worker:
         self._refused = 0
         self._told_at = -_TELL_EVERY_S
         self._listening: socket.socket | None = None
+
+    # --- for its owner --------------------------------------------------------------
+
+    @property
+    def listens(self) -> bool:
+        return self._listening is not None
+
+    def invite(self, life_s: float) -> Token:
+        return new_invitation(self._paths, self._book, self.lending.name, life_s)
+
+    def used(self, token: Token) -> bool:
+        found = self.lending.book.invited(token.secret)
+        return found is None or found.used
+
+    def pause(self, paused: bool) -> None:
+        self._book.pause(paused)
 
     # --- its life -------------------------------------------------------------------
 
@@ -67,22 +82,14 @@ class Worker:
         Raises:
             HostError: the port cannot be had.
         """
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        try:
-            self._listening = socket.create_server(
-                (address, port),
-                family=family,
-                backlog=BACKLOG,
-                dualstack_ipv6=address == "::",
-            )
-        except OSError as error:
-            raise HostError(
-                f"Cannot listen at {place(address, port)} ({error.strerror})",
-                "Name another place: --listen ADDRESS:PORT.",
-            ) from error
-        self._listening.setblocking(False)
+        self._listening = listening_at(address, port)
         port = self._listening.getsockname()[1]
         addresses = tuple(reachable(address))
+        if running(before := self._book.read()):
+            raise HostError(
+                f"This machine is lent already, by process {before.pid}",
+                "End that first; dllm-tui worker invite makes tokens for it.",
+            )
         self._book.change(
             lambda book: replace(book, pid=os.getpid(), addresses=addresses, port=port)
         )
@@ -90,6 +97,7 @@ class Worker:
 
     async def run(self) -> None:
         """Serve until cancelled; then everything that runs for others is ended."""
+        self._book.change(lambda book: replace(book, pid=os.getpid()))
         accepting = asyncio.create_task(self._accept())
         try:
             while True:
@@ -104,7 +112,7 @@ class Worker:
                 self._listening.close()
             await self.lending.close()
             await end_tasks(*self._tasks)
-            self._book.change(lambda book: replace(book, pid=0))
+            self._book.change(lambda book: replace(book, pid=0, port=0))
 
     # --- those who come ---------------------------------------------------------------
 
@@ -250,13 +258,12 @@ def new_invitation(paths: Paths, book: BookFile, name: str, life_s: float) -> To
     """A token for a console, good once.
 
     Raises:
-        HostError: no worker runs here, so nobody would answer.
+        HostError: no worker listens here, so nobody would answer.
     """
     found = book.read()
-    if not found.pid or not psutil.pid_exists(found.pid):
+    if not running(found) or not found.port:
         raise HostError(
-            "No worker runs here",
-            "Start it first: dllm-tui worker, or with --headless.",
+            "No worker listens here", "Start it first: dllm-tui worker [--headless]."
         )
     key = raw_of(own_key(paths.worker_key_file))
     token = new_token(TokenKind.ADD, name, found.addresses, found.port, key, life_s)

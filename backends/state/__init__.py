@@ -53,6 +53,7 @@ from backends.state.machines import (
     PeerAnswer,
     PeerData,
     PeerFacts,
+    PeerInvitation,
     PeerQuestion,
     PeerRole,
     PeerState,

@@ -71,6 +71,8 @@ class Transport(StrEnum):
 
     LOCAL = "local"
     SSH = "ssh"
+    INVITED = "invited"
+    """A worker that its owner lends: ``dllm-tui worker`` runs there."""
     BARE = "bare"
     """An rpc-server somebody else started; we only know its ``host:port``."""
 
@@ -99,6 +101,19 @@ class PeerAnswer(Value, frozen=True, kw_only=True):
 
     kind: QuestionKind
     text: str
+
+
+class PeerInvitation(Value, frozen=True, kw_only=True):
+    """A token for a machine that is to join, shown once."""
+
+    token: str
+    expires_at: int
+    """Unix seconds."""
+    addresses: tuple[str, ...]
+    port: int
+
+    def __repr__(self) -> str:
+        return f"PeerInvitation(port={self.port})"
 
 
 class ProvisionMode(StrEnum):

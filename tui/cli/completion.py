@@ -15,6 +15,7 @@ from backends.client_config import CLIENTS
 from backends.config import Config, load_config, settings
 from backends.errors import DllmError
 from backends.gateway.keys import KeyFile
+from backends.mesh.book import BookFile
 from backends.paths import user_paths
 from backends.plan_files import kept_plans
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot
@@ -118,6 +119,9 @@ SOURCES: dict[str, Source] = {
     "devices": lambda ctx: [d.id for p in _snapshot(ctx).peers for d in p.devices],
     "heads": lambda _: ["local", *sorted(_config().peers)],
     "hosts": _hosts,
+    "consoles": lambda _: [
+        one.name for one in BookFile(user_paths().worker_book_file).read().consoles
+    ],
     "keys": lambda _: [key.name for key in KeyFile(user_paths().keys_file).read()],
     "links": lambda ctx: ["all", *(link.worker for link in _snapshot(ctx).links)],
     "models": lambda _: sorted(asyncio.run(_model_names())),

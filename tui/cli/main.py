@@ -54,6 +54,8 @@ SECTIONS = {
     "Chat": {"chat": "chats", "chats": "chats"},
     "Machines, models and engines": {
         "peers": "peers",
+        "worker": "worker",
+        "join": "worker",
         "models": "models",
         "engine": "engine",
         "links": "links",

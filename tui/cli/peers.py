@@ -13,6 +13,7 @@ import click
 
 from backends.client.client import ControllerClient
 from backends.errors import DllmError, HostError, unknown_peer
+from backends.mesh.token import is_token
 from backends.places import suggested_name
 from backends.state import (
     Peer,
@@ -21,13 +22,15 @@ from backends.state import (
     PeerState,
     ProvisionMode,
     QuestionKind,
+    Transport,
 )
 from backends.state.models import Delivered
 from backends.tasks import end_tasks
 from backends.units import format_bytes, format_ms
 from tui.cli.command import Group, Name, options, prompting, refuse_with
-from tui.cli.output import Column, Table, say
+from tui.cli.output import Column, Table, emit_json, say, show
 from tui.cli.progress import ProgressLine, ticking
+from tui.cli.worker import invite_options, life_s, read_secret, token_lines
 from tui.model.peer_words import peer_rows
 from tui.widgets.safe_text import safe, safe_line
 
@@ -36,6 +39,9 @@ dllm-tui peers list
 dllm-tui peers add mini            a host name, or a Host of ~/.ssh/config
 dllm-tui peers add ada@10.0.0.7 --name nuc
 dllm-tui peers add box --bare 10.0.0.3:50052
+dllm-tui peers add TOKEN           of dllm-tui worker, on a machine that is lent
+dllm-tui peers add - < token.txt   keeps it out of the list of processes
+dllm-tui peers invite              a token for a machine that is to dial this one
 dllm-tui peers show mini           probe it: devices, engines, disk
 dllm-tui peers setup mini          install engine and relay
 dllm-tui peers reset mini          remove them again
@@ -143,8 +149,14 @@ async def add_peer(
 ) -> Peer:
     """Add and probe a peer.
 
-    DESTINATION is what you would pass to ssh.
+    DESTINATION is what you would pass to ssh, or a token of a machine that is lent.
+    With - the token is read from standard input.
     """
+    destination = read_secret(destination)
+    if is_token(destination):
+        refuse_with("a token", "--bare", "--accept-host-key")
+        added = await client.add_peer(name or "", token=destination)
+        return await settled_peer(client, added.name)
     if bare:
         refuse_with("--bare", "--accept-host-key")
     name = name or suggested_name(destination)
@@ -166,6 +178,47 @@ async def add_peer(
         why = peer.note.rstrip(".")
         raise HostError(f"Added {name}, but it cannot be reached: {why}")
     return peer
+
+
+@peers.command("invite", quiet=True, stays=True)
+@options(
+    ("--name", None, "Name of the peer; as it calls itself by default."),
+    ("--address", None, "Address at which it dials this machine (repeatable)."),
+    ("--no-wait", bool, "Return at once; the token stays good."),
+)
+@invite_options
+async def invite_peer(
+    client: ControllerClient,
+    name: str | None,
+    address: tuple[str, ...],
+    no_wait: bool,
+    life: str,
+    qr: bool,
+    as_json: bool,
+) -> Peer | None:
+    """Make a token for a machine that is to dial this one, and wait for it.
+
+    Use it there: dllm-tui join TOKEN.
+    """
+    known = {peer.name for peer in await client.peers()}
+    made = await client.invite_peer(name or "", life_s=life_s(life), addresses=address)
+    if as_json:
+        emit_json(made)
+    else:
+        for line in token_lines(made.token, made.expires_at, qr):
+            show(line)
+    if no_wait:
+        return None
+    say(f"Waiting at port {made.port} for it to join. Ctrl-C ends only the waiting.")
+    while time.time() < made.expires_at:
+        new = [peer for peer in await client.peers() if peer.name not in known]
+        if joined := [p for p in new if p.transport is Transport.INVITED]:
+            peer = await settled_peer(client, joined[0].name)
+            for line in () if as_json else _lines(peer):
+                show(line)
+            return None
+        await asyncio.sleep(POLL_S)
+    raise HostError("Nobody joined in time", "Make another token.")
 
 
 async def _answered(client: ControllerClient, name: str, trusted: str | None) -> Peer:

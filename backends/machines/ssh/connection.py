@@ -7,7 +7,7 @@ import contextlib
 import random
 import time
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import asyncssh
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from backends.machines.shell import (
     greeting_of,
     script,
 )
+from backends.machines.ssh.config import resolve
 from backends.machines.ssh.errors import connection_lost, no_commands
 from backends.machines.ssh.files import start_sftp
 from backends.machines.ssh.login import CLOSE_TIMEOUT_S, Login, on_lost
@@ -55,6 +56,11 @@ _SHORT_SESSIONS = 5
 _LONG_SESSIONS = 3
 _LONG_S = 60.0
 _SLOT_TIMEOUT_S = 30.0
+# A megabyte that a compressing connection cannot make much smaller.
+_NOISE = """\
+block=$(od -An -v -tx1 -N 32768 /dev/urandom | tr -d ' \\n' | fold -w 4095)
+for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do printf '%s\\n' "$block"; done
+"""
 # sshd binds to no path that is taken, also by a socket that a broken connection left.
 _REMOVE_SOCKET = '[ ! -S "$1" ] || rm -f -- "$1"'
 
@@ -90,12 +96,25 @@ class ConnectionState(Value, frozen=True, kw_only=True):
     """Unix seconds of the next attempt."""
 
 
+class Opener(Protocol):
+    """As ``Login`` does: opens connections to one machine, one attempt at a time."""
+
+    async def open(
+        self, answers: Mapping[QuestionKind, str] | None = None
+    ) -> asyncssh.SSHClientConnection: ...
+
+    def close(self) -> None: ...
+
+
 class Connection:
     """Implements ``Shell``; and tunnels, files and heartbeats besides.
 
     From ``start`` to ``stop`` it connects, watches, and connects again, with back-off
     and full jitter; else after each ``connect`` until it breaks.
     """
+
+    builds = True
+    """True if programs can be built and installed there."""
 
     def __init__(
         self,
@@ -106,6 +125,7 @@ class Connection:
         known_hosts: Path | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         lost_after_s: float = LOST_AFTER_S,
+        login: Callable[[], Opener] | None = None,
     ) -> None:
         self.name = name
         self.state = ConnectionState()
@@ -117,9 +137,10 @@ class Connection:
         """The answer of a shell at the beginning of this connection."""
         self._heartbeat_s = heartbeat_s
         self._lost_after_s = lost_after_s
-        self._login = Login(destination, config_file, known_hosts)
+        self._resolved = lambda: resolve(destination, config_file, known_hosts)
+        new = login or (lambda: Login(destination, config_file, known_hosts))
+        self._login, self._files_login = new(), new()
         self._link: asyncssh.SSHClientConnection | None = None
-        self._files_login = Login(destination, config_file, known_hosts)
         self._files_link: asyncssh.SSHClientConnection | None = None
         self._files_opening = asyncio.Lock()
         self._files_users = 0
@@ -328,7 +349,7 @@ class Connection:
             if link.is_closed():
                 raise connection_lost(self.name, error) from error
             said = str(error)
-        raise no_commands(await self._login.settings(), said)
+        raise no_commands(await asyncio.to_thread(self._resolved), said)
 
     def _open_link(self) -> asyncssh.SSHClientConnection:
         if self._link is None or self._link.is_closed():
@@ -394,6 +415,10 @@ class Connection:
             return await hold(link, self.name, line, args)
         except (OSError, asyncssh.Error) as error:
             raise self._broken(link, error) from error
+
+    async def noise(self, heard: Callable[[int], None]) -> None:
+        """Have a megabyte sent, and tell of each piece that comes."""
+        await self.run(_NOISE, on_line=lambda line: heard(len(line) + 1))
 
     @contextlib.asynccontextmanager
     async def _slot(self, timeout_s: float | None) -> AsyncIterator[None]:

@@ -435,9 +435,6 @@ class Login:
         self._answers: Mapping[QuestionKind, str] = {}
         self._bound: asyncio.Timeout
 
-    async def settings(self) -> Settings:
-        return await asyncio.to_thread(resolve, self._destination, *self._files)
-
     async def open(
         self, answers: Mapping[QuestionKind, str] | None = None
     ) -> asyncssh.SSHClientConnection:

@@ -1,0 +1,214 @@
+"""Workers that dial us: who is awaited, and who may join by a token of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import asyncssh
+import msgspec
+
+from backends.errors import DllmError, HostError
+from backends.machines.ssh.invited import client_over
+from backends.mesh.dialling import listening_at, reachable
+from backends.mesh.identity import key_of_line, own_key, public_line, raw_of
+from backends.mesh.token import TokenKind, new_token, secret_hash
+from backends.mesh.words import (
+    DIALLED,
+    LINE_BYTES_MAX,
+    PAIR,
+    USER_BY_KEY,
+    PairAnswer,
+    PairRequest,
+)
+from backends.state import NOT_JSON
+from backends.tasks import end_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from backends.mesh.token import Token
+
+log = logging.getLogger(__name__)
+
+HINT_S = 5.0
+HINT_BYTES_MAX = 128
+PAIR_S = 15.0
+STRANGERS_MAX = 32
+
+
+class Awaited:
+    """The dial of a worker that dials us: its newest socket."""
+
+    label = "which dials this console"
+    shares = True
+
+    def __init__(self, came: Callable[[], None]) -> None:
+        self._came = came
+        self._waiting: socket.socket | None = None
+        self._is_there = asyncio.Event()
+
+    async def connected(self) -> socket.socket:
+        while self._waiting is None:
+            self._is_there.clear()
+            await self._is_there.wait()
+        made, self._waiting = self._waiting, None
+        return made
+
+    def put(self, made: socket.socket) -> None:
+        if self._waiting is not None:
+            self._waiting.close()
+        self._waiting = made
+        self._is_there.set()
+        self._came()
+
+
+class Doorbell:
+    """Listens while somebody is awaited.
+
+    ``joined`` is told the name and the host key of a worker that had a good token; it
+    may refuse by a ``DllmError``.
+    """
+
+    def __init__(
+        self, key_file: Path, name: str, joined: Callable[[str, str, str], None]
+    ) -> None:
+        self._key_file = key_file
+        self._name = name
+        self._joined = joined
+        self._awaited: dict[str, Awaited] = {}
+        self._invited: dict[str, tuple[float, str]] = {}
+        self._listening: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._welcoming: set[asyncio.Task[None]] = set()
+        self._strangers: Counter[str] = Counter()
+
+    def awaited(self, host_key: str, came: Callable[[], None]) -> Awaited:
+        one = Awaited(came)
+        self._awaited[key_of_line(host_key).get_fingerprint()] = one
+        return one
+
+    def forget(self, host_key: str) -> None:
+        with contextlib.suppress(HostError):
+            self._awaited.pop(key_of_line(host_key).get_fingerprint(), None)
+
+    def listen(self, address: str, port: int) -> None:
+        """Begin to listen, unless it does; 0 takes any port."""
+        if self._listening is not None:
+            return
+        made = listening_at(address, port)
+        self._listening = made
+        self._accepting = asyncio.create_task(self._accept(made))
+
+    async def close(self) -> None:
+        await end_tasks(self._accepting, *self._welcoming)
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
+    def invite(self, life_s: float, name: str, addresses: Sequence[str] = ()) -> Token:
+        """A token for one worker, which gets that name where one is given."""
+        assert self._listening is not None
+        address, port = self._listening.getsockname()[:2]
+        token = new_token(
+            TokenKind.JOIN,
+            self._name,
+            tuple(addresses or reachable(address)),
+            port,
+            raw_of(own_key(self._key_file)),
+            life_s,
+        )
+        self._invited[secret_hash(token.secret)] = float(token.expires_at), name
+        return token
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                made, place = await asyncio.get_running_loop().sock_accept(listening)
+            except OSError as error:
+                log.warning("no worker can dial in now: %s", error)
+                await asyncio.sleep(1.0)
+                continue
+            if len(self._welcoming) >= STRANGERS_MAX:
+                made.close()
+                continue
+            task = asyncio.create_task(self._welcome(made, str(place[0])))
+            self._welcoming.add(task)
+            task.add_done_callback(self._welcoming.discard)
+
+    async def _welcome(self, made: socket.socket, address: str) -> None:
+        """Hear who it says it is; its login proves it."""
+        made.setblocking(False)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            async with asyncio.timeout(HINT_S):
+                hint = await _hint(made)
+            if (one := self._awaited.get(hint)) is not None:
+                one.put(made)
+                return
+            if not any(until > time.time() for until, _ in self._invited.values()):
+                made.close()
+                return
+            async with asyncio.timeout(PAIR_S):
+                await self._pair(made)
+        except (TimeoutError, OSError, asyncssh.Error, DllmError, *NOT_JSON) as error:
+            log.info("a worker that dialled from %s was not taken: %s", address, error)
+            made.close()
+        except BaseException:
+            made.close()
+            raise
+
+    async def _pair(self, made: socket.socket) -> None:
+        key = own_key(self._key_file)
+        # Whoever it is: our key is proved to it first, then its secret says who.
+        link = await client_over(made, None, username=USER_BY_KEY, client_keys=[key])
+        async with link:
+            host_key = link.get_server_host_key()
+            process = await link.create_process(subsystem=PAIR, encoding=None)
+            told = await process.stdout.readline()
+            asked = msgspec.json.decode(told[:LINE_BYTES_MAX], type=PairRequest)
+            answer = PairAnswer(name=self._name)
+            try:
+                name = self._used(asked.secret)
+                assert host_key is not None
+                self._joined(name, asked.name, public_line(host_key))
+            except DllmError as error:
+                answer = PairAnswer(problem=str(error))
+            process.stdin.write(msgspec.json.encode(answer) + b"\n")
+            await process.stdin.drain()
+            await process.wait_closed()
+
+    def _used(self, secret: str) -> str:
+        """Use an invitation up; the name for the peer, if one was given."""
+        try:
+            hashed = secret_hash(bytes.fromhex(secret))
+        except ValueError:
+            hashed = ""
+        if hashed not in self._invited:
+            raise HostError(
+                f"{self._name} does not know this token, or it was used already",
+                "Ask for another one.",
+            )
+        until, name = self._invited.pop(hashed)
+        if until <= time.time():
+            raise HostError("This token has expired", "Ask for another one.")
+        return name
+
+
+async def _hint(made: socket.socket) -> str:
+    """The fingerprint in the first line; byte by byte, for SSH follows."""
+    loop, line = asyncio.get_running_loop(), b""
+    while not line.endswith(b"\n"):
+        data = await loop.sock_recv(made, 1)
+        line += data
+        if not data or len(line) > HINT_BYTES_MAX:
+            raise HostError("it does not speak as a worker")
+    if not line.startswith(DIALLED):
+        raise HostError("it does not speak as a worker")
+    return line.removeprefix(DIALLED).decode("ascii", "replace").strip()

@@ -1,0 +1,344 @@
+"""``dllm-tui worker`` and ``join``: lend this machine, within the owner's limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import re
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from backends.errors import UsageError
+from backends.mesh.book import Book, BookFile, PairedConsole, running
+from backends.mesh.limits import OwnerLimits, parse_hours
+from backends.mesh.token import LIFE_S, Token, TokenKind, read_token
+from backends.paths import user_paths
+from backends.units import format_age, format_bytes, format_count
+from tui.cli.command import SECONDS, Group, Name, options, quantity
+from tui.cli.output import Column, Table, redraw_screen, say, show
+from tui.widgets.safe_text import safe_line
+
+if TYPE_CHECKING:
+    from backends.mesh.worker import Worker
+
+EXAMPLES = """
+dllm-tui worker                           lend this machine; shows a token
+dllm-tui worker --headless --memory 8GiB --hours 22-7
+dllm-tui worker --devices CUDA0 --models ~/.models
+dllm-tui worker invite                    another token, good once within an hour
+dllm-tui worker list                      the consoles that may use it
+dllm-tui worker rename ada studio
+dllm-tui worker revoke studio             takes effect within a second
+dllm-tui worker pause                     ends what runs for others
+dllm-tui worker resume
+"""
+JOIN_EXAMPLES = """
+dllm-tui join TOKEN                       a token of peers invite, on another machine
+dllm-tui join - < token.txt               keeps it out of the list of processes
+dllm-tui join TOKEN --headless --memory 8GiB
+"""
+BYTES = {"gib": 2.0**30, "mib": 2.0**20, "gb": 1e9, "mb": 1e6}
+DRAW_S = 1.0
+LOG_LINES = 8
+QUIT, PAUSE, INVITE = "q", "p", "i"
+
+lending_options = options(
+    ("--headless", bool, "Print a log, without the status screen."),
+    ("--name", "NAME", "Name for consoles; the host name by default."),
+    ("--memory", "SIZE", "Most main memory for all consoles: 8GiB."),
+    ("--devices", "NAMES", "Devices to lend: CUDA0 or CUDA0,CPU; all by default."),
+    ("--hours", "FROM-TO", "Lend it only then: 22-7."),
+    ("--models", click.Path(), "Folder of models to lend; ~/.models (repeatable)."),
+)
+
+
+@click.group(cls=Group, default="run", examples=EXAMPLES)
+def worker() -> None:
+    """Lend this machine to consoles elsewhere."""
+
+
+@worker.command("run", json=False, quiet=True)
+@options(("--listen", "PLACE", "Where consoles dial: ADDRESS:PORT.", "[::]:50080"))
+@lending_options
+async def run_worker(listen: str, headless: bool, **given: Any) -> None:
+    """Lend this machine until you end it.
+
+    Consoles get workers of its llama.cpp and its models, within your limits: no shell,
+    and no other file. In the status screen, p pauses, i invites, q ends it.
+    """
+    from backends.mesh.dialling import parse_place
+    from backends.mesh.worker import LISTEN_PORT
+
+    made = _worker(**given)
+    made.listen(*parse_place(listen, LISTEN_PORT))
+    await _lend(made, headless)
+
+
+@click.command("join", cls=Group.command_class, examples=JOIN_EXAMPLES, json=False)
+@click.argument("token")
+@lending_options
+async def join(token: str, headless: bool, **given: Any) -> None:
+    """Join the console of a token, which this machine dials.
+
+    It lends this machine until you end it, and dials again whenever the connection
+    breaks. TOKEN is - to read it from standard input.
+    """
+    made = _worker(**given)
+    runs = running(_book().read())
+    name = await made.join(read_token(read_secret(token), TokenKind.JOIN))
+    say(f"Joined {name}.")
+    if runs:
+        say("The worker that runs here dials it from now on.")
+        return
+    await _lend(made, headless)
+
+
+def read_secret(text: str) -> str:
+    """The argument itself, or the first line of standard input for ``-``."""
+    return sys.stdin.readline().strip() if text == "-" else text
+
+
+def _book() -> BookFile:
+    return BookFile(user_paths().worker_book_file)
+
+
+def _worker(
+    name: str | None,
+    memory: str | None,
+    devices: str | None,
+    hours: str | None,
+    models: tuple[str, ...],
+) -> Worker:
+    from backends.mesh.lending import Lending
+    from backends.mesh.worker import Worker
+
+    folders = models or ("~/.models",)
+    names = re.split(r"[,\s]+", devices.strip()) if devices else ()
+    limits = OwnerLimits(
+        memory_bytes=int(quantity(memory, BYTES, "8GiB")) if memory else None,
+        devices=tuple(names),
+        hours=parse_hours(hours) if hours else None,
+        models=tuple(Path(folder).expanduser().absolute() for folder in folders),
+    )
+    paths, book = user_paths(), _book()
+    lending = Lending(paths, book, limits, name or socket.gethostname())
+    return Worker(paths, book, lending)
+
+
+# --- the status screen -----------------------------------------------------------
+
+
+async def _lend(made: Worker, headless: bool) -> None:
+    lending = asyncio.create_task(made.run())
+    on_screen = not headless and sys.stdout.isatty() and sys.stdin.isatty()
+    watching = _on_screen(made) if on_screen else _log(made)
+    showing = asyncio.create_task(watching)
+    try:
+        await asyncio.wait([lending, showing], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (showing, lending):
+            task.cancel()
+        ended = await asyncio.gather(showing, lending, return_exceptions=True)
+    for outcome in ended:
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
+async def _log(made: Worker) -> None:
+    told = 0
+    while True:
+        for line in made.lending.lines_after(told):
+            show(safe_line(line))
+        told = made.lending.told
+        await asyncio.sleep(DRAW_S)
+
+
+async def _on_screen(made: Worker) -> None:
+    token: Token | None = None
+    if made.listens and not made.lending.book.consoles:
+        token = made.invite(LIFE_S)
+    drawn = ""
+    async with _keys() as keys:
+        while True:
+            text = "\n".join([line async for line in _screen(made, token)])
+            if text != drawn:
+                redraw_screen(text)
+                drawn = text
+            try:
+                async with asyncio.timeout(DRAW_S):
+                    key = await keys.get()
+            except TimeoutError:
+                continue
+            if key == QUIT:
+                return
+            if key == PAUSE:
+                made.pause(not made.lending.book.paused)
+                await made.lending.look()
+            elif key == INVITE and made.listens:
+                token = made.invite(LIFE_S)
+
+
+async def _screen(made: Worker, token: Token | None) -> AsyncIterator[str]:
+    lending = made.lending
+    yield f"{safe_line(lending.name)}: {lending.refusal or 'lent'}"
+    yield f"  limits   {limits_text(lending.limits)}"
+    if token is not None and not made.used(token):
+        yield f"  token    {token.text}"
+        yield "           good once, for an hour: dllm-tui peers add TOKEN"
+    yield ""
+    states = await lending.states()
+    for state in states:
+        there = "connected" if state.connected else "away"
+        runs = format_count(state.processes, "process")
+        uses = format_bytes(state.memory_bytes)
+        yield f"  {safe_line(state.name):20} {there:10} {runs:13} {uses}"
+    if not states:
+        yield "  No console uses it now."
+    yield ""
+    for line in list(lending.lines)[-LOG_LINES:]:
+        yield f"  {safe_line(line)}"
+    yield ""
+    resumes = "resume" if lending.book.paused else "pause"
+    yield f"{PAUSE} {resumes}   {INVITE} invite   {QUIT} end"
+
+
+def limits_text(limits: OwnerLimits) -> str:
+    memory = limits.memory_bytes
+    hours = limits.hours
+    return " · ".join(
+        (
+            format_bytes(memory) if memory is not None else "all memory",
+            ", ".join(limits.devices) or "all devices",
+            f"{hours[0]} to {hours[1]} o'clock" if hours else "at all hours",
+            f"models in {', '.join(map(str, limits.models))}",
+        )
+    )
+
+
+@contextlib.asynccontextmanager
+async def _keys() -> AsyncIterator[asyncio.Queue[str]]:
+    """The keys that are pressed meanwhile, unseen."""
+    import termios
+    import tty
+
+    pressed: asyncio.Queue[str] = asyncio.Queue()
+    before = termios.tcgetattr(sys.stdin)
+    loop = asyncio.get_running_loop()
+    try:
+        tty.setcbreak(sys.stdin)
+        loop.add_reader(sys.stdin, lambda: pressed.put_nowait(sys.stdin.read(1)))
+        yield pressed
+    finally:
+        loop.remove_reader(sys.stdin)
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+# --- consoles --------------------------------------------------------------------
+
+
+def qr_text(text: str) -> str:
+    """A QR code of signs that every terminal draws."""
+    import segno
+
+    drawn = io.StringIO()
+    segno.make(text, error="l", micro=False).terminal(out=drawn, border=2, compact=True)
+    return drawn.getvalue().rstrip("\n")
+
+
+def token_lines(token: str, expires_at: float, qr: bool) -> Iterator[str]:
+    yield token
+    if qr:
+        yield from qr_text(token).splitlines()
+    left = format_age(expires_at - time.time())
+    say(f"It is good once, for {left}. It is shown this once.")
+
+
+invite_options = options(
+    ("--for life", "TIME", "How long it is good: 1h, 10m.", "1h"),
+    ("--qr", bool, "Draw a QR code, too."),
+)
+
+
+def life_s(text: str) -> float:
+    seconds = quantity(text, SECONDS, "1h")
+    if not 1 <= seconds <= 7 * SECONDS["d"]:
+        raise UsageError("A token is good for a second to seven days", "Say: 1h.")
+    return seconds
+
+
+@worker.command("invite", shows=lambda made: token_lines(**made))
+@invite_options
+def invite(life: str, qr: bool) -> dict[str, Any]:
+    """Make a token with which a console may use this machine."""
+    from backends.mesh.worker import new_invitation
+
+    token = new_invitation(user_paths(), _book(), socket.gethostname(), life_s(life))
+    return {"token": token.text, "expires_at": token.expires_at, "qr": qr}
+
+
+def _seen(console: PairedConsole) -> str:
+    return f"{format_age(time.time() - console.seen_at)} ago" if console.seen_at else ""
+
+
+CONSOLES = Table(
+    columns=[
+        Column("NAME", lambda one: one.name),
+        Column("PAIRED", lambda one: f"{format_age(time.time() - one.added_at)} ago"),
+        Column("LAST SEEN", _seen),
+        Column("DIALLED AT", lambda one: " ".join(one.places), wide=True),
+        Column("KEY", lambda one: one.key, wide=True),
+    ],
+    name=lambda one: one.name,
+    none=lambda _: "No consoles. Invite one: dllm-tui worker invite.",
+)
+
+
+@worker.command("list", shows=CONSOLES, watches=True)
+def list_consoles() -> tuple[PairedConsole, ...]:
+    """List the consoles that may use this machine."""
+    return _book().read().consoles
+
+
+@worker.command("rename")
+@click.argument("name", type=Name("consoles"))
+@click.argument("new")
+def rename_console(name: str, new: str) -> dict[str, str]:
+    """Give a console another name here."""
+    _book().rename(name, new)
+    say(f"{name} is called {new} now.")
+    return {"renamed": name, "name": new}
+
+
+@worker.command("revoke")
+@click.argument("name", type=Name("consoles"))
+def revoke_console(name: str) -> dict[str, str]:
+    """Let a console in no more, and end what runs for it."""
+    _book().revoke(name)
+    say(f"Revoked {name}.")
+    return {"revoked": name}
+
+
+@worker.command("pause")
+def pause_worker() -> dict[str, bool]:
+    """Lend nothing until resume, and end what runs for others."""
+    return _paused(True)
+
+
+@worker.command("resume")
+def resume_worker() -> dict[str, bool]:
+    """Lend it again."""
+    return _paused(False)
+
+
+def _paused(paused: bool) -> dict[str, bool]:
+    found: Book = _book().pause(paused)
+    what = "Paused" if paused else "Resumed"
+    say(f"{what}." if running(found) else f"{what}; no worker runs here now.")
+    return {"paused": paused}
