@@ -107,5 +107,5 @@ def place_of(setting: str | None, ssh_connection: str) -> DataPlace:
         return DataPlace(why="its sshd does not say at which address it was reached")
     wrong = "a link-local address" if address.is_link_local else _unfit(address)
     if wrong:
-        return DataPlace(why=f"its sshd is reached at {wrong}")
+        return DataPlace(why=f"it is reached at {wrong}")
     return DataPlace(address=str(address))

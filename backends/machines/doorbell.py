@@ -7,7 +7,6 @@ import contextlib
 import logging
 import socket
 import time
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import asyncssh
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ANYWHERE = "::"
 HINT_S = 5.0
 HINT_BYTES_MAX = 128
 PAIR_S = 15.0
@@ -49,12 +49,14 @@ class Awaited:
     label = "which dials this console"
     shares = True
 
-    def __init__(self, came: Callable[[], None]) -> None:
+    def __init__(self, came: Callable[[], None], listen: Callable[[], None]) -> None:
         self._came = came
+        self._listen = listen
         self._waiting: socket.socket | None = None
         self._is_there = asyncio.Event()
 
     async def connected(self) -> socket.socket:
+        self._listen()
         while self._waiting is None:
             self._is_there.clear()
             await self._is_there.wait()
@@ -70,27 +72,31 @@ class Awaited:
 
 
 class Doorbell:
-    """Listens while somebody is awaited.
+    """Listens, at a ``port``, once somebody is awaited or invited.
 
-    ``joined`` is told the name and the host key of a worker that had a good token; it
-    may refuse by a ``DllmError``.
+    ``joined`` is told of a worker that had a good token: the name it is to have, the
+    one it has, and its host key. It may refuse by a ``DllmError``.
     """
 
     def __init__(
-        self, key_file: Path, name: str, joined: Callable[[str, str, str], None]
+        self,
+        key_file: Path,
+        name: str,
+        port: Callable[[], int],
+        joined: Callable[[str, str, str], None],
     ) -> None:
         self._key_file = key_file
         self._name = name
+        self._port = port
         self._joined = joined
         self._awaited: dict[str, Awaited] = {}
         self._invited: dict[str, tuple[float, str]] = {}
         self._listening: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._welcoming: set[asyncio.Task[None]] = set()
-        self._strangers: Counter[str] = Counter()
 
     def awaited(self, host_key: str, came: Callable[[], None]) -> Awaited:
-        one = Awaited(came)
+        one = Awaited(came, self.listen)
         self._awaited[key_of_line(host_key).get_fingerprint()] = one
         return one
 
@@ -98,11 +104,11 @@ class Doorbell:
         with contextlib.suppress(HostError):
             self._awaited.pop(key_of_line(host_key).get_fingerprint(), None)
 
-    def listen(self, address: str, port: int) -> None:
-        """Begin to listen, unless it does; 0 takes any port."""
+    def listen(self) -> None:
+        """Begin to listen, unless it does."""
         if self._listening is not None:
             return
-        made = listening_at(address, port)
+        made = listening_at(ANYWHERE, self._port())
         self._listening = made
         self._accepting = asyncio.create_task(self._accept(made))
 
@@ -114,6 +120,7 @@ class Doorbell:
 
     def invite(self, life_s: float, name: str, addresses: Sequence[str] = ()) -> Token:
         """A token for one worker, which gets that name where one is given."""
+        self.listen()
         assert self._listening is not None
         address, port = self._listening.getsockname()[:2]
         token = new_token(

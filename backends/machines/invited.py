@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from msgspec.structs import replace
-
 from backends.errors import HostError
 from backends.machines.peer import SshPeer
 from backends.machines.ssh.invited import Dialled, InvitedConnection
@@ -55,10 +53,12 @@ class InvitedPeer(SshPeer):
         return self._invited
 
     async def _greeting(self) -> Greeting:
-        hello = self._invited.hello
-        told = replace(self._config, model_dirs=hello.models)
-        self._prober.follow(told)
+        self._prober.lent = self._invited.hello.models
         return self.connection.greeting
+
+    @property
+    def _remedy(self) -> str:
+        return f"Its owner installs one there: dllm-tui engine get, on {self.name}."
 
     async def provision(self, mode: object) -> str:
         self._not_ours("its owner installs engines there: dllm-tui engine get, on it")

@@ -119,7 +119,6 @@ class SshPeer:
         self._settle = settle
         self._serves = serves
         self._light = False
-        self._config = config
         self.connection = self._connected_by(name, config)
         self.name = name
         self.facts = PeerFacts(at=0.0)
@@ -151,6 +150,10 @@ class SshPeer:
 
     def _connected_by(self, name: str, config: PeerConfig) -> Connection:
         return Connection(name, Destination.parse(config.ssh or name))
+
+    @property
+    def _remedy(self) -> str:
+        return f"Provision it: dllm-tui peers setup {self.name}."
 
     @property
     def connected(self) -> bool:
@@ -349,7 +352,7 @@ class SshPeer:
             ours = (await self._readers.engine()).info.rpc_protocol
         except DllmError:
             ours = ""
-        return judged(self.peer.name, facts, ours)
+        return judged(facts, ours, self._remedy)
 
     # --- long work ------------------------------------------------------------------
 

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ANYWHERE = "::"
 REACH_TIMEOUT_S = 30.0
 SHOW_EVERY_S = 0.25
 SILENT_PATIENCE_S = 5.0
@@ -161,7 +160,7 @@ class Peers:
         if config.bare:
             return BarePeer(name, config, self._readers, self._changed, self._serves)
         # Importing asyncssh takes longer than all the rest of a controller's start.
-        from backends.machines.invited import DIALS, InvitedPeer
+        from backends.machines.invited import InvitedPeer
         from backends.machines.peer import SshPeer
 
         known: dict[str, Any] = {
@@ -174,8 +173,6 @@ class Peers:
         }
         if not config.worker:
             return SshPeer(name, config, **known)
-        if config.worker == DIALS:
-            self._listen()
         return InvitedPeer(name, config, awaited=self._doorbell.awaited, **known)
 
     # --- invitations ------------------------------------------------------------------
@@ -185,17 +182,16 @@ class Peers:
         from backends.machines.doorbell import Doorbell
 
         return Doorbell(
-            self._paths.console_key_file, socket.gethostname(), self._joined
+            self._paths.console_key_file,
+            socket.gethostname(),
+            lambda: self._readers.settings().join_port,
+            self._joined,
         )
-
-    def _listen(self) -> None:
-        self._doorbell.listen(ANYWHERE, self._readers.settings().join_port)
 
     def invite(self, name: str, life_s: float, addresses: Sequence[str]) -> Token:
         """A token for a machine that can dial us, though we cannot dial it."""
         if name:
             self._require_new(name)
-        self._listen()
         return self._doorbell.invite(life_s, name, addresses)
 
     def _joined(self, name: str, its_name: str, host_key: str) -> None:

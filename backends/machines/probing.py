@@ -22,7 +22,7 @@ from backends.machines.parcels import MARKER
 from backends.machines.provisioning import tools_of
 from backends.machines.shell import AgentShell
 from backends.models.layers import printable_path
-from backends.models.search import configured_folders, distinct, search
+from backends.models.search import Folder, configured_folders, distinct, search
 from backends.state import (
     NOT_JSON,
     EngineInfo,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from backends.machines.agent import AgentSession
     from backends.machines.facts import MachineInfo
     from backends.machines.ssh.connection import Connection
-    from backends.models.search import Folder, ModelCandidate
+    from backends.models.search import ModelCandidate
     from backends.paths import Paths
     from backends.questions import Asked, FoundFile
     from backends.state import Device
@@ -149,9 +149,11 @@ async def bandwidth_mb_s(shell: Connection) -> float | None:
     return sum(sizes[1:]) / (times[-1] - times[0]) / 1e6
 
 
-def judged(name: str, facts: PeerFacts, ours: str) -> tuple[PeerState, str]:
-    """State and note of a peer; ``ours`` is the RPC protocol of our own engine."""
-    hint = f"Provision it: dllm-tui peers setup {name}."
+def judged(facts: PeerFacts, ours: str, hint: str) -> tuple[PeerState, str]:
+    """State and note of a peer; ``ours`` is the RPC protocol of our own engine.
+
+    ``hint`` tells how an engine gets there.
+    """
     if not facts.relay_version:
         absent = "The helper dllm-relay is not there"
         why = facts.problems[0] if facts.relay_path else absent
@@ -184,10 +186,8 @@ class Prober:
         self._paths = paths
         self._devices: tuple[Device, ...] = ()
         self._identities: dict[FoundFile, str] = {}
-
-    def follow(self, config: PeerConfig) -> None:
-        """Look by other settings from now on."""
-        self._config = config
+        self.lent: tuple[str, ...] | None = None
+        """The only folders that its owner lets us search; None: all are ours."""
 
     async def look(
         self, host: AgentSession, known: PeerFacts, *, light: bool
@@ -207,6 +207,8 @@ class Prober:
         engines, problems = await self._engines(host, found, light)
         home = Path(told.variables.get("HOME", "/"))
         folders = configured_folders(self._config.model_dirs, home, told.variables)
+        if self.lent is not None:
+            folders = tuple(Folder("models", Path(path)) for path in self.lent)
         models, problem = await self._models(host, folders, known)
         # Asking compilers for their versions takes a while.
         compiler, cmake = known.compiler, known.cmake

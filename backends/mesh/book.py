@@ -52,6 +52,8 @@ class Book(Value, frozen=True, kw_only=True):
     consoles: tuple[PairedConsole, ...] = ()
     invitations: tuple[Invitation, ...] = ()
     paused: bool = False
+    name: str = ""
+    """The machine, as it is called to others."""
     pid: int = 0
     """Of the program that lends this machine now, while it does."""
     addresses: tuple[str, ...] = ()

@@ -30,6 +30,8 @@ from backends.state import Value
 from backends.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from backends.machines.agent import AgentSession, ProcessRecord
     from backends.mesh.book import Book, BookFile
     from backends.mesh.limits import OwnerLimits
@@ -60,13 +62,19 @@ class Loan:
     """A console's part of this machine: its processes, and what it may ask for."""
 
     def __init__(
-        self, console: PairedConsole, policy: AgentPolicy, run_dir: Path
+        self,
+        console: PairedConsole,
+        policy: AgentPolicy,
+        run_dir: Path,
+        lent_bytes: Callable[[], int],
     ) -> None:
         self.name = console.name
         self.key = console.key
         self.policy = policy
         self.used_bytes = 0
         """Main memory of its processes, when it was last looked at."""
+        self.lent_bytes = lent_bytes
+        """Main memory that all consoles use."""
         self.links: set[asyncssh.SSHServerConnection] = set()
         self.left_at = time.monotonic()
         self._run_dir = run_dir
@@ -185,7 +193,7 @@ class Lending:
         loan = self.loans.get(key)
         if loan is None:
             loan = self.loans[key] = self._new_loan(console, address)
-        if not loan.links:
+        if not loan.links and not self.refusal:
             self.say(f"{loan.name} has connected")
         loan.links.add(link)
         self._book.saw(console.name)
@@ -202,7 +210,7 @@ class Lending:
             run_dir=run_dir,
             address=address,
         )
-        return Loan(console, policy, run_dir)
+        return Loan(console, policy, run_dir, lambda: self.used_bytes)
 
     def hello(self) -> WorkerHello:
         libc = " ".join(platform.libc_ver()).strip()

@@ -67,6 +67,8 @@ class AgentPolicy:
         self._address = address
         self._worker_ports: set[int] = set()
         self._answers: dict[int, tuple[str, bool]] = {}
+        """By number the verb of a request, and whether it is bounded, or lists devices.
+        """
 
     # --- files ----------------------------------------------------------------------
 
@@ -102,9 +104,12 @@ class AgentPolicy:
             self._run(_texts(message, "argv"), _mapping(message, "env"))
         elif verb not in FREE:
             raise Denied("The owner of this machine does not lend that")
-        listing = verb == "run" and "--list-devices" in _texts(message, "argv")
-        if verb in ("machine", "memory", "port_owner") or listing:
-            self._answers[number] = verb, listing
+        argv = _texts(message, "argv")
+        listing = verb == "run" and "--list-devices" in argv
+        bounded = verb == "start" and self._limits.memory_bytes is not None
+        if verb in ("machine", "memory", "port_owner") or listing or bounded:
+            # A GPU's driver maps more than it uses: there the sum is watched alone.
+            self._answers[number] = verb, listing or "CPU" in argv
         return message
 
     def _findable(self, message: dict[str, Any]) -> list[str]:
@@ -216,15 +221,18 @@ class AgentPolicy:
         asked = self._answers.pop(number, None) if isinstance(number, int) else None
         if asked is None or not isinstance(told, dict):
             return message
-        verb, listing = asked
-        if verb == "memory":
+        verb, flagged = asked
+        if verb == "start":
+            if flagged:
+                _bound(told.get("record"), self._limits.memory_bytes)
+        elif verb == "memory":
             told = self._narrowed(told, used_bytes)
         elif verb == "machine":
             memory = self._narrowed(told.get("memory", {}), used_bytes)
             told = {**told, "memory": memory}
         elif verb == "port_owner":
             told = {"used": told.get("used", True)}
-        elif listing:
+        elif flagged:
             texts = {name: str(told.get(name, "")) for name in ("stdout", "stderr")}
             told |= {name: self._lent(text) for name, text in texts.items()}
         return {**message, "ok": told}
@@ -246,6 +254,17 @@ class AgentPolicy:
             for line, devices in named
             if all(self._limits.lends(device.name) for device in devices)
         )
+
+
+def _bound(record: object, most_bytes: int | None) -> None:
+    """Have the system refuse more memory to a process; where it cannot, we watch."""
+    import resource
+
+    pid = record.get("pid") if isinstance(record, dict) else None
+    limit = getattr(resource, "prlimit", None)
+    if limit is not None and isinstance(pid, int) and pid > 1 and most_bytes:
+        with contextlib.suppress(OSError, ValueError):
+            limit(pid, resource.RLIMIT_DATA, (most_bytes, most_bytes))
 
 
 def _is_below(path: str, folders: Iterable[str]) -> bool:

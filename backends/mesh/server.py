@@ -98,7 +98,8 @@ class WorkerServer(asyncssh.SSHServer):
         self.link = conn
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.paired.cancel()
+        if not self.paired.done():
+            self.paired.set_result(PairAnswer(problem="The console hung up"))
         if self._loan is not None:
             self._loan.left(self.link)
 
@@ -344,4 +345,4 @@ def _passed(loan: Loan, line: bytes) -> bytes:
     message = decode_line(line) if loan.policy.awaits else None
     if message is None:
         return line + b"\n"
-    return encode_line(loan.policy.answer(message, loan.used_bytes))
+    return encode_line(loan.policy.answer(message, loan.lent_bytes()))

@@ -65,7 +65,7 @@ class Worker:
         return self._listening is not None
 
     def invite(self, life_s: float) -> Token:
-        return new_invitation(self._paths, self._book, self.lending.name, life_s)
+        return new_invitation(self._paths, self._book, life_s)
 
     def used(self, token: Token) -> bool:
         found = self.lending.book.invited(token.secret)
@@ -90,9 +90,8 @@ class Worker:
                 f"This machine is lent already, by process {before.pid}",
                 "End that first; dllm-tui worker invite makes tokens for it.",
             )
-        self._book.change(
-            lambda book: replace(book, pid=os.getpid(), addresses=addresses, port=port)
-        )
+        own = {"name": self.lending.name, "addresses": addresses, "port": port}
+        self._book.change(lambda book: replace(book, pid=os.getpid(), **own))
         self.lending.say(f"listening at {place(address, port)}")
 
     async def run(self) -> None:
@@ -126,6 +125,8 @@ class Worker:
                 self.lending.say(f"nobody can be let in now ({error.strerror})")
                 await asyncio.sleep(LOOK_S)
                 continue
+            # Whoever has a login is not to wait until a flood is over.
+            await asyncio.sleep(0)
             address = str(come_from[0])
             of_one = self._strangers[address]
             crowded = self._strangers.total() >= STRANGERS_MAX
@@ -133,6 +134,7 @@ class Worker:
                 made.close()
                 self._count_refused(address)
                 continue
+            self._strangers[address] += 1
             task = asyncio.create_task(self._welcome(made, address))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -147,7 +149,6 @@ class Worker:
             self._told_at, self._refused = time.monotonic(), 0
 
     async def _welcome(self, made: socket.socket, address: str) -> None:
-        self._strangers[address] += 1
         try:
             link = await self.serve(made)
         finally:
@@ -211,6 +212,16 @@ class Worker:
         await asyncio.get_running_loop().sock_sendall(made, hint)
         return made
 
+    def _not_joined(self, token: Token) -> HostError:
+        key = public_line(key_of_raw(token.key))
+        if (known := self._book.read().by_key(key)) and known.places:
+            return HostError(f"This machine has joined {known.name} already")
+        return HostError(
+            f"{token.name} did not log in here: it has another key than the token "
+            "says, or knows nothing of it",
+            "Ask for another token.",
+        )
+
     async def join(self, token: Token) -> str:
         """Pair with the console of a token; its name here."""
         made = await self._dialled(token.places)
@@ -219,16 +230,9 @@ class Worker:
             async with asyncio.timeout(JOIN_S):
                 link = await self.serve(made, server)
                 if link is None:
-                    raise HostError(
-                        f"{token.name} did not log in here: it has another key than "
-                        "the token says, or knows nothing of it",
-                        "Ask for another token.",
-                    )
+                    raise self._not_joined(token)
                 answer = await server.paired
-        except (TimeoutError, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
-                raise
+        except TimeoutError as error:
             raise HostError(
                 f"{token.name} did not answer", "Is its dllm-tui still waiting?"
             ) from error
@@ -254,7 +258,7 @@ def _own_address(made: socket.socket) -> str:
     return ""
 
 
-def new_invitation(paths: Paths, book: BookFile, name: str, life_s: float) -> Token:
+def new_invitation(paths: Paths, book: BookFile, life_s: float) -> Token:
     """A token for a console, good once.
 
     Raises:
@@ -266,6 +270,7 @@ def new_invitation(paths: Paths, book: BookFile, name: str, life_s: float) -> To
             "No worker listens here", "Start it first: dllm-tui worker [--headless]."
         )
     key = raw_of(own_key(paths.worker_key_file))
-    token = new_token(TokenKind.ADD, name, found.addresses, found.port, key, life_s)
+    named = found.name, found.addresses, found.port
+    token = new_token(TokenKind.ADD, *named, key, life_s)
     book.invite(token.secret, token.expires_at)
     return token

@@ -279,7 +279,7 @@ def invite(life: str, qr: bool) -> dict[str, Any]:
     """Make a token with which a console may use this machine."""
     from backends.mesh.worker import new_invitation
 
-    token = new_invitation(user_paths(), _book(), socket.gethostname(), life_s(life))
+    token = new_invitation(user_paths(), _book(), life_s(life))
     return {"token": token.text, "expires_at": token.expires_at, "qr": qr}
 
 
