@@ -19,11 +19,11 @@ from backends.mesh.identity import key_of_line, own_key, public_line, raw_of
 from backends.mesh.token import TokenKind, new_token, secret_hash
 from backends.mesh.words import (
     DIALLED,
-    LINE_BYTES_MAX,
     PAIR,
     USER_BY_KEY,
     PairAnswer,
     PairRequest,
+    read_line,
 )
 from backends.state import NOT_JSON
 from backends.tasks import end_tasks
@@ -178,8 +178,8 @@ class Doorbell:
         async with link:
             host_key = link.get_server_host_key()
             process = await link.create_process(subsystem=PAIR, encoding=None)
-            told = await process.stdout.readline()
-            asked = msgspec.json.decode(told[:LINE_BYTES_MAX], type=PairRequest)
+            told = await read_line(process.stdout)
+            asked = msgspec.json.decode(told, type=PairRequest)
             answer = PairAnswer(name=self._name)
             try:
                 name = self._used(asked.secret)

@@ -79,7 +79,7 @@ class BookFile:
     """The file of it; commands and the worker change it, one at a time."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._seen = (0, 0)
         self._book = Book()
 
@@ -90,33 +90,33 @@ class BookFile:
             HostError: it cannot be read.
         """
         try:
-            status = self._path.stat()
+            status = self.path.stat()
             if (status.st_ino, status.st_mtime_ns) != self._seen:
-                self._book = msgspec.json.decode(self._path.read_bytes(), type=Book)
+                self._book = msgspec.json.decode(self.path.read_bytes(), type=Book)
                 self._seen = (status.st_ino, status.st_mtime_ns)
         except FileNotFoundError:
             self._book, self._seen = Book(), (0, 0)
         except (OSError, *NOT_JSON) as error:
             raise HostError(
-                f"The paired consoles in {self._path} cannot be read ({error})",
+                f"The paired consoles in {self.path} cannot be read ({error})",
                 "Mend the file, or remove it: then all must be paired anew.",
             ) from error
         return self._book
 
     def change(self, changed: Callable[[Book], Book]) -> Book:
         """Read, change and write it while nobody else does."""
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             before = self.read()
             after = changed(before)
             if after != before:
-                write_private(self._path, msgspec.json.encode(after))
+                write_private(self.path, msgspec.json.encode(after))
             return after
         except OSError as error:
             raise HostError(
-                f"{self._path} cannot be written ({error.strerror})",
+                f"{self.path} cannot be written ({error.strerror})",
                 "Is the disk full, or its folder not yours?",
             ) from error
         finally:

@@ -116,7 +116,8 @@ class Loan:
 
     def disconnect(self, why: str) -> None:
         for link in tuple(self.links):
-            link.disconnect(asyncssh.DISC_BY_APPLICATION, why)
+            # Of an end "by application" the other side would not be told the reason.
+            link.disconnect(asyncssh.DISC_SERVICE_NOT_AVAILABLE, why)
 
     async def stop(self) -> int:
         """End all its processes; how many there were."""

@@ -26,7 +26,6 @@ from backends.mesh.token import SECRET_BYTES
 from backends.mesh.words import (
     AGENT,
     HELLO,
-    LINE_BYTES_MAX,
     NOISE,
     NOISE_BYTES,
     PAIR,
@@ -35,6 +34,7 @@ from backends.mesh.words import (
     USER_BY_SECRET,
     PairAnswer,
     PairRequest,
+    read_line,
 )
 from backends.tasks import first_of
 
@@ -210,12 +210,14 @@ class WorkerServer(asyncssh.SSHServer):
                     name=self._lending.name, secret=self._joining.secret.hex()
                 )
                 process.stdout.write(msgspec.json.encode(request) + b"\n")
-                told = await _line(process)
+                told = await read_line(process.stdin)
                 answer = msgspec.json.decode(told, type=PairAnswer)
                 if not self.paired.done():
                     self.paired.set_result(answer)
                 return
-            asked = msgspec.json.decode(await _line(process), type=PairRequest)
+            asked = msgspec.json.decode(
+                await read_line(process.stdin), type=PairRequest
+            )
             answer = PairAnswer(name=self._lending.name)
             try:
                 self._lending.pair(self._secret, asked)
@@ -253,16 +255,6 @@ class _Session(asyncssh.SSHServerProcess[bytes]):
 def _forbidden(what: str) -> asyncssh.ChannelOpenError:
     text = f"the owner of this machine lends no {what.removeprefix('a ')}"
     return asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, text)
-
-
-async def _line(process: Process) -> bytes:
-    line = b""
-    while not line.endswith(b"\n"):
-        data = await process.stdin.read(LINE_BYTES_MAX)
-        line += data
-        if not data or len(line) > LINE_BYTES_MAX:
-            raise ValueError("no line came")
-    return line
 
 
 class ModelFiles(asyncssh.SFTPServer):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from backends.state import Value
 
 HELLO, AGENT, PAIR, SFTP, NOISE = "hello", "agent", "pair", "sftp", "noise"
 """The subsystems of a worker; ``PAIR`` is all that a secret opens."""
 USER_BY_KEY, USER_BY_SECRET = "console", "invited"
 PROTOCOL = 1
-LINE_BYTES_MAX = 4096
+LINE_BYTES_MAX = 16 << 10
 NOISE_BYTES = 1 << 20
 DIALLED = b"dllm-tui worker "
 """Begins the line that a worker says before all else, where it is the one who dials.
@@ -42,3 +44,22 @@ class PairRequest(Value, frozen=True, kw_only=True):
 class PairAnswer(Value, frozen=True, kw_only=True):
     name: str = ""
     problem: str = ""
+
+
+class Reader(Protocol):
+    async def read(self, n: int) -> bytes: ...
+
+
+async def read_line(reader: Reader) -> bytes:
+    """The first line; nobody may send more before its end than a line may have.
+
+    Raises:
+        ValueError: none came.
+    """
+    line = b""
+    while not line.endswith(b"\n"):
+        data = await reader.read(LINE_BYTES_MAX)
+        line += data
+        if not data or len(line) > LINE_BYTES_MAX:
+            raise ValueError("no line came")
+    return line

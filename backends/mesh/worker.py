@@ -53,7 +53,8 @@ class Worker:
         self._key = own_key(paths.worker_key_file)
         self._tasks: set[asyncio.Task[None]] = set()
         self._dialling: dict[str, asyncio.Task[None]] = {}
-        self._strangers: Counter[str] = Counter()
+        self.strangers: Counter[str] = Counter()
+        """Connections by address on which nobody has logged in yet."""
         self._refused = 0
         self._told_at = -_TELL_EVERY_S
         self._listening: socket.socket | None = None
@@ -128,13 +129,13 @@ class Worker:
             # Whoever has a login is not to wait until a flood is over.
             await asyncio.sleep(0)
             address = str(come_from[0])
-            of_one = self._strangers[address]
-            crowded = self._strangers.total() >= STRANGERS_MAX
+            of_one = self.strangers[address]
+            crowded = self.strangers.total() >= STRANGERS_MAX
             if crowded or of_one >= STRANGERS_OF_ONE_MAX:
                 made.close()
                 self._count_refused(address)
                 continue
-            self._strangers[address] += 1
+            self.strangers[address] += 1
             task = asyncio.create_task(self._welcome(made, address))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -152,8 +153,8 @@ class Worker:
         try:
             link = await self.serve(made)
         finally:
-            self._strangers[address] -= 1
-            self._strangers += Counter()
+            self.strangers[address] -= 1
+            self.strangers += Counter()
         if link is not None:
             await link.wait_closed()
 

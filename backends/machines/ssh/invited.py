@@ -25,7 +25,6 @@ from backends.mesh.identity import key_of_raw, own_key, public_line
 from backends.mesh.words import (
     AGENT,
     HELLO,
-    LINE_BYTES_MAX,
     NOISE,
     PAIR,
     PROTOCOL,
@@ -34,6 +33,7 @@ from backends.mesh.words import (
     PairAnswer,
     PairRequest,
     WorkerHello,
+    read_line,
 )
 from backends.state import NOT_JSON
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from backends.state import QuestionKind
 
 PAIR_S = 20.0
+_CHUNK_BYTES = 64 << 10
 _NO_SHELL = "{name} is lent by its owner: it gives no shell"
 
 
@@ -207,7 +208,7 @@ class InvitedConnection(Connection):
 
     async def noise(self, heard: Callable[[int], None]) -> None:
         process = await self._subsystem(NOISE)
-        while data := await process.stdout.read(LINE_BYTES_MAX * 8):
+        while data := await process.stdout.read(_CHUNK_BYTES):
             heard(len(data))
 
     async def _subsystem(self, name: str) -> asyncssh.SSHClientProcess[bytes]:
@@ -240,7 +241,7 @@ class InvitedConnection(Connection):
 async def _first_line(link: asyncssh.SSHClientConnection, subsystem: str) -> bytes:
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         process = await link.create_process(subsystem=subsystem, encoding=None)
-        line: bytes = await process.stdout.readline()
+        line = await read_line(process.stdout)
         process.close()
         return line
 
@@ -290,7 +291,7 @@ async def _handed_over(
     process = await link.create_process(subsystem=PAIR, encoding=None)
     request = PairRequest(name=name, key=public_line(key))
     process.stdin.write(msgspec.json.encode(request) + b"\n")
-    told = await process.stdout.readline()
+    told = await read_line(process.stdout)
     answer = msgspec.json.decode(told, type=PairAnswer)
     if answer.problem:
         raise HostError(answer.problem)

@@ -1,0 +1,214 @@
+"""Workers that dial a console: joining by its token, and coming back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncssh
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from backends.errors import HostError
+from backends.machines.doorbell import Awaited, Doorbell
+from backends.machines.ssh.invited import InvitedConnection
+from backends.mesh.book import BookFile
+from backends.mesh.dialling import dial_any
+from backends.mesh.identity import own_key, public_line, raw_of
+from backends.mesh.lending import Lending
+from backends.mesh.limits import OwnerLimits
+from backends.mesh.token import Token
+from backends.mesh.words import DIALLED
+from backends.mesh.worker import Worker
+from backends.tasks import end_tasks
+from tests.kit.clusters import paths_in
+from tests.kit.waiting import until
+from tests.unit.mesh.lent import asking
+
+
+class Console:
+    """A console that awaits workers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.key_file = folder / "key"
+        self.joined: list[tuple[str, str, str]] = []
+        self.refuses = ""
+        self.bell = Doorbell(self.key_file, "studio", lambda: 0, self._joined)
+        self.connection: InvitedConnection | None = None
+
+    def _joined(self, name: str, its_name: str, host_key: str) -> None:
+        if self.refuses:
+            raise HostError(self.refuses)
+        self.joined.append((name, its_name, host_key))
+        self.connection = InvitedConnection(
+            its_name,
+            self.bell.awaited(host_key, lambda: None),
+            host_key,
+            self.key_file,
+        )
+
+    def invite(self, life_s: float = 60.0, name: str = "") -> Token:
+        return self.bell.invite(life_s, name, ["127.0.0.1"])
+
+
+class Joiner:
+    """A worker that dials."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = paths_in(folder)
+        self.book = BookFile(self.paths.worker_book_file)
+        self.lending = Lending(self.paths, self.book, OwnerLimits(), "nuc")
+        self.worker = Worker(self.paths, self.book, self.lending)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.worker.run())
+        try:
+            yield
+        finally:
+            await end_tasks(task)
+
+
+@pytest.fixture
+async def console(tmp_path: Path) -> AsyncIterator[Console]:
+    made = Console(tmp_path / "console")
+    yield made
+    if made.connection is not None:
+        await made.connection.stop()
+    await made.bell.close()
+
+
+async def test_it_joins_and_is_reached_by_its_own_connection(
+    console: Console, tmp_path: Path
+) -> None:
+    joiner = Joiner(tmp_path / "nuc")
+    assert await joiner.worker.join(console.invite(name="box")) == "studio"
+    ((name, its_name, host_key),) = console.joined
+    assert (name, its_name) == ("box", "nuc")
+    assert host_key == public_line(own_key(joiner.paths.worker_key_file))
+    (known,) = joiner.book.read().consoles
+    assert known.key == public_line(own_key(console.key_file))
+    assert console.connection is not None
+    async with joiner.running():
+        await console.connection.connect()
+        assert console.connection.hello.name == "nuc"
+        link = console.connection._open_link()
+        agent = await asking(link)
+        assert "total_bytes" in await agent.ask("memory")
+        # Files share that connection: there is no other.
+        async with console.connection.files() as sftp:
+            with pytest.raises(asyncssh.SFTPPermissionDenied):
+                await sftp.stat("/etc/passwd")
+        link.abort()
+        connection = console.connection
+        await until(lambda: not connection.connected, "the loss")
+        # It dials again by itself.
+        await console.connection.connect()
+
+
+async def test_a_token_is_good_for_one_worker(console: Console, tmp_path: Path) -> None:
+    token = console.invite()
+    await Joiner(tmp_path / "nuc").worker.join(token)
+    console.invite()
+    with pytest.raises(HostError, match="used already"):
+        await Joiner(tmp_path / "eve").worker.join(token)
+    assert len(console.joined) == 1
+
+
+async def test_an_expired_token_is_refused(console: Console, tmp_path: Path) -> None:
+    token = console.invite(life_s=1.0)
+    console.invite()
+    await until(lambda: time.time() >= token.expires_at, "the end of its time")
+    with pytest.raises(HostError, match="expired"):
+        await Joiner(tmp_path / "nuc").worker.join(token)
+    assert not console.joined
+
+
+async def test_a_forged_secret_is_refused(console: Console, tmp_path: Path) -> None:
+    joiner = Joiner(tmp_path / "nuc")
+    with pytest.raises(HostError, match="does not know this token"):
+        await joiner.worker.join(replace(console.invite(), secret=bytes(16)))
+    assert not console.joined
+    assert not joiner.book.read().consoles
+
+
+async def test_another_console_is_not_told_the_secret(
+    console: Console, tmp_path: Path
+) -> None:
+    """Who does not have the key of the token is not let in at all."""
+    other = asyncssh.generate_private_key("ssh-ed25519")
+    joiner = Joiner(tmp_path / "nuc")
+    with pytest.raises(HostError, match="another key than the token says"):
+        await joiner.worker.join(replace(console.invite(), key=raw_of(other)))
+    assert not console.joined
+    assert not joiner.book.read().consoles
+
+
+async def test_a_console_that_takes_it_not_says_why(
+    console: Console, tmp_path: Path
+) -> None:
+    console.refuses = "There is a peer nuc already"
+    joiner = Joiner(tmp_path / "nuc")
+    with pytest.raises(HostError, match="There is a peer nuc already"):
+        await joiner.worker.join(console.invite())
+    assert not joiner.book.read().consoles
+
+
+async def test_who_says_to_be_another_worker_is_found_out(
+    console: Console, tmp_path: Path
+) -> None:
+    joiner, eve = Joiner(tmp_path / "nuc"), Joiner(tmp_path / "eve")
+    token = console.invite()
+    await joiner.worker.join(token)
+    assert console.connection is not None
+    made = await dial_any(token.places)
+    hint = own_key(joiner.paths.worker_key_file).get_fingerprint()
+    await asyncio.get_running_loop().sock_sendall(made, DIALLED + hint.encode() + b"\n")
+    serving = asyncio.create_task(eve.worker.serve(made))
+    with pytest.raises(HostError, match="its key is not that of nuc"):
+        await console.connection.connect()
+    await end_tasks(serving)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(noise=st.binary(max_size=300) | st.binary(max_size=80).map(DIALLED.__add__))
+def test_any_first_words_end_that_connection_alone(
+    noise: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    async def said() -> None:
+        console = Console(tmp_path_factory.mktemp("console"))
+        token = console.invite()
+        reader, writer = await asyncio.open_connection("127.0.0.1", token.port)
+        writer.write(noise)
+        writer.write_eof()
+        with contextlib.suppress(OSError):
+            await reader.read()
+        writer.close()
+        await console.bell.close()
+        assert not console.joined
+
+    asyncio.run(said())
+
+
+async def test_one_that_waits_is_replaced_by_a_newer_one() -> None:
+    came: list[int] = []
+    awaited = Awaited(lambda: came.append(1), lambda: None)
+    pairs = [socket.socketpair() for _ in range(2)]
+    for near, _ in pairs:
+        awaited.put(near)
+    assert await awaited.connected() is pairs[1][0]
+    assert pairs[0][1].recv(1) == b""
+    assert len(came) == 2
+    for near, far in pairs:
+        near.close()
+        far.close()

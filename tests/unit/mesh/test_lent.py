@@ -1,0 +1,541 @@
+"""What a console may do on a machine that is lent, and what it may not."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import socket
+import stat
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncssh
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from backends.errors import HostError
+from backends.machines.ssh.invited import Dialled, InvitedConnection, pair
+from backends.mesh.identity import own_key
+from backends.mesh.limits import OwnerLimits
+from backends.mesh.words import PAIR, USER_BY_SECRET
+from backends.mesh.worker import STRANGERS_MAX
+from tests.kit.waiting import until
+from tests.unit.mesh.lent import Asking, LentMachine, asking, lent
+
+WITHIN_S = 20.0
+MIB = 1 << 20
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[LentMachine]:
+    async with lent(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def paired(machine: LentMachine) -> LentMachine:
+    assert await machine.pair() == "nuc"
+    return machine
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        return int(made.getsockname()[1])
+
+
+async def worker_at(agent: Asking, machine: LentMachine) -> int:
+    port = int((await agent.ask("free_port"))["port"])
+    argv = [machine.rpc_server, "-H", "127.0.0.1", "-p", str(port), "-d", "CPU"]
+    started = await agent.start(argv)
+    assert "record" in started, started
+    pid = started["record"]["pid"]
+    async with asyncio.timeout(WITHIN_S):
+        listens = False
+        while not listens:
+            told = await agent.ask("listens", pid=pid, port=port)
+            listens = told["listens"]
+    return port
+
+
+# --- tokens --------------------------------------------------------------------------
+
+
+async def test_a_token_pairs_once(machine: LentMachine) -> None:
+    token = machine.token()
+    await machine.pair(token)
+    with pytest.raises(HostError, match="used already"):
+        await machine.pair(token)
+    (console,) = machine.book.read().consoles
+    assert console.name == "studio"
+    async with machine.login():
+        pass
+
+
+async def test_an_expired_token_is_refused_by_the_worker_too(
+    machine: LentMachine,
+) -> None:
+    token = machine.token(life_s=0.0)
+    with pytest.raises(HostError, match="expired"):
+        await machine.pair(token)
+    assert not machine.book.read().consoles
+
+
+async def test_a_forged_secret_lets_nobody_in(machine: LentMachine) -> None:
+    with pytest.raises(HostError, match="does not know this token"):
+        await machine.pair(replace(machine.token(), secret=bytes(16)))
+    assert not machine.book.read().consoles
+
+
+async def test_another_machine_is_not_told_the_secret(
+    machine: LentMachine, tmp_path: Path
+) -> None:
+    """Its key is not that of the token: the console hangs up before it logs in."""
+    async with lent(tmp_path / "eve") as eve:
+        token = machine.token()
+        at_eve = replace(token, port=eve.book.read().port)
+        with pytest.raises(HostError, match="its key is not that of nuc"):
+            await pair(at_eve, machine.console.console_key_file, "studio")
+        assert not any("asked" in line for line in eve.lending.lines)
+    await machine.pair(token)
+
+
+async def test_who_has_a_token_may_only_hand_over_a_key(machine: LentMachine) -> None:
+    secret = machine.token().secret.hex()
+    given = {"username": USER_BY_SECRET, "password": secret, "client_keys": None}
+    async with machine.login(**given) as link:
+        for subsystem in ("agent", "sftp", "hello", "noise"):
+            with pytest.raises(asyncssh.ChannelOpenError):
+                await link.create_process(subsystem=subsystem, encoding=None)
+        with pytest.raises(asyncssh.ChannelOpenError):
+            await link.create_process("id")
+        with pytest.raises(asyncssh.ChannelOpenError):
+            await link.create_connection(asyncssh.SSHTCPSession, "127.0.0.1", 22)
+        process = await link.create_process(subsystem=PAIR, encoding=None)
+        process.stdin.write(b'{"name":"eve","key":"ssh-rsa AAAA"}\n')
+        assert b"no public key" in await process.stdout.readline()
+    assert not machine.book.read().consoles
+
+
+async def test_only_ed25519_keys_of_paired_consoles_log_in(
+    paired: LentMachine,
+) -> None:
+    for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256"):
+        other = asyncssh.generate_private_key(kind)
+        with pytest.raises(asyncssh.PermissionDenied):
+            async with paired.login(client_keys=[other]):
+                pass
+    for name in ("root", os.environ.get("USER", "me")):
+        with pytest.raises(asyncssh.PermissionDenied):
+            async with paired.login(username=name):
+                pass
+
+
+async def test_keys_are_readable_by_their_owners_only(paired: LentMachine) -> None:
+    for file in (paired.paths.worker_key_file, paired.console.console_key_file):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    paired.console.console_key_file.chmod(0o644)
+    with pytest.raises(HostError, match="chmod 600"):
+        assert paired.key
+
+
+# --- no shell, no other file, no other port ------------------------------------------
+
+
+async def test_it_gives_no_shell(paired: LentMachine) -> None:
+    async with paired.login() as link:
+        for command in (None, "id", "scp -f /etc/passwd"):
+            for pty in ({}, {"term_type": "xterm"}):
+                with pytest.raises(asyncssh.ChannelOpenError):
+                    await link.create_process(command, **pty)
+        with pytest.raises(asyncssh.ChannelOpenError):
+            await link.create_process(subsystem="netconf")
+    said = "\n".join(paired.lending.lines)
+    assert "studio asked for a shell: refused" in said
+    assert "studio asked for a command: refused" in said
+
+
+async def test_nothing_of_ssh_is_forwarded_back(paired: LentMachine) -> None:
+    async with paired.login() as link:
+        with pytest.raises(asyncssh.ChannelListenError):
+            await link.forward_remote_port("127.0.0.1", 0, "127.0.0.1", 22)
+        with pytest.raises(asyncssh.ChannelListenError):
+            await link.start_unix_server(lambda *_: None, "/tmp/dllm-no-such.sock")
+
+
+async def test_the_agent_runs_no_program_but_workers(
+    paired: LentMachine, tmp_path: Path
+) -> None:
+    tool = tmp_path / "rpc-server"
+    tool.write_text("#!/bin/sh\nid\n")
+    tool.chmod(0o755)
+    link = paired.models / "rpc-server"
+    link.symlink_to("/bin/sh")
+    server = paired.rpc_server.replace("rpc-server", "llama-server")
+    at = ["-H", "127.0.0.1", "-p", str(free_port()), "-d", "CPU"]
+    wrong = [
+        ["/bin/sh", "-c", "id"],
+        ["sh"],
+        [],
+        [str(tool), *at],
+        [str(link), *at],
+        [paired.rpc_server + "/../../../x/rpc-server", *at],
+        [server, "-m", "x.gguf"],
+        [paired.rpc_server, "-H", "0.0.0.0", "-p", str(free_port()), "-d", "CPU"],
+        [paired.rpc_server, *at, "-c"],
+        [paired.rpc_server, *at, "--evil", "1"],
+        [paired.rpc_server, "-H", "127.0.0.1", "-p", "22", "-d", "CPU"],
+        [paired.rpc_server, "-H", "127.0.0.1", "-p", str(free_port())],
+    ]
+    async with paired.agent() as agent:
+        for argv in wrong:
+            told = await agent.start(argv)
+            assert "denied" in told, argv
+            # A worker is tried for its banner, which needs no device.
+            if "-d" in argv or len(argv) != 5:
+                told = await agent.ask("run", argv=argv)
+                assert "denied" in told, argv
+        told = await agent.start(
+            [paired.rpc_server, *at], env={"LD_PRELOAD": "/tmp/evil.so"}
+        )
+        assert "LD_PRELOAD" in told["denied"]
+        told = await agent.start([paired.rpc_server, *at], cwd="/root", unset=["PATH"])
+        assert "record" in told
+
+
+async def test_a_relay_serves_only_the_consoles_own_worker(
+    paired: LentMachine,
+) -> None:
+    async with paired.agent() as agent:
+        relay = [paired.lending.hello().relay, "worker", "--name", "w"]
+        key = f"{agent.hello['run_dir']}/c/relay/private"
+        port = await worker_at(agent, paired)
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            taken = other.getsockname()[1]
+            listen, ours = f"127.0.0.1:{free_port()}", f"127.0.0.1:{port}"
+            for more in (
+                ["--worker", f"127.0.0.1:{taken}"],
+                ["--worker", "10.0.0.1:80"],
+                ["--worker", ours, "--listen", "0.0.0.0:5000"],
+                ["--worker", ours, "--listen", f"127.0.0.1:{taken}"],
+                ["--worker", ours, "--listen", "unix:/tmp/x.sock"],
+                ["--worker", ours, "--listen", listen, "--key-file", "/etc/shadow"],
+                ["--worker", ours, "--listen", listen, "--model", "/etc/passwd"],
+                ["--worker", ours, "--listen", listen, "--no-guard", ""],
+                ["--worker", ours, "--dial", "10.0.0.1:80"],
+            ):
+                told = await agent.start([*relay, *more], "c/relay", private="0" * 64)
+                assert "denied" in told, more
+        told = await agent.start(
+            [*relay, "--worker", ours, "--listen", listen, "--key-file", key],
+            "c/relay",
+            private="0" * 64,
+        )
+        assert "record" in told, told
+        head = [relay[0], "head", "--name", "w", "--worker", ours, "--listen", listen]
+        assert "denied" in await agent.start(head, "c/head")
+        probe = [relay[0], "probe", "--connect", "10.0.0.1:80"]
+        assert "denied" in await agent.ask("run", argv=probe)
+
+
+async def test_a_way_leads_to_the_consoles_own_workers_only(
+    paired: LentMachine,
+) -> None:
+    async with paired.login() as link:
+        agent = await asking(link)
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            for host in ("127.0.0.1", "localhost", "10.0.0.1", "::1"):
+                with pytest.raises(asyncssh.ChannelOpenError):
+                    await link.open_connection(host, port, encoding=None)
+        with pytest.raises(asyncssh.ChannelOpenError):
+            await link.open_unix_connection("/run/dbus/system_bus_socket")
+        port = await worker_at(agent, paired)
+        reader, _ = await link.open_connection("127.0.0.1", port, encoding=None)
+        assert await reader.read() == b"rpc"
+        await agent.ask("stop", name="c/w", grace_s=0.1)
+        with (
+            socket.create_server(("127.0.0.1", port)),
+            pytest.raises(asyncssh.ChannelOpenError),
+        ):
+            await link.open_connection("127.0.0.1", port, encoding=None)
+
+
+async def test_another_console_reaches_none_of_it(
+    paired: LentMachine, tmp_path: Path
+) -> None:
+    async with paired.agent() as agent:
+        port = await worker_at(agent, paired)
+        file = tmp_path / "other" / "key"
+        await pair(paired.token(), file, "other")
+        async with paired.login(client_keys=[own_key(file)]) as link:
+            with pytest.raises(asyncssh.ChannelOpenError):
+                await link.open_connection("127.0.0.1", port, encoding=None)
+            other = await asking(link)
+            assert other.hello["run_dir"] != agent.hello["run_dir"]
+            assert (await other.ask("records"))["records"] == []
+
+
+async def test_files_outside_the_model_folders_are_not_told(
+    paired: LentMachine, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("mine")
+    (paired.models / "model.gguf").write_bytes(b"GGUF")
+    (paired.models / "way-out").symlink_to(secret)
+    (paired.models / "up").symlink_to(tmp_path)
+    here = str(paired.models)
+    outside = [
+        str(secret),
+        f"{here}/way-out",
+        f"{here}/up/secret",
+        f"{here}/../secret",
+        f"{here}/./../secret",
+        here + "-more/x",
+        "secret",
+        "../secret",
+        "",
+        "/etc/passwd",
+        "/proc/self/environ",
+        str(paired.paths.worker_key_file),
+    ]
+    async with paired.login() as link, link.start_sftp_client() as sftp:
+        assert await sftp.getsize(f"{here}/model.gguf") == 4
+        async with sftp.open(f"{here}/model.gguf", "rb") as file:
+            told: object = await file.read()
+            assert told == b"GGUF"
+        for path in outside:
+            with pytest.raises(asyncssh.SFTPError):
+                await sftp.open(path, "rb")
+            with pytest.raises(asyncssh.SFTPError):
+                await sftp.stat(path)
+        agent = await asking(link)
+        for path in outside:
+            for verb in ("read", "identity", "tensors"):
+                assert "denied" in await agent.ask(verb, path=path), path
+        told = await agent.ask("find", folders=["/etc", here], suffix="")
+        names = {os.path.basename(found["path"]) for found in told["files"]}
+        assert "model.gguf" in names
+        assert not any(found["path"].startswith("/etc") for found in told["files"])
+        for verb in ("seed", "cached", "uncache", "rss", "nonsense"):
+            assert "denied" in await agent.ask(verb, path=here, names=["x"], pids=[1])
+
+
+async def test_models_are_only_read(paired: LentMachine) -> None:
+    model = paired.models / "model.gguf"
+    model.write_bytes(b"GGUF")
+    path = str(model)
+    async with paired.login() as link, link.start_sftp_client() as sftp:
+        for change in (
+            lambda: sftp.open(path, "wb"),
+            lambda: sftp.open(path, "ab"),
+            lambda: sftp.open(path, "r+b"),
+            lambda: sftp.open(path + ".new", "xb"),
+            lambda: sftp.remove(path),
+            lambda: sftp.rename(path, path + "2"),
+            lambda: sftp.posix_rename(path, path + "2"),
+            lambda: sftp.chmod(path, 0o777),
+            lambda: sftp.truncate(path, 0),
+            lambda: sftp.mkdir(path + ".d"),
+            lambda: sftp.symlink("/etc", path + ".link"),
+            lambda: sftp.link(path, path + ".hard"),
+        ):
+            with pytest.raises(asyncssh.SFTPError):
+                await change()
+    assert model.read_bytes() == b"GGUF"
+    assert [one.name for one in paired.models.iterdir()] == ["model.gguf"]
+
+
+async def test_lines_that_are_no_requests_end_nothing(paired: LentMachine) -> None:
+    async with paired.agent() as agent:
+        for line in (b"", b"[]", b"{", b"7", b'{"id":901}', b'{"do":"run"}', b"\xff"):
+            agent.process.stdin.write(line + b"\n")
+        odd = {"id": 902, "do": "start", "argv": "x", "env": 7, "name": ["y"]}
+        agent.process.stdin.write(repr(odd).replace("'", '"').encode() + b"\n")
+        assert "total_bytes" in await agent.ask("memory")
+
+
+# --- the owner -----------------------------------------------------------------------
+
+
+async def test_a_revoked_console_is_out_within_a_second_or_two(
+    paired: LentMachine,
+) -> None:
+    async with paired.login() as link:
+        agent = await asking(link)
+        await worker_at(agent, paired)
+        (loan,) = paired.lending.loans.values()
+        (record,) = await loan.living()
+        paired.book.revoke("studio")
+        async with asyncio.timeout(WITHIN_S):
+            await link.wait_closed()
+        await until(lambda: not psutil.pid_exists(record.pid), "its worker's end")
+    with pytest.raises(asyncssh.PermissionDenied):
+        async with paired.login():
+            pass
+
+
+async def test_a_pause_ends_what_runs_and_says_so(paired: LentMachine) -> None:
+    connection = InvitedConnection(
+        "nuc", Dialled(paired.places), paired.host_key, paired.console.console_key_file
+    )
+    await connection.connect()
+    async with paired.agent() as agent:
+        await worker_at(agent, paired)
+        (loan,) = paired.lending.loans.values()
+        (record,) = await loan.living()
+        paired.book.pause(True)
+        await until(lambda: connection.lost is not None, "the connection's end")
+        assert "its owner has paused it" in str(connection.lost)
+        await until(lambda: not psutil.pid_exists(record.pid), "its worker's end")
+    with pytest.raises(HostError, match="nuc is not lent now: its owner has paused it"):
+        await connection.connect()
+    paired.book.pause(False)
+    await until(lambda: not paired.lending.refusal, "the resumption")
+    await connection.connect()
+    await connection.close()
+
+
+async def test_hours_end_it_too(tmp_path: Path) -> None:
+    hour = time.localtime().tm_hour
+    later = ((hour + 2) % 24, (hour + 3) % 24 or 24)
+    async with lent(tmp_path, OwnerLimits(hours=later)) as machine:
+        await machine.pair()
+        await until(lambda: machine.lending.refusal, "the first look")
+        connection = InvitedConnection(
+            *("nuc", Dialled(machine.places), machine.host_key),
+            machine.console.console_key_file,
+        )
+        with pytest.raises(HostError, match="its owner lends it from"):
+            await connection.connect()
+
+
+async def test_memory_and_devices_are_those_that_are_lent(tmp_path: Path) -> None:
+    limits = OwnerLimits(memory_bytes=256 * MIB, devices=("CUDA0",))
+    async with lent(tmp_path, limits) as machine:
+        await machine.pair()
+        async with machine.agent() as agent:
+            memory = await agent.ask("memory")
+            # Its CPU is not lent at all.
+            assert memory["limits"][-1]["limit_bytes"] == 0
+            port = (await agent.ask("free_port"))["port"]
+            argv = [machine.rpc_server, "-H", "127.0.0.1", "-p", str(port)]
+            for devices in ("CPU", "CUDA0,CPU", "CUDA1", ""):
+                told = await agent.start([*argv, "-d", devices])
+                assert "does not lend" in told["denied"]
+            assert "record" in await agent.start([*argv, "-d", "CUDA0"])
+
+
+async def test_a_worker_gets_no_more_memory_than_is_lent(tmp_path: Path) -> None:
+    async with lent(tmp_path, OwnerLimits(memory_bytes=256 * MIB)) as machine:
+        machine.program("peer.close()", "peer.recv(1); kept = bytearray(1 << 30)")
+        await machine.pair()
+        async with machine.login() as link:
+            agent = await asking(link)
+            told = (await agent.ask("machine"))["memory"]["limits"][-1]
+            assert told["limit_bytes"] == 256 * MIB
+            port = await worker_at(agent, machine)
+            _, writer = await link.open_connection("127.0.0.1", port, encoding=None)
+            writer.write(b"!")
+            async with asyncio.timeout(WITHIN_S):
+                alive = True
+                while alive:
+                    alive = (await agent.ask("records"))["records"][0]["alive"]
+            log = await agent.ask("log", name="c/w", offset=0, limit=4096)
+        assert b"MemoryError" in base64.b64decode(log["data"])
+
+
+async def test_who_uses_more_than_is_lent_is_ended(tmp_path: Path) -> None:
+    """Where the system does not refuse it, as with the driver of a GPU."""
+    limits = OwnerLimits(memory_bytes=64 * MIB, devices=("CUDA0",))
+    async with lent(tmp_path, limits) as machine:
+        machine.program("while True", "kept = b'x' * (200 << 20)\n    while True")
+        await machine.pair()
+        async with machine.agent() as agent:
+            port = (await agent.ask("free_port"))["port"]
+            argv = [machine.rpc_server, "-H", "127.0.0.1", "-p", str(port)]
+            started = await agent.start([*argv, "-d", "CUDA0"])
+            pid = started["record"]["pid"]
+            await until(lambda: not psutil.pid_exists(pid), "its end")
+        await until(
+            lambda: "its owner lends" in "\n".join(machine.lending.lines), "the reason"
+        )
+
+
+async def test_its_end_leaves_nothing_of_others(tmp_path: Path) -> None:
+    async with lent(tmp_path) as machine:
+        await machine.pair()
+        async with machine.agent() as agent:
+            await worker_at(agent, machine)
+        (loan,) = machine.lending.loans.values()
+        (record,) = await loan.living()
+        # A console may come back to it.
+        await asyncio.sleep(0.2)
+        assert psutil.pid_exists(record.pid)
+    await until(lambda: not psutil.pid_exists(record.pid), "its worker's end")
+    assert not machine.book.read().pid
+
+
+# --- strangers -----------------------------------------------------------------------
+
+
+async def test_thousands_of_connections_keep_nobody_out(paired: LentMachine) -> None:
+    """Of strangers only some are listened to; who has logged in stays."""
+    place = ("127.0.0.1", paired.book.read().port)
+    async with paired.agent() as agent:
+        held: list[socket.socket] = []
+        closed = 0
+        with contextlib.ExitStack() as stack:
+            for number in range(10_000):
+                made = stack.enter_context(socket.socket())
+                made.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    made.connect(place)
+                held.append(made)
+                if number % 50 == 49:
+                    await asyncio.sleep(0)
+                if number % 500 == 499:
+                    assert "total_bytes" in await agent.ask("memory")
+                    closed += len(held)
+                    for one in held:
+                        one.close()
+                    held.clear()
+                assert len(paired.worker.strangers) <= STRANGERS_MAX
+        assert "total_bytes" in await agent.ask("memory")
+        assert closed == 10_000
+    await until(lambda: not paired.worker.strangers, "the strangers' end")
+    async with paired.login():
+        pass
+    said = "\n".join(paired.lending.lines)
+    assert "connections refused: too many without a login" in said
+
+
+async def test_noise_before_a_login_ends_that_connection_alone(
+    paired: LentMachine,
+) -> None:
+    async with paired.agent() as agent:
+        for noise in (
+            b"GET / HTTP/1.0\r\n\r\n",
+            b"\xff" * 4096 + b"\n",
+            b"SSH-1.0-x\r\n",
+        ):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", paired.book.read().port
+            )
+            writer.write(noise)
+            with contextlib.suppress(OSError):
+                async with asyncio.timeout(WITHIN_S):
+                    await reader.read()
+            writer.close()
+        assert "total_bytes" in await agent.ask("memory")
+
+
+async def test_a_second_worker_on_this_machine_is_refused(
+    machine: LentMachine,
+) -> None:
+    await until(lambda: machine.book.read().pid, "its start")
+    with pytest.raises(HostError, match="lent already, by process"):
+        machine.worker.listen("127.0.0.1", 0)

@@ -1,0 +1,131 @@
+"""Any request of a console is passed on as it may be, or denied."""
+
+from __future__ import annotations
+
+import json
+import socket
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends.mesh.limits import OwnerLimits
+from backends.mesh.policy import FREE, AgentPolicy, Denied
+
+VERBS = (*sorted(FREE), "start", "run", "find", "read", "identity", "tensors", "seed")
+TEXTS = st.one_of(
+    st.text(max_size=30),
+    st.sampled_from(
+        [
+            *("/bin/sh", "/engines/x/rpc-server", "/relay", "worker", "head", "probe"),
+            *("-H", "-p", "-d", "127.0.0.1", "5000", "CPU", "--listen", "--worker"),
+            *("--model", "/models/a.gguf", "/models/../etc/passwd", "--version", "-m"),
+        ]
+    ),
+)
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.text(string.ascii_lowercase, max_size=6), inner, max_size=4
+        )
+    ),
+    max_leaves=12,
+)
+REQUESTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": st.integers() | JSON,
+        "do": st.sampled_from(VERBS) | JSON,
+        "argv": st.lists(TEXTS, max_size=8) | JSON,
+        "env": st.dictionaries(TEXTS, TEXTS, max_size=3) | JSON,
+        "path": TEXTS | JSON,
+        "folders": st.lists(TEXTS, max_size=4) | JSON,
+        "name": JSON,
+        "cwd": JSON,
+        "unset": JSON,
+        "log_limit": JSON,
+    },
+)
+
+
+def policy(**limits: Any) -> AgentPolicy:
+    return AgentPolicy(
+        OwnerLimits(models=(Path("/models"),), **limits),
+        relay=Path("/relay"),
+        engines_dir=Path("/engines"),
+        run_dir=Path("/run/lent"),
+        address="10.0.0.7",
+    )
+
+
+@settings(max_examples=500)
+@given(REQUESTS)
+def test_whatever_is_asked_only_workers_are_started(request: dict[str, Any]) -> None:
+    try:
+        passed = policy().request(request)
+    except Denied:
+        return
+    assert passed["do"] in VERBS
+    if passed["do"] in ("start", "run"):
+        assert passed["argv"][0] in ("/engines/x/rpc-server", "/relay")
+        assert not {"cwd", "unset"} & set(passed)
+    if passed["do"] == "find":
+        assert all(f.startswith(("/models", "/engines")) for f in passed["folders"])
+    json.dumps(passed)
+
+
+@given(JSON, JSON)
+def test_any_answer_of_an_agent_is_passed_on(number: Any, told: Any) -> None:
+    looked_at = policy(memory_bytes=1000)
+    for each, verb in enumerate(("memory", "machine", "port_owner")):
+        looked_at.request({"id": each, "do": verb})
+    for each in (0, 1, 2, number):
+        looked_at.answer({"id": each, "ok": told}, used_bytes=1)
+
+
+def test_memory_that_is_lent_counts_what_all_consoles_use() -> None:
+    looked_at = policy(memory_bytes=1000)
+    looked_at.request({"id": 1, "do": "memory"})
+    memory = {"total_bytes": 5000, "available_bytes": 4000, "limits": []}
+    told = looked_at.answer({"id": 1, "ok": memory}, used_bytes=300)
+    assert told["ok"]["limits"] == [{"limit_bytes": 1000, "available_bytes": 700}]
+    # Asked for once, changed once.
+    assert not looked_at.awaits
+
+
+def test_devices_that_are_not_lent_are_not_told() -> None:
+    looked_at = policy(devices=("CUDA1",))
+    argv = ["/engines/x/llama-server", "--list-devices"]
+    looked_at.request({"id": 1, "do": "run", "argv": argv})
+    listed = (
+        "Available devices:\n"
+        "  CUDA0: NVIDIA RTX 4090 (24209 MiB, 23000 MiB free)\n"
+        "  CUDA1: NVIDIA RTX 3060 (12000 MiB, 11000 MiB free)\n"
+    )
+    told = looked_at.answer({"id": 1, "ok": {"stdout": listed, "code": 0}}, 0)
+    assert "CUDA0" not in told["ok"]["stdout"]
+    assert "CUDA1" in told["ok"]["stdout"]
+
+
+def test_who_has_a_port_is_not_told() -> None:
+    looked_at = policy()
+    looked_at.request({"id": 1, "do": "port_owner", "port": 5432})
+    told = {"used": True, "pid": 7, "name": "postgres"}
+    assert looked_at.answer({"id": 1, "ok": told}, 0)["ok"] == {"used": True}
+
+
+def test_a_probe_listens_on_loopback_or_where_the_console_came_in() -> None:
+    looked_at = policy()
+    for place in ("10.0.0.8:1025", "0.0.0.0:1025", "[::]:1025", ":1025", "x"):
+        argv = ["/relay", "probe", "--listen", place]
+        with pytest.raises(Denied):
+            looked_at.request({"id": 1, "do": "run", "argv": argv})
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        free = made.getsockname()[1]
+    argv = ["/relay", "probe", "--listen", f"127.0.0.1:{free}"]
+    assert looked_at.request({"id": 1, "do": "run", "argv": argv})["argv"] == argv
