@@ -625,7 +625,6 @@ _REACHED_BY = ("ssh", "bare", "worker", "host_key")
 
 
 def _unreached(ssh: object, bare: object, worker: object, host_key: object) -> str:
-    """Why a peer of these settings cannot be reached; empty when it can."""
     if sum(map(bool, (ssh, bare, worker))) != 1:
         return "needs either ssh, bare or worker"
     if bool(worker) != bool(host_key):

@@ -13,6 +13,8 @@ LOCAL = "local"
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _TAKEN = re.compile(r"(worker|relay-).*|local|llama-server|api-gateway|all|demo")
 NAME_MAX = 32
+TOKEN = re.compile(r"dllm(\d{1,4})-")
+"""The beginning of an invitation, with its version."""
 
 
 def at_peer(path: str) -> tuple[str, str] | None:
@@ -29,6 +31,10 @@ def beside_a_peer(path: str) -> tuple[str, str] | None:
     name, _, rest = path.partition(":")
     is_path = "/" in rest or rest.endswith(".gguf")
     return (name, rest) if is_path and name and "/" not in name else None
+
+
+def is_token(text: str) -> bool:
+    return bool(TOKEN.match(text.strip()))
 
 
 def suggested_name(address: str, taken: Collection[str] = ()) -> str:

@@ -27,6 +27,7 @@ CLEAN = (
     "backends/gateway",
     "backends/link",
     "backends/machines",
+    "backends/mesh",
     "backends/models",
     "backends/planning",
     "backends/service",

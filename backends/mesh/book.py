@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from backends.errors import HostError, UsageError
 from backends.mesh.token import secret_hash
 from backends.state import NOT_JSON, Value
-from backends.writing import write_private
+from backends.writing import try_lock, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ class PairedConsole(Value, frozen=True, kw_only=True):
     seen_at: float = 0.0
     """Of its newest connection; 0: never."""
     places: tuple[str, ...] = ()
-    """Where this machine dials it (``10.0.0.2:50070``); empty: it dials."""
+    """Its places for this machine to dial (``10.0.0.2:50070``); empty: it dials."""
 
 
 class Invitation(Value, frozen=True, kw_only=True):
@@ -122,6 +122,31 @@ class BookFile:
         finally:
             os.close(lock)
 
+    def hold(self) -> int:
+        """Be the one that lends this machine, while the descriptor is open.
+
+        Raises:
+            HostError: another does already.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        held = os.open(self.path.with_suffix(".held"), os.O_RDWR | os.O_CREAT, 0o600)
+        if not try_lock(held):
+            os.close(held)
+            raise HostError(
+                f"This machine is lent already, by process {self.read().pid}",
+                "End that first; dllm-tui worker invite makes tokens for it.",
+            )
+        return held
+
+    @property
+    def lent(self) -> bool:
+        """True while a program lends this machine."""
+        try:
+            os.close(self.hold())
+        except HostError:
+            return True
+        return False
+
     def invite(self, secret: bytes, expires_at: float) -> None:
         one = Invitation(secret=secret_hash(secret), expires_at=expires_at)
         oldest = time.time() - _KEPT_S
@@ -176,19 +201,6 @@ class BookFile:
             return _replaced(book, name, seen)
 
         self.change(changed)
-
-
-def running(book: Book) -> bool:
-    """True while a program lends this machine."""
-    if not book.pid:
-        return False
-    try:
-        os.kill(book.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def usable(book: Book, secret: bytes) -> Invitation:

@@ -90,6 +90,9 @@ class Loan:
         words = [str(part) for end in known if end for part in end[:2]]
         env = {k: v for k, v in os.environ.items() if k != "DLLM_PROCESS_DIR"}
         env["SSH_CONNECTION"] = " ".join(words)
+        with contextlib.suppress(DllmError):
+            for record in await self.living():
+                self.policy.adopt(record.argv)
         return await asyncio.create_subprocess_exec(
             *(str(self._relay), "host", "--run-dir", str(self._run_dir)),
             stdin=asyncio.subprocess.PIPE,
@@ -146,14 +149,14 @@ class Lending:
         self.name = name
         self.limits = limits
         self.lines: deque[str] = deque(maxlen=LINES_MAX)
-        """What happened, the newest last."""
+        """All that happened, the newest last."""
         self.loans: dict[str, Loan] = {}
         self._paths = paths
         self._book = book
         self.refusal = ""
         """Why nothing is lent now; empty while it is."""
         self.told = 0
-        """How many lines there were so far."""
+        """The number of lines so far."""
 
     def say(self, text: str) -> None:
         line = printable(text)

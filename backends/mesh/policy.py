@@ -1,4 +1,4 @@
-"""What a console may ask of the agent here: its requests, looked at one by one."""
+"""The requests of a console to the agent here, looked at one by one."""
 
 from __future__ import annotations
 
@@ -147,6 +147,13 @@ class AgentPolicy:
         self._require_devices(told.get("-d", []))
         _require_free(LOOPBACK, port)
         self._worker_ports.add(port)
+
+    def adopt(self, argv: Sequence[str]) -> None:
+        """Know a worker that was let through before, and still runs."""
+        with contextlib.suppress(Denied):
+            self._require_engine(argv, WORKER_NAMES)
+            told = _pairs(argv[1:], {"-H", "-p", "-d", "-t"})
+            self._worker_ports.add(_port(told.get("-p", [""])[-1]))
 
     def _require_devices(self, named: Sequence[str]) -> None:
         devices = [device for text in named for device in text.split(",")]
@@ -304,7 +311,6 @@ def _port(text: str) -> int:
 
 
 def _require_free(host: str, port: int) -> None:
-    """Whoever has that port already must not be taken for a worker."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.closing(socket.socket(family)) as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -13,6 +13,7 @@ from enum import IntEnum
 import msgspec
 
 from backends.errors import UsageError
+from backends.places import TOKEN
 from backends.state import Value
 from backends.units import format_age
 
@@ -25,7 +26,6 @@ ADDRESSES_MAX = 8
 NAME_MAX = 64
 TOKEN_CHARS_MAX = 2048
 _CHECK_BYTES = 4
-_ANY_VERSION = re.compile(r"dllm(\d{1,4})-")
 _HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}(%[A-Za-z0-9._-]{1,32})?")
 _AGAIN = "Copy all of it, in one piece."
 
@@ -68,10 +68,6 @@ class Token(Value, frozen=True, kw_only=True, array_like=True):
 
 def place(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
-def is_token(text: str) -> bool:
-    return bool(_ANY_VERSION.match(text.strip()))
 
 
 def new_token(
@@ -124,7 +120,7 @@ _OTHER_SIDE = {
 
 
 def _decoded(text: str) -> Token:
-    found = _ANY_VERSION.match(text)
+    found = TOKEN.match(text)
     if found is None:
         raise UsageError("That is no token", f"One begins with {PREFIX}.")
     if int(found[1]) != VERSION:

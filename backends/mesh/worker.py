@@ -16,7 +16,7 @@ import asyncssh
 from msgspec.structs import replace
 
 from backends.errors import DllmError, HostError
-from backends.mesh.book import PairedConsole, running, with_console
+from backends.mesh.book import PairedConsole, with_console
 from backends.mesh.dialling import dial_any, listening_at, reachable
 from backends.mesh.identity import key_of_raw, own_key, public_line, raw_of
 from backends.mesh.server import OPTIONS, WorkerServer
@@ -58,6 +58,7 @@ class Worker:
         self._refused = 0
         self._told_at = -_TELL_EVERY_S
         self._listening: socket.socket | None = None
+        self._held: int | None = None
 
     # --- for its owner --------------------------------------------------------------
 
@@ -83,20 +84,17 @@ class Worker:
         Raises:
             HostError: the port cannot be had.
         """
+        self._hold()
         self._listening = listening_at(address, port)
         port = self._listening.getsockname()[1]
         addresses = tuple(reachable(address))
-        if running(before := self._book.read()):
-            raise HostError(
-                f"This machine is lent already, by process {before.pid}",
-                "End that first; dllm-tui worker invite makes tokens for it.",
-            )
         own = {"name": self.lending.name, "addresses": addresses, "port": port}
         self._book.change(lambda book: replace(book, pid=os.getpid(), **own))
         self.lending.say(f"listening at {place(address, port)}")
 
     async def run(self) -> None:
         """Serve until cancelled; then everything that runs for others is ended."""
+        self._hold()
         self._book.change(lambda book: replace(book, pid=os.getpid()))
         accepting = asyncio.create_task(self._accept())
         try:
@@ -113,6 +111,12 @@ class Worker:
             await self.lending.close()
             await end_tasks(*self._tasks)
             self._book.change(lambda book: replace(book, pid=0, port=0))
+            if self._held is not None:
+                os.close(self._held)
+
+    def _hold(self) -> None:
+        if self._held is None:
+            self._held = self._book.hold()
 
     # --- those who come ---------------------------------------------------------------
 
@@ -251,7 +255,7 @@ class Worker:
 
 
 def _own_address(made: socket.socket) -> str:
-    """The address at which a console reached us; direct links may use it, too."""
+    # Direct links may use the address at which a console reached us, too.
     with contextlib.suppress(ValueError, OSError, IndexError):
         address = ipaddress.ip_address(str(made.getsockname()[0]).partition("%")[0])
         plain = getattr(address, "ipv4_mapped", None) or address
@@ -266,7 +270,7 @@ def new_invitation(paths: Paths, book: BookFile, life_s: float) -> Token:
         HostError: no worker listens here, so nobody would answer.
     """
     found = book.read()
-    if not running(found) or not found.port:
+    if not book.lent or not found.port:
         raise HostError(
             "No worker listens here", "Start it first: dllm-tui worker [--headless]."
         )

@@ -19,6 +19,8 @@ from backends.printable import last_line
 from backends.service.unit import (
     LABEL,
     UNIT,
+    WORKER_LABEL,
+    WORKER_UNIT,
     Service,
     launchd_agent,
     systemd_unit,
@@ -70,17 +72,26 @@ def manager() -> Manager:
     return Launchd() if sys.platform == "darwin" else Systemd()
 
 
+def worker_manager() -> Manager:
+    if sys.platform == "darwin":
+        return Launchd(WORKER_LABEL)
+    return Systemd(WORKER_UNIT)
+
+
 class Systemd:
     """The user manager of systemd."""
 
     name = "systemd"
+
+    def __init__(self, unit: str = UNIT) -> None:
+        self._unit = unit
 
     @property
     def file(self) -> Path:
         """Below ``$XDG_CONFIG_HOME``, where the manager looks too."""
         named = os.environ.get("XDG_CONFIG_HOME", "")
         base = Path(named) if named.startswith("/") else Path.home() / ".config"
-        return base / "systemd" / "user" / UNIT
+        return base / "systemd" / "user" / self._unit
 
     text = staticmethod(systemd_unit)
 
@@ -89,10 +100,10 @@ class Systemd:
         self._require_session()
         changed = _write(self.file, self.text(service))
         _ask("systemctl", "--user", "daemon-reload")
-        _ask("systemctl", "--user", "enable", "--now", UNIT)
+        _ask("systemctl", "--user", "enable", "--now", self._unit)
         if changed:
             # The clusters go on meanwhile.
-            _ask("systemctl", "--user", "restart", UNIT)
+            _ask("systemctl", "--user", "restart", self._unit)
 
     def _require_session(self) -> None:
         done = _run("systemctl", "--user", "show", "--property=Version")
@@ -107,13 +118,13 @@ class Systemd:
     def remove(self) -> None:
         """End and disable it; the unit is removed also where nobody answers."""
         with contextlib.suppress(DllmError):
-            _ask("systemctl", "--user", "disable", "--now", UNIT)
+            _ask("systemctl", "--user", "disable", "--now", self._unit)
         _remove(self.file)
         with contextlib.suppress(DllmError):
             _ask("systemctl", "--user", "daemon-reload")
 
     def state(self) -> ServiceState:
-        shown = _properties("systemctl", "--user", "show", UNIT)
+        shown = _properties("systemctl", "--user", "show", self._unit)
         pid = int(shown.get("MainPID") or 0)
         return ServiceState(
             manager=self.name,
@@ -130,9 +141,12 @@ class Launchd:
 
     name = "launchd"
 
+    def __init__(self, label: str = LABEL) -> None:
+        self._label = label
+
     @property
     def file(self) -> Path:
-        return Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+        return Path.home() / "Library" / "LaunchAgents" / f"{self._label}.plist"
 
     text = staticmethod(launchd_agent)
 
@@ -171,7 +185,7 @@ class Launchd:
 
     @property
     def _target(self) -> str:
-        return f"{self._domain}/{LABEL}"
+        return f"{self._domain}/{self._label}"
 
 
 def _lingers() -> bool | None:

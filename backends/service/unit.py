@@ -12,12 +12,14 @@ from backends.paths import ENGINE_DIR_VARIABLE
 from backends.state.base import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from backends.paths import Paths
 
 UNIT = "dllm-tui.service"
 LABEL = "dllm-tui.controller"
+WORKER_UNIT = "dllm-tui-worker.service"
+WORKER_LABEL = "dllm-tui.worker"
 PASSED_ON = (
     *("PATH", "PYTHONPATH", ENGINE_DIR_VARIABLE, "DLLM_RELAY"),
     *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
@@ -25,12 +27,15 @@ PASSED_ON = (
 """Of the environment it is installed from: where programs and files are. No more, for a
 key might be in it."""
 AGAIN_S = 5
+_COMMAND = "from tui.entry import main; main()"
 _ODD = frozenset("$\"'\\")
 
 
 class Service(Value, frozen=True, kw_only=True):
     """The process that is to be kept up."""
 
+    label: str = LABEL
+    title: str = "keeps the clusters of this user running"
     argv: tuple[str, ...]
     environment: dict[str, str] = {}
     log: str = ""
@@ -39,17 +44,34 @@ class Service(Value, frozen=True, kw_only=True):
 
 def controller_service(paths: Paths, environment: Mapping[str, str]) -> Service:
     """The controller that stays, with the programs and files of this user."""
+    return Service(
+        argv=(sys.executable, "-P", "-m", "backends.controller", "--stay"),
+        environment=_passed_on(environment),
+        log=str(paths.state_dir / "controller.err"),
+    )
+
+
+def worker_service(
+    paths: Paths, environment: Mapping[str, str], args: Sequence[str]
+) -> Service:
+    """The program that lends this machine, with the options it was given."""
+    return Service(
+        label=WORKER_LABEL,
+        title="lends this machine to consoles elsewhere",
+        argv=(sys.executable, "-P", "-c", _COMMAND, "worker", "run", *args),
+        environment=_passed_on(environment),
+        log=str(paths.state_dir / "worker.err"),
+    )
+
+
+def _passed_on(environment: Mapping[str, str]) -> dict[str, str]:
     passed = {name: environment[name] for name in PASSED_ON if environment.get(name)}
     for name, value in passed.items():
         _require_words(name, value)
     if "PYTHONPATH" in passed:
         parts = passed["PYTHONPATH"].split(os.pathsep)
         passed["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in parts if p)
-    return Service(
-        argv=(sys.executable, "-P", "-m", "backends.controller", "--stay"),
-        environment=passed,
-        log=str(paths.state_dir / "controller.err"),
-    )
+    return passed
 
 
 def _require_words(name: str, value: str) -> None:
@@ -77,7 +99,7 @@ def systemd_unit(service: Service) -> str:
     command = " ".join(_quoted(part).replace("$", "$$") for part in argv)
     return (
         "[Unit]\n"
-        "Description=dllm-tui: keeps the clusters of this user running\n"
+        f"Description=dllm-tui: {service.title}\n"
         "StartLimitIntervalSec=0\n"
         "\n"
         "[Service]\n"
@@ -101,7 +123,7 @@ def _quoted(text: str) -> str:
 def launchd_agent(service: Service) -> str:
     """An agent of launchd; what the controller starts outlives it."""
     described = {
-        "Label": LABEL,
+        "Label": service.label,
         "ProgramArguments": list(service.argv),
         "EnvironmentVariables": dict(service.environment),
         "RunAtLoad": True,

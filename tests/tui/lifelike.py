@@ -38,7 +38,12 @@ class LifelikePeers(LifelikeCluster):
         return peers[name]
 
     async def add_peer(
-        self, name: str, *, ssh: str | None = None, bare: str | None = None
+        self,
+        name: str,
+        *,
+        ssh: str | None = None,
+        bare: str | None = None,
+        token: str | None = None,
     ) -> Peer:
         """It is reached within a second; ``nowhere`` is not."""
         assert self.now is not None

@@ -216,10 +216,15 @@ class ScriptedCluster:
         return ("studio", "mini", "nuc")
 
     async def add_peer(
-        self, name: str, *, ssh: str | None = None, bare: str | None = None
+        self,
+        name: str,
+        *,
+        ssh: str | None = None,
+        bare: str | None = None,
+        token: str | None = None,
     ) -> Peer:
-        self._call("add_peer", (name, ssh, bare))
-        return self._peer(name)
+        self._call("add_peer", (name, token or ssh, bare))
+        return self._peer(name or "lent")
 
     async def remove_peer(self, name: str) -> None:
         self._call("remove_peer", name)

@@ -36,6 +36,23 @@ async def test_adding_by_name(started: Started) -> None:
         await until(pilot, lambda: not isinstance(app.screen, AddPeerDialog))
 
 
+async def test_a_machine_that_is_lent_is_added_by_its_token(started: Started) -> None:
+    """It names itself, and its owner installs what it lacks."""
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
+        dialog = await adding(pilot)
+        await pilot.press(*"dllm1-AbC_9")
+        assert dialog._called.value == ""
+        await pilot.press("enter")
+        await until(pilot, lambda: cluster.called("add_peer"))
+        assert cluster.called("add_peer") == [("", "dllm1-AbC_9", None)]
+        lent = msgspec.structs.replace(
+            people.ADA, name="lent", transport="invited", state=PeerState.NO_ENGINE
+        )
+        cluster.push(people.here(people.ADA, lent))
+        await until(pilot, lambda: "lent is reached" in screen_text(app))
+        assert [choice.id for choice in outcome_of(lent).choices] == ["close"]
+
+
 async def test_a_name_is_picked_from_the_ssh_configuration(started: Started) -> None:
     async with started(scenes.idle(), wait=False) as (pilot, _, cluster):
         dialog = await adding(pilot)

@@ -177,9 +177,15 @@ class ClusterService(Protocol):
         """Host names in the user's SSH configuration that are no peers yet."""
 
     async def add_peer(
-        self, name: str, *, ssh: str | None = None, bare: str | None = None
+        self,
+        name: str,
+        *,
+        ssh: str | None = None,
+        bare: str | None = None,
+        token: str | None = None,
     ) -> Peer:
-        """Make a machine known: by what one gives to ssh, or a bare ``host:port``.
+        """Make a machine known: by what one gives to ssh, a bare ``host:port``, or a
+        token of its ``dllm-tui worker``.
 
         Returns at once; what becomes of it (a question, a failure) comes as snapshots.
         """

@@ -13,8 +13,7 @@ import click
 
 from backends.client.client import ControllerClient
 from backends.errors import DllmError, HostError, unknown_peer
-from backends.mesh.token import is_token
-from backends.places import suggested_name
+from backends.places import is_token, suggested_name
 from backends.state import (
     Peer,
     PeerAnswer,

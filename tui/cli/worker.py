@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
 import re
 import socket
 import sys
@@ -16,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backends.errors import UsageError
-from backends.mesh.book import Book, BookFile, PairedConsole, running
+from backends.mesh.book import BookFile, PairedConsole
 from backends.mesh.limits import OwnerLimits, parse_hours
 from backends.mesh.token import LIFE_S, Token, TokenKind, read_token
 from backends.paths import user_paths
+from backends.service.manager import LINGER, ServiceState, worker_manager
+from backends.service.unit import worker_service
 from backends.units import format_age, format_bytes, format_count
 from tui.cli.command import SECONDS, Group, Name, options, quantity
 from tui.cli.output import Column, Table, redraw_screen, say, show
@@ -38,6 +41,8 @@ dllm-tui worker rename ada studio
 dllm-tui worker revoke studio             takes effect within a second
 dllm-tui worker pause                     ends what runs for others
 dllm-tui worker resume
+dllm-tui worker service install --memory 8GiB    at every login, from now on
+dllm-tui worker service remove
 """
 JOIN_EXAMPLES = """
 dllm-tui join TOKEN                       a token of peers invite, on another machine
@@ -49,8 +54,13 @@ DRAW_S = 1.0
 LOG_LINES = 8
 QUIT, PAUSE, INVITE = "q", "p", "i"
 
-lending_options = options(
+listen_option = options(
+    ("--listen", "PLACE", "Where consoles dial: ADDRESS:PORT.", "[::]:50080"),
+)
+headless_option = options(
     ("--headless", bool, "Print a log, without the status screen."),
+)
+lending_options = options(
     ("--name", "NAME", "Name for consoles; the host name by default."),
     ("--memory", "SIZE", "Most main memory for all consoles: 8GiB."),
     ("--devices", "NAMES", "Devices to lend: CUDA0 or CUDA0,CPU; all by default."),
@@ -65,7 +75,8 @@ def worker() -> None:
 
 
 @worker.command("run", json=False, quiet=True)
-@options(("--listen", "PLACE", "Where consoles dial: ADDRESS:PORT.", "[::]:50080"))
+@listen_option
+@headless_option
 @lending_options
 async def run_worker(listen: str, headless: bool, **given: Any) -> None:
     """Lend this machine until you end it.
@@ -83,6 +94,7 @@ async def run_worker(listen: str, headless: bool, **given: Any) -> None:
 
 @click.command("join", cls=Group.command_class, examples=JOIN_EXAMPLES, json=False)
 @click.argument("token")
+@headless_option
 @lending_options
 async def join(token: str, headless: bool, **given: Any) -> None:
     """Join the console of a token, which this machine dials.
@@ -91,7 +103,7 @@ async def join(token: str, headless: bool, **given: Any) -> None:
     breaks. TOKEN is - to read it from standard input.
     """
     made = _worker(**given)
-    runs = running(_book().read())
+    runs = _book().lent
     name = await made.join(read_token(read_secret(token), TokenKind.JOIN))
     say(f"Joined {name}.")
     if runs:
@@ -119,17 +131,28 @@ def _worker(
     from backends.mesh.lending import Lending
     from backends.mesh.worker import Worker
 
+    limits = limits_of(memory, devices, hours, models)
+    paths, book = user_paths(), _book()
+    lending = Lending(paths, book, limits, name or socket.gethostname())
+    return Worker(paths, book, lending)
+
+
+def limits_of(
+    memory: str | None, devices: str | None, hours: str | None, models: tuple[str, ...]
+) -> OwnerLimits:
+    """The owner's limits as they were typed.
+
+    Raises:
+        UsageError: one of them says nothing.
+    """
     folders = models or ("~/.models",)
     names = re.split(r"[,\s]+", devices.strip()) if devices else ()
-    limits = OwnerLimits(
+    return OwnerLimits(
         memory_bytes=int(quantity(memory, BYTES, "8GiB")) if memory else None,
         devices=tuple(names),
         hours=parse_hours(hours) if hours else None,
         models=tuple(Path(folder).expanduser().absolute() for folder in folders),
     )
-    paths, book = user_paths(), _book()
-    lending = Lending(paths, book, limits, name or socket.gethostname())
-    return Worker(paths, book, lending)
 
 
 # --- the status screen -----------------------------------------------------------
@@ -338,7 +361,61 @@ def resume_worker() -> dict[str, bool]:
 
 
 def _paused(paused: bool) -> dict[str, bool]:
-    found: Book = _book().pause(paused)
+    book = _book()
+    book.pause(paused)
     what = "Paused" if paused else "Resumed"
-    say(f"{what}." if running(found) else f"{what}; no worker runs here now.")
+    say(f"{what}." if book.lent else f"{what}; no worker runs here now.")
     return {"paused": paused}
+
+
+# --- the service -----------------------------------------------------------------
+
+
+@worker.group("service", cls=Group, default="status")
+def worker_unit() -> None:
+    """Lend this machine at every login, without a screen."""
+
+
+def _unit_lines(state: ServiceState) -> Iterator[str]:
+    running_text = f"running, pid {state.pid}" if state.running else "not running"
+    yield f"service  {running_text if state.installed else 'not installed'}"
+    yield f"file     {state.file}"
+    if state.installed and state.lingers is False:
+        say(f"It ends when you log out: {LINGER} lets it go on, and starts it at boot.")
+
+
+@worker_unit.command("install", shows=_unit_lines)
+@options(("--dry-run", bool, "Print the unit file; change nothing."))
+@listen_option
+@lending_options
+def install_worker(dry_run: bool, listen: str, **given: Any) -> ServiceState | None:
+    """Install and start it with these limits."""
+    # Wrong ones are told here, and not in a log.
+    limits_of(given["memory"], given["devices"], given["hours"], given["models"])
+    args = ["--headless", "--listen", listen]
+    for option, value in given.items():
+        for one in value if isinstance(value, tuple) else filter(None, [value]):
+            args += [f"--{option}", str(one)]
+    looked_after_by = worker_manager()
+    wanted = worker_service(user_paths(), os.environ, args)
+    if dry_run:
+        show(looked_after_by.text(wanted), end="")
+        say(f"This is for {looked_after_by.file}.")
+        return None
+    looked_after_by.install(wanted)
+    return looked_after_by.state()
+
+
+@worker_unit.command("remove")
+def remove_worker() -> ServiceState:
+    """Stop and remove it; what runs for others ends."""
+    looked_after_by = worker_manager()
+    looked_after_by.remove()
+    say(f"Removed {looked_after_by.file}.")
+    return looked_after_by.state()
+
+
+@worker_unit.command("status", shows=_unit_lines, watches=True)
+def worker_unit_status() -> ServiceState:
+    """Show whether it is installed and runs."""
+    return worker_manager().state()

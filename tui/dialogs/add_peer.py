@@ -11,8 +11,8 @@ from textual.strip import Strip
 from textual.widgets import Input, Label, Static
 
 from backends.errors import DllmError
-from backends.places import suggested_name
-from backends.state import Peer, PeerState
+from backends.places import is_token, suggested_name
+from backends.state import Peer, PeerState, Transport
 from backends.units import format_bytes
 from tui.actions import bindings
 from tui.api.services import ClusterService
@@ -24,7 +24,7 @@ from tui.widgets.row_list import Choice, ChoiceList, RowList
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import line
 
-OPENING = "As for ssh: mini, ada@mini, ada@10.0.0.7:2222"
+OPENING = "As for ssh: mini, ada@mini:2222. Or a token of dllm-tui worker"
 OPENING_BARE = "Address of a running rpc-server: 10.0.0.7:50052"
 FORM_KEYS = (
     ("adding.add", "adds"),
@@ -59,6 +59,9 @@ class AddPeerDialog(Dialog[Wish | None]):
 Type what you would give to **ssh**, or pick a name of your ssh configuration. A *bare
 rpc-server* is one that somebody else started: only its `host:port` is known, and
 nothing is installed there.
+
+A machine whose owner lends it (`dllm-tui worker` there) is added by the **token** that
+it shows: paste it in place of the address.
 """
     BINDINGS = bindings("adding")
     TYPING = True
@@ -135,7 +138,9 @@ nothing is installed there.
             self._show_names()
         if self._called.value in ("", self._suggested):
             taken = {peer.name for peer in self._peers}
-            self._suggested = suggested_name(event.value, taken)
+            # The machine of a token names itself.
+            by_token = is_token(event.value)
+            self._suggested = "" if by_token else suggested_name(event.value, taken)
             self._called.value = self._suggested
         self._open_form()
 
@@ -167,19 +172,18 @@ nothing is installed there.
 
     @work(group="add", exclusive=True, exit_on_error=False)
     async def _add(self, address: str, name: str) -> None:
-        bare = self._bare.value
-        self._say(f"Adding {name}…", "busy")
-        self.follows = name
+        way = "bare" if self._bare.value else "ssh"
+        way = "token" if is_token(address) else way
+        self._say(f"Adding {name or 'it'}…", "busy")
+        self.follows = name or address
         try:
-            peer = await self._cluster.add_peer(
-                name, ssh=None if bare else address, bare=address if bare else None
-            )
+            peer = await self._cluster.add_peer(name, **{way: address})
         except DllmError as error:
             self.follows = ""
             self._say(str(error), "wrong")
             return
-        self._added = True
-        self.post_message(PeerAdded(name))
+        self._added, self.follows = True, peer.name
+        self.post_message(PeerAdded(peer.name))
         self.show_keys(self._box, ("adding.cancel", "closes"))
         self._form_is_open(False)
         self._show_outcome(peer)
@@ -280,7 +284,10 @@ class Outcome(NamedTuple):
 
 def outcome_of(peer: Peer) -> Outcome:
     state = _LIKE.get(peer.state, peer.state)
-    choices = _CHOICES.get(state, ())
+    choices: tuple[Choice, ...] = _CHOICES.get(state, ())
+    if state is PeerState.NO_ENGINE and peer.transport == Transport.INVITED:
+        # Its owner installs engines there.
+        choices = (_LATER,)
     note = note_text(peer)
     if state is PeerState.READY:
         free = ", ".join(

@@ -22,7 +22,7 @@ from backends.machines.ssh.invited import Dialled, InvitedConnection, pair
 from backends.mesh.identity import own_key
 from backends.mesh.limits import OwnerLimits
 from backends.mesh.words import PAIR, USER_BY_SECRET
-from backends.mesh.worker import STRANGERS_MAX
+from backends.mesh.worker import STRANGERS_MAX, Worker
 from tests.kit.waiting import until
 from tests.unit.mesh.lent import Asking, LentMachine, asking, lent
 
@@ -537,5 +537,6 @@ async def test_a_second_worker_on_this_machine_is_refused(
     machine: LentMachine,
 ) -> None:
     await until(lambda: machine.book.read().pid, "its start")
+    other = Worker(machine.paths, machine.book, machine.lending)
     with pytest.raises(HostError, match="lent already, by process"):
-        machine.worker.listen("127.0.0.1", 0)
+        other.listen("127.0.0.1", 0)

@@ -17,10 +17,10 @@ from backends.mesh.token import (
     Token,
     TokenKind,
     _check,
-    is_token,
     new_token,
     read_token,
 )
+from backends.places import is_token
 
 KEY = bytes(range(32))
 HOSTS = st.one_of(

@@ -1,0 +1,208 @@
+"""A machine that its owner lends: from a token to an answer, and its loss."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from backends.demo import MODEL_PATH
+from tests.engine.conftest import User, somebody, wait_for
+from tests.engine.test_streams_go_on import CHAT, COMPLETIONS, Answer
+from tests.native.stock import free_port
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+
+class Owner:
+    """Somebody with a machine to lend."""
+
+    def __init__(self, user: User) -> None:
+        self.user = user
+        self.port = free_port()
+        self.process: subprocess.Popen[str] | None = None
+
+    def begins(self, *args: str) -> None:
+        options = ("--headless", "--models", str(MODEL_PATH.parent))
+        # Its processes are those of its home: nothing else of the test is.
+        with (self.user.home / "worker.log").open("a") as log:
+            self.process = self.user.start(*args, *options, stdout=log, stderr=log)
+
+    def lends(self, *more: str) -> None:
+        self.begins("worker", "--listen", f"127.0.0.1:{self.port}", *more)
+        wait_for(lambda: self.told.get("pid") == self.pid, "the worker")
+
+    @property
+    def told(self) -> dict[str, object]:
+        file = self.user.home / "data/dllm-tui/consoles.json"
+        return dict(json.loads(file.read_text())) if file.exists() else {}
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def token(self) -> str:
+        return self.user.run("worker", "invite").stdout.strip()
+
+    @property
+    def log(self) -> str:
+        return (self.user.home / "worker.log").read_text()
+
+    def engines(self) -> list[psutil.Process]:
+        return [
+            process
+            for process in self.user.processes()
+            if any("rpc-server" in word for word in process.cmdline()[:1])
+        ]
+
+    def ends(self) -> None:
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+        self.process.wait(30)
+
+
+@pytest.fixture
+def owner() -> Iterator[Owner]:
+    with somebody() as user:
+        made = Owner(user)
+        yield made
+        print(made.log)
+        made.ends()
+        user.assert_nothing_left()
+
+
+def machines_of(user: User) -> set[str]:
+    return {p["peer"] for p in user.status()["processes"] if p["state"] != "exited"}
+
+
+def test_from_a_token_to_an_answer(user: User, owner: Owner, demo_model: str) -> None:
+    owner.lends()
+    token = owner.token()
+    begun = time.monotonic()
+    user.run("peers", "add", token, "--name", "lent")
+    user.up(demo_model, "--workers", "1", "--peer", "lent")
+    answer = Answer(user, COMPLETIONS, n_predict=20)
+    print(f"from the token to 20 tokens: {time.monotonic() - begun:.1f} s")
+    assert answer.text
+    assert "lent" in machines_of(user)
+    (link,) = (one for one in user.status()["links"] if one["worker"] == "lent")
+    assert link["mode"] == "pair"
+    # Its owner has the model: of the weights nothing crosses.
+    assert link["weight_bytes_home"]
+    used = user.run("peers", "add", token, "--name", "again", code=1)
+    assert "used already" in used.stderr
+    assert len(owner.engines()) == 1
+    user.stop()
+    wait_for(lambda: not owner.engines(), "the end of what ran there")
+
+
+def test_a_machine_joins_from_its_side(
+    user: User, owner: Owner, demo_model: str
+) -> None:
+    port = str(free_port())
+    user.run("config", "set", "join_port", port)
+    invited = ("--no-wait", "--address", "127.0.0.1", "--name", "lent")
+    token = user.run("peers", "invite", *invited).stdout.strip()
+    owner.begins("join", token)
+    wait_for(lambda: "Joined" in owner.log, "the pairing")
+    user.up(demo_model, "--workers", "1", "--peer", "lent")
+    assert Answer(user, COMPLETIONS, n_predict=20).text
+    assert "lent" in machines_of(user)
+    # A new controller is dialled again.
+    user.kill_controller()
+    user.run("status")
+    user.wait_serving()
+    assert Answer(user, COMPLETIONS, n_predict=20).text
+    user.stop()
+
+
+def test_a_pause_in_the_middle_of_an_answer(
+    user: User, owner: Owner, demo_model: str
+) -> None:
+    """It goes on without that machine, as with any that is lost."""
+    owner.lends()
+    user.run("peers", "add", owner.token(), "--name", "lent")
+    user.up(demo_model, "--workers", "1", "--peer", "lent")
+    expected = Answer(user, CHAT).text
+
+    def paused() -> None:
+        owner.user.run("worker", "pause")
+
+    answer = Answer(user, CHAT, 50, paused)
+    assert answer.text == expected
+    assert answer.is_done
+    assert not owner.engines()
+    assert "lent" not in machines_of(user)
+    (peer,) = user.json("peers", "list")
+    assert peer["note"] == "lent is not lent now: its owner has paused it"
+    assert "1 in the middle of a stream" in user.run("events").stdout
+    owner.user.run("worker", "resume")
+    wait_for(lambda: "lent" in machines_of(user), "its return", 120)
+    user.stop()
+
+
+def test_its_worker_is_killed_in_the_middle_of_an_answer(
+    user: User, owner: Owner, demo_model: str
+) -> None:
+    """Its rpc-server lives on: when it is back, the answer goes on there."""
+    owner.lends()
+    user.run("peers", "add", owner.token(), "--name", "lent")
+    user.up(demo_model, "--workers", "1", "--peer", "lent")
+    expected = Answer(user, CHAT).text
+
+    def killed() -> None:
+        os.kill(owner.pid, signal.SIGKILL)
+        assert owner.process is not None
+        owner.process.wait(30)
+        owner.lends()
+
+    answer = Answer(user, CHAT, 50, killed)
+    assert answer.text == expected
+    assert answer.is_done
+    assert "lent" in machines_of(user)
+    user.stop()
+
+
+def test_its_rpc_server_is_killed_in_the_middle_of_an_answer(
+    user: User, owner: Owner, demo_model: str
+) -> None:
+    owner.lends("--memory", "4GiB", "--devices", "CPU")
+    user.run("peers", "add", owner.token(), "--name", "lent")
+    user.up(demo_model, "--workers", "1", "--peer", "lent")
+    expected = Answer(user, CHAT).text
+    answer = Answer(user, CHAT, 50, lambda: owner.engines()[0].kill())
+    assert answer.text == expected
+    assert "lent" in machines_of(user)
+    told = user.run("up", demo_model, "--head", "lent", "--replace", code=1).stderr
+    assert "lent" in told
+    refused = user.run("peers", "setup", "lent", code=1).stderr
+    assert "lent is lent by its owner" in refused
+    user.stop()
+
+
+def test_two_consoles_use_one_machine(
+    user: User, owner: Owner, demo_model: str
+) -> None:
+    owner.lends()
+    with somebody() as other:
+        for each in (user, other):
+            each.run("peers", "add", owner.token(), "--name", "lent")
+            each.up(demo_model, "--workers", "0", "--peer", "lent")
+            assert Answer(each, COMPLETIONS, n_predict=5).text
+        assert len(owner.engines()) == 2
+        names = [one["name"] for one in owner.user.json("worker", "list")]
+        assert len(set(names)) == 2
+        owner.user.run("worker", "revoke", names[0])
+        wait_for(lambda: len(owner.engines()) == 1, "the end of what ran for it")
+        assert Answer(other, COMPLETIONS, n_predict=5).text
+        other.stop()
+    user.stop()
