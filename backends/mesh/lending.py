@@ -27,7 +27,7 @@ from backends.mesh.words import PROTOCOL, WorkerHello
 from backends.paths import relay_binary
 from backends.printable import printable
 from backends.state import Value
-from backends.units import format_bytes
+from backends.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,12 +141,15 @@ def _ports(argv: tuple[str, ...]) -> set[int]:
 
 
 class Lending:
-    """Everything lent from here, and its end: pause, hours, memory, revocation."""
+    """Everything lent from here, and its end: pause, hours, memory, revocation.
+
+    Without a ``name`` this machine is called as its system calls it.
+    """
 
     def __init__(
         self, paths: Paths, book: BookFile, limits: OwnerLimits, name: str
     ) -> None:
-        self.name = name
+        self.name = name or platform.node()
         self.limits = limits
         self.lines: deque[str] = deque(maxlen=LINES_MAX)
         """All that happened, the newest last."""
@@ -272,7 +275,6 @@ class Lending:
 
     async def _end(self, loan: Loan, why: str) -> None:
         """End what runs for a console, and tell it why."""
-        connected = bool(loan.links)
         loan.disconnect(why)
         try:
             count = await loan.stop()
@@ -280,8 +282,9 @@ class Lending:
             self.say(f"what runs for {loan.name} could not be stopped: {error}")
             return
         loan.used_bytes = 0
-        if count or connected:
-            self.say(f"{loan.name}: {count} processes ended, {why}")
+        if count:
+            ended = format_count(count, "process")
+            self.say(f"{loan.name}: {ended} ended, {why}")
 
     async def close(self) -> None:
         for loan in self.loans.values():

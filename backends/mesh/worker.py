@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import asyncssh
 from msgspec.structs import replace
 
+from backends.engine.find import all_engines
 from backends.errors import DllmError, HostError
 from backends.mesh.book import PairedConsole, with_console
 from backends.mesh.dialling import dial_any, listening_at, reachable
@@ -95,6 +96,8 @@ class Worker:
     async def run(self) -> None:
         """Serve until cancelled; then everything that runs for others is ended."""
         self._hold()
+        if not all_engines(None, self._paths):
+            self.lending.say("no llama.cpp is here yet: dllm-tui engine get")
         self._book.change(lambda book: replace(book, pid=os.getpid()))
         accepting = asyncio.create_task(self._accept())
         try:

@@ -28,7 +28,7 @@ from backends.machines.shell import (
     greeting_of,
     script,
 )
-from backends.machines.ssh.connection import Connection, ConnectionState
+from backends.machines.ssh.connection import NOISE, Connection, ConnectionState
 from backends.paths import Paths
 
 RTT_MS = 1.5
@@ -55,6 +55,7 @@ class LocalShell:
     ``sh`` may be another one, such as ``("busybox", "sh")``.
     """
 
+    builds = True
     connected = True
     flows = True
 
@@ -99,6 +100,9 @@ class LocalShell:
 
     async def ping_ms(self) -> float:
         return 0.01
+
+    async def noise(self, heard: Callable[[int], None]) -> None:
+        await self.run(NOISE, on_line=lambda line: heard(len(line) + 1))
 
     async def run(
         self,

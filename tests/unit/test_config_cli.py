@@ -84,7 +84,7 @@ def test_a_mistyped_name_is_met_halfway() -> None:
         ("mouse = 1", 1, "mouse cannot be 1", "true or false"),
         ('model_dirs = "/m"', 1, "model_dirs cannot be '/m'", '["/models"'),
         ("theme = = 1", 1, "This is not TOML", "lines such as"),
-        ("[peers.mini]\nthreads = 2", 1, "needs either ssh or bare", "ada@mini"),
+        ("[peers.mini]\nthreads = 2", 1, "needs either ssh, bare or worker", "ada@mini"),
         ('[peers.mini]\nssh = "x"\n shh = 1', 3, "peers.mini.shh", "Did you mean ssh"),
         (
             '[peers.b]\nssh = "x"\ndata = "0.0.0.0"',
@@ -227,7 +227,7 @@ def test_a_running_controller_goes_by_it_before_the_command_ends(
         ("mouse", "perhaps", "mouse cannot be 'perhaps'. Allowed: true or false"),
         ("keys.cluster.stop", "f9", "gives f9 to cluster.launch: cluster.stop lost"),
         ("keys.cluster.nope", "f8", "There is no action cluster.nope"),
-        ("peers.nuc.threads", "4", "peers.nuc needs either ssh or bare"),
+        ("peers.nuc.threads", "4", "peers.nuc needs either ssh, bare or worker"),
         ("peers.mini.thraeds", "4", "There is no setting peers.mini.thraeds"),
     ],
 )
@@ -376,7 +376,7 @@ def test_names_that_cannot_be_a_peers(paths: Paths, name: str) -> None:
 
 def test_a_peer_needs_one_way_to_reach_it(paths: Paths) -> None:
     write(paths, "[peers.mini]\nthreads = 2\n")
-    with pytest.raises(DllmError, match=r"peers\.mini needs either ssh or bare"):
+    with pytest.raises(DllmError, match=r"peers\.mini needs either ssh, bare or worker"):
         load_config(paths)
 
 

@@ -38,9 +38,9 @@ dllm-tui peers list
 dllm-tui peers add mini            a host name, or a Host of ~/.ssh/config
 dllm-tui peers add ada@10.0.0.7 --name nuc
 dllm-tui peers add box --bare 10.0.0.3:50052
-dllm-tui peers add TOKEN           of dllm-tui worker, on a machine that is lent
-dllm-tui peers add - < token.txt   keeps it out of the list of processes
-dllm-tui peers invite              a token for a machine that is to dial this one
+dllm-tui peers add TOKEN           of dllm-tui worker, on a lent machine
+dllm-tui peers add - < token.txt   no other program sees it
+dllm-tui peers invite              a token for a machine that dials us
 dllm-tui peers show mini           probe it: devices, engines, disk
 dllm-tui peers setup mini          install engine and relay
 dllm-tui peers reset mini          remove them again

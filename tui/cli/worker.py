@@ -7,7 +7,6 @@ import contextlib
 import io
 import os
 import re
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -25,28 +24,29 @@ from backends.service.manager import LINGER, ServiceState, worker_manager
 from backends.service.unit import worker_service
 from backends.units import format_age, format_bytes, format_count
 from tui.cli.command import SECONDS, Group, Name, options, quantity
-from tui.cli.output import Column, Table, redraw_screen, say, show
+from tui.cli.output import Column, Table, emit_json, redraw_screen, say, show
 from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
     from backends.mesh.worker import Worker
 
 EXAMPLES = """
-dllm-tui worker                           lend this machine; shows a token
-dllm-tui worker --headless --memory 8GiB --hours 22-7
-dllm-tui worker --devices CUDA0 --models ~/.models
-dllm-tui worker invite                    another token, good once within an hour
-dllm-tui worker list                      the consoles that may use it
+dllm-tui worker                      lend this machine; shows a token
+dllm-tui worker run --headless --memory 8GiB --hours 22-7
+dllm-tui worker run --devices CUDA0 --models ~/.models
+dllm-tui worker invite --qr          another token, good once within an hour
+dllm-tui worker list                 the consoles that may use it
 dllm-tui worker rename ada studio
-dllm-tui worker revoke studio             takes effect within a second
-dllm-tui worker pause                     ends what runs for others
+dllm-tui worker revoke studio        takes effect within a second
+dllm-tui worker pause                ends what runs for others
 dllm-tui worker resume
-dllm-tui worker service install --memory 8GiB    at every login, from now on
+dllm-tui worker service install --memory 8GiB
+dllm-tui worker service status
 dllm-tui worker service remove
 """
 JOIN_EXAMPLES = """
-dllm-tui join TOKEN                       a token of peers invite, on another machine
-dllm-tui join - < token.txt               keeps it out of the list of processes
+dllm-tui join TOKEN                  of peers invite, on another machine
+dllm-tui join - < token.txt          no other program sees it
 dllm-tui join TOKEN --headless --memory 8GiB
 """
 BYTES = {"gib": 2.0**30, "mib": 2.0**20, "gb": 1e9, "mb": 1e6}
@@ -74,11 +74,11 @@ def worker() -> None:
     """Lend this machine to consoles elsewhere."""
 
 
-@worker.command("run", json=False, quiet=True)
+@worker.command("run")
 @listen_option
 @headless_option
 @lending_options
-async def run_worker(listen: str, headless: bool, **given: Any) -> None:
+async def run_worker(listen: str, headless: bool, as_json: bool, **given: Any) -> None:
     """Lend this machine until you end it.
 
     Consoles get workers of its llama.cpp and its models, within your limits: no shell,
@@ -89,14 +89,14 @@ async def run_worker(listen: str, headless: bool, **given: Any) -> None:
 
     made = _worker(**given)
     made.listen(*parse_place(listen, LISTEN_PORT))
-    await _lend(made, headless)
+    await _lend(made, headless, as_json)
 
 
-@click.command("join", cls=Group.command_class, examples=JOIN_EXAMPLES, json=False)
+@click.command("join", cls=Group.command_class, examples=JOIN_EXAMPLES)
 @click.argument("token")
 @headless_option
 @lending_options
-async def join(token: str, headless: bool, **given: Any) -> None:
+async def join(token: str, headless: bool, as_json: bool, **given: Any) -> None:
     """Join the console of a token, which this machine dials.
 
     It lends this machine until you end it, and dials again whenever the connection
@@ -109,7 +109,7 @@ async def join(token: str, headless: bool, **given: Any) -> None:
     if runs:
         say("The worker that runs here dials it from now on.")
         return
-    await _lend(made, headless)
+    await _lend(made, headless, as_json)
 
 
 def read_secret(text: str) -> str:
@@ -133,7 +133,7 @@ def _worker(
 
     limits = limits_of(memory, devices, hours, models)
     paths, book = user_paths(), _book()
-    lending = Lending(paths, book, limits, name or socket.gethostname())
+    lending = Lending(paths, book, limits, name or "")
     return Worker(paths, book, lending)
 
 
@@ -158,10 +158,11 @@ def limits_of(
 # --- the status screen -----------------------------------------------------------
 
 
-async def _lend(made: Worker, headless: bool) -> None:
+async def _lend(made: Worker, headless: bool, as_json: bool) -> None:
+    headless = headless or as_json
     lending = asyncio.create_task(made.run())
     on_screen = not headless and sys.stdout.isatty() and sys.stdin.isatty()
-    watching = _on_screen(made) if on_screen else _log(made)
+    watching = _on_screen(made) if on_screen else _log(made, as_json)
     showing = asyncio.create_task(watching)
     try:
         await asyncio.wait([lending, showing], return_when=asyncio.FIRST_COMPLETED)
@@ -174,11 +175,15 @@ async def _lend(made: Worker, headless: bool) -> None:
             raise outcome
 
 
-async def _log(made: Worker) -> None:
+async def _log(made: Worker, as_json: bool) -> None:
     told = 0
     while True:
         for line in made.lending.lines_after(told):
-            show(safe_line(line))
+            if as_json:
+                at, _, text = line.partition(" ")
+                emit_json({"at": at, "text": text})
+            else:
+                show(safe_line(line))
         told = made.lending.told
         await asyncio.sleep(DRAW_S)
 

@@ -57,7 +57,7 @@ _LONG_SESSIONS = 3
 _LONG_S = 60.0
 _SLOT_TIMEOUT_S = 30.0
 # A megabyte that a compressing connection cannot make much smaller.
-_NOISE = """\
+NOISE = """\
 block=$(od -An -v -tx1 -N 32768 /dev/urandom | tr -d ' \\n' | fold -w 4095)
 for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do printf '%s\\n' "$block"; done
 """
@@ -418,7 +418,7 @@ class Connection:
 
     async def noise(self, heard: Callable[[int], None]) -> None:
         """Have a megabyte sent, and tell of each piece that comes."""
-        await self.run(_NOISE, on_line=lambda line: heard(len(line) + 1))
+        await self.run(NOISE, on_line=lambda line: heard(len(line) + 1))
 
     @contextlib.asynccontextmanager
     async def _slot(self, timeout_s: float | None) -> AsyncIterator[None]:

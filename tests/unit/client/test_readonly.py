@@ -145,6 +145,7 @@ WATCHES = {
     *("config show", "config check", "config paths", "engine show", "links list"),
     *("models list", "models verify", "models show", "models drafts"),
     *("models cache list", "peers list", "peers show", "service status"),
+    *("worker list", "worker service status"),
     *("plans list", "plans launches", "plans show", "plans diff"),
     *("chats list", "chats show", "chats export", "keys list"),
 }
