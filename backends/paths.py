@@ -108,6 +108,11 @@ class Paths(Value, frozen=True, kw_only=True):
         return self.data_dir / "consoles.json"
 
     @property
+    def lent_dir(self) -> Path:
+        """The process directories of consoles that this machine is lent to."""
+        return self.state_dir / "lent"
+
+    @property
     def console_key_file(self) -> Path:
         """The key by which machines that were invited know this console."""
         return self.data_dir / "console_key"

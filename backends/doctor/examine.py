@@ -196,7 +196,8 @@ class _Doctor:
 
     @property
     def _ssh_peers(self) -> list[Peer]:
-        return [peer for peer in self._peers if peer.transport == Transport.SSH]
+        known = (Transport.SSH, Transport.INVITED)
+        return [peer for peer in self._peers if peer.transport in known]
 
     async def _models(self) -> list[Check]:
         found = differing_weights(self._snapshots)

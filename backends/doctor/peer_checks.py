@@ -77,7 +77,8 @@ def spoken(here: EngineInfo, peers: Sequence[Peer]) -> dict[str, EngineInfo]:
     """The engine that each machine would use, ours first."""
     found = {LOCAL: here}
     for peer in peers:
-        if peer.transport == Transport.SSH and peer.facts and peer.facts.engines:
+        known = peer.transport in (Transport.SSH, Transport.INVITED)
+        if known and peer.facts and peer.facts.engines:
             engines = peer.facts.engines
             fits = [
                 e for e in engines if protocols_match(here.rpc_protocol, e.rpc_protocol)

@@ -19,7 +19,7 @@ import asyncssh
 
 from backends.engine.find import all_engines
 from backends.errors import DllmError, HostError
-from backends.machines.local import local_host
+from backends.machines.local import local_host, local_host_for_now
 from backends.mesh.book import PairedConsole
 from backends.mesh.identity import key_of_line, key_of_raw, public_line
 from backends.mesh.policy import AgentPolicy
@@ -46,7 +46,6 @@ ABANDONED_S = 600.0
 STOP_GRACE_S = 2.0
 LINES_MAX = 200
 NAME_MAX = 32
-_PORT_OPTIONS = ("-p", "--listen")
 
 
 class LoanState(Value, frozen=True, kw_only=True):
@@ -106,7 +105,10 @@ class Loan:
         return [record for record in await self._host.records() if record.alive]
 
     async def listens(self, port: int) -> bool:
-        """True if a process of this console listens there."""
+        """True if a relay of this console listens there.
+
+        An rpc-server itself is reached by nobody: it takes what would run code in it.
+        """
         with contextlib.suppress(DllmError):
             for record in await self.living():
                 if port in _ports(record.argv):
@@ -134,8 +136,12 @@ class Loan:
         await self._host.close()
 
 
+def _run_dir(paths: Paths, key: str) -> Path:
+    return paths.lent_dir / sha256(key.encode()).hexdigest()[:8]
+
+
 def _ports(argv: tuple[str, ...]) -> set[int]:
-    ends = [value for option, value in pairwise(argv) if option in _PORT_OPTIONS]
+    ends = [value for option, value in pairwise(argv) if option == "--listen"]
     digits = [end.rpartition(":")[2] for end in ends]
     return {int(port) for port in digits if port.isdigit()}
 
@@ -175,6 +181,17 @@ class Lending:
     def book(self) -> Book:
         return self._book.read()
 
+    async def begin(self) -> None:
+        """Take up what an earlier program, which did not end well, left running."""
+        known = {_run_dir(self._paths, c.key): c for c in self.book.consoles}
+        for run_dir in self._paths.lent_dir.glob("*"):
+            if (console := known.get(run_dir)) is not None:
+                self.loans[console.key] = self._new_loan(console)
+                continue
+            async with local_host_for_now(run_dir) as host:
+                for record in await host.records():
+                    await host.stop(record.name, STOP_GRACE_S)
+
     # --- who comes ------------------------------------------------------------------
 
     def lets_in(self, key: str, joining: Token | None) -> bool:
@@ -199,23 +216,22 @@ class Lending:
         assert console is not None
         loan = self.loans.get(key)
         if loan is None:
-            loan = self.loans[key] = self._new_loan(console, address)
+            loan = self.loans[key] = self._new_loan(console)
+        loan.policy.address = address
         if not loan.links and not self.refusal:
             self.say(f"{loan.name} has connected")
         loan.links.add(link)
         self._book.saw(console.name)
         return loan
 
-    def _new_loan(self, console: PairedConsole, address: str) -> Loan:
-        digest = sha256(console.key.encode()).hexdigest()[:8]
-        run_dir = self._paths.state_dir / "lent" / digest
+    def _new_loan(self, console: PairedConsole) -> Loan:
+        run_dir = _run_dir(self._paths, console.key)
         policy = AgentPolicy(
             self.limits,
             relay=relay_binary(),
             engines_dir=self._paths.engines_dir,
             engine_folders=[Path(e.directory) for e in all_engines(None, self._paths)],
             run_dir=run_dir,
-            address=address,
         )
         return Loan(console, policy, run_dir, lambda: self.used_bytes)
 

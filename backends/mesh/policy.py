@@ -43,10 +43,7 @@ class Denied(Exception):
 
 
 class AgentPolicy:
-    """Lets through what the owner lends, and tells no more than that.
-
-    ``address`` is the one at which this machine was reached, for direct links.
-    """
+    """Lets through what the owner lends, and tells no more than that."""
 
     def __init__(
         self,
@@ -56,7 +53,6 @@ class AgentPolicy:
         engines_dir: Path,
         engine_folders: Iterable[Path] = (),
         run_dir: Path,
-        address: str,
     ) -> None:
         self._limits = limits
         self._relay = os.path.realpath(relay)
@@ -64,7 +60,8 @@ class AgentPolicy:
         self._engine_folders = [os.path.realpath(folder) for folder in engine_folders]
         self._models = [os.path.realpath(folder) for folder in limits.models]
         self._run_dir = os.path.realpath(run_dir)
-        self._address = address
+        self.address = ""
+        """The address at which the console reached us, for direct links."""
         self._worker_ports: set[int] = set()
         self._answers: dict[int, tuple[str, bool]] = {}
         """By number the verb of a request, and whether it is bounded, or lists devices.
@@ -185,7 +182,7 @@ class AgentPolicy:
     def _require_end(self, end: str) -> None:
         host, _, port = end.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
-        if host != LOOPBACK and (not self._address or host != self._address):
+        if host != LOOPBACK and (not self.address or host != self.address):
             raise Denied(f"Nothing may listen at {host or 'that place'} here")
         _require_free(host, _port(port))
 

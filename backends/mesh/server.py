@@ -26,6 +26,7 @@ from backends.mesh.token import SECRET_BYTES
 from backends.mesh.words import (
     AGENT,
     HELLO,
+    LENDS_NO,
     NOISE,
     NOISE_BYTES,
     PAIR,
@@ -253,7 +254,7 @@ class _Session(asyncssh.SSHServerProcess[bytes]):
 
 
 def _forbidden(what: str) -> asyncssh.ChannelOpenError:
-    text = f"the owner of this machine lends no {what.removeprefix('a ')}"
+    text = LENDS_NO + what.removeprefix("a ")
     return asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, text)
 
 

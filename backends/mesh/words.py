@@ -12,6 +12,8 @@ USER_BY_KEY, USER_BY_SECRET = "console", "invited"
 PROTOCOL = 1
 LINE_BYTES_MAX = 16 << 10
 NOISE_BYTES = 1 << 20
+LENDS_NO = "the owner of this machine lends no "
+"""Begins why a way is not opened."""
 DIALLED = b"dllm-tui worker "
 """Begins the line that a worker says before all else, where it is the one who dials.
 Its host key's fingerprint follows: a hint, which the login then proves."""

@@ -60,6 +60,7 @@ class Worker:
         self._told_at = -_TELL_EVERY_S
         self._listening: socket.socket | None = None
         self._held: int | None = None
+        self._wrong = ""
 
     # --- for its owner --------------------------------------------------------------
 
@@ -99,13 +100,13 @@ class Worker:
         if not all_engines(None, self._paths):
             self.lending.say("no llama.cpp is here yet: dllm-tui engine get")
         self._book.change(lambda book: replace(book, pid=os.getpid()))
+        await self.lending.begin()
         accepting = asyncio.create_task(self._accept())
         try:
             while True:
                 if accepting.done():
                     accepting.result()
-                await self.lending.look()
-                self._dial_all()
+                await self._look()
                 await asyncio.sleep(LOOK_S)
         finally:
             await end_tasks(accepting, *self._dialling.values())
@@ -116,6 +117,18 @@ class Worker:
             self._book.change(lambda book: replace(book, pid=0, port=0))
             if self._held is not None:
                 os.close(self._held)
+
+    async def _look(self) -> None:
+        """See to everything; what goes wrong is said once, and tried again."""
+        try:
+            await self.lending.look()
+            self._dial_all()
+        except DllmError as error:
+            if str(error) != self._wrong:
+                self.lending.say(str(error))
+            self._wrong = str(error)
+        else:
+            self._wrong = ""
 
     def _hold(self) -> None:
         if self._held is None:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from backends.demo import MODEL_PATH
+from backends.mesh.dialling import reachable
 from tests.engine.conftest import User, somebody, wait_for
 from tests.engine.test_streams_go_on import CHAT, COMPLETIONS, Answer
 from tests.native.stock import free_port
@@ -35,8 +36,8 @@ class Owner:
         with (self.user.home / "worker.log").open("a") as log:
             self.process = self.user.start(*args, *options, stdout=log, stderr=log)
 
-    def lends(self, *more: str) -> None:
-        self.begins("worker", "--listen", f"127.0.0.1:{self.port}", *more)
+    def lends(self, *more: str, at: str = "127.0.0.1") -> None:
+        self.begins("worker", "--listen", f"{at}:{self.port}", *more)
         wait_for(lambda: self.told.get("pid") == self.pid, "the worker")
 
     @property
@@ -105,6 +106,21 @@ def test_from_a_token_to_an_answer(user: User, owner: Owner, demo_model: str) ->
     assert len(owner.engines()) == 1
     user.stop()
     wait_for(lambda: not owner.engines(), "the end of what ran there")
+
+
+def test_data_goes_directly_where_an_address_is_open(
+    user: User, owner: Owner, demo_model: str
+) -> None:
+    address = reachable("0.0.0.0")[0]
+    if address == "127.0.0.1" or ":" in address:
+        pytest.skip("this machine has no address but the loopback's")
+    owner.lends(at=address)
+    user.run("peers", "add", owner.token(), "--name", "lent")
+    user.up(demo_model, "--workers", "1", "--peer", "lent")
+    assert Answer(user, COMPLETIONS, n_predict=20).text
+    (link,) = (one for one in user.status()["links"] if one["worker"] == "lent")
+    assert link["way"] == "direct", link["way_reason"]
+    user.stop()
 
 
 def test_a_machine_joins_from_its_side(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import asyncssh
 
 from backends.errors import HostError, PeerUnreachable
+from backends.mesh.words import LENDS_NO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,6 +92,11 @@ def forwarding_forbidden(name: str, what: str) -> HostError:
 def forwarding_failed(
     name: str, what: str, error: asyncssh.ChannelOpenError
 ) -> HostError:
+    if LENDS_NO in error.reason:
+        return HostError(
+            f"{name} lends no way to its {what}",
+            "Its workers are reached through relays only: up --relay auto.",
+        )
     if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
         return forwarding_forbidden(name, what)
     return HostError(f"{name} could not connect to its {what} ({error.reason})")

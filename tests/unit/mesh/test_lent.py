@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from backends.errors import HostError
 from backends.machines.ssh.invited import Dialled, InvitedConnection, pair
 from backends.mesh.identity import own_key
+from backends.mesh.lending import Lending
 from backends.mesh.limits import OwnerLimits
 from backends.mesh.words import PAIR, USER_BY_SECRET
 from backends.mesh.worker import STRANGERS_MAX, Worker
@@ -52,13 +53,28 @@ async def worker_at(agent: Asking, machine: LentMachine) -> int:
     argv = [machine.rpc_server, "-H", "127.0.0.1", "-p", str(port), "-d", "CPU"]
     started = await agent.start(argv)
     assert "record" in started, started
-    pid = started["record"]["pid"]
+    await listening(agent, started["record"]["pid"], port)
+    return port
+
+
+async def relay_at(agent: Asking, machine: LentMachine, worker: int) -> int:
+    port = free_port()
+    key = f"{agent.hello['run_dir']}/c/relay/private"
+    argv = [machine.lending.hello().relay, "worker", "--name", "w"]
+    argv += ["--worker", f"127.0.0.1:{worker}", "--listen", f"127.0.0.1:{port}"]
+    secret = "0" * 64
+    started = await agent.start([*argv, "--key-file", key], "c/relay", private=secret)
+    assert "record" in started, started
+    await listening(agent, started["record"]["pid"], port)
+    return port
+
+
+async def listening(agent: Asking, pid: int, port: int) -> None:
     async with asyncio.timeout(WITHIN_S):
         listens = False
         while not listens:
             told = await agent.ask("listens", pid=pid, port=port)
             listens = told["listens"]
-    return port
 
 
 # --- tokens --------------------------------------------------------------------------
@@ -253,10 +269,14 @@ async def test_a_way_leads_to_the_consoles_own_workers_only(
                     await link.open_connection(host, port, encoding=None)
         with pytest.raises(asyncssh.ChannelOpenError):
             await link.open_unix_connection("/run/dbus/system_bus_socket")
-        port = await worker_at(agent, paired)
-        reader, _ = await link.open_connection("127.0.0.1", port, encoding=None)
-        assert await reader.read() == b"rpc"
-        await agent.ask("stop", name="c/w", grace_s=0.1)
+        behind = await worker_at(agent, paired)
+        # It takes what would run code in it: only a relay keeps watch over that.
+        with pytest.raises(asyncssh.ChannelOpenError):
+            await link.open_connection("127.0.0.1", behind, encoding=None)
+        port = await relay_at(agent, paired, behind)
+        _, writer = await link.open_connection("127.0.0.1", port, encoding=None)
+        writer.close()
+        await agent.ask("stop", name="c/relay", grace_s=0.1)
         with (
             socket.create_server(("127.0.0.1", port)),
             pytest.raises(asyncssh.ChannelOpenError),
@@ -268,7 +288,7 @@ async def test_another_console_reaches_none_of_it(
     paired: LentMachine, tmp_path: Path
 ) -> None:
     async with paired.agent() as agent:
-        port = await worker_at(agent, paired)
+        port = await relay_at(agent, paired, await worker_at(agent, paired))
         file = tmp_path / "other" / "key"
         await pair(paired.token(), file, "other")
         async with paired.login(client_keys=[own_key(file)]) as link:
@@ -438,7 +458,7 @@ async def test_a_worker_gets_no_more_memory_than_is_lent(tmp_path: Path) -> None
             told = (await agent.ask("machine"))["memory"]["limits"][-1]
             assert told["limit_bytes"] == 256 * MIB
             port = await worker_at(agent, machine)
-            _, writer = await link.open_connection("127.0.0.1", port, encoding=None)
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"!")
             async with asyncio.timeout(WITHIN_S):
                 alive = True
@@ -463,6 +483,32 @@ async def test_who_uses_more_than_is_lent_is_ended(tmp_path: Path) -> None:
         await until(
             lambda: "its owner lends" in "\n".join(machine.lending.lines), "the reason"
         )
+
+
+async def test_a_killed_worker_is_cleared_up_after(tmp_path: Path) -> None:
+    """What ran for a console that may come still goes on; for others it ends."""
+    async with lent(tmp_path) as machine:
+        await machine.pair()
+        async with machine.agent() as agent:
+            await worker_at(agent, machine)
+        (loan,) = machine.lending.loans.values()
+        (record,) = await loan.living()
+        again = Lending(machine.paths, machine.book, machine.lending.limits, "nuc")
+        await again.begin()
+        assert [one.name for one in again.loans.values()] == ["studio"]
+        assert psutil.pid_exists(record.pid)
+        await again.close()
+        assert not psutil.pid_exists(record.pid)
+        async with machine.agent() as agent:
+            await worker_at(agent, machine)
+        (record,) = await loan.living()
+        machine.lending.loans.clear()
+        machine.book.revoke("studio")
+        again = Lending(machine.paths, machine.book, machine.lending.limits, "nuc")
+        await again.begin()
+        assert not again.loans
+        await until(lambda: not psutil.pid_exists(record.pid), "its end")
+        await loan.close()
 
 
 async def test_its_end_leaves_nothing_of_others(tmp_path: Path) -> None:

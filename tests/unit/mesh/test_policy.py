@@ -54,13 +54,14 @@ REQUESTS = st.fixed_dictionaries(
 
 
 def policy(**limits: Any) -> AgentPolicy:
-    return AgentPolicy(
+    made = AgentPolicy(
         OwnerLimits(models=(Path("/models"),), **limits),
         relay=Path("/relay"),
         engines_dir=Path("/engines"),
         run_dir=Path("/run/lent"),
-        address="10.0.0.7",
     )
+    made.address = "10.0.0.7"
+    return made
 
 
 @settings(max_examples=500)
