@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import re
 import socket
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 DIAL_S = 5.0
 BACKLOG = 128
+_PLACE = re.compile(r"(?:\[(?P<v6>[^]]*)\]|(?P<host>[^:]*))(?::(?P<port>\d{1,5}))?")
 
 
 async def dial_any(places: Sequence[str]) -> socket.socket:
@@ -84,14 +86,10 @@ def reachable(address: str) -> list[str]:
 
 
 def parse_place(text: str, port: int) -> tuple[str, int]:
-    """``ADDRESS``, ``ADDRESS:PORT``, ``:PORT`` or ``[IPV6]:PORT``."""
-    host, digits = text.strip(), ""
-    if host.startswith("["):
-        host, _, digits = host[1:].partition("]")
-        digits = digits.removeprefix(":")
-    elif host.count(":") == 1:
-        host, _, digits = host.partition(":")
-    host = host or "::"
+    """``ADDRESS``, ``ADDRESS:PORT``, ``:PORT`` or ``[IPV6]:PORT``; blank: every one."""
+    found = _PLACE.fullmatch(text.strip())
+    host = (found["v6"] or found["host"] or "::") if found else ""
+    digits = found["port"] if found else ""
     try:
         ipaddress.ip_address(host)
         number = int(digits) if digits else port

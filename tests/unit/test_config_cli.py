@@ -84,7 +84,12 @@ def test_a_mistyped_name_is_met_halfway() -> None:
         ("mouse = 1", 1, "mouse cannot be 1", "true or false"),
         ('model_dirs = "/m"', 1, "model_dirs cannot be '/m'", '["/models"'),
         ("theme = = 1", 1, "This is not TOML", "lines such as"),
-        ("[peers.mini]\nthreads = 2", 1, "needs either ssh, bare or worker", "ada@mini"),
+        (
+            "[peers.mini]\nthreads = 2",
+            1,
+            "needs either ssh, bare or worker",
+            "ada@mini",
+        ),
         ('[peers.mini]\nssh = "x"\n shh = 1', 3, "peers.mini.shh", "Did you mean ssh"),
         (
             '[peers.b]\nssh = "x"\ndata = "0.0.0.0"',
@@ -376,7 +381,9 @@ def test_names_that_cannot_be_a_peers(paths: Paths, name: str) -> None:
 
 def test_a_peer_needs_one_way_to_reach_it(paths: Paths) -> None:
     write(paths, "[peers.mini]\nthreads = 2\n")
-    with pytest.raises(DllmError, match=r"peers\.mini needs either ssh, bare or worker"):
+    with pytest.raises(
+        DllmError, match=r"peers\.mini needs either ssh, bare or worker"
+    ):
         load_config(paths)
 
 

@@ -1,0 +1,180 @@
+"""``dllm-tui worker`` and ``join`` without a worker: tokens, consoles, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from backends.errors import DllmError, UsageError
+from backends.mesh.book import BookFile, PairedConsole, with_console
+from backends.mesh.dialling import parse_place
+from backends.mesh.lending import Lending
+from backends.mesh.limits import OwnerLimits
+from backends.mesh.token import TokenKind, new_token, read_token
+from backends.mesh.worker import Worker
+from backends.paths import user_paths
+from tests.kit.waiting import until
+from tui.cli.main import cli
+from tui.cli.worker import _on_screen, life_s, limits_of, limits_text, qr_text
+
+KEY = "ssh-ed25519 AAAA"
+
+
+@pytest.fixture(autouse=True)
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BookFile:
+    """Of a user who has nothing yet."""
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    return BookFile(user_paths().worker_book_file)
+
+
+@pytest.fixture
+def ada(book: BookFile) -> PairedConsole:
+    one = PairedConsole(name="ada", key=KEY, added_at=time.time() - 60)
+    book.change(lambda found: with_console(found, one))
+    return one
+
+
+def run(*args: str, **more: Any) -> Result:
+    return CliRunner().invoke(cli, args, **more)
+
+
+def test_without_a_worker_nobody_is_invited(book: BookFile) -> None:
+    result = run("worker", "invite")
+    assert isinstance(result.exception, DllmError)
+    assert "dllm-tui worker [--headless]" in str(result.exception)
+    assert not book.read().invitations
+
+
+def test_a_token_can_be_drawn() -> None:
+    drawn = qr_text(new_token(TokenKind.ADD, "n", ("10.0.0.7",), 1, bytes(32)).text)
+    lines = drawn.splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert len(lines) < 40
+    assert set(drawn) <= set("█▀▄ \n")
+
+
+def test_consoles_are_listed_renamed_and_revoked(ada: PairedConsole) -> None:
+    assert json.loads(run("worker", "list", "--json").output)[0]["name"] == "ada"
+    assert "ada" in run("worker", "list").output
+    assert "ada is called studio now" in run("worker", "rename", "ada", "studio").output
+    unknown = run("worker", "revoke", "ada").exception
+    assert isinstance(unknown, UsageError)
+    assert "Known: studio" in str(unknown)
+    assert "Revoked studio" in run("worker", "revoke", "studio").output
+    assert "No consoles" in run("worker", "list").output
+
+
+def test_a_pause_is_remembered(book: BookFile) -> None:
+    assert "Paused; no worker runs here now" in run("worker", "pause").output
+    assert book.read().paused
+    assert json.loads(run("worker", "resume", "--json").stdout) == {"paused": False}
+    assert not book.read().paused
+
+
+def test_limits_as_they_are_typed(tmp_path: Path) -> None:
+    limits = limits_of("8GiB", "CUDA0, CPU", "22-7", (str(tmp_path),))
+    assert limits.memory_bytes == 8 << 30
+    assert limits.devices == ("CUDA0", "CPU")
+    assert limits_text(limits) == (
+        f"8.0 GiB · CUDA0, CPU · 22 to 7 o'clock · models in {tmp_path}"
+    )
+    assert "all memory · all devices · at all hours" in limits_text(
+        limits_of(None, None, None, ())
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory", "hours"), [("8 bananas", None), ("x", None), (None, "7")]
+)
+def test_limits_that_say_nothing_are_refused(
+    memory: str | None, hours: str | None
+) -> None:
+    with pytest.raises(UsageError):
+        limits_of(memory, None, hours, ())
+
+
+@pytest.mark.parametrize("text", ["0s", "8d", "1 year", ""])
+def test_a_token_is_good_for_a_while_only(text: str) -> None:
+    with pytest.raises(UsageError):
+        life_s(text)
+    assert life_s("10m") == 600
+
+
+def test_a_place_to_listen_at_is_an_address() -> None:
+    for wrong in ("mini", "10.0.0.7:x", "10.0.0.7:70000", "[::1", "::1:80:", "[]:1"):
+        with pytest.raises(UsageError, match="is no place to listen at"):
+            parse_place(wrong, 1)
+    right = {
+        "": ("::", 1),
+        ":80": ("::", 80),
+        "10.0.0.7": ("10.0.0.7", 1),
+        "10.0.0.7:80": ("10.0.0.7", 80),
+        "[fd00::7]:80": ("fd00::7", 80),
+        "[::1]": ("::1", 1),
+    }
+    assert {text: parse_place(text, 1) for text in right} == right
+    assert "no place" in str(run("worker", "run", "--listen", "mini").exception)
+
+
+def test_a_token_is_read_from_standard_input() -> None:
+    token = new_token(TokenKind.JOIN, "studio", ("127.0.0.1",), 1, bytes(32)).text
+    result = run("join", "-", input=f"{token}\n")
+    assert "127.0.0.1:1 cannot be reached" in str(result.exception)
+    result = run("join", token[:-3])
+    assert "cut off or was changed" in str(result.exception)
+    result = run("join", "mini")
+    assert "That is no token" in str(result.exception)
+
+
+def test_the_unit_has_the_limits_that_were_given(tmp_path: Path) -> None:
+    more = ("--memory", "8GiB", "--models", str(tmp_path), "--models", "/m")
+    told = run("worker", "service", "install", "--dry-run", *more).stdout
+    (command,) = (line for line in told.splitlines() if line.startswith("ExecStart="))
+    assert '"worker" "run" "--headless"' in command
+    assert f'"--memory" "8GiB" "--models" "{tmp_path}" "--models" "/m"' in command
+    wrong = run("worker", "service", "install", "--dry-run", "--hours", "9")
+    assert isinstance(wrong.exception, UsageError)
+
+
+async def test_keys_pause_invite_and_end(
+    book: BookFile, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The screen of its owner, by its keys."""
+    pressed: asyncio.Queue[str] = asyncio.Queue()
+
+    @contextlib.asynccontextmanager
+    async def keys() -> AsyncIterator[asyncio.Queue[str]]:
+        yield pressed
+
+    monkeypatch.setattr("tui.cli.worker._keys", keys)
+    paths = user_paths()
+    worker = Worker(paths, book, Lending(paths, book, OwnerLimits(), "nuc"))
+    worker.listen("127.0.0.1", 0)
+    shown = asyncio.create_task(_on_screen(worker))
+    await until(lambda: "nuc: lent" in capsys.readouterr().out, "the screen")
+    pressed.put_nowait("p")
+    paused = "nuc: its owner has paused it"
+    await until(lambda: paused in capsys.readouterr().out, "the pause")
+    assert book.read().paused
+    pressed.put_nowait("i")
+    out = ""
+
+    def has_token() -> bool:
+        nonlocal out
+        out += capsys.readouterr().out
+        return "dllm-tui peers add TOKEN" in out
+
+    await until(has_token, "a token")
+    (text,) = {w for w in out.split() if w.startswith("dllm1-")}
+    assert read_token(text, TokenKind.ADD).port == book.read().port
+    pressed.put_nowait("q")
+    await shown
