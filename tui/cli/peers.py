@@ -195,9 +195,9 @@ async def invite_peer(
     qr: bool,
     as_json: bool,
 ) -> Peer | None:
-    """Make a token for a machine that is to dial this one, and wait for it.
+    """Make a token for a machine that dials this one.
 
-    Use it there: dllm-tui join TOKEN.
+    Use it there: dllm-tui join TOKEN. Meanwhile this waits for it.
     """
     known = {peer.name for peer in await client.peers()}
     made = await client.invite_peer(name or "", life_s=life_s(life), addresses=address)
