@@ -27,7 +27,7 @@ from backends.mesh.words import PROTOCOL, WorkerHello
 from backends.paths import relay_binary
 from backends.printable import printable
 from backends.state import Value
-from backends.units import format_bytes, format_count
+from backends.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -299,8 +299,7 @@ class Lending:
             return
         loan.used_bytes = 0
         if count:
-            ended = format_count(count, "process")
-            self.say(f"{loan.name}: {ended} ended, {why}")
+            self.say(f"{loan.name}: ended {count} of its programs, {why}")
 
     async def close(self) -> None:
         for loan in self.loans.values():

@@ -223,4 +223,7 @@ def test_two_consoles_use_one_machine(
         wait_for(lambda: len(owner.engines()) == 1, "the end of what ran for it")
         assert Answer(other, COMPLETIONS, n_predict=5).text
         other.stop()
-    user.stop()
+    revoked = "lent lets this console in no more. Its owner has revoked it"
+    wait_for(lambda: revoked in user.json("peers", "list")[0]["note"], "the reason")
+    assert "lent cannot be reached" in user.run("stop", code=1).stderr
+    user.assert_nothing_left()

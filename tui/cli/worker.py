@@ -224,7 +224,7 @@ async def _screen(made: Worker, token: Token | None) -> AsyncIterator[str]:
     states = await lending.states()
     for state in states:
         there = "connected" if state.connected else "away"
-        runs = format_count(state.processes, "process")
+        runs = format_count(state.processes, "program")
         uses = format_bytes(state.memory_bytes)
         yield f"  {safe_line(state.name):20} {there:10} {runs:13} {uses}"
     if not states:
