@@ -83,7 +83,7 @@ def owner() -> Iterator[Owner]:
 
 
 def workers_of(user: User) -> set[str]:
-    """Those that answers come through now."""
+    """The workers that answers come through now."""
     return {link["worker"] for link in user.status()["links"]}
 
 
