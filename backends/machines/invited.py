@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, NoReturn
+
+import asyncssh
 
 from backends.errors import HostError
 from backends.machines.peer import SshPeer
+from backends.machines.shell import transfer_error
+from backends.machines.ssh.files import Meter, upload
 from backends.machines.ssh.invited import Dialled, InvitedConnection
-from backends.state import Transport
+from backends.mesh.words import PART
+from backends.models.identity import identity_of
+from backends.state import PeerWork, Transport
+from backends.state.models import Delivered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from backends.config import PeerConfig
     from backends.link.transport import LinkTransport, TransportSpec
+    from backends.machines.peer_downloads import Wanted
     from backends.machines.shell import Greeting
     from backends.machines.ssh.invited import Dial
     from backends.machines.ssh.tunnels import Tunnel
-    from backends.state.models import Delivered
 
 DIALS = "dials"
 """In place of its places: it dials us."""
@@ -63,8 +71,58 @@ class InvitedPeer(SshPeer):
     async def provision(self, mode: object) -> str:
         self._not_ours("its owner installs engines there: dllm-tui engine get, on it")
 
-    async def deliver(self, *_: object) -> Delivered:
-        self._not_ours("its owner gets models there: dllm-tui models get, on it")
+    async def deliver(self, wanted: Sequence[Wanted], *_: object) -> Delivered:
+        """Send whole models of this machine, where its owner lets us add some."""
+        await self._reach()
+        hello = self._invited.hello
+        if not hello.writable or not all(file.source for file in wanted):
+            self._not_ours(
+                "it takes only whole models of this machine, and only with "
+                "--models-writable"
+            )
+        delivered = await self._at_work(self._sent(wanted, hello.models[0]))
+        await self._look_anew()
+        return delivered
+
+    async def _sent(self, wanted: Sequence[Wanted], folder: str) -> Delivered:
+        title = f"Getting {wanted[0].name} on {self.name}"
+        size_bytes = sum(file.size_bytes for file in wanted)
+
+        def tell(text: str, done: float) -> None:
+            self._report(PeerWork(title=title, progress=done, detail=text))
+
+        meter = Meter(size_bytes, tell)
+        try:
+            async with self.connection.files() as sftp:
+                for file in wanted:
+                    await self._send(sftp, file, f"{folder}/{file.name}", meter)
+        except (asyncssh.Error, OSError) as error:
+            raise transfer_error(self.name, error) from error
+        return Delivered(
+            peer=self.name,
+            path=f"{folder}/{wanted[0].name}",
+            size_bytes=size_bytes,
+            how="from this machine",
+            verified_by="its size and samples",
+        )
+
+    async def _send(
+        self, sftp: asyncssh.SFTPClient, file: Wanted, target: str, meter: Meter
+    ) -> None:
+        assert file.source is not None
+        identity = await asyncio.to_thread(identity_of, file.source)
+        if await sftp.exists(target):
+            if await self.host.identity(target) != identity:
+                raise HostError(f"Another file is {target} on {self.name} already")
+            return
+        half = f"{target}{PART}"
+        await upload(sftp, file.source, half, meter)
+        if await self.host.identity(half) != identity:
+            raise HostError(
+                f"{half} on {self.name} is not what was sent",
+                "Its owner may remove it; then repeat.",
+            )
+        await sftp.rename(half, target)
 
     async def clean(self) -> int:
         self._not_ours("nothing of ours is installed there")

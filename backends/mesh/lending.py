@@ -246,6 +246,7 @@ class Lending:
             libc=libc,
             relay=str(relay_binary()),
             models=tuple(map(str, self.limits.models)),
+            writable=self.limits.writable,
             refusal=self.refusal,
         )
 

@@ -21,6 +21,8 @@ class OwnerLimits(Value, frozen=True, kw_only=True):
     """From the first hour to before the last, by the clock here; None: always."""
     models: tuple[Path, ...] = ()
     """Folders that consoles may read."""
+    writable: bool = False
+    """True if they may add models to the first of them."""
 
     def lends(self, device: str) -> bool:
         return not self.devices or device in self.devices

@@ -14,6 +14,7 @@ from backends.link.transport import LOOPBACK
 from backends.machines.agent import ALWAYS_ENV, LOG_LIMIT_BYTES, PRIVATE
 from backends.machines.facts import VARIABLES
 from backends.machines.ways import PROBE, TOKEN_VARIABLE
+from backends.mesh.words import PART
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -72,6 +73,15 @@ class AgentPolicy:
     def may_read(self, path: str) -> bool:
         """True for a file of a model folder, wherever links lead."""
         return _is_below(os.path.realpath(path), self._models)
+
+    def may_add(self, path: str) -> bool:
+        """True for a half model in the first folder, where its owner lets it be sent.
+
+        None that is there is changed: what is sent gets its name when it is whole.
+        """
+        folder, name = os.path.split(path)
+        ours = self._limits.writable and os.path.realpath(folder) == self._models[0]
+        return ours and name.endswith(f".gguf{PART}") and not os.path.islink(path)
 
     def may_forward(self, path: str) -> bool:
         return _is_below(os.path.realpath(path), [self._run_dir])

@@ -30,6 +30,7 @@ from backends.mesh.words import (
     NOISE,
     NOISE_BYTES,
     PAIR,
+    PART,
     SFTP,
     USER_BY_KEY,
     USER_BY_SECRET,
@@ -259,7 +260,7 @@ def _forbidden(what: str) -> asyncssh.ChannelOpenError:
 
 
 class ModelFiles(asyncssh.SFTPServer):
-    """The model folders, to be read."""
+    """The model folders, to be read; half models may be added where that is lent."""
 
     def __init__(self, channel: Any, loan: Loan) -> None:
         super().__init__(channel)
@@ -273,7 +274,8 @@ class ModelFiles(asyncssh.SFTPServer):
         return os.fsencode(os.path.realpath(whole))
 
     def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> Any:
-        if pflags & ~asyncssh.FXF_READ:
+        adds = self._loan.policy.may_add(os.fsdecode(path))
+        if pflags & ~asyncssh.FXF_READ and not adds:
             raise _only_read()
         return super().open(path, pflags, attrs)
 
@@ -285,7 +287,15 @@ class ModelFiles(asyncssh.SFTPServer):
     def setstat(self, *_: Any, **__: Any) -> None:
         raise _only_read()
 
-    fsetstat = lsetstat = remove = mkdir = rmdir = rename = posix_rename = setstat
+    def rename(self, oldpath: bytes, newpath: bytes, *_: Any) -> None:
+        """Give a model that has come its name, which no other may have."""
+        old, new = os.fsdecode(oldpath), os.fsdecode(newpath)
+        if not self._loan.policy.may_add(old) or f"{new}{PART}" != old:
+            raise _only_read()
+        os.link(old, new)
+        os.unlink(old)
+
+    fsetstat = lsetstat = remove = mkdir = rmdir = posix_rename = setstat
     symlink = link = lock = unlock = readlink = setstat  # type: ignore[assignment]
 
 

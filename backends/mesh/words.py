@@ -12,6 +12,8 @@ USER_BY_KEY, USER_BY_SECRET = "console", "invited"
 PROTOCOL = 1
 LINE_BYTES_MAX = 16 << 10
 NOISE_BYTES = 1 << 20
+PART = ".part"
+"""Ends the name of a model while it is sent."""
 LENDS_NO = "the owner of this machine lends no "
 """Begins why a way is not opened."""
 DIALLED = b"dllm-tui worker "
@@ -30,6 +32,8 @@ class WorkerHello(Value, frozen=True, kw_only=True):
     libc: str = ""
     relay: str = ""
     models: tuple[str, ...] = ()
+    writable: bool = False
+    """True if models may be added to the first of these folders."""
     refusal: str = ""
     """Why nothing is lent now, in a few words."""
 

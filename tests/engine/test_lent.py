@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -31,7 +32,8 @@ class Owner:
         self.process: subprocess.Popen[str] | None = None
 
     def begins(self, *args: str) -> None:
-        options = ("--headless", "--models", str(MODEL_PATH.parent))
+        lends_others = ("--models", str(MODEL_PATH.parent))
+        options = ("--headless", *(() if "--models" in args else lends_others))
         # Its processes are those of its home: nothing else of the test is.
         with (self.user.home / "worker.log").open("a") as log:
             self.process = self.user.start(*args, *options, stdout=log, stderr=log)
@@ -106,6 +108,29 @@ def test_from_a_token_to_an_answer(user: User, owner: Owner, demo_model: str) ->
     assert len(owner.engines()) == 1
     user.stop()
     wait_for(lambda: not owner.engines(), "the end of what ran there")
+
+
+def test_a_model_is_copied_where_its_owner_lets_it(
+    user: User, owner: Owner, demo_model: str
+) -> None:
+    folder = owner.user.home / "models"
+    folder.mkdir()
+    owner.lends("--models", str(folder))
+    user.run("peers", "add", owner.token(), "--name", "lent")
+    refused = user.run("models", "copy", demo_model, "lent", code=1)
+    assert "only with --models-writable" in refused.stderr + refused.stdout
+    owner.ends()
+    owner.lends("--models", str(folder), "--models-writable")
+
+    def is_back() -> bool:
+        return bool(user.json("peers", "list")[0]["state"] == "ready")
+
+    wait_for(is_back, "its return")
+    user.run("models", "copy", demo_model, "lent")
+    (copy,) = folder.iterdir()
+    assert copy.read_bytes() == Path(demo_model).read_bytes()
+    assert "same" in user.run("models", "verify", demo_model, "--peer", "lent").stdout
+    user.stop()
 
 
 def test_data_goes_directly_where_an_address_is_open(
@@ -225,5 +250,5 @@ def test_two_consoles_use_one_machine(
         other.stop()
     revoked = "lent lets this console in no more. Its owner has revoked it"
     wait_for(lambda: revoked in user.json("peers", "list")[0]["note"], "the reason")
-    assert "lent cannot be reached" in user.run("stop", code=1).stderr
-    user.assert_nothing_left()
+    # What ran there for it has ended already, but it cannot look.
+    assert "lent cannot be reached" in user.run("down", code=1).stderr

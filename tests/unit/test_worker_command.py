@@ -85,7 +85,7 @@ def test_limits_as_they_are_typed(tmp_path: Path) -> None:
     assert limits.memory_bytes == 8 << 30
     assert limits.devices == ("CUDA0", "CPU")
     assert limits_text(limits) == (
-        f"8.0 GiB · CUDA0, CPU · 22 to 7 o'clock · models in {tmp_path}"
+        f"8.0 GiB · CUDA0, CPU · 22 to 7 o'clock · models in {tmp_path} · to be read"
     )
     assert "all memory · all devices · at all hours" in limits_text(
         limits_of(None, None, None, ())
@@ -137,9 +137,11 @@ def test_a_token_is_read_from_standard_input() -> None:
 
 def test_the_unit_has_the_limits_that_were_given(tmp_path: Path) -> None:
     more = ("--memory", "8GiB", "--models", str(tmp_path), "--models", "/m")
-    told = run("worker", "service", "install", "--dry-run", *more).stdout
+    install = ("worker", "service", "install", "--dry-run", "--models-writable")
+    told = run(*install, *more).stdout
     (command,) = (line for line in told.splitlines() if line.startswith("ExecStart="))
     assert '"worker" "run" "--headless"' in command
+    assert '"--models-writable"' in command
     assert f'"--memory" "8GiB" "--models" "{tmp_path}" "--models" "/m"' in command
     wrong = run("worker", "service", "install", "--dry-run", "--hours", "9")
     assert isinstance(wrong.exception, UsageError)

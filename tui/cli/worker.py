@@ -66,6 +66,7 @@ lending_options = options(
     ("--devices", "NAMES", "Devices to lend: CUDA0 or CUDA0,CPU; all by default."),
     ("--hours", "FROM-TO", "Lend it only then: 22-7."),
     ("--models", click.Path(), "Folder of models to lend; ~/.models (repeatable)."),
+    ("--models-writable", bool, "Let consoles add models to the first folder."),
 )
 
 
@@ -127,18 +128,23 @@ def _worker(
     devices: str | None,
     hours: str | None,
     models: tuple[str, ...],
+    models_writable: bool,
 ) -> Worker:
     from backends.mesh.lending import Lending
     from backends.mesh.worker import Worker
 
-    limits = limits_of(memory, devices, hours, models)
+    limits = limits_of(memory, devices, hours, models, models_writable)
     paths, book = user_paths(), _book()
     lending = Lending(paths, book, limits, name or "")
     return Worker(paths, book, lending)
 
 
 def limits_of(
-    memory: str | None, devices: str | None, hours: str | None, models: tuple[str, ...]
+    memory: str | None,
+    devices: str | None,
+    hours: str | None,
+    models: tuple[str, ...],
+    writable: bool = False,
 ) -> OwnerLimits:
     """The owner's limits as they were typed.
 
@@ -152,6 +158,7 @@ def limits_of(
         devices=tuple(names),
         hours=parse_hours(hours) if hours else None,
         models=tuple(Path(folder).expanduser().absolute() for folder in folders),
+        writable=writable,
     )
 
 
@@ -246,6 +253,7 @@ def limits_text(limits: OwnerLimits) -> str:
             ", ".join(limits.devices) or "all devices",
             f"{hours[0]} to {hours[1]} o'clock" if hours else "at all hours",
             f"models in {', '.join(map(str, limits.models))}",
+            "which consoles may add to" if limits.writable else "to be read",
         )
     )
 
@@ -398,6 +406,8 @@ def install_worker(dry_run: bool, listen: str, **given: Any) -> ServiceState | N
     # Wrong ones are told here, and not in a log.
     limits_of(given["memory"], given["devices"], given["hours"], given["models"])
     args = ["--headless", "--listen", listen]
+    if given.pop("models_writable"):
+        args.append("--models-writable")
     for option, value in given.items():
         for one in value if isinstance(value, tuple) else filter(None, [value]):
             args += [f"--{option}", str(one)]

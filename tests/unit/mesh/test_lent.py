@@ -369,6 +369,48 @@ async def test_models_are_only_read(paired: LentMachine) -> None:
     assert [one.name for one in paired.models.iterdir()] == ["model.gguf"]
 
 
+async def test_models_may_be_added_where_their_owner_lets_them(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "models"
+    limits = OwnerLimits(models=(folder, tmp_path / "more"), writable=True)
+    async with lent(tmp_path, limits) as machine:
+        (folder / "old.gguf").write_bytes(b"GGUF old")
+        (folder / "way.gguf.part").symlink_to(tmp_path / "made")
+        (tmp_path / "more").mkdir()
+        await machine.pair()
+        here = str(folder)
+        async with machine.login() as link, link.start_sftp_client() as sftp:
+            async with sftp.open(f"{here}/new.gguf.part", "wb") as file:
+                await file.write(b"GGUF new")
+            await sftp.rename(f"{here}/new.gguf.part", f"{here}/new.gguf")
+            async with sftp.open(f"{here}/old.gguf.part", "wb") as file:
+                await file.write(b"GGUF bad")
+            for change in (
+                lambda: sftp.rename(f"{here}/old.gguf.part", f"{here}/old.gguf"),
+                lambda: sftp.rename(f"{here}/old.gguf.part", f"{here}/x.gguf"),
+                lambda: sftp.rename(f"{here}/old.gguf.part", f"{tmp_path}/old.gguf"),
+                lambda: sftp.rename(f"{here}/new.gguf", f"{here}/new.gguf.part"),
+                lambda: sftp.open(f"{here}/old.gguf", "wb"),
+                lambda: sftp.open(f"{here}/way.gguf.part", "wb"),
+                lambda: sftp.open(f"{here}/x.sh", "wb"),
+                lambda: sftp.open(f"{here}/../x.gguf.part", "wb"),
+                lambda: sftp.open(f"{tmp_path}/more/x.gguf.part", "wb"),
+                lambda: sftp.open(f"{tmp_path}/x.gguf.part", "wb"),
+                lambda: sftp.remove(f"{here}/new.gguf"),
+            ):
+                with pytest.raises(asyncssh.SFTPError):
+                    await change()
+    names = {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
+    assert names == {
+        "old.gguf": b"GGUF old",
+        "new.gguf": b"GGUF new",
+        "old.gguf.part": b"GGUF bad",
+    }
+    assert not (tmp_path / "made").exists()
+    assert not (tmp_path / "x.gguf.part").exists()
+
+
 async def test_lines_that_are_no_requests_end_nothing(paired: LentMachine) -> None:
     async with paired.agent() as agent:
         for line in (b"", b"[]", b"{", b"7", b'{"id":901}', b'{"do":"run"}', b"\xff"):
