@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncssh
+import msgspec
 import psutil
 import pytest
 from msgspec.structs import replace
@@ -565,6 +566,29 @@ async def test_its_end_leaves_nothing_of_others(tmp_path: Path) -> None:
         assert psutil.pid_exists(record.pid)
     await until(lambda: not psutil.pid_exists(record.pid), "its worker's end")
     assert not machine.book.read().pid
+
+
+async def test_a_hello_without_sense_is_refused_in_a_sentence(
+    paired: LentMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = InvitedConnection(
+        "nuc", Dialled(paired.places), paired.host_key, paired.console.console_key_file
+    )
+    good = msgspec.to_builtins(paired.lending.hello())
+    hostile: list[object] = [
+        *(7, None, [], "x" * 100_000, {}, {"protocol": "1"}),
+        *({**good, "os": 7}, {**good, "models": "/"}, {**good, "name": "x" * 100_000}),
+        {**good, "refusal": ["x"]},
+    ]
+    for wrong in hostile:
+        monkeypatch.setattr(paired.lending, "hello", lambda wrong=wrong: wrong)
+        with pytest.raises(HostError, match="nuc gave an answer without sense"):
+            await connection.connect()
+    other = {**good, "protocol": 99}
+    monkeypatch.setattr(paired.lending, "hello", lambda: other)
+    with pytest.raises(HostError, match="which this one does not understand"):
+        await connection.connect()
+    await connection.close()
 
 
 # --- strangers -----------------------------------------------------------------------
