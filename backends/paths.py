@@ -103,7 +103,7 @@ class Paths(Value, frozen=True, kw_only=True):
         return self.data_dir / "worker_key"
 
     @property
-    def worker_book_file(self) -> Path:
+    def worker_pairings_file(self) -> Path:
         """The consoles that may use this machine."""
         return self.data_dir / "consoles.json"
 

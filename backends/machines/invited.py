@@ -12,7 +12,7 @@ from backends.machines.peer import SshPeer
 from backends.machines.shell import transfer_error
 from backends.machines.ssh.files import Meter, upload
 from backends.machines.ssh.invited import Dialled, InvitedConnection
-from backends.mesh.words import PART
+from backends.mesh.messages import PART
 from backends.models.identity import identity_of
 from backends.state import PeerWork, Transport
 from backends.state.models import Delivered

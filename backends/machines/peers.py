@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     KnownPeer = SshPeer | BarePeer
     from collections.abc import Sequence
 
-    from backends.machines.doorbell import Doorbell
+    from backends.machines.join_listener import JoinListener
     from backends.mesh.token import Token
 
 
@@ -146,8 +146,8 @@ class Peers:
     async def close(self) -> None:
         for name in list(self._tasks):
             await self._release(name)
-        if "_doorbell" in self.__dict__:
-            await self._doorbell.close()
+        if "_join_listener" in self.__dict__:
+            await self._join_listener.close()
 
     def _take(self, name: str, config: PeerConfig) -> None:
         known = self._made(name, config)
@@ -173,15 +173,15 @@ class Peers:
         }
         if not config.worker:
             return SshPeer(name, config, **known)
-        return InvitedPeer(name, config, awaited=self._doorbell.awaited, **known)
+        return InvitedPeer(name, config, awaited=self._join_listener.awaited, **known)
 
     # --- invitations ------------------------------------------------------------------
 
     @cached_property
-    def _doorbell(self) -> Doorbell:
-        from backends.machines.doorbell import Doorbell
+    def _join_listener(self) -> JoinListener:
+        from backends.machines.join_listener import JoinListener
 
-        return Doorbell(
+        return JoinListener(
             self._paths.console_key_file,
             socket.gethostname(),
             lambda: self._readers.settings().join_port,
@@ -192,7 +192,7 @@ class Peers:
         """A token for a machine that can dial us, though we cannot dial it."""
         if name:
             self._require_new(name)
-        return self._doorbell.invite(life_s, name, addresses)
+        return self._join_listener.invite(life_s, name, addresses)
 
     def _joined(self, name: str, its_name: str, host_key: str) -> None:
         from backends.machines.invited import DIALS
@@ -291,7 +291,7 @@ class Peers:
         drop_peer(self._paths, name)
         await self._release(name)
         if host_key is not None:
-            self._doorbell.forget(host_key)
+            self._join_listener.forget(host_key)
         self._changed()
 
     def known(self, name: str) -> KnownPeer:

@@ -1,1 +1,1 @@
-"""Lending this machine to consoles elsewhere, and being invited to do so."""
+"""Tenants this machine to consoles elsewhere, and being invited to do so."""

@@ -14,7 +14,7 @@ from backends.link.transport import LOOPBACK
 from backends.machines.agent import ALWAYS_ENV, LOG_LIMIT_BYTES, PRIVATE
 from backends.machines.facts import VARIABLES
 from backends.machines.ways import PROBE, TOKEN_VARIABLE
-from backends.mesh.words import PART
+from backends.mesh.messages import PART
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

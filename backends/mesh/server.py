@@ -21,9 +21,7 @@ from backends.machines.agent_channel import (
     encode_line,
 )
 from backends.mesh.identity import public_line
-from backends.mesh.policy import Denied
-from backends.mesh.token import SECRET_BYTES
-from backends.mesh.words import (
+from backends.mesh.messages import (
     AGENT,
     HELLO,
     LENDS_NO,
@@ -38,10 +36,12 @@ from backends.mesh.words import (
     PairRequest,
     read_line,
 )
+from backends.mesh.policy import Denied
+from backends.mesh.token import SECRET_BYTES
 from backends.tasks import first_of
 
 if TYPE_CHECKING:
-    from backends.mesh.lending import Lending, Loan
+    from backends.mesh.tenants import Tenant, Tenants
     from backends.mesh.token import Token
 
 log = logging.getLogger(__name__)
@@ -80,15 +80,15 @@ class WorkerServer(asyncssh.SSHServer):
     """
 
     def __init__(
-        self, lending: Lending, address: str, joining: Token | None = None
+        self, tenants: Tenants, address: str, joining: Token | None = None
     ) -> None:
-        self._lending = lending
+        self._tenants = tenants
         self._address = address
         self._joining = joining
         self._key = ""
         self._secret = b""
         self._sessions = 0
-        self._loan: Loan | None = None
+        self._tenant: Tenant | None = None
         self.link: asyncssh.SSHServerConnection
         self.paired: asyncio.Future[PairAnswer] = (
             asyncio.get_running_loop().create_future()
@@ -102,8 +102,8 @@ class WorkerServer(asyncssh.SSHServer):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.paired.done():
             self.paired.set_result(PairAnswer(problem="The console hung up"))
-        if self._loan is not None:
-            self._loan.left(self.link)
+        if self._tenant is not None:
+            self._tenant.left(self.link)
 
     def begin_auth(self, username: str) -> bool:
         return True
@@ -119,7 +119,7 @@ class WorkerServer(asyncssh.SSHServer):
         self._key = ""
         if username == USER_BY_KEY and key.algorithm == b"ssh-ed25519":
             line = public_line(key)
-            if self._lending.lets_in(line, self._joining):
+            if self._tenants.lets_in(line, self._joining):
                 self._key = line
         return bool(self._key)
 
@@ -127,18 +127,18 @@ class WorkerServer(asyncssh.SSHServer):
         with contextlib.suppress(ValueError):
             secret = bytes.fromhex(password)
             is_one = username == USER_BY_SECRET and len(secret) == SECRET_BYTES
-            if is_one and self._lending.has_invited(secret):
+            if is_one and self._tenants.has_invited(secret):
                 self._secret = secret
         return bool(self._secret)
 
     def auth_completed(self) -> None:
         if self._key and self._joining is None:
-            self._loan = self._lending.came(self._key, self.link, self._address)
+            self._tenant = self._tenants.came(self._key, self.link, self._address)
 
     # --- what it may do -------------------------------------------------------------
 
     def offers(self, subsystem: str) -> bool:
-        if self._loan is not None:
+        if self._tenant is not None:
             return subsystem in (HELLO, AGENT, SFTP, NOISE)
         return subsystem == PAIR
 
@@ -152,20 +152,20 @@ class WorkerServer(asyncssh.SSHServer):
         self._sessions -= 1
 
     def refused(self, what: str) -> bool:
-        who = self._loan.name if self._loan else "somebody with a token"
-        self._lending.say(f"{who} asked for {what}: refused")
+        who = self._tenant.name if self._tenant else "somebody with a token"
+        self._tenants.say(f"{who} asked for {what}: refused")
         return False
 
     def connection_requested(
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
     ) -> Any:
-        loan, what = self._loan, f"a way to {dest_host}:{dest_port}"
-        if loan is None or dest_host not in (LOOPBACK, "localhost"):
+        tenant, what = self._tenant, f"a way to {dest_host}:{dest_port}"
+        if tenant is None or dest_host not in (LOOPBACK, "localhost"):
             self.refused(what)
             raise _forbidden(what)
 
         async def opened() -> Any:
-            if not await loan.listens(dest_port):
+            if not await tenant.listens(dest_port):
                 self.refused(what)
                 raise _forbidden(what)
             return await self.link.forward_connection(LOOPBACK, dest_port)
@@ -182,22 +182,22 @@ class WorkerServer(asyncssh.SSHServer):
         return self.refused("a socket to listen at")
 
     def files(self, channel: Any) -> asyncssh.SFTPServer:
-        assert self._loan is not None
-        return ModelFiles(channel, self._loan)
+        assert self._tenant is not None
+        return ModelFiles(channel, self._tenant)
 
     async def serve(self, process: Process) -> None:
         """Answer one session; what goes wrong ends that alone."""
         try:
             match process.channel.get_subsystem():
                 case "hello":
-                    hello = self._lending.hello()
+                    hello = self._tenants.hello()
                     process.stdout.write(msgspec.json.encode(hello) + b"\n")
                 case "noise":
                     process.stdout.write(os.urandom(NOISE_BYTES))
                 case "pair":
                     await self._pair(process)
-                case "agent" if self._loan is not None:
-                    await _serve_agent(process, self._loan)
+                case "agent" if self._tenant is not None:
+                    await _serve_agent(process, self._tenant)
             process.exit(0)
         except (OSError, ValueError, DllmError, asyncssh.Error) as error:
             log.info("a session ended: %s", error)
@@ -209,7 +209,7 @@ class WorkerServer(asyncssh.SSHServer):
         async with asyncio.timeout(PAIR_S):
             if self._joining is not None:
                 request = PairRequest(
-                    name=self._lending.name, secret=self._joining.secret.hex()
+                    name=self._tenants.name, secret=self._joining.secret.hex()
                 )
                 process.stdout.write(msgspec.json.encode(request) + b"\n")
                 told = await read_line(process.stdin)
@@ -220,9 +220,9 @@ class WorkerServer(asyncssh.SSHServer):
             asked = msgspec.json.decode(
                 await read_line(process.stdin), type=PairRequest
             )
-            answer = PairAnswer(name=self._lending.name)
+            answer = PairAnswer(name=self._tenants.name)
             try:
-                self._lending.pair(self._secret, asked)
+                self._tenants.pair(self._secret, asked)
             except DllmError as error:
                 answer = PairAnswer(problem=str(error))
             process.stdout.write(msgspec.json.encode(answer) + b"\n")
@@ -262,19 +262,19 @@ def _forbidden(what: str) -> asyncssh.ChannelOpenError:
 class ModelFiles(asyncssh.SFTPServer):
     """The model folders, to be read; half models may be added where that is lent."""
 
-    def __init__(self, channel: Any, loan: Loan) -> None:
+    def __init__(self, channel: Any, tenant: Tenant) -> None:
         super().__init__(channel)
-        self._loan = loan
+        self._tenant = tenant
 
     def map_path(self, path: bytes) -> bytes:
         """The path itself, if the owner lends it."""
         whole = os.fsdecode(path)
-        if not whole.startswith("/") or not self._loan.policy.may_read(whole):
+        if not whole.startswith("/") or not self._tenant.policy.may_read(whole):
             raise asyncssh.SFTPPermissionDenied("the owner does not lend that file")
         return os.fsencode(os.path.realpath(whole))
 
     def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> Any:
-        adds = self._loan.policy.may_add(os.fsdecode(path))
+        adds = self._tenant.policy.may_add(os.fsdecode(path))
         if pflags & ~asyncssh.FXF_READ and not adds:
             raise _only_read()
         return super().open(path, pflags, attrs)
@@ -290,7 +290,7 @@ class ModelFiles(asyncssh.SFTPServer):
     def rename(self, oldpath: bytes, newpath: bytes, *_: Any) -> None:
         """Give a model that has come its name, which no other may have."""
         old, new = os.fsdecode(oldpath), os.fsdecode(newpath)
-        if not self._loan.policy.may_add(old) or f"{new}{PART}" != old:
+        if not self._tenant.policy.may_add(old) or f"{new}{PART}" != old:
             raise _only_read()
         os.link(old, new)
         os.unlink(old)
@@ -303,9 +303,9 @@ def _only_read() -> asyncssh.SFTPError:
     return asyncssh.SFTPPermissionDenied("files of this machine can only be read")
 
 
-async def _serve_agent(process: Process, loan: Loan) -> None:
+async def _serve_agent(process: Process, tenant: Tenant) -> None:
     """Stand between a console and an agent of its own, and look at every line."""
-    agent = await loan.start_agent()
+    agent = await tenant.start_agent()
     assert agent.stdin is not None
     assert agent.stdout is not None
     to_agent, from_agent = agent.stdin, agent.stdout
@@ -315,7 +315,7 @@ async def _serve_agent(process: Process, loan: Loan) -> None:
         while data := await process.stdin.read(_CHUNK_BYTES):
             for line in lines.add(data):
                 try:
-                    passed = loan.policy.request(decode_line(line) or {})
+                    passed = tenant.policy.request(decode_line(line) or {})
                     to_agent.write(encode_line(passed))
                 except Denied as denied:
                     process.stdout.write(_denial(line, denied))
@@ -326,7 +326,7 @@ async def _serve_agent(process: Process, loan: Loan) -> None:
         lines = Lines(ANSWER_BYTES_MAX)
         while data := await from_agent.read(_CHUNK_BYTES):
             for line in lines.add(data):
-                process.stdout.write(_passed(loan, line))
+                process.stdout.write(_passed(tenant, line))
             await process.stdout.drain()
 
     try:
@@ -344,8 +344,8 @@ def _denial(line: bytes, denied: Denied) -> bytes:
     return encode_line({"id": number, "error": error})
 
 
-def _passed(loan: Loan, line: bytes) -> bytes:
-    message = decode_line(line) if loan.policy.awaits else None
+def _passed(tenant: Tenant, line: bytes) -> bytes:
+    message = decode_line(line) if tenant.policy.awaits else None
     if message is None:
         return line + b"\n"
-    return encode_line(loan.policy.answer(message, loan.lent_bytes()))
+    return encode_line(tenant.policy.answer(message, tenant.lent_bytes()))

@@ -17,19 +17,19 @@ from msgspec.structs import replace
 
 from backends.engine.find import all_engines
 from backends.errors import DllmError, HostError
-from backends.mesh.book import PairedConsole, with_console
 from backends.mesh.dialling import dial_any, listening_at, reachable
 from backends.mesh.identity import key_of_raw, own_key, public_line, raw_of
+from backends.mesh.messages import DIALLED
+from backends.mesh.pairings import PairedConsole, with_console
 from backends.mesh.server import OPTIONS, WorkerServer
 from backends.mesh.token import TokenKind, new_token, place
-from backends.mesh.words import DIALLED
 from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from backends.mesh.book import BookFile
-    from backends.mesh.lending import Lending
+    from backends.mesh.pairings import PairingFile
+    from backends.mesh.tenants import Tenants
     from backends.mesh.token import Token
     from backends.paths import Paths
 
@@ -47,9 +47,9 @@ _TELL_EVERY_S = 10.0
 class Worker:
     """Serves consoles over whatever sockets they come by."""
 
-    def __init__(self, paths: Paths, book: BookFile, lending: Lending) -> None:
-        self.lending = lending
-        self._book = book
+    def __init__(self, paths: Paths, pairings: PairingFile, tenants: Tenants) -> None:
+        self.tenants = tenants
+        self._pairings = pairings
         self._paths = paths
         self._key = own_key(paths.worker_key_file)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,14 +69,14 @@ class Worker:
         return self._listening is not None
 
     def invite(self, life_s: float) -> Token:
-        return new_invitation(self._paths, self._book, life_s)
+        return new_invitation(self._paths, self._pairings, life_s)
 
     def used(self, token: Token) -> bool:
-        found = self.lending.book.invited(token.secret)
+        found = self.tenants.pairings.invited(token.secret)
         return found is None or found.used
 
     def pause(self, paused: bool) -> None:
-        self._book.pause(paused)
+        self._pairings.pause(paused)
 
     # --- its life -------------------------------------------------------------------
 
@@ -90,17 +90,19 @@ class Worker:
         self._listening = listening_at(address, port)
         port = self._listening.getsockname()[1]
         addresses = tuple(reachable(address))
-        own = {"name": self.lending.name, "addresses": addresses, "port": port}
-        self._book.change(lambda book: replace(book, pid=os.getpid(), **own))
-        self.lending.say(f"listening at {place(address, port)}")
+        own = {"name": self.tenants.name, "addresses": addresses, "port": port}
+        self._pairings.change(
+            lambda pairings: replace(pairings, pid=os.getpid(), **own)
+        )
+        self.tenants.say(f"listening at {place(address, port)}")
 
     async def run(self) -> None:
         """Serve until cancelled; then everything that runs for others is ended."""
         self._hold()
         if not all_engines(None, self._paths):
-            self.lending.say("no llama.cpp is here yet: dllm-tui engine get")
-        self._book.change(lambda book: replace(book, pid=os.getpid()))
-        await self.lending.begin()
+            self.tenants.say("no llama.cpp is here yet: dllm-tui engine get")
+        self._pairings.change(lambda pairings: replace(pairings, pid=os.getpid()))
+        await self.tenants.begin()
         accepting = asyncio.create_task(self._accept())
         try:
             while True:
@@ -112,27 +114,27 @@ class Worker:
             await end_tasks(accepting, *self._dialling.values())
             if self._listening is not None:
                 self._listening.close()
-            await self.lending.close()
+            await self.tenants.close()
             await end_tasks(*self._tasks)
-            self._book.change(lambda book: replace(book, pid=0, port=0))
+            self._pairings.change(lambda pairings: replace(pairings, pid=0, port=0))
             if self._held is not None:
                 os.close(self._held)
 
     async def _look(self) -> None:
         """See to everything; what goes wrong is said once, and tried again."""
         try:
-            await self.lending.look()
+            await self.tenants.look()
             self._dial_all()
         except DllmError as error:
             if str(error) != self._wrong:
-                self.lending.say(str(error))
+                self.tenants.say(str(error))
             self._wrong = str(error)
         else:
             self._wrong = ""
 
     def _hold(self) -> None:
         if self._held is None:
-            self._held = self._book.hold()
+            self._held = self._pairings.hold()
 
     # --- those who come ---------------------------------------------------------------
 
@@ -143,7 +145,7 @@ class Worker:
                 made, come_from = await loop.sock_accept(self._listening)
             except OSError as error:
                 # Out of descriptors: some will be free again.
-                self.lending.say(f"nobody can be let in now ({error.strerror})")
+                self.tenants.say(f"nobody can be let in now ({error.strerror})")
                 await asyncio.sleep(LOOK_S)
                 continue
             # Whoever has a login is not to wait until a flood is over.
@@ -163,7 +165,7 @@ class Worker:
     def _count_refused(self, address: str) -> None:
         self._refused += 1
         if time.monotonic() - self._told_at > _TELL_EVERY_S:
-            self.lending.say(
+            self.tenants.say(
                 f"{self._refused} connections refused: too many without a login, "
                 f"the last from {address}"
             )
@@ -188,7 +190,7 @@ class Worker:
         made.setblocking(False)
         if made.family in (socket.AF_INET, socket.AF_INET6):
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        owner = server or WorkerServer(self.lending, _own_address(made))
+        owner = server or WorkerServer(self.tenants, _own_address(made))
         try:
             return await asyncssh.run_server(
                 made,
@@ -203,7 +205,7 @@ class Worker:
     # --- those who are dialled --------------------------------------------------------
 
     def _dial_all(self) -> None:
-        wanted = {c.key: c for c in self.lending.book.consoles if c.places}
+        wanted = {c.key: c for c in self.tenants.pairings.consoles if c.places}
         for key in set(self._dialling) - set(wanted):
             self._dialling.pop(key).cancel()
         for key, console in wanted.items():
@@ -235,7 +237,7 @@ class Worker:
 
     def _not_joined(self, token: Token) -> HostError:
         key = public_line(key_of_raw(token.key))
-        if (known := self._book.read().by_key(key)) and known.places:
+        if (known := self._pairings.read().by_key(key)) and known.places:
             return HostError(f"This machine has joined {known.name} already")
         return HostError(
             f"{token.name} did not log in here: it has another key than the token "
@@ -246,7 +248,7 @@ class Worker:
     async def join(self, token: Token) -> str:
         """Pair with the console of a token; its name here."""
         made = await self._dialled(token.places)
-        server = WorkerServer(self.lending, "", token)
+        server = WorkerServer(self.tenants, "", token)
         try:
             async with asyncio.timeout(JOIN_S):
                 link = await self.serve(made, server)
@@ -265,8 +267,8 @@ class Worker:
             added_at=time.time(),
             places=token.places,
         )
-        self._book.change(lambda book: with_console(book, console))
-        self.lending.say(f"{console.name} is paired")
+        self._pairings.change(lambda pairings: with_console(pairings, console))
+        self.tenants.say(f"{console.name} is paired")
         return console.name
 
 
@@ -279,19 +281,19 @@ def _own_address(made: socket.socket) -> str:
     return ""
 
 
-def new_invitation(paths: Paths, book: BookFile, life_s: float) -> Token:
+def new_invitation(paths: Paths, pairings: PairingFile, life_s: float) -> Token:
     """A token for a console, good once.
 
     Raises:
         HostError: no worker listens here, so nobody would answer.
     """
-    found = book.read()
-    if not book.lent or not found.port:
+    found = pairings.read()
+    if not pairings.lent or not found.port:
         raise HostError(
             "No worker listens here", "Start it first: dllm-tui worker [--headless]."
         )
     key = raw_of(own_key(paths.worker_key_file))
     named = found.name, found.addresses, found.port
     token = new_token(TokenKind.ADD, *named, key, life_s)
-    book.invite(token.secret, token.expires_at)
+    pairings.invite(token.secret, token.expires_at)
     return token

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from backends.errors import DllmError, UsageError
-from backends.mesh.book import BookFile, PairedConsole, with_console
 from backends.mesh.dialling import parse_place
-from backends.mesh.lending import Lending
 from backends.mesh.limits import OwnerLimits
+from backends.mesh.pairings import PairedConsole, PairingFile, with_console
+from backends.mesh.tenants import Tenants
 from backends.mesh.token import TokenKind, new_token, read_token
 from backends.mesh.worker import Worker
 from backends.paths import user_paths
@@ -29,17 +29,17 @@ KEY = "ssh-ed25519 AAAA"
 
 
 @pytest.fixture(autouse=True)
-def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BookFile:
+def pairings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PairingFile:
     """Of a user who has nothing yet."""
     for name in ("CONFIG", "DATA", "STATE", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
-    return BookFile(user_paths().worker_book_file)
+    return PairingFile(user_paths().worker_pairings_file)
 
 
 @pytest.fixture
-def ada(book: BookFile) -> PairedConsole:
+def ada(pairings: PairingFile) -> PairedConsole:
     one = PairedConsole(name="ada", key=KEY, added_at=time.time() - 60)
-    book.change(lambda found: with_console(found, one))
+    pairings.change(lambda found: with_console(found, one))
     return one
 
 
@@ -47,11 +47,11 @@ def run(*args: str, **more: Any) -> Result:
     return CliRunner().invoke(cli, args, **more)
 
 
-def test_without_a_worker_nobody_is_invited(book: BookFile) -> None:
+def test_without_a_worker_nobody_is_invited(pairings: PairingFile) -> None:
     result = run("worker", "invite")
     assert isinstance(result.exception, DllmError)
     assert "dllm-tui worker [--headless]" in str(result.exception)
-    assert not book.read().invitations
+    assert not pairings.read().invitations
 
 
 def test_a_token_can_be_drawn() -> None:
@@ -73,11 +73,11 @@ def test_consoles_are_listed_renamed_and_revoked(ada: PairedConsole) -> None:
     assert "No consoles" in run("worker", "list").output
 
 
-def test_a_pause_is_remembered(book: BookFile) -> None:
+def test_a_pause_is_remembered(pairings: PairingFile) -> None:
     assert "Paused; no worker runs here now" in run("worker", "pause").output
-    assert book.read().paused
+    assert pairings.read().paused
     assert json.loads(run("worker", "resume", "--json").stdout) == {"paused": False}
-    assert not book.read().paused
+    assert not pairings.read().paused
 
 
 def test_limits_as_they_are_typed(tmp_path: Path) -> None:
@@ -148,7 +148,9 @@ def test_the_unit_has_the_limits_that_were_given(tmp_path: Path) -> None:
 
 
 async def test_keys_pause_invite_and_end(
-    book: BookFile, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pairings: PairingFile,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The screen of its owner, by its keys."""
     pressed: asyncio.Queue[str] = asyncio.Queue()
@@ -159,14 +161,14 @@ async def test_keys_pause_invite_and_end(
 
     monkeypatch.setattr("tui.cli.worker._keys", keys)
     paths = user_paths()
-    worker = Worker(paths, book, Lending(paths, book, OwnerLimits(), "nuc"))
+    worker = Worker(paths, pairings, Tenants(paths, pairings, OwnerLimits(), "nuc"))
     worker.listen("127.0.0.1", 0)
     shown = asyncio.create_task(_on_screen(worker))
     await until(lambda: "nuc: lent" in capsys.readouterr().out, "the screen")
     pressed.put_nowait("p")
     paused = "nuc: its owner has paused it"
     await until(lambda: paused in capsys.readouterr().out, "the pause")
-    assert book.read().paused
+    assert pairings.read().paused
     pressed.put_nowait("i")
     out = ""
 
@@ -177,6 +179,6 @@ async def test_keys_pause_invite_and_end(
 
     await until(has_token, "a token")
     (text,) = {w for w in out.split() if w.startswith("dllm1-")}
-    assert read_token(text, TokenKind.ADD).port == book.read().port
+    assert read_token(text, TokenKind.ADD).port == pairings.read().port
     pressed.put_nowait("q")
     await shown

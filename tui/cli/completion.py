@@ -15,7 +15,7 @@ from backends.client_config import CLIENTS
 from backends.config import Config, load_config, settings
 from backends.errors import DllmError
 from backends.gateway.keys import KeyFile
-from backends.mesh.book import BookFile
+from backends.mesh.pairings import PairingFile
 from backends.paths import user_paths
 from backends.plan_files import kept_plans
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot
@@ -120,7 +120,8 @@ SOURCES: dict[str, Source] = {
     "heads": lambda _: ["local", *sorted(_config().peers)],
     "hosts": _hosts,
     "consoles": lambda _: [
-        one.name for one in BookFile(user_paths().worker_book_file).read().consoles
+        one.name
+        for one in PairingFile(user_paths().worker_pairings_file).read().consoles
     ],
     "keys": lambda _: [key.name for key in KeyFile(user_paths().keys_file).read()],
     "links": lambda ctx: ["all", *(link.worker for link in _snapshot(ctx).links)],

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backends.errors import UsageError
-from backends.mesh.book import BookFile, PairedConsole
 from backends.mesh.limits import OwnerLimits, parse_hours
+from backends.mesh.pairings import PairedConsole, PairingFile
 from backends.mesh.token import LIFE_S, Token, TokenKind, read_token
 from backends.paths import user_paths
 from backends.service.manager import LINGER, ServiceState, worker_manager
@@ -104,7 +104,7 @@ async def join(token: str, headless: bool, as_json: bool, **given: Any) -> None:
     breaks. TOKEN is - to read it from standard input.
     """
     made = _worker(**given)
-    runs = _book().lent
+    runs = _pairings().lent
     name = await made.join(read_token(read_secret(token), TokenKind.JOIN))
     say(f"Joined {name}.")
     if runs:
@@ -118,8 +118,8 @@ def read_secret(text: str) -> str:
     return sys.stdin.readline().strip() if text == "-" else text
 
 
-def _book() -> BookFile:
-    return BookFile(user_paths().worker_book_file)
+def _pairings() -> PairingFile:
+    return PairingFile(user_paths().worker_pairings_file)
 
 
 def _worker(
@@ -130,13 +130,13 @@ def _worker(
     models: tuple[str, ...],
     models_writable: bool,
 ) -> Worker:
-    from backends.mesh.lending import Lending
+    from backends.mesh.tenants import Tenants
     from backends.mesh.worker import Worker
 
     limits = limits_of(memory, devices, hours, models, models_writable)
-    paths, book = user_paths(), _book()
-    lending = Lending(paths, book, limits, name or "")
-    return Worker(paths, book, lending)
+    paths, pairings = user_paths(), _pairings()
+    tenants = Tenants(paths, pairings, limits, name or "")
+    return Worker(paths, pairings, tenants)
 
 
 def limits_of(
@@ -185,19 +185,19 @@ async def _lend(made: Worker, headless: bool, as_json: bool) -> None:
 async def _log(made: Worker, as_json: bool) -> None:
     told = 0
     while True:
-        for line in made.lending.lines_after(told):
+        for line in made.tenants.lines_after(told):
             if as_json:
                 at, _, text = line.partition(" ")
                 emit_json({"at": at, "text": text})
             else:
                 show(safe_line(line))
-        told = made.lending.told
+        told = made.tenants.told
         await asyncio.sleep(DRAW_S)
 
 
 async def _on_screen(made: Worker) -> None:
     token: Token | None = None
-    if made.listens and not made.lending.book.consoles:
+    if made.listens and not made.tenants.pairings.consoles:
         token = made.invite(LIFE_S)
     drawn = ""
     async with _keys() as keys:
@@ -214,14 +214,14 @@ async def _on_screen(made: Worker) -> None:
             if key == QUIT:
                 return
             if key == PAUSE:
-                made.pause(not made.lending.book.paused)
-                await made.lending.look()
+                made.pause(not made.tenants.pairings.paused)
+                await made.tenants.look()
             elif key == INVITE and made.listens:
                 token = made.invite(LIFE_S)
 
 
 async def _screen(made: Worker, token: Token | None) -> AsyncIterator[str]:
-    lending = made.lending
+    lending = made.tenants
     yield f"{safe_line(lending.name)}: {lending.refusal or 'lent'}"
     yield f"  limits   {limits_text(lending.limits)}"
     if token is not None and not made.used(token):
@@ -240,7 +240,7 @@ async def _screen(made: Worker, token: Token | None) -> AsyncIterator[str]:
     for line in list(lending.lines)[-LOG_LINES:]:
         yield f"  {safe_line(line)}"
     yield ""
-    resumes = "resume" if lending.book.paused else "pause"
+    resumes = "resume" if lending.pairings.paused else "pause"
     yield f"{PAUSE} {resumes}   {INVITE} invite   {QUIT} end"
 
 
@@ -315,7 +315,7 @@ def invite(life: str, qr: bool) -> dict[str, Any]:
     """Make a token with which a console may use this machine."""
     from backends.mesh.worker import new_invitation
 
-    token = new_invitation(user_paths(), _book(), life_s(life))
+    token = new_invitation(user_paths(), _pairings(), life_s(life))
     return {"token": token.text, "expires_at": token.expires_at, "qr": qr}
 
 
@@ -339,7 +339,7 @@ CONSOLES = Table(
 @worker.command("list", shows=CONSOLES, watches=True)
 def list_consoles() -> tuple[PairedConsole, ...]:
     """List the consoles that may use this machine."""
-    return _book().read().consoles
+    return _pairings().read().consoles
 
 
 @worker.command("rename")
@@ -347,7 +347,7 @@ def list_consoles() -> tuple[PairedConsole, ...]:
 @click.argument("new")
 def rename_console(name: str, new: str) -> dict[str, str]:
     """Give a console another name here."""
-    _book().rename(name, new)
+    _pairings().rename(name, new)
     say(f"{name} is called {new} now.")
     return {"renamed": name, "name": new}
 
@@ -356,7 +356,7 @@ def rename_console(name: str, new: str) -> dict[str, str]:
 @click.argument("name", type=Name("consoles"))
 def revoke_console(name: str) -> dict[str, str]:
     """Let a console in no more, and end what runs for it."""
-    _book().revoke(name)
+    _pairings().revoke(name)
     say(f"Revoked {name}.")
     return {"revoked": name}
 
@@ -374,10 +374,10 @@ def resume_worker() -> dict[str, bool]:
 
 
 def _paused(paused: bool) -> dict[str, bool]:
-    book = _book()
-    book.pause(paused)
+    pairings = _pairings()
+    pairings.pause(paused)
     what = "Paused" if paused else "Resumed"
-    say(f"{what}." if book.lent else f"{what}; no worker runs here now.")
+    say(f"{what}." if pairings.lent else f"{what}; no worker runs here now.")
     return {"paused": paused}
 
 

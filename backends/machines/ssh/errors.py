@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import asyncssh
 
 from backends.errors import HostError, PeerUnreachable
-from backends.mesh.words import LENDS_NO
+from backends.mesh.messages import LENDS_NO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

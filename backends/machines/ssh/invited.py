@@ -22,7 +22,7 @@ from backends.machines.ssh.login import (
 from backends.machines.ssh.sessions import HeldSession
 from backends.mesh.dialling import dial_any
 from backends.mesh.identity import key_of_raw, own_key, public_line
-from backends.mesh.words import (
+from backends.mesh.messages import (
     AGENT,
     HELLO,
     NOISE,

@@ -14,13 +14,13 @@ from typing import Any
 import asyncssh
 
 from backends.machines.ssh.invited import client_over, pair
-from backends.mesh.book import BookFile
 from backends.mesh.dialling import dial_any
 from backends.mesh.identity import key_of_raw, own_key, public_line
-from backends.mesh.lending import Lending
 from backends.mesh.limits import OwnerLimits
+from backends.mesh.messages import AGENT, USER_BY_KEY
+from backends.mesh.pairings import PairingFile
+from backends.mesh.tenants import Tenants
 from backends.mesh.token import Token
-from backends.mesh.words import AGENT, USER_BY_KEY
 from backends.mesh.worker import Worker
 from backends.paths import Paths
 from backends.tasks import end_tasks
@@ -53,10 +53,10 @@ class LentMachine:
             (engine / name).write_text(text)
             (engine / name).chmod(0o755)
         self.rpc_server = str(engine / "rpc-server")
-        self.book = BookFile(self.paths.worker_book_file)
+        self.pairings = PairingFile(self.paths.worker_pairings_file)
         limits = limits or OwnerLimits(models=(self.models,))
-        self.lending = Lending(self.paths, self.book, limits, "nuc")
-        self.worker = Worker(self.paths, self.book, self.lending)
+        self.tenants = Tenants(self.paths, self.pairings, limits, "nuc")
+        self.worker = Worker(self.paths, self.pairings, self.tenants)
 
     def program(self, before: str, after: str) -> None:
         """Have its rpc-server do something else."""
@@ -73,7 +73,7 @@ class LentMachine:
 
     @property
     def places(self) -> tuple[str, ...]:
-        return (f"127.0.0.1:{self.book.read().port}",)
+        return (f"127.0.0.1:{self.pairings.read().port}",)
 
     def token(self, life_s: float = 60.0) -> Token:
         return self.worker.invite(life_s)

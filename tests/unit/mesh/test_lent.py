@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from backends.errors import HostError
 from backends.machines.ssh.invited import Dialled, InvitedConnection, pair
 from backends.mesh.identity import own_key
-from backends.mesh.lending import Lending
 from backends.mesh.limits import OwnerLimits
-from backends.mesh.words import PAIR, USER_BY_SECRET
+from backends.mesh.messages import PAIR, USER_BY_SECRET
+from backends.mesh.tenants import Tenants
 from backends.mesh.worker import STRANGERS_MAX, Worker
 from tests.kit.waiting import until
 from tests.unit.mesh.lent import Asking, LentMachine, asking, lent
@@ -61,7 +61,7 @@ async def worker_at(agent: Asking, machine: LentMachine) -> int:
 async def relay_at(agent: Asking, machine: LentMachine, worker: int) -> int:
     port = free_port()
     key = f"{agent.hello['run_dir']}/c/relay/private"
-    argv = [machine.lending.hello().relay, "worker", "--name", "w"]
+    argv = [machine.tenants.hello().relay, "worker", "--name", "w"]
     argv += ["--worker", f"127.0.0.1:{worker}", "--listen", f"127.0.0.1:{port}"]
     secret = "0" * 64
     started = await agent.start([*argv, "--key-file", key], "c/relay", private=secret)
@@ -86,7 +86,7 @@ async def test_a_token_pairs_once(machine: LentMachine) -> None:
     await machine.pair(token)
     with pytest.raises(HostError, match="used already"):
         await machine.pair(token)
-    (console,) = machine.book.read().consoles
+    (console,) = machine.pairings.read().consoles
     assert console.name == "studio"
     async with machine.login():
         pass
@@ -98,13 +98,13 @@ async def test_an_expired_token_is_refused_by_the_worker_too(
     token = machine.token(life_s=0.0)
     with pytest.raises(HostError, match="expired"):
         await machine.pair(token)
-    assert not machine.book.read().consoles
+    assert not machine.pairings.read().consoles
 
 
 async def test_a_forged_secret_lets_nobody_in(machine: LentMachine) -> None:
     with pytest.raises(HostError, match="does not know this token"):
         await machine.pair(replace(machine.token(), secret=bytes(16)))
-    assert not machine.book.read().consoles
+    assert not machine.pairings.read().consoles
 
 
 async def test_another_machine_is_not_told_the_secret(
@@ -113,10 +113,10 @@ async def test_another_machine_is_not_told_the_secret(
     """Its key is not that of the token: the console hangs up before it logs in."""
     async with lent(tmp_path / "eve") as eve:
         token = machine.token()
-        at_eve = replace(token, port=eve.book.read().port)
+        at_eve = replace(token, port=eve.pairings.read().port)
         with pytest.raises(HostError, match="its key is not that of nuc"):
             await pair(at_eve, machine.console.console_key_file, "studio")
-        assert not any("asked" in line for line in eve.lending.lines)
+        assert not any("asked" in line for line in eve.tenants.lines)
     await machine.pair(token)
 
 
@@ -134,7 +134,7 @@ async def test_who_has_a_token_may_only_hand_over_a_key(machine: LentMachine) ->
         process = await link.create_process(subsystem=PAIR, encoding=None)
         process.stdin.write(b'{"name":"eve","key":"ssh-rsa AAAA"}\n')
         assert b"no public key" in await process.stdout.readline()
-    assert not machine.book.read().consoles
+    assert not machine.pairings.read().consoles
 
 
 async def test_only_ed25519_keys_of_paired_consoles_log_in(
@@ -170,7 +170,7 @@ async def test_it_gives_no_shell(paired: LentMachine) -> None:
                     await link.create_process(command, **pty)
         with pytest.raises(asyncssh.ChannelOpenError):
             await link.create_process(subsystem="netconf")
-    said = "\n".join(paired.lending.lines)
+    said = "\n".join(paired.tenants.lines)
     assert "studio asked for a shell: refused" in said
     assert "studio asked for a command: refused" in said
 
@@ -227,7 +227,7 @@ async def test_a_relay_serves_only_the_consoles_own_worker(
     paired: LentMachine,
 ) -> None:
     async with paired.agent() as agent:
-        relay = [paired.lending.hello().relay, "worker", "--name", "w"]
+        relay = [paired.tenants.hello().relay, "worker", "--name", "w"]
         key = f"{agent.hello['run_dir']}/c/relay/private"
         port = await worker_at(agent, paired)
         with socket.create_server(("127.0.0.1", 0)) as other:
@@ -430,9 +430,9 @@ async def test_a_revoked_console_is_out_within_a_second_or_two(
     async with paired.login() as link:
         agent = await asking(link)
         await worker_at(agent, paired)
-        (loan,) = paired.lending.loans.values()
-        (record,) = await loan.living()
-        paired.book.revoke("studio")
+        (tenant,) = paired.tenants.known.values()
+        (record,) = await tenant.living()
+        paired.pairings.revoke("studio")
         async with asyncio.timeout(WITHIN_S):
             await link.wait_closed()
         await until(lambda: not psutil.pid_exists(record.pid), "its worker's end")
@@ -448,16 +448,16 @@ async def test_a_pause_ends_what_runs_and_says_so(paired: LentMachine) -> None:
     await connection.connect()
     async with paired.agent() as agent:
         await worker_at(agent, paired)
-        (loan,) = paired.lending.loans.values()
-        (record,) = await loan.living()
-        paired.book.pause(True)
+        (tenant,) = paired.tenants.known.values()
+        (record,) = await tenant.living()
+        paired.pairings.pause(True)
         await until(lambda: connection.lost is not None, "the connection's end")
         assert "its owner has paused it" in str(connection.lost)
         await until(lambda: not psutil.pid_exists(record.pid), "its worker's end")
     with pytest.raises(HostError, match="nuc is not lent now: its owner has paused it"):
         await connection.connect()
-    paired.book.pause(False)
-    await until(lambda: not paired.lending.refusal, "the resumption")
+    paired.pairings.pause(False)
+    await until(lambda: not paired.tenants.refusal, "the resumption")
     await connection.connect()
     await connection.close()
 
@@ -467,7 +467,7 @@ async def test_hours_end_it_too(tmp_path: Path) -> None:
     later = ((hour + 2) % 24, (hour + 3) % 24 or 24)
     async with lent(tmp_path, OwnerLimits(hours=later)) as machine:
         await machine.pair()
-        await until(lambda: machine.lending.refusal, "the first look")
+        await until(lambda: machine.tenants.refusal, "the first look")
         connection = InvitedConnection(
             *("nuc", Dialled(machine.places), machine.host_key),
             machine.console.console_key_file,
@@ -524,7 +524,7 @@ async def test_who_uses_more_than_is_lent_is_ended(tmp_path: Path) -> None:
             pid = started["record"]["pid"]
             await until(lambda: not psutil.pid_exists(pid), "its end")
         await until(
-            lambda: "its owner lends" in "\n".join(machine.lending.lines), "the reason"
+            lambda: "its owner lends" in "\n".join(machine.tenants.lines), "the reason"
         )
 
 
@@ -534,24 +534,24 @@ async def test_a_killed_worker_is_cleared_up_after(tmp_path: Path) -> None:
         await machine.pair()
         async with machine.agent() as agent:
             await worker_at(agent, machine)
-        (loan,) = machine.lending.loans.values()
-        (record,) = await loan.living()
-        again = Lending(machine.paths, machine.book, machine.lending.limits, "nuc")
+        (tenant,) = machine.tenants.known.values()
+        (record,) = await tenant.living()
+        again = Tenants(machine.paths, machine.pairings, machine.tenants.limits, "nuc")
         await again.begin()
-        assert [one.name for one in again.loans.values()] == ["studio"]
+        assert [one.name for one in again.known.values()] == ["studio"]
         assert psutil.pid_exists(record.pid)
         await again.close()
         assert not psutil.pid_exists(record.pid)
         async with machine.agent() as agent:
             await worker_at(agent, machine)
-        (record,) = await loan.living()
-        machine.lending.loans.clear()
-        machine.book.revoke("studio")
-        again = Lending(machine.paths, machine.book, machine.lending.limits, "nuc")
+        (record,) = await tenant.living()
+        machine.tenants.known.clear()
+        machine.pairings.revoke("studio")
+        again = Tenants(machine.paths, machine.pairings, machine.tenants.limits, "nuc")
         await again.begin()
-        assert not again.loans
+        assert not again.known
         await until(lambda: not psutil.pid_exists(record.pid), "its end")
-        await loan.close()
+        await tenant.close()
 
 
 async def test_its_end_leaves_nothing_of_others(tmp_path: Path) -> None:
@@ -559,13 +559,13 @@ async def test_its_end_leaves_nothing_of_others(tmp_path: Path) -> None:
         await machine.pair()
         async with machine.agent() as agent:
             await worker_at(agent, machine)
-        (loan,) = machine.lending.loans.values()
-        (record,) = await loan.living()
+        (tenant,) = machine.tenants.known.values()
+        (record,) = await tenant.living()
         # A console may come back to it.
         await asyncio.sleep(0.2)
         assert psutil.pid_exists(record.pid)
     await until(lambda: not psutil.pid_exists(record.pid), "its worker's end")
-    assert not machine.book.read().pid
+    assert not machine.pairings.read().pid
 
 
 async def test_a_hello_without_sense_is_refused_in_a_sentence(
@@ -574,18 +574,18 @@ async def test_a_hello_without_sense_is_refused_in_a_sentence(
     connection = InvitedConnection(
         "nuc", Dialled(paired.places), paired.host_key, paired.console.console_key_file
     )
-    good = msgspec.to_builtins(paired.lending.hello())
+    good = msgspec.to_builtins(paired.tenants.hello())
     hostile: list[object] = [
         *(7, None, [], "x" * 100_000, {}, {"protocol": "1"}),
         *({**good, "os": 7}, {**good, "models": "/"}, {**good, "name": "x" * 100_000}),
         {**good, "refusal": ["x"]},
     ]
     for wrong in hostile:
-        monkeypatch.setattr(paired.lending, "hello", lambda wrong=wrong: wrong)
+        monkeypatch.setattr(paired.tenants, "hello", lambda wrong=wrong: wrong)
         with pytest.raises(HostError, match="nuc gave an answer without sense"):
             await connection.connect()
     other = {**good, "protocol": 99}
-    monkeypatch.setattr(paired.lending, "hello", lambda: other)
+    monkeypatch.setattr(paired.tenants, "hello", lambda: other)
     with pytest.raises(HostError, match="which this one does not understand"):
         await connection.connect()
     await connection.close()
@@ -596,7 +596,7 @@ async def test_a_hello_without_sense_is_refused_in_a_sentence(
 
 async def test_thousands_of_connections_keep_nobody_out(paired: LentMachine) -> None:
     """Of strangers only some are listened to; who has logged in stays."""
-    place = ("127.0.0.1", paired.book.read().port)
+    place = ("127.0.0.1", paired.pairings.read().port)
     async with paired.agent() as agent:
         held: list[socket.socket] = []
         closed = 0
@@ -621,7 +621,7 @@ async def test_thousands_of_connections_keep_nobody_out(paired: LentMachine) -> 
     await until(lambda: not paired.worker.strangers, "the strangers' end")
     async with paired.login():
         pass
-    said = "\n".join(paired.lending.lines)
+    said = "\n".join(paired.tenants.lines)
     assert "connections refused: too many without a login" in said
 
 
@@ -635,7 +635,7 @@ async def test_noise_before_a_login_ends_that_connection_alone(
             b"SSH-1.0-x\r\n",
         ):
             reader, writer = await asyncio.open_connection(
-                "127.0.0.1", paired.book.read().port
+                "127.0.0.1", paired.pairings.read().port
             )
             writer.write(noise)
             with contextlib.suppress(OSError):
@@ -648,7 +648,7 @@ async def test_noise_before_a_login_ends_that_connection_alone(
 async def test_a_second_worker_on_this_machine_is_refused(
     machine: LentMachine,
 ) -> None:
-    await until(lambda: machine.book.read().pid, "its start")
-    other = Worker(machine.paths, machine.book, machine.lending)
+    await until(lambda: machine.pairings.read().pid, "its start")
+    other = Worker(machine.paths, machine.pairings, machine.tenants)
     with pytest.raises(HostError, match="lent already, by process"):
         other.listen("127.0.0.1", 0)

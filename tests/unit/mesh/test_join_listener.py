@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from backends.errors import HostError
-from backends.machines.doorbell import Awaited, Doorbell
+from backends.machines.join_listener import Awaited, JoinListener
 from backends.machines.ssh.invited import InvitedConnection
-from backends.mesh.book import BookFile
 from backends.mesh.dialling import dial_any
 from backends.mesh.identity import own_key, public_line, raw_of
-from backends.mesh.lending import Lending
 from backends.mesh.limits import OwnerLimits
+from backends.mesh.messages import DIALLED
+from backends.mesh.pairings import PairingFile
+from backends.mesh.tenants import Tenants
 from backends.mesh.token import Token
-from backends.mesh.words import DIALLED
 from backends.mesh.worker import Worker
 from backends.tasks import end_tasks
 from tests.kit.clusters import paths_in
@@ -39,7 +39,7 @@ class Console:
         self.key_file = folder / "key"
         self.joined: list[tuple[str, str, str]] = []
         self.refuses = ""
-        self.bell = Doorbell(self.key_file, "studio", lambda: 0, self._joined)
+        self.bell = JoinListener(self.key_file, "studio", lambda: 0, self._joined)
         self.connection: InvitedConnection | None = None
 
     def _joined(self, name: str, its_name: str, host_key: str) -> None:
@@ -62,9 +62,9 @@ class Joiner:
 
     def __init__(self, folder: Path) -> None:
         self.paths = paths_in(folder)
-        self.book = BookFile(self.paths.worker_book_file)
-        self.lending = Lending(self.paths, self.book, OwnerLimits(), "nuc")
-        self.worker = Worker(self.paths, self.book, self.lending)
+        self.pairings = PairingFile(self.paths.worker_pairings_file)
+        self.tenants = Tenants(self.paths, self.pairings, OwnerLimits(), "nuc")
+        self.worker = Worker(self.paths, self.pairings, self.tenants)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -92,7 +92,7 @@ async def test_it_joins_and_is_reached_by_its_own_connection(
     ((name, its_name, host_key),) = console.joined
     assert (name, its_name) == ("box", "nuc")
     assert host_key == public_line(own_key(joiner.paths.worker_key_file))
-    (known,) = joiner.book.read().consoles
+    (known,) = joiner.pairings.read().consoles
     assert known.key == public_line(own_key(console.key_file))
     assert console.connection is not None
     async with joiner.running():
@@ -135,7 +135,7 @@ async def test_a_forged_secret_is_refused(console: Console, tmp_path: Path) -> N
     with pytest.raises(HostError, match="does not know this token"):
         await joiner.worker.join(replace(console.invite(), secret=bytes(16)))
     assert not console.joined
-    assert not joiner.book.read().consoles
+    assert not joiner.pairings.read().consoles
 
 
 async def test_another_console_is_not_told_the_secret(
@@ -147,7 +147,7 @@ async def test_another_console_is_not_told_the_secret(
     with pytest.raises(HostError, match="another key than the token says"):
         await joiner.worker.join(replace(console.invite(), key=raw_of(other)))
     assert not console.joined
-    assert not joiner.book.read().consoles
+    assert not joiner.pairings.read().consoles
 
 
 async def test_a_console_that_takes_it_not_says_why(
@@ -157,7 +157,7 @@ async def test_a_console_that_takes_it_not_says_why(
     joiner = Joiner(tmp_path / "nuc")
     with pytest.raises(HostError, match="There is a peer nuc already"):
         await joiner.worker.join(console.invite())
-    assert not joiner.book.read().consoles
+    assert not joiner.pairings.read().consoles
 
 
 async def test_who_says_to_be_another_worker_is_found_out(

@@ -16,8 +16,7 @@ from backends.errors import DllmError, HostError
 from backends.machines.ssh.invited import client_over
 from backends.mesh.dialling import listening_at, reachable
 from backends.mesh.identity import key_of_line, own_key, public_line, raw_of
-from backends.mesh.token import TokenKind, new_token, secret_hash
-from backends.mesh.words import (
+from backends.mesh.messages import (
     DIALLED,
     PAIR,
     USER_BY_KEY,
@@ -25,6 +24,7 @@ from backends.mesh.words import (
     PairRequest,
     read_line,
 )
+from backends.mesh.token import TokenKind, new_token, secret_hash
 from backends.state import NOT_JSON
 from backends.tasks import end_tasks
 
@@ -71,7 +71,7 @@ class Awaited:
         self._came()
 
 
-class Doorbell:
+class JoinListener:
     """Listens, at a ``port``, once somebody is awaited or invited.
 
     ``joined`` is told of a worker that had a good token: the name it is to have, the

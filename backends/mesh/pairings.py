@@ -46,7 +46,7 @@ class Invitation(Value, frozen=True, kw_only=True):
     used: bool = False
 
 
-class Book(Value, frozen=True, kw_only=True):
+class Pairings(Value, frozen=True, kw_only=True):
     """All that is remembered, in one file."""
 
     consoles: tuple[PairedConsole, ...] = ()
@@ -75,16 +75,16 @@ class Book(Value, frozen=True, kw_only=True):
         return next((one for one in self.consoles if one.key == key), None)
 
 
-class BookFile:
+class PairingFile:
     """The file of it; commands and the worker change it, one at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._seen = (0, 0)
-        self._book = Book()
+        self._pairings = Pairings()
 
-    def read(self) -> Book:
-        """The book as it is now; read only if it has changed.
+    def read(self) -> Pairings:
+        """The pairings as they are now; read only if the file has changed.
 
         Raises:
             HostError: it cannot be read.
@@ -92,18 +92,20 @@ class BookFile:
         try:
             status = self.path.stat()
             if (status.st_ino, status.st_mtime_ns) != self._seen:
-                self._book = msgspec.json.decode(self.path.read_bytes(), type=Book)
+                self._pairings = msgspec.json.decode(
+                    self.path.read_bytes(), type=Pairings
+                )
                 self._seen = (status.st_ino, status.st_mtime_ns)
         except FileNotFoundError:
-            self._book, self._seen = Book(), (0, 0)
+            self._pairings, self._seen = Pairings(), (0, 0)
         except (OSError, *NOT_JSON) as error:
             raise HostError(
                 f"The paired consoles in {self.path} cannot be read ({error})",
                 "Mend the file, or remove it: then all must be paired anew.",
             ) from error
-        return self._book
+        return self._pairings
 
-    def change(self, changed: Callable[[Book], Book]) -> Book:
+    def change(self, changed: Callable[[Pairings], Pairings]) -> Pairings:
         """Read, change and write it while nobody else does."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -151,9 +153,9 @@ class BookFile:
         one = Invitation(secret=secret_hash(secret), expires_at=expires_at)
         oldest = time.time() - _KEPT_S
 
-        def changed(book: Book) -> Book:
-            kept = [i for i in book.invitations if i.expires_at > oldest]
-            return replace(book, invitations=(*kept[1 - INVITATIONS_MAX :], one))
+        def changed(pairings: Pairings) -> Pairings:
+            kept = [i for i in pairings.invitations if i.expires_at > oldest]
+            return replace(pairings, invitations=(*kept[1 - INVITATIONS_MAX :], one))
 
         self.change(changed)
 
@@ -164,52 +166,55 @@ class BookFile:
             HostError: the secret is good no more, or never was.
         """
 
-        def changed(book: Book) -> Book:
-            used = usable(book, secret)
-            rest = (i for i in book.invitations if i is not used)
+        def changed(pairings: Pairings) -> Pairings:
+            used = usable(pairings, secret)
+            rest = (i for i in pairings.invitations if i is not used)
             return with_console(
-                replace(book, invitations=(*rest, replace(used, used=True))), console
+                replace(pairings, invitations=(*rest, replace(used, used=True))),
+                console,
             )
 
         self.change(changed)
 
     def rename(self, name: str, new: str) -> None:
-        def changed(book: Book) -> Book:
-            if any(console.name == new for console in book.consoles):
+        def changed(pairings: Pairings) -> Pairings:
+            if any(console.name == new for console in pairings.consoles):
                 raise UsageError(f"There is a console {new} already")
-            renamed = replace(book.console(name), name=new)
-            return _replaced(book, name, renamed)
+            renamed = replace(pairings.console(name), name=new)
+            return _replaced(pairings, name, renamed)
 
         self.change(changed)
 
     def revoke(self, name: str) -> None:
-        def changed(book: Book) -> Book:
-            gone = book.console(name)
-            kept = tuple(console for console in book.consoles if console is not gone)
-            return replace(book, consoles=kept)
+        def changed(pairings: Pairings) -> Pairings:
+            gone = pairings.console(name)
+            kept = tuple(
+                console for console in pairings.consoles if console is not gone
+            )
+            return replace(pairings, consoles=kept)
 
         self.change(changed)
 
-    def pause(self, paused: bool) -> Book:
-        return self.change(lambda book: replace(book, paused=paused))
+    def pause(self, paused: bool) -> Pairings:
+        return self.change(lambda pairings: replace(pairings, paused=paused))
 
     def saw(self, name: str) -> None:
-        def changed(book: Book) -> Book:
-            if all(console.name != name for console in book.consoles):
-                return book
-            seen = replace(book.console(name), seen_at=time.time())
-            return _replaced(book, name, seen)
+        def changed(pairings: Pairings) -> Pairings:
+            if all(console.name != name for console in pairings.consoles):
+                return pairings
+            seen = replace(pairings.console(name), seen_at=time.time())
+            return _replaced(pairings, name, seen)
 
         self.change(changed)
 
 
-def usable(book: Book, secret: bytes) -> Invitation:
+def usable(pairings: Pairings, secret: bytes) -> Invitation:
     """The open invitation of a secret.
 
     Raises:
         HostError: there is none; it says why.
     """
-    found = book.invited(secret)
+    found = pairings.invited(secret)
     if found is None:
         raise HostError("This token is not known there", "Ask for another one.")
     if found.used:
@@ -219,17 +224,17 @@ def usable(book: Book, secret: bytes) -> Invitation:
     return found
 
 
-def with_console(book: Book, console: PairedConsole) -> Book:
-    """The book with one console more; an older entry of its key goes."""
-    others = tuple(one for one in book.consoles if one.key != console.key)
+def with_console(pairings: Pairings, console: PairedConsole) -> Pairings:
+    """The pairings with one console more; an older entry of its key goes."""
+    others = tuple(one for one in pairings.consoles if one.key != console.key)
     if len(others) >= CONSOLES_MAX:
         raise HostError(f"{CONSOLES_MAX} consoles are paired with it: no more fit")
     taken = {one.name for one in others}
     numbered = (f"{console.name}-{number}" for number in range(2, CONSOLES_MAX + 3))
     free = (name for name in (console.name, *numbered) if name not in taken)
-    return replace(book, consoles=(*others, replace(console, name=next(free))))
+    return replace(pairings, consoles=(*others, replace(console, name=next(free))))
 
 
-def _replaced(book: Book, name: str, console: PairedConsole) -> Book:
-    consoles = tuple(console if one.name == name else one for one in book.consoles)
-    return replace(book, consoles=consoles)
+def _replaced(pairings: Pairings, name: str, console: PairedConsole) -> Pairings:
+    consoles = tuple(console if one.name == name else one for one in pairings.consoles)
+    return replace(pairings, consoles=consoles)

@@ -20,10 +20,10 @@ import asyncssh
 from backends.engine.find import all_engines
 from backends.errors import DllmError, HostError
 from backends.machines.local import local_host, local_host_for_now
-from backends.mesh.book import PairedConsole
 from backends.mesh.identity import key_of_line, key_of_raw, public_line
+from backends.mesh.messages import PROTOCOL, WorkerHello
+from backends.mesh.pairings import PairedConsole
 from backends.mesh.policy import AgentPolicy
-from backends.mesh.words import PROTOCOL, WorkerHello
 from backends.paths import relay_binary
 from backends.printable import printable
 from backends.state import Value
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from backends.machines.agent import AgentSession, ProcessRecord
-    from backends.mesh.book import Book, BookFile
     from backends.mesh.limits import OwnerLimits
+    from backends.mesh.messages import PairRequest
+    from backends.mesh.pairings import PairingFile, Pairings
     from backends.mesh.token import Token
-    from backends.mesh.words import PairRequest
     from backends.paths import Paths
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ LINES_MAX = 200
 NAME_MAX = 32
 
 
-class LoanState(Value, frozen=True, kw_only=True):
+class TenantState(Value, frozen=True, kw_only=True):
     """A console's use of this machine now."""
 
     name: str
@@ -57,7 +57,7 @@ class LoanState(Value, frozen=True, kw_only=True):
     memory_bytes: int
 
 
-class Loan:
+class Tenant:
     """A console's part of this machine: its processes, and what it may ask for."""
 
     def __init__(
@@ -146,22 +146,22 @@ def _ports(argv: tuple[str, ...]) -> set[int]:
     return {int(port) for port in digits if port.isdigit()}
 
 
-class Lending:
+class Tenants:
     """Everything lent from here, and its end: pause, hours, memory, revocation.
 
     Without a ``name`` this machine is called as its system calls it.
     """
 
     def __init__(
-        self, paths: Paths, book: BookFile, limits: OwnerLimits, name: str
+        self, paths: Paths, pairings: PairingFile, limits: OwnerLimits, name: str
     ) -> None:
         self.name = name or platform.node()
         self.limits = limits
         self.lines: deque[str] = deque(maxlen=LINES_MAX)
         """All that happened, the newest last."""
-        self.loans: dict[str, Loan] = {}
+        self.known: dict[str, Tenant] = {}
         self._paths = paths
-        self._book = book
+        self._pairings = pairings
         self.refusal = ""
         """Why nothing is lent now; empty while it is."""
         self.told = 0
@@ -178,15 +178,15 @@ class Lending:
         return list(self.lines)[len(self.lines) - new :]
 
     @property
-    def book(self) -> Book:
-        return self._book.read()
+    def pairings(self) -> Pairings:
+        return self._pairings.read()
 
     async def begin(self) -> None:
         """Take up what an earlier program, which did not end well, left running."""
-        known = {_run_dir(self._paths, c.key): c for c in self.book.consoles}
+        known = {_run_dir(self._paths, c.key): c for c in self.pairings.consoles}
         for run_dir in self._paths.lent_dir.glob("*"):
             if (console := known.get(run_dir)) is not None:
-                self.loans[console.key] = self._new_loan(console)
+                self.known[console.key] = self._new_loan(console)
                 continue
             async with local_host_for_now(run_dir) as host:
                 for record in await host.records():
@@ -197,34 +197,36 @@ class Lending:
     def lets_in(self, key: str, joining: Token | None) -> bool:
         if joining is not None:
             return key == public_line(key_of_raw(joining.key))
-        return self.book.by_key(key) is not None
+        return self.pairings.by_key(key) is not None
 
     def has_invited(self, secret: bytes) -> bool:
         """True for a secret of ours, good or not any more, which it is then told."""
-        return self.book.invited(secret) is not None
+        return self.pairings.invited(secret) is not None
 
     def pair(self, secret: bytes, asked: PairRequest) -> None:
         key = public_line(key_of_line(asked.key))
         name = printable(asked.name)[:NAME_MAX].strip() or "console"
         console = PairedConsole(name=name, key=key, added_at=time.time())
-        self._book.pair(secret, console)
+        self._pairings.pair(secret, console)
         self.say(f"{name} is paired")
 
-    def came(self, key: str, link: asyncssh.SSHServerConnection, address: str) -> Loan:
+    def came(
+        self, key: str, link: asyncssh.SSHServerConnection, address: str
+    ) -> Tenant:
         """A paired console has logged in."""
-        console = self.book.by_key(key)
+        console = self.pairings.by_key(key)
         assert console is not None
-        loan = self.loans.get(key)
-        if loan is None:
-            loan = self.loans[key] = self._new_loan(console)
-        loan.policy.address = address
-        if not loan.links and not self.refusal:
-            self.say(f"{loan.name} has connected")
-        loan.links.add(link)
-        self._book.saw(console.name)
-        return loan
+        tenant = self.known.get(key)
+        if tenant is None:
+            tenant = self.known[key] = self._new_loan(console)
+        tenant.policy.address = address
+        if not tenant.links and not self.refusal:
+            self.say(f"{tenant.name} has connected")
+        tenant.links.add(link)
+        self._pairings.saw(console.name)
+        return tenant
 
-    def _new_loan(self, console: PairedConsole) -> Loan:
+    def _new_loan(self, console: PairedConsole) -> Tenant:
         run_dir = _run_dir(self._paths, console.key)
         policy = AgentPolicy(
             self.limits,
@@ -233,7 +235,7 @@ class Lending:
             engine_folders=[Path(e.directory) for e in all_engines(None, self._paths)],
             run_dir=run_dir,
         )
-        return Loan(console, policy, run_dir, lambda: self.used_bytes)
+        return Tenant(console, policy, run_dir, lambda: self.used_bytes)
 
     def hello(self) -> WorkerHello:
         libc = " ".join(platform.libc_ver()).strip()
@@ -254,67 +256,67 @@ class Lending:
 
     async def look(self) -> None:
         """See to the owner's wishes; called every second."""
-        book = self.book
-        for loan in tuple(self.loans.values()):
-            console = book.by_key(loan.key)
+        pairings = self.pairings
+        for tenant in tuple(self.known.values()):
+            console = pairings.by_key(tenant.key)
             if console is None:
-                await self._end(loan, "its owner has revoked this console")
-                self.loans.pop(loan.key, None)
-                await loan.close()
+                await self._end(tenant, "its owner has revoked this console")
+                self.known.pop(tenant.key, None)
+                await tenant.close()
             else:
-                loan.name = console.name
-        refusal = self.limits.refusal(book.paused)
+                tenant.name = console.name
+        refusal = self.limits.refusal(pairings.paused)
         if refusal != self.refusal:
             self.refusal = refusal
             self.say(f"nothing is lent now: {refusal}" if refusal else "lent again")
         if refusal:
-            for loan in self.loans.values():
-                await self._end(loan, refusal)
+            for tenant in self.known.values():
+                await self._end(tenant, refusal)
             return
         await self._measure()
 
     async def _measure(self) -> None:
-        for loan in self.loans.values():
-            records = await loan.living()
-            loan.used_bytes = sum(record.rss_bytes or 0 for record in records)
-            gone_s = time.monotonic() - loan.left_at
-            if records and not loan.links and gone_s > ABANDONED_S:
-                await self._end(loan, "it has not come back")
+        for tenant in self.known.values():
+            records = await tenant.living()
+            tenant.used_bytes = sum(record.rss_bytes or 0 for record in records)
+            gone_s = time.monotonic() - tenant.left_at
+            if records and not tenant.links and gone_s > ABANDONED_S:
+                await self._end(tenant, "it has not come back")
         used, most = self.used_bytes, self.limits.memory_bytes
         if most is not None and used > most:
-            largest = max(self.loans.values(), key=lambda loan: loan.used_bytes)
+            largest = max(self.known.values(), key=lambda tenant: tenant.used_bytes)
             uses, lends = format_bytes(used), format_bytes(most)
             await self._end(largest, f"it uses {uses}, its owner lends {lends}")
 
     @property
     def used_bytes(self) -> int:
-        return sum(loan.used_bytes for loan in self.loans.values())
+        return sum(tenant.used_bytes for tenant in self.known.values())
 
-    async def _end(self, loan: Loan, why: str) -> None:
+    async def _end(self, tenant: Tenant, why: str) -> None:
         """End what runs for a console, and tell it why."""
-        loan.disconnect(why)
+        tenant.disconnect(why)
         try:
-            count = await loan.stop()
+            count = await tenant.stop()
         except HostError as error:
-            self.say(f"what runs for {loan.name} could not be stopped: {error}")
+            self.say(f"what runs for {tenant.name} could not be stopped: {error}")
             return
-        loan.used_bytes = 0
+        tenant.used_bytes = 0
         if count:
-            self.say(f"{loan.name}: ended {count} of its programs, {why}")
+            self.say(f"{tenant.name}: ended {count} of its programs, {why}")
 
     async def close(self) -> None:
-        for loan in self.loans.values():
-            await self._end(loan, "its owner has ended lending")
-            await loan.close()
+        for tenant in self.known.values():
+            await self._end(tenant, "its owner has ended lending")
+            await tenant.close()
 
-    async def states(self) -> tuple[LoanState, ...]:
+    async def states(self) -> tuple[TenantState, ...]:
         found = [
-            LoanState(
-                name=loan.name,
-                connected=bool(loan.links),
-                processes=len(await loan.living()),
-                memory_bytes=loan.used_bytes,
+            TenantState(
+                name=tenant.name,
+                connected=bool(tenant.links),
+                processes=len(await tenant.living()),
+                memory_bytes=tenant.used_bytes,
             )
-            for loan in self.loans.values()
+            for tenant in self.known.values()
         ]
         return tuple(found)
