@@ -114,15 +114,22 @@ class AgentPolicy:
         argv = _texts(message, "argv")
         listing = verb == "run" and "--list-devices" in argv
         bounded = verb == "start" and self._limits.memory_bytes is not None
-        if verb in ("machine", "memory", "port_owner") or listing or bounded:
+        if verb in ("machine", "memory", "port_owner", "find") or listing or bounded:
             # A GPU's driver maps more than it uses: there the sum is watched alone.
             self._answers[number] = verb, listing or "CPU" in argv
         return message
 
     def _findable(self, message: dict[str, Any]) -> list[str]:
+        return [f for f in _texts(message, "folders") if self._is_below_any(f)]
+
+    def _is_below_any(self, path: str) -> bool:
         folders = [*self._models, self._engines_dir, *self._engine_folders]
-        asked = _texts(message, "folders")
-        return [f for f in asked if _is_below(os.path.realpath(f), folders)]
+        return _is_below(os.path.realpath(path), folders)
+
+    def _is_lent(self, found: object) -> bool:
+        # A link may lead out of a model folder.
+        path = found.get("path") if isinstance(found, dict) else None
+        return isinstance(path, str) and self._is_below_any(path)
 
     def _require_readable(self, path: object, *, engines: bool) -> None:
         folders = [*self._models, *([self._engines_dir] if engines else [])]
@@ -244,6 +251,9 @@ class AgentPolicy:
         elif verb == "machine":
             memory = self._narrowed(told.get("memory", {}), used_bytes)
             told = {**told, "memory": memory}
+        elif verb == "find":
+            files = told.get("files") or []
+            told = {**told, "files": [one for one in files if self._is_lent(one)]}
         elif verb == "port_owner":
             told = {"used": told.get("used", True)}
         elif flagged:

@@ -341,6 +341,7 @@ async def test_files_outside_the_model_folders_are_not_told(
         names = {os.path.basename(found["path"]) for found in told["files"]}
         assert "model.gguf" in names
         assert not any(found["path"].startswith("/etc") for found in told["files"])
+        assert names.isdisjoint(map(os.path.basename, outside))
         for verb in ("seed", "cached", "uncache", "rss", "nonsense"):
             assert "denied" in await agent.ask(verb, path=here, names=["x"], pids=[1])
 
