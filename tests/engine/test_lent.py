@@ -153,10 +153,14 @@ def test_a_machine_joins_from_its_side(
 ) -> None:
     port = str(free_port())
     user.run("config", "set", "join_port", port)
-    invited = ("--no-wait", "--address", "127.0.0.1", "--name", "lent")
-    token = user.run("peers", "invite", *invited).stdout.strip()
+    waiting = user.start("peers", "invite", "--address", "127.0.0.1", "--name", "lent")
+    assert waiting.stdout is not None
+    token = waiting.stdout.readline().strip()
     owner.begins("join", token)
     wait_for(lambda: "Joined" in owner.log, "the pairing")
+    told, _ = waiting.communicate(timeout=60)
+    assert waiting.returncode == 0
+    assert "ready" in told
     user.up(demo_model, "--workers", "1", "--peer", "lent")
     assert Answer(user, COMPLETIONS, n_predict=20).text
     assert "lent" in workers_of(user)

@@ -211,7 +211,7 @@ async def invite_peer(
     say(f"Waiting at port {made.port} for it to join. Ctrl-C ends only the waiting.")
     while time.time() < made.expires_at:
         new = [peer for peer in await client.peers() if peer.name not in known]
-        if joined := [p for p in new if p.transport is Transport.INVITED]:
+        if joined := [p for p in new if p.transport == Transport.INVITED]:
             peer = await settled_peer(client, joined[0].name)
             for line in () if as_json else _lines(peer):
                 show(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import math
 import os
 import re
 import sys
@@ -292,7 +293,7 @@ def token_lines(token: str, expires_at: float, qr: bool) -> Iterator[str]:
     yield token
     if qr:
         yield from qr_text(token).splitlines()
-    left = format_age(expires_at - time.time())
+    left = format_age(math.ceil((expires_at - time.time()) / 60) * 60)
     say(f"It is good once, for {left}. It is shown this once.")
 
 
