@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import socket
+import time
+from copy import copy
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from backends.engine.ask import NO_GPU, parse_devices
@@ -12,6 +16,7 @@ from backends.engine.find import WORKER_NAMES
 from backends.engine.install import SERVER
 from backends.link.transport import LOOPBACK
 from backends.machines.agent import ALWAYS_ENV, LOG_LIMIT_BYTES, PRIVATE
+from backends.machines.agent_channel import encode_line
 from backends.machines.facts import VARIABLES
 from backends.machines.ways import PROBE, TOKEN_VARIABLE
 from backends.mesh.messages import PART
@@ -37,6 +42,13 @@ _ASKS = (("--version",), ("--help",), ("--list-devices",))
 _ENV = frozenset((*ALWAYS_ENV, *NO_GPU, TOKEN_VARIABLE))
 _ENDS = (LOOPBACK, "localhost")
 _PORT_MIN = 1024
+_START_BYTES_MAX = 32 << 10
+PROCESSES_MAX = 64
+"""Of one console, with those that have ended and are not removed."""
+WAITING_MAX = 256
+"""Requests of one session without an answer."""
+_TRIED_S = 660.0
+"""Longer than an agent lets a program run."""
 
 
 class Denied(Exception):
@@ -64,9 +76,18 @@ class AgentPolicy:
         self.address = ""
         """The address at which the console reached us, for direct links."""
         self._worker_ports: set[int] = set()
-        self._answers: dict[int, tuple[str, bool]] = {}
+        self._tried_ports: dict[int, float] = {}
+        """By port the time until which a worker may be tried there (monotonic)."""
+        self._answers: dict[int, tuple[str, bool] | None] = {}
         """By number the verb of a request, and whether it is bounded, or lists devices.
+        None where nothing is looked at.
         """
+
+    def for_session(self) -> AgentPolicy:
+        """The same, with the numbers of one agent's requests."""
+        made = copy(self)
+        made._answers = {}
+        return made
 
     # --- files ----------------------------------------------------------------------
 
@@ -95,8 +116,15 @@ class AgentPolicy:
             Denied: it is not passed on.
         """
         verb, number = message.get("do"), message.get("id")
-        if not isinstance(verb, str) or not isinstance(number, int):
+        # True is no number, and of one that is too large the agent makes none.
+        is_number = isinstance(number, int) and not isinstance(number, bool)
+        if not isinstance(verb, str) or not is_number:
             raise Denied("That is no request")
+        assert isinstance(number, int)
+        if not 0 <= number < 1 << 53:
+            raise Denied("That is no request")
+        if number in self._answers or len(self._answers) >= WAITING_MAX:
+            raise Denied("A request of that number waits, or too many do")
         if members := _MEMBERS.get(verb):
             message = {k: v for k, v in message.items() if k in {*members, "id", "do"}}
         if verb == "machine":
@@ -109,14 +137,21 @@ class AgentPolicy:
             message = self._started(message)
         elif verb == "run":
             self._run(_texts(message, "argv"), _mapping(message, "env"))
+            touch = message.get("touch", 0)
+            if touch and str(touch) not in _texts(message, "argv"):
+                raise Denied("Only the worker itself is touched")
         elif verb not in FREE:
             raise Denied("The owner of this machine does not lend that")
         argv = _texts(message, "argv")
         listing = verb == "run" and "--list-devices" in argv
         bounded = verb == "start" and self._limits.memory_bytes is not None
-        if verb in ("machine", "memory", "port_owner", "find") or listing or bounded:
-            # A GPU's driver maps more than it uses: there the sum is watched alone.
-            self._answers[number] = verb, listing or "CPU" in argv
+        # A GPU's driver maps more than it uses: there the sum is watched alone.
+        named = [value for option, value in pairwise(argv) if option == "-d"]
+        on_cpu = set(",".join(named).split(",")) == {"CPU"}
+        filtered = verb in ("machine", "memory", "port_owner", "find")
+        # Of the others the number is kept, too: none may be used twice at a time.
+        looks = filtered or listing or bounded
+        self._answers[number] = (verb, listing or on_cpu) if looks else None
         return message
 
     def _findable(self, message: dict[str, Any]) -> list[str]:
@@ -138,6 +173,9 @@ class AgentPolicy:
 
     def _started(self, message: dict[str, Any]) -> dict[str, Any]:
         argv = _texts(message, "argv")
+        if len(encode_line(message)) > _START_BYTES_MAX:
+            raise Denied("That is too long for the start of a program")
+        self._require_some_left(message.get("name"))
         self._require_env(_mapping(message, "env"))
         if argv and os.path.realpath(argv[0]) == self._relay:
             self._relay_beside(argv[1:])
@@ -148,9 +186,19 @@ class AgentPolicy:
         is_less = isinstance(limit, int) and 0 < limit < most
         return {**message, "log_limit": limit if is_less else most}
 
+    def _require_some_left(self, name: object) -> None:
+        folder = glob.escape(self._run_dir)
+        there = glob.glob(f"{folder}/**/process.json", recursive=True)
+        own = os.path.join(self._run_dir, str(name), "process.json")
+        if len(there) >= PROCESSES_MAX and own not in there:
+            raise Denied(f"This machine keeps {PROCESSES_MAX} programs of a console")
+
     def _require_env(self, env: Mapping[str, Any]) -> None:
         if wrong := set(env) - _ENV:
             raise Denied(f"The owner of this machine lets nobody set {min(wrong)}")
+        for name, value in NO_GPU.items():
+            if env.get(name, value) != value:
+                raise Denied(f"The owner of this machine lets nobody set {name}")
 
     def _worker(self, argv: Sequence[str]) -> None:
         self._require_engine(argv, WORKER_NAMES)
@@ -159,6 +207,9 @@ class AgentPolicy:
         if told.get("-H") != [LOOPBACK]:
             raise Denied(f"A worker listens at {LOOPBACK} only")
         self._require_devices(told.get("-d", []))
+        # One that is tried is in no record: no relay may serve it.
+        if self._tried_ports.get(port, 0.0) > time.monotonic():
+            raise _taken(port)
         _require_free(LOOPBACK, port)
         self._worker_ports.add(port)
 
@@ -216,9 +267,15 @@ class AgentPolicy:
         # A worker's banner, which tells its protocol.
         self._require_engine(argv, WORKER_NAMES)
         told = _pairs(argv[1:], {"-H", "-p", "-d"})
-        if told.get("-H") != [LOOPBACK] or not set(told.get("-d", [])) <= {"CPU"}:
+        blind = all(env.get(name) == value for name, value in NO_GPU.items())
+        on_cpu = told.get("-d", ["CPU"] if blind else []) == ["CPU"]
+        if told.get("-H") != [LOOPBACK] or not on_cpu:
             raise Denied("A worker is tried on its CPU only")
-        _require_free(LOOPBACK, _port(told.get("-p", [""])[-1]))
+        port = _port(told.get("-p", [""])[-1])
+        if port in self._worker_ports:
+            raise _taken(port)
+        self._tried_ports[port] = time.monotonic() + _TRIED_S
+        _require_free(LOOPBACK, port)
 
     def _require_engine(self, argv: Sequence[str], names: Sequence[str]) -> None:
         program = os.path.realpath(argv[0]) if argv else ""
@@ -230,11 +287,6 @@ class AgentPolicy:
             )
 
     # --- answers --------------------------------------------------------------------
-
-    @property
-    def awaits(self) -> bool:
-        """True while an answer is to come that the owner's limits change."""
-        return bool(self._answers)
 
     def answer(self, message: dict[str, Any], used_bytes: int) -> dict[str, Any]:
         """The answer to pass on, with the owner's limits in it."""
@@ -334,4 +386,8 @@ def _require_free(host: str, port: int) -> None:
         try:
             tried.bind((host, port))
         except OSError:
-            raise Denied(f"Port {port} is taken on this machine") from None
+            raise _taken(port) from None
+
+
+def _taken(port: int) -> Denied:
+    return Denied(f"Port {port} is taken on this machine")

@@ -36,7 +36,7 @@ from backends.mesh.messages import (
     PairRequest,
     read_line,
 )
-from backends.mesh.policy import Denied
+from backends.mesh.policy import AgentPolicy, Denied
 from backends.mesh.token import SECRET_BYTES
 from backends.tasks import first_of
 
@@ -51,6 +51,11 @@ KEEPALIVE_S = 15.0
 KEEPALIVE_MISSES = 4
 PAIR_S = 10.0
 SESSIONS_MAX = 32
+LINKS_MAX = 16
+"""Connections of one console."""
+READ_BYTES_MAX = 4 << 20
+LEFT_BYTES_MIN = 1 << 30
+"""So much of a disk is left to its owner."""
 _CHUNK_BYTES = 64 << 10
 OPTIONS: dict[str, Any] = {
     "login_timeout": LOGIN_S,
@@ -116,7 +121,7 @@ class WorkerServer(asyncssh.SSHServer):
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         # The last one asked about is the one whose signature then counts.
-        self._key = ""
+        self._key, self._secret = "", b""
         if username == USER_BY_KEY and key.algorithm == b"ssh-ed25519":
             line = public_line(key)
             if self._tenants.lets_in(line, self._joining):
@@ -124,6 +129,8 @@ class WorkerServer(asyncssh.SSHServer):
         return bool(self._key)
 
     def validate_password(self, username: str, password: str) -> bool:
+        # A key that was only asked about proves nothing.
+        self._key, self._secret = "", b""
         with contextlib.suppress(ValueError):
             secret = bytes.fromhex(password)
             is_one = username == USER_BY_SECRET and len(secret) == SECRET_BYTES
@@ -132,13 +139,23 @@ class WorkerServer(asyncssh.SSHServer):
         return bool(self._secret)
 
     def auth_completed(self) -> None:
-        if self._key and self._joining is None:
+        if self._joining is not None:
+            return
+        if self._secret:
+            asyncio.get_running_loop().call_later(2 * PAIR_S, self.link.close)
+        if self._key:
             self._tenant = self._tenants.came(self._key, self.link, self._address)
+            if len(self._tenant.links) > LINKS_MAX:
+                self.link.disconnect(
+                    asyncssh.DISC_TOO_MANY_CONNECTIONS, "too many connections"
+                )
 
     # --- what it may do -------------------------------------------------------------
 
     def offers(self, subsystem: str) -> bool:
         if self._tenant is not None:
+            if self._tenants.refusal:
+                return subsystem == HELLO
             return subsystem in (HELLO, AGENT, SFTP, NOISE)
         return subsystem == PAIR
 
@@ -160,7 +177,8 @@ class WorkerServer(asyncssh.SSHServer):
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
     ) -> Any:
         tenant, what = self._tenant, f"a way to {dest_host}:{dest_port}"
-        if tenant is None or dest_host not in (LOOPBACK, "localhost"):
+        lends = tenant is not None and not self._tenants.refusal
+        if tenant is None or not lends or dest_host not in (LOOPBACK, "localhost"):
             self.refused(what)
             raise _forbidden(what)
 
@@ -277,7 +295,22 @@ class ModelFiles(asyncssh.SFTPServer):
         adds = self._tenant.policy.may_add(os.fsdecode(path))
         if pflags & ~asyncssh.FXF_READ and not adds:
             raise _only_read()
+        here = os.fsdecode(path)
+        if os.path.lexists(here) and not os.path.isfile(here):
+            raise asyncssh.SFTPFailure("that is no file")
         return super().open(path, pflags, attrs)
+
+    # The disk's time is not the event loop's, and a console's figures are bounded.
+
+    async def read(self, file_obj: Any, offset: int, size: int) -> bytes:
+        size = min(size, READ_BYTES_MAX)
+        return await asyncio.to_thread(os.pread, file_obj.fileno(), size, offset)
+
+    async def write(self, file_obj: Any, offset: int, data: bytes) -> int:
+        return await asyncio.to_thread(_write_at, file_obj.fileno(), data, offset)
+
+    async def fsync(self, file_obj: Any) -> None:
+        await asyncio.to_thread(os.fsync, file_obj.fileno())
 
     def open56(
         self, path: bytes, desired_access: int, flags: int, attrs: asyncssh.SFTPAttrs
@@ -299,6 +332,16 @@ class ModelFiles(asyncssh.SFTPServer):
     symlink = link = lock = unlock = readlink = setstat  # type: ignore[assignment]
 
 
+def _write_at(descriptor: int, data: bytes, offset: int) -> int:
+    disk = os.fstatvfs(descriptor)
+    if disk.f_bavail * disk.f_frsize < LEFT_BYTES_MIN:
+        raise asyncssh.SFTPFailure("the disk of that machine is nearly full")
+    written = 0
+    while written < len(data):
+        written += os.pwrite(descriptor, data[written:], offset + written)
+    return written
+
+
 def _only_read() -> asyncssh.SFTPError:
     return asyncssh.SFTPPermissionDenied("files of this machine can only be read")
 
@@ -306,6 +349,7 @@ def _only_read() -> asyncssh.SFTPError:
 async def _serve_agent(process: Process, tenant: Tenant) -> None:
     """Stand between a console and an agent of its own, and look at every line."""
     agent = await tenant.start_agent()
+    policy = tenant.policy.for_session()
     assert agent.stdin is not None
     assert agent.stdout is not None
     to_agent, from_agent = agent.stdin, agent.stdout
@@ -315,7 +359,7 @@ async def _serve_agent(process: Process, tenant: Tenant) -> None:
         while data := await process.stdin.read(_CHUNK_BYTES):
             for line in lines.add(data):
                 try:
-                    passed = tenant.policy.request(decode_line(line) or {})
+                    passed = policy.request(decode_line(line) or {})
                     to_agent.write(encode_line(passed))
                 except Denied as denied:
                     process.stdout.write(_denial(line, denied))
@@ -326,7 +370,7 @@ async def _serve_agent(process: Process, tenant: Tenant) -> None:
         lines = Lines(ANSWER_BYTES_MAX)
         while data := await from_agent.read(_CHUNK_BYTES):
             for line in lines.add(data):
-                process.stdout.write(_passed(tenant, line))
+                process.stdout.write(_passed(policy, tenant, line))
             await process.stdout.drain()
 
     try:
@@ -344,8 +388,9 @@ def _denial(line: bytes, denied: Denied) -> bytes:
     return encode_line({"id": number, "error": error})
 
 
-def _passed(tenant: Tenant, line: bytes) -> bytes:
-    message = decode_line(line) if tenant.policy.awaits else None
+def _passed(policy: AgentPolicy, tenant: Tenant, line: bytes) -> bytes:
+    message = decode_line(line)
     if message is None:
         return line + b"\n"
-    return encode_line(tenant.policy.answer(message, tenant.lent_bytes()))
+    told = policy.answer(message, tenant.lent_bytes())
+    return line + b"\n" if told is message else encode_line(told)

@@ -45,6 +45,9 @@ ABANDONED_S = 600.0
 """So long after a console's last connection its processes go on."""
 STOP_GRACE_S = 2.0
 LINES_MAX = 200
+LINE_CHARS_MAX = 300
+STOPS_AT_ONCE = 16
+"""An agent refuses many more."""
 NAME_MAX = 32
 
 
@@ -127,9 +130,13 @@ class Tenant:
     async def stop(self) -> int:
         """End all its processes; how many there were."""
         records = await self.living()
-        await asyncio.gather(
-            *(self._host.stop(record.name, STOP_GRACE_S) for record in records)
-        )
+        turns = asyncio.Semaphore(STOPS_AT_ONCE)
+
+        async def stopped(name: str) -> None:
+            async with turns:
+                await self._host.stop(name, STOP_GRACE_S)
+
+        await asyncio.gather(*(stopped(record.name) for record in records))
         return len(records)
 
     async def close(self) -> None:
@@ -162,13 +169,14 @@ class Tenants:
         self.known: dict[str, Tenant] = {}
         self._paths = paths
         self._pairings = pairings
+        self._looking = asyncio.Lock()
         self.refusal = ""
         """Why nothing is lent now; empty while it is."""
         self.told = 0
         """The number of lines so far."""
 
     def say(self, text: str) -> None:
-        line = printable(text)
+        line = printable(text[:LINE_CHARS_MAX])
         self.told += 1
         self.lines.append(f"{time.strftime('%H:%M:%S')} {line}")
         log.info("%s", line)
@@ -186,11 +194,14 @@ class Tenants:
         known = {_run_dir(self._paths, c.key): c for c in self.pairings.consoles}
         for run_dir in self._paths.lent_dir.glob("*"):
             if (console := known.get(run_dir)) is not None:
-                self.known[console.key] = self._new_loan(console)
+                self.known[console.key] = self._new_tenant(console)
                 continue
-            async with local_host_for_now(run_dir) as host:
-                for record in await host.records():
-                    await host.stop(record.name, STOP_GRACE_S)
+            try:
+                async with local_host_for_now(run_dir) as host:
+                    for record in await host.records():
+                        await host.stop(record.name, STOP_GRACE_S)
+            except HostError as error:
+                self.say(f"what runs in {run_dir} could not be stopped: {error}")
 
     # --- who comes ------------------------------------------------------------------
 
@@ -218,7 +229,7 @@ class Tenants:
         assert console is not None
         tenant = self.known.get(key)
         if tenant is None:
-            tenant = self.known[key] = self._new_loan(console)
+            tenant = self.known[key] = self._new_tenant(console)
         tenant.policy.address = address
         if not tenant.links and not self.refusal:
             self.say(f"{tenant.name} has connected")
@@ -226,7 +237,7 @@ class Tenants:
         self._pairings.saw(console.name)
         return tenant
 
-    def _new_loan(self, console: PairedConsole) -> Tenant:
+    def _new_tenant(self, console: PairedConsole) -> Tenant:
         run_dir = _run_dir(self._paths, console.key)
         policy = AgentPolicy(
             self.limits,
@@ -256,13 +267,19 @@ class Tenants:
 
     async def look(self) -> None:
         """See to the owner's wishes; called every second."""
+        async with self._looking:
+            await self._look()
+
+    async def _look(self) -> None:
         pairings = self.pairings
         for tenant in tuple(self.known.values()):
             console = pairings.by_key(tenant.key)
             if console is None:
-                await self._end(tenant, "its owner has revoked this console")
-                self.known.pop(tenant.key, None)
-                await tenant.close()
+                # Only once nothing is left: a start may have been under way.
+                left = await self._end(tenant, "its owner has revoked this console")
+                if left == 0 and not tenant.links:
+                    self.known.pop(tenant.key, None)
+                    await tenant.close()
             else:
                 tenant.name = console.name
         refusal = self.limits.refusal(pairings.paused)
@@ -270,14 +287,18 @@ class Tenants:
             self.refusal = refusal
             self.say(f"nothing is lent now: {refusal}" if refusal else "lent again")
         if refusal:
-            for tenant in self.known.values():
+            for tenant in tuple(self.known.values()):
                 await self._end(tenant, refusal)
             return
         await self._measure()
 
     async def _measure(self) -> None:
-        for tenant in self.known.values():
-            records = await tenant.living()
+        for tenant in tuple(self.known.values()):
+            try:
+                records = await tenant.living()
+            except HostError as error:
+                await self._end(tenant, str(error))
+                continue
             tenant.used_bytes = sum(record.rss_bytes or 0 for record in records)
             gone_s = time.monotonic() - tenant.left_at
             if records and not tenant.links and gone_s > ABANDONED_S:
@@ -292,31 +313,38 @@ class Tenants:
     def used_bytes(self) -> int:
         return sum(tenant.used_bytes for tenant in self.known.values())
 
-    async def _end(self, tenant: Tenant, why: str) -> None:
-        """End what runs for a console, and tell it why."""
+    async def _end(self, tenant: Tenant, why: str) -> int | None:
+        """End what runs for a console, and tell it why; how many programs there were.
+
+        None: they could not be ended.
+        """
         tenant.disconnect(why)
         try:
             count = await tenant.stop()
         except HostError as error:
             self.say(f"what runs for {tenant.name} could not be stopped: {error}")
-            return
+            return None
         tenant.used_bytes = 0
         if count:
             self.say(f"{tenant.name}: ended {count} of its programs, {why}")
+        return count
 
     async def close(self) -> None:
-        for tenant in self.known.values():
+        for tenant in tuple(self.known.values()):
             await self._end(tenant, "its owner has ended lending")
             await tenant.close()
 
     async def states(self) -> tuple[TenantState, ...]:
-        found = [
-            TenantState(
-                name=tenant.name,
-                connected=bool(tenant.links),
-                processes=len(await tenant.living()),
-                memory_bytes=tenant.used_bytes,
-            )
-            for tenant in self.known.values()
-        ]
-        return tuple(found)
+        return tuple([await _state(one) for one in tuple(self.known.values())])
+
+
+async def _state(tenant: Tenant) -> TenantState:
+    count = 0
+    with contextlib.suppress(DllmError):
+        count = len(await tenant.living())
+    return TenantState(
+        name=tenant.name,
+        connected=bool(tenant.links),
+        processes=count,
+        memory_bytes=tenant.used_bytes,
+    )

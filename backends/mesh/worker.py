@@ -10,7 +10,7 @@ import random
 import socket
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncssh
 from msgspec.structs import replace
@@ -101,7 +101,11 @@ class Worker:
         self._hold()
         if not all_engines(None, self._paths):
             self.tenants.say("no llama.cpp is here yet: dllm-tui engine get")
-        self._pairings.change(lambda pairings: replace(pairings, pid=os.getpid()))
+        own: dict[str, Any] = {"pid": os.getpid()}
+        if not self.listens:
+            # As one that was killed has left it.
+            own |= {"port": 0, "addresses": ()}
+        self._pairings.change(lambda pairings: replace(pairings, **own))
         await self.tenants.begin()
         accepting = asyncio.create_task(self._accept())
         try:

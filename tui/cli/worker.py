@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backends.errors import UsageError
+from backends.errors import DllmError, UsageError
 from backends.mesh.limits import OwnerLimits, parse_hours
 from backends.mesh.pairings import PairedConsole, PairingFile
 from backends.mesh.token import LIFE_S, Token, TokenKind, read_token
@@ -216,7 +216,9 @@ async def _on_screen(made: Worker) -> None:
                 return
             if key == PAUSE:
                 made.pause(not made.tenants.pairings.paused)
-                await made.tenants.look()
+                # Its own loop says what goes wrong.
+                with contextlib.suppress(DllmError):
+                    await made.tenants.look()
             elif key == INVITE and made.listens:
                 token = made.invite(LIFE_S)
 

@@ -11,6 +11,9 @@ import stat
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import asyncssh
 import msgspec
@@ -22,9 +25,11 @@ from backends.errors import HostError
 from backends.machines.ssh.invited import Dialled, InvitedConnection, pair
 from backends.mesh.identity import own_key
 from backends.mesh.limits import OwnerLimits
-from backends.mesh.messages import PAIR, USER_BY_SECRET
-from backends.mesh.tenants import Tenants
+from backends.mesh.messages import AGENT, PAIR, USER_BY_KEY, USER_BY_SECRET
+from backends.mesh.server import READ_BYTES_MAX, ModelFiles, WorkerServer
+from backends.mesh.tenants import Tenant, Tenants
 from backends.mesh.worker import STRANGERS_MAX, Worker
+from backends.tasks import end_tasks
 from tests.kit.waiting import until
 from tests.unit.mesh.lent import Asking, LentMachine, asking, lent
 
@@ -653,3 +658,129 @@ async def test_a_second_worker_on_this_machine_is_refused(
     other = Worker(machine.paths, machine.pairings, machine.tenants)
     with pytest.raises(HostError, match="lent already, by process"):
         other.listen("127.0.0.1", 0)
+
+
+async def test_a_key_that_was_only_asked_about_proves_nothing(
+    paired: LentMachine,
+) -> None:
+    server = WorkerServer(paired.tenants, "")
+    server.link = cast("Any", SimpleNamespace(close=lambda: None))
+    assert server.validate_public_key(USER_BY_KEY, paired.key)
+    assert server.validate_password(USER_BY_SECRET, paired.token().secret.hex())
+    server.auth_completed()
+    assert server.offers(PAIR)
+    assert not server.offers(AGENT)
+
+
+async def test_whoever_has_a_token_does_not_stay(
+    machine: LentMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backends.mesh.server.PAIR_S", 0.1)
+    secret = machine.token().secret.hex()
+    async with machine.login(username=USER_BY_SECRET, password=secret) as link:
+        async with asyncio.timeout(WITHIN_S):
+            await link.wait_closed()
+
+
+async def test_a_console_has_so_many_connections(
+    paired: LentMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backends.mesh.server.LINKS_MAX", 1)
+    async with paired.login() as first, paired.login() as second:
+        async with asyncio.timeout(WITHIN_S):
+            await second.wait_closed()
+        await asking(first)
+
+
+async def test_a_machine_that_is_paused_starts_nothing(paired: LentMachine) -> None:
+    async with paired.login() as link:
+        paired.tenants.refusal = "its owner has paused it"
+        with pytest.raises(asyncssh.ChannelOpenError):
+            await asking(link)
+
+
+async def test_a_login_while_all_is_ended_disturbs_nothing(
+    paired: LentMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenants = paired.tenants
+
+    async def slow(self: Tenant) -> int:
+        await asyncio.sleep(0.05)
+        other = tenants.known[next(iter(tenants.known))]
+        tenants.known.setdefault("another", other)
+        return 2
+
+    async with paired.login():
+        monkeypatch.setattr(Tenant, "stop", slow)
+        paired.pairings.pause(True)
+        said = tenants.told
+        await asyncio.gather(tenants.look(), tenants.look())
+    assert "paused" in " ".join(tenants.lines_after(said))
+
+
+async def test_a_console_that_is_revoked_is_known_until_nothing_is_left(
+    paired: LentMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenants = paired.tenants
+    async with paired.login():
+        (key,) = tenants.known
+    stop = Tenant.stop
+    failed: list[bool] = []
+
+    async def first_fails(self: Tenant) -> int:
+        if not failed:
+            failed.append(True)
+            raise HostError("busy")
+        return await stop(self)
+
+    monkeypatch.setattr(Tenant, "stop", first_fails)
+    paired.pairings.revoke("studio")
+    async with asyncio.timeout(WITHIN_S):
+        while not failed:
+            await tenants.look()
+        assert key in tenants.known
+        while key in tenants.known:
+            await tenants.look()
+
+
+async def test_the_screen_outlives_an_agent_that_does_not_answer(
+    paired: LentMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with paired.login():
+        monkeypatch.setattr(Tenant, "living", AsyncMock(side_effect=HostError("late")))
+        (state,) = await paired.tenants.states()
+    assert state.processes == 0
+
+
+async def test_a_read_of_a_file_is_bounded(paired: LentMachine, tmp_path: Path) -> None:
+    model = paired.models / "model.gguf"
+    with model.open("wb") as file:
+        file.truncate(5 * MIB)
+    os.mkfifo(paired.models / "pipe.gguf")
+    async with paired.login() as link, link.start_sftp_client() as sftp:
+        with pytest.raises(asyncssh.SFTPError):
+            await sftp.open(str(paired.models / "pipe.gguf"), "rb")
+        async with sftp.open(str(model), "rb") as opened:
+            whole: object = await opened.read()
+    assert whole == bytes(5 * MIB)
+    with model.open("rb") as file:
+        files = ModelFiles.__new__(ModelFiles)
+        assert len(await files.read(file, 0, 1 << 31)) == READ_BYTES_MAX
+
+
+async def test_a_line_of_the_log_is_short(machine: LentMachine) -> None:
+    machine.tenants.say("x" * 10**6)
+    assert len(machine.tenants.lines[-1]) < 400
+
+
+async def test_a_machine_that_only_dials_gives_no_tokens(tmp_path: Path) -> None:
+    """A listener that was killed leaves its port behind."""
+    made = LentMachine(tmp_path)
+    made.pairings.change(lambda pairings: replace(pairings, port=5))
+    running = asyncio.create_task(made.worker.run())
+    try:
+        await until(lambda: made.pairings.read().pid == os.getpid())
+        with pytest.raises(HostError, match="No worker listens"):
+            made.token()
+    finally:
+        await end_tasks(running)

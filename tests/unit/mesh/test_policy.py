@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.mesh.limits import OwnerLimits
-from backends.mesh.policy import FREE, AgentPolicy, Denied
+from backends.mesh.policy import FREE, PROCESSES_MAX, AgentPolicy, Denied
 
 VERBS = (*sorted(FREE), "start", "run", "find", "read", "identity", "tensors", "seed")
 TEXTS = st.one_of(
@@ -96,7 +96,83 @@ def test_memory_that_is_lent_counts_what_all_consoles_use() -> None:
     told = looked_at.answer({"id": 1, "ok": memory}, used_bytes=300)
     assert told["ok"]["limits"] == [{"limit_bytes": 1000, "available_bytes": 700}]
     # Asked for once, changed once.
-    assert not looked_at.awaits
+    assert looked_at.answer({"id": 1, "ok": memory}, used_bytes=300)["ok"] == memory
+
+
+def test_a_number_is_used_once_at_a_time() -> None:
+    """The answer to another request would take the filter's turn."""
+    looked_at = policy(memory_bytes=1000)
+    looked_at.request({"id": 1, "do": "machine"})
+    for number in (1, True, -1, 1 << 70, 1.0):
+        with pytest.raises(Denied):
+            looked_at.request({"id": number, "do": "relay_version"})
+    # Every session counts from 1.
+    other = looked_at.for_session()
+    other.request({"id": 1, "do": "memory"})
+    for one in (looked_at, other):
+        told = one.answer({"id": 1, "ok": {"memory": {}}}, 0)
+        assert "limit_bytes" in json.dumps(told)
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        return str(made.getsockname()[1])
+
+
+def worker_argv(port: str, *more: str) -> list[str]:
+    return ["/engines/x/rpc-server", "-H", "127.0.0.1", "-p", port, *more]
+
+
+def test_no_environment_makes_one_gpu_of_another() -> None:
+    looked_at = policy(devices=("CUDA0",))
+    argv = worker_argv(free_port(), "-d", "CUDA0")
+    start = {"id": 1, "do": "start", "name": "w", "argv": argv}
+    with pytest.raises(Denied, match="CUDA_VISIBLE_DEVICES"):
+        looked_at.request({**start, "env": {"CUDA_VISIBLE_DEVICES": "1"}})
+    assert looked_at.request({**start, "env": {}})
+
+
+def test_a_worker_that_is_tried_serves_nobody() -> None:
+    """It is in no record, so that its memory is not measured."""
+    looked_at, first, second = policy(), free_port(), free_port()
+
+    def ask(number: int, do: str, argv: list[str], **more: Any) -> object:
+        return looked_at.request(
+            {"id": number, "do": do, "name": "w", "argv": argv, **more}
+        )
+
+    ask(1, "start", worker_argv(first, "-d", "CPU"))
+    with pytest.raises(Denied, match="taken"):
+        ask(2, "run", worker_argv(first, "-d", "CPU"))
+    with pytest.raises(Denied, match="CPU only"):
+        ask(3, "run", worker_argv(second))
+    with pytest.raises(Denied, match="touched"):
+        ask(4, "run", worker_argv(second, "-d", "CPU"), touch=22)
+    ask(5, "run", worker_argv(second, "-d", "CPU"), touch=int(second))
+    with pytest.raises(Denied, match="taken"):
+        ask(6, "start", worker_argv(second, "-d", "CPU"))
+
+
+def test_programs_of_a_console_are_few_and_small() -> None:
+    argv = worker_argv(free_port(), "-d", "CPU")
+    start = {"id": 1, "do": "start", "name": "w", "argv": argv}
+    with pytest.raises(Denied, match="too long"):
+        policy().request({**start, "meta": "x" * 100_000})
+
+
+def test_programs_that_a_console_keeps_are_counted(tmp_path: Path) -> None:
+    for number in range(PROCESSES_MAX):
+        folder = tmp_path / f"c{number}" / "w"
+        folder.mkdir(parents=True)
+        (folder / "process.json").touch()
+    looked_at = AgentPolicy(
+        OwnerLimits(), relay=Path("/r"), engines_dir=Path("/engines"), run_dir=tmp_path
+    )
+    argv = worker_argv(free_port(), "-d", "CPU")
+    with pytest.raises(Denied, match="keeps 64 programs"):
+        looked_at.request({"id": 1, "do": "start", "name": "d/w", "argv": argv})
+    again = {"id": 2, "do": "start", "name": "c0/w", "argv": argv}
+    assert looked_at.request(again)
 
 
 def test_devices_that_are_not_lent_are_not_told() -> None:
