@@ -340,7 +340,11 @@ class Api:
         """
         if request.query.get("only_if_idle") != "1":
             await asyncio.shield(self._begin_end(asker(request)))
-        elif self.streams <= number(request, "streams", 1) and not self._leases.anybody:
+        elif (
+            self.streams <= number(request, "streams", 1)
+            and not self._leases.anybody
+            and not self._parts.peers.invites
+        ):
             if self.busy:
                 self._end_soon()
             else:
@@ -355,7 +359,8 @@ class Api:
     @property
     def in_use(self) -> bool:
         """Return true if a client watches or waits, or if the controller is busy."""
-        return bool(self.streams or self._model_api.streams) or self.busy
+        watched = bool(self.streams or self._model_api.streams)
+        return watched or self._parts.peers.invites or self.busy
 
     def _begin_end(self, by: Actor = CONTROLLER) -> asyncio.Future[None]:
         if self._ending is None or self._ending.done():

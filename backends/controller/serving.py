@@ -413,6 +413,14 @@ def overall(arrived: Mapping[str, WorkerLoad]) -> WorkerLoad:
 WINDOW_S = 3.0
 
 
+# Of a counter with six significant digits, so that a difference is 5 % off at most.
+TOLD_PART = 2e-4
+
+
+def _is_told(difference: float, counter: float) -> bool:
+    return difference > 0 and difference >= TOLD_PART * counter
+
+
 class SpeedMeter:
     """Turns readings of the slots into a rate; pure but for what it remembers."""
 
@@ -439,14 +447,17 @@ class SpeedMeter:
 
     def counted(self, counts: Counts) -> None:
         """Take the times that a server of one slot counted since the last call."""
+        if counts.finished_tokens is None:
+            # It was not asked, or did not tell.
+            return
         before, self._counts = self._counts, counts
-        tokens = (counts.finished_tokens or 0) - (before.finished_tokens or 0)
+        tokens = counts.finished_tokens - (before.finished_tokens or 0)
         generating_s = counts.generating_s - before.generating_s
-        if tokens > 1 and generating_s > 0:
+        if tokens > 1 and _is_told(generating_s, counts.generating_s):
             self._last, self._told = tokens / generating_s, True
         prompt_tokens = counts.prompt_tokens - before.prompt_tokens
         prompt_s = counts.prompt_s - before.prompt_s
-        if prompt_tokens > 0 and prompt_s > 0:
+        if prompt_tokens > 0 and _is_told(prompt_s, counts.prompt_s):
             self._prompt = prompt_tokens / prompt_s
 
     def read(

@@ -146,10 +146,10 @@ class RunWatch:
         self, speed: Speed, links: Sequence[Link], passes: Mapping[str, Sequence[Pass]]
     ) -> tuple[dict[str, WorkerRun], ServerRun] | None:
         """The run that just ended, or has gone on for long; None if there is none."""
-        labs = {link.worker: link.lab for link in links}
-        # A link may be told of only after the first answer.
-        known = {worker: labs.get(worker) for worker in self._labs}
-        changed, self._labs = known != self._labs, labs
+        # A link may be told of only after the first answer, or not for a while.
+        labs = self._labs | {link.worker: link.lab for link in links}
+        changed = any(labs[worker] != lab for worker, lab in self._labs.items())
+        self._labs = labs
         if not self._begun or changed:
             # What is there is of other circumstances, or of an earlier controller.
             self._begun = True

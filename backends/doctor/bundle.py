@@ -70,6 +70,9 @@ _CONFIGURED = re.compile(
     r"\bpeers\.[\"']?([A-Za-z0-9][\w-]*)|\b(?:ssh|bare|data|worker|host_key)\s*=\s*[\"']([^\"']+)"
 )
 """Names and places of peers in settings, however wrong these are."""
+_PLACES = re.compile(r"\s+(?=\S+:\d+(?:\s|$))")
+"""Between the places of one worker."""
+_NO_HOSTS = ("auto", "tunnel", "dials")
 _WRITTEN = frozenset({"content", "prompt", "messages", "system"})
 """Members whose values are what people wrote."""
 _PRIVATE_FLAGS = frozenset(
@@ -243,9 +246,11 @@ def _scrubber(
         ]
     named += [(peer.name, peer.address) for peer in peers]
     for name, place in named:
-        user, host = _parts(place)
-        machines += [name, host]
-        users.append(user)
+        machines.append(name)
+        for one in _PLACES.split(place):
+            user, host = _parts(one)
+            machines.append(host)
+            users.append(user)
     for variable in _HOST_VARIABLES.split():
         url = os.environ.get(variable) or os.environ.get(variable.lower(), "")
         host = url.rpartition("://")[2].partition("/")[0]
@@ -263,7 +268,7 @@ def _scrubber(
     users += [key.name for key in KeyFile(paths.keys_file).read()]
     clusters = [one.cluster for one in snapshots] + [event.cluster for event in events]
     return Scrubber(
-        [n for n in machines if n not in (LOCAL, "localhost", "auto", "tunnel")],
+        [n for n in machines if n not in (LOCAL, "localhost", *_NO_HOSTS)],
         # Every machine has it; and it is a word of paths that are no homes.
         [name for name in users if name != "root"],
         [name for name in clusters if name != DEFAULT_CLUSTER],

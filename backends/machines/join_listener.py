@@ -118,6 +118,11 @@ class JoinListener:
             self._listening.close()
             self._listening = None
 
+    @property
+    def invites(self) -> bool:
+        """True while a token is good that nobody has used."""
+        return any(until > time.time() for until, _ in self._invited.values())
+
     def invite(self, life_s: float, name: str, addresses: Sequence[str] = ()) -> Token:
         """A token for one worker, which gets that name where one is given."""
         self.listen()
@@ -159,7 +164,7 @@ class JoinListener:
             if (one := self._awaited.get(hint)) is not None:
                 one.put(made)
                 return
-            if not any(until > time.time() for until, _ in self._invited.values()):
+            if not self.invites:
                 made.close()
                 return
             async with asyncio.timeout(PAIR_S):

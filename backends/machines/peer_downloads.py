@@ -69,6 +69,8 @@ UNVERIFIED = "unverified: length alone"
 UNVERIFIED_PART = f"{UNVERIFIED}; a launch compares its tensors with the head's"
 SAMPLED = "length and samples alone: it was there already"
 _DIFFERS = 65
+_ALL_THERE = " whole"
+"""After the key of a part that lacks nothing."""
 _WHOLE, _RANGE = "200", "206"
 
 
@@ -502,8 +504,9 @@ class _Delivery:
         self, index: int, file: Wanted, path: str, note: str, meter: Meter
     ) -> None:
         # That of a part which had another hash than a mistyped one.
-        is_whole = file.is_given and note == file._replace(is_given=False).key
-        resumed = is_whole or note == file.key
+        known = file._replace(is_given=False).key
+        is_whole = note == known + _ALL_THERE
+        resumed = is_whole or note in (known, file.key)
         if note and not resumed:
             await self._script("drop", file.name)
         hashing = asyncio.create_task(_sha256(file))
@@ -541,7 +544,7 @@ class _Delivery:
         found = (await self._script("sum", f"{file.name}.part")).strip()
         kept = file._replace(sha256=found, is_given=False)
         async with self._files() as sftp:
-            await self._note(sftp, path, kept)
+            await self._note(sftp, path, kept.key + _ALL_THERE)
         return WrongFile(
             f"{file.name} on {self.shell.name} has the SHA-256 {found}, and "
             f"{file.sha256} was given",
@@ -549,16 +552,16 @@ class _Delivery:
             "If not, the file is wrong: the same command gets it anew.",
         )
 
-    async def _note(self, sftp: asyncssh.SFTPClient, path: str, file: Wanted) -> None:
+    async def _note(self, sftp: asyncssh.SFTPClient, path: str, note: str) -> None:
         async with sftp.open(f"{path}.part.identity", "wb") as kept:
-            await write_at(kept, file.key.encode(), 0)
+            await write_at(kept, note.encode(), 0)
 
     async def _fill(
         self, index: int, file: Wanted, path: str, meter: Meter, *, new: bool
     ) -> None:
         async with self._files() as sftp:
             if new:
-                await self._note(sftp, path, file)
+                await self._note(sftp, path, file.key)
             try:
                 part = Part(self.shell, sftp, f"{path}.part", meter)
                 await self._bring(index, file, part)

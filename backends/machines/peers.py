@@ -265,6 +265,11 @@ class Peers:
     def busy(self) -> bool:
         return any(peer.work is not None for peer in self.values())
 
+    @property
+    def invites(self) -> bool:
+        """Return true while a token is good, which this controller alone knows."""
+        return "_join_listener" in self.__dict__ and self._join_listener.invites
+
     def values(self) -> tuple[Peer, ...]:
         return tuple(known.peer for known in self._known.values())
 

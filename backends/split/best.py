@@ -380,8 +380,11 @@ def _less_crowded(
 
 
 def _crowded(problem: SplitProblem, found: FoundSplit, ctx_size: int) -> frozenset[str]:
-    # Devices without layers need nothing, but there may be very many.
-    split = _split_among((), problem.plan, found)
+    # Devices without layers need nothing, unless a draft is there, but there may be
+    # very many.
+    drafts = _drafts(problem.plan)
+    drafting = [s.device for s in problem.plan.split.shares if s.device in drafts]
+    split = _split_among(drafting, problem.plan, found)
     return crowded_by(problem, replace(problem.plan, split=split, ctx_size=ctx_size))
 
 

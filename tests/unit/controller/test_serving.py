@@ -238,6 +238,25 @@ def test_an_answer_between_two_readings_has_the_servers_own_time() -> None:
     assert idle.last_tok_per_s == pytest.approx(96 / 0.24)
 
 
+def test_a_server_that_was_not_asked_for_once_tells_no_average_of_its_life() -> None:
+    meter = SpeedMeter()
+    meter.counted(Counts(finished_tokens=1000, generating_s=100.0))
+    meter.counted(Counts())
+    meter.counted(Counts(finished_tokens=1050, generating_s=101.0))
+    speed = meter.read([slot(50, busy=False)], 1.0, 1050)
+    assert speed.last_tok_per_s == pytest.approx(50.0)
+
+
+def test_a_counter_of_six_digits_does_not_time_a_short_answer() -> None:
+    """After three hours 0.12 s may be none of its steps, or two."""
+    meter = SpeedMeter()
+    meter.counted(Counts(finished_tokens=48, generating_s=0.12))
+    meter.counted(Counts(finished_tokens=500_000, generating_s=10800.0))
+    before = meter.read([slot(0, busy=False)], 0.0).last_tok_per_s
+    meter.counted(Counts(finished_tokens=500_048, generating_s=10800.2))
+    assert meter.read([slot(0, busy=False)], 1.0).last_tok_per_s == before
+
+
 def test_what_the_server_told_of_an_answer_stays_until_the_next() -> None:
     """A reading after the end counts the pause as well."""
     meter = SpeedMeter()

@@ -267,6 +267,14 @@ def test_a_changed_lab_begins_anew() -> None:
     assert watch.look(reading(20), slowed, two(6, 7)) is None
 
 
+def test_a_lab_that_changed_while_a_link_was_not_told_of_begins_anew() -> None:
+    watch = RunWatch()
+    watch.look(reading(0), (link("worker1"),), {})
+    watch.look(reading(0), (), {})
+    slowed = (link("worker1", LAB),)
+    assert watch.look(reading(20), slowed, two(6, 7)) is None
+
+
 async def test_a_plain_link_says_nothing(tmp_path: Path) -> None:
     book = SpeedBook(tmp_path / "speeds.json")
 

@@ -134,6 +134,8 @@ async def test_nothing_planted_is_in_the_file(
     monkeypatch.setenv("LOGNAME", "grace")
     put_peer(paths, "ada", PeerConfig(ssh="hopper@studio.example.org:2222"))
     put_peer(paths, "rack", PeerConfig(bare="192.168.7.31:50052"))
+    places = "curie.example.net:50080 10.9.8.7:50080"
+    put_peer(paths, "mill", PeerConfig(worker=places, host_key="ssh-ed25519 AAAA"))
     key, secret = "kitchen-tablet", secrets.token_hex(32)
     made = KeyFile(paths.keys_file).add(key)
     log = EventLog(EventFiles(paths.events_dir))
@@ -156,6 +158,7 @@ async def test_nothing_planted_is_in_the_file(
         texts = [f.read().decode() for n in names if (f := archive.extractfile(n))]
     whole = "\n".join([*names, *texts])
     planted = (
+        *("curie", "example.net", "mill", "10.9.8.7"),
         *("ada", "rack", "studio", "example.org", "hopper", "grace", "lovelace"),
         *("turing", "my-plan"),
         *("192.168.7.31", "10.1.2.3", "/home/", secret, prompt, key, str(made)),

@@ -246,6 +246,25 @@ async def test_a_mistyped_hash_costs_nothing_that_came(
     assert read(there) == content
 
 
+async def test_a_hash_that_is_given_of_a_half_copy_goes_on_with_it(
+    peer: Peer, content: bytes, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call was of a repository, which announces the same one."""
+    monkeypatch.setattr(peer_downloads, "CHUNK_BYTES_MAX", 1 << 18)
+    peer.hub.hold_after = len(content) // 2
+    running = asyncio.create_task(peer.gets(whole(content)))
+    while not any(work.progress for work in peer.works):
+        await asyncio.wait([running], timeout=0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    peer.hub.hold_after = None
+    peer.hub.go.set()
+    given = whole(content)._replace(is_given=True)
+    assert (await peer.gets(given)).verified_by == "SHA-256"
+    assert read(there) == content
+    assert not peer.hub.ranges[-1].startswith("bytes=0-")
+
+
 async def test_another_file_of_that_name_is_left_alone(
     peer: Peer, content: bytes, there: Path
 ) -> None:

@@ -188,6 +188,15 @@ async def nothing(_: object) -> None:
     pass
 
 
+async def test_a_token_that_is_good_is_known_to_keep_the_controller(
+    tmp_path: Path,
+) -> None:
+    peers = peers_with(Clumsy(failures=0), tmp_path)
+    assert not peers.invites
+    peers.__dict__["_join_listener"] = SimpleNamespace(invites=True)
+    assert peers.invites
+
+
 async def test_an_error_of_ours_is_shown_and_the_peer_looked_after_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,17 @@ async def console(tmp_path: Path) -> AsyncIterator[Console]:
     await made.bell.close()
 
 
+async def test_a_token_is_waited_for_until_it_is_used_or_old(
+    console: Console, tmp_path: Path
+) -> None:
+    console.invite(life_s=-1.0)
+    assert not console.bell.invites
+    token = console.invite()
+    assert console.bell.invites
+    await Joiner(tmp_path / "nuc").worker.join(token)
+    assert not console.bell.invites
+
+
 async def test_it_joins_and_is_reached_by_its_own_connection(
     console: Console, tmp_path: Path
 ) -> None:

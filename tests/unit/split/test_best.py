@@ -26,6 +26,7 @@ from backends.state import (
     ClusterSpeeds,
     Device,
     DeviceKind,
+    DeviceMemory,
     DeviceSpeed,
     Layer,
     LinkSpeed,
@@ -33,6 +34,7 @@ from backends.state import (
     Objective,
     Plan,
     ServerSettings,
+    Speculation,
     Split,
     WorkerSpec,
 )
@@ -242,6 +244,29 @@ def test_memory_that_two_devices_share_holds_both() -> None:
     )
     found = best_split(roomy, Objective.DECODE)
     assert fits(roomy.with_split(found.split))
+
+
+def test_a_draft_on_a_device_without_layers_takes_of_the_memory_it_shares() -> None:
+    """The GPU that has it is so slow that it gets no layers."""
+    there = site(rooms_gib=(3, 3, 0.9), rtt_ms=0.1)
+    draft = DeviceMemory(
+        device="a/CUDA0", model_bytes=2 * GIB, kv_bytes=0, compute_bytes=0
+    )
+    method = Speculation(type="draft-simple", model="d.gguf", memory=(draft,))
+    slow = tuple(
+        replace(one, ms=given_speed(DeviceKind.CPU, gb_s).ms)
+        for one, gb_s in zip(there.speeds.devices, (80, 1, 800), strict=True)
+    )
+    there = there._replace(
+        plan=replace(there.plan, speculation=method),
+        devices=tuple(
+            replace(d, memory_pool="" if d.id == "b/CUDA0" else "one")
+            for d in there.devices
+        ),
+        speeds=replace(there.speeds, devices=slow),
+    )
+    with pytest.raises(PlanError, match="fits"):
+        best_split(there, Objective.DECODE)
 
 
 def test_alternatives_answer_what_else_would_be_possible() -> None:
