@@ -182,7 +182,17 @@ NEW = over_ssh(
     "a-machine-with-a-long-name.example.org",
     state=PeerState.PROBING,
 )
-EVERY = (*scenes.idle().peers, ADA, BOB, BOX, NEW, MINI, EVE, FRED, OLD, GUS, NUC)
+LENT = Peer(
+    name="kay",
+    transport=Transport.INVITED,
+    address="192.0.2.9:50080",
+    state=PeerState.UNREACHABLE,
+    note="kay is not lent now: its owner has paused it",
+)
+EVERY = (
+    *(*scenes.idle().peers, ADA, BOB, BOX, NEW),
+    *(MINI, EVE, FRED, OLD, GUS, NUC, LENT),
+)
 
 
 def here(*peers: Peer, quiet: bool = False) -> ClusterSnapshot:
