@@ -6,6 +6,7 @@ import ipaddress
 import re
 
 from backends.errors import UsageError
+from backends.places import bracketed
 from backends.state import Value
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -30,8 +31,7 @@ class DataPlace(Value, frozen=True, kw_only=True):
     def endpoint(self, port: int | str) -> str:
         if not self.address:
             return ""
-        shown = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{shown}:{self.port or port}"
+        return f"{bracketed(self.address)}:{self.port or port}"
 
 
 def wanted_place(setting: str) -> DataPlace:

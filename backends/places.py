@@ -37,6 +37,11 @@ def is_token(text: str) -> bool:
     return bool(TOKEN.match(text.strip()))
 
 
+def bracketed(host: str) -> str:
+    """The host as it stands before a port: an address of IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def suggested_name(address: str, taken: Collection[str] = ()) -> str:
     """Name a peer by what one gives to ssh: ``ada@mini.lan:2222`` is ``mini``."""
     place = address.strip().rpartition("@")[2].removeprefix("ssh://")

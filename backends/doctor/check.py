@@ -5,13 +5,15 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from backends.state import Value
+from backends.state import Transport, Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TOGETHER = " + "
 """Between the names of machines that are wrong only together."""
+WITH_AGENT = (Transport.SSH, Transport.INVITED)
+"""The ways to peers on which an agent of ours runs."""
 
 
 class Verdict(StrEnum):

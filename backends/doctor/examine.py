@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from backends.client.client import ControllerClient
 from backends.client.http import ASKING
 from backends.config import load_config
-from backends.doctor.check import TOGETHER, Check, Finding, Verdict, check_of
+from backends.doctor.check import (
+    TOGETHER,
+    WITH_AGENT,
+    Check,
+    Finding,
+    Verdict,
+    check_of,
+)
 from backends.doctor.golden import canary_runs, golden_runs
 from backends.doctor.installation import CHECKS, engine_here
 from backends.doctor.known_answers import known_model
@@ -30,7 +37,7 @@ from backends.machines.local import local_host_for_now
 from backends.models.canary import write_canary
 from backends.models.download import DEMO_SOURCE
 from backends.places import LOCAL, at_peer
-from backends.state import ClusterState, Transport, Value
+from backends.state import ClusterState, Value
 from backends.units import format_bytes
 
 if TYPE_CHECKING:
@@ -196,8 +203,7 @@ class _Doctor:
 
     @property
     def _ssh_peers(self) -> list[Peer]:
-        known = (Transport.SSH, Transport.INVITED)
-        return [peer for peer in self._peers if peer.transport in known]
+        return [peer for peer in self._peers if peer.transport in WITH_AGENT]
 
     async def _models(self) -> list[Check]:
         found = differing_weights(self._snapshots)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backends.doctor.check import (
+    WITH_AGENT,
     Check,
     Finding,
     Repair,
@@ -77,8 +78,7 @@ def spoken(here: EngineInfo, peers: Sequence[Peer]) -> dict[str, EngineInfo]:
     """The engine that each machine would use, ours first."""
     found = {LOCAL: here}
     for peer in peers:
-        known = peer.transport in (Transport.SSH, Transport.INVITED)
-        if known and peer.facts and peer.facts.engines:
+        if peer.transport in WITH_AGENT and peer.facts and peer.facts.engines:
             engines = peer.facts.engines
             fits = [
                 e for e in engines if protocols_match(here.rpc_protocol, e.rpc_protocol)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from backends.errors import DllmError
 from backends.gateway.keys import KeyFile
+from backends.places import bracketed
 from backends.state.base import Value
 
 if TYPE_CHECKING:
@@ -162,8 +163,8 @@ class Access(Value, frozen=True, kw_only=True):
         host = LOOPBACK if self.is_everywhere or self.is_local else self.host
         if self.certificate and self.is_everywhere:
             host = socket.gethostname()
-        shown = f"[{host}]" if ":" in host else host
-        return f"{'https' if self.certificate else 'http'}://{shown}:{port}/v1"
+        scheme = "https" if self.certificate else "http"
+        return f"{scheme}://{bracketed(host)}:{port}/v1"
 
     def argv(self) -> tuple[str, ...]:
         usual = Access()

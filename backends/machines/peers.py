@@ -26,19 +26,17 @@ from backends.places import LOCAL, suggested_name
 from backends.writing import write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from backends.machines.join_listener import JoinListener
     from backends.machines.machine import Machine
     from backends.machines.peer import SshPeer
     from backends.machines.readers import Readers
+    from backends.mesh.token import Token
     from backends.paths import Paths
     from backends.state import Peer
 
     KnownPeer = SshPeer | BarePeer
-    from collections.abc import Sequence
-
-    from backends.machines.join_listener import JoinListener
-    from backends.mesh.token import Token
 
 
 log = logging.getLogger(__name__)
@@ -208,16 +206,14 @@ class Peers:
             HostError: the worker is not reached, is another, or lets nobody in by it.
         """
         from backends.machines.ssh.invited import pair
-        from backends.mesh.identity import key_of_raw, public_line
+        from backends.mesh.identity import line_of_raw
 
         token = read_token(text, TokenKind.ADD)
         name = name or suggested_name(token.name, self._known)
         self._require_new(name)
         await pair(token, self._paths.console_key_file, socket.gethostname())
-        host_key = public_line(key_of_raw(token.key))
-        return self.add(
-            name, PeerConfig(worker=" ".join(token.places), host_key=host_key)
-        )
+        places, host_key = " ".join(token.places), line_of_raw(token.key)
+        return self.add(name, PeerConfig(worker=places, host_key=host_key))
 
     async def _supervise(self, known: KnownPeer) -> None:
         """Run a peer; after an error of ours, show it and run the peer again."""

@@ -52,9 +52,10 @@ def raw_of(key: asyncssh.SSHKey) -> bytes:
     return key.public_data[-32:]
 
 
-def key_of_raw(raw: bytes) -> asyncssh.SSHKey:
+def line_of_raw(raw: bytes) -> str:
+    """The line of a public key that is in a token."""
     data = b"".join(struct.pack(">I", len(p)) + p for p in (KIND.encode(), raw))
-    return key_of_line(f"{KIND} {base64.b64encode(data).decode()}")
+    return f"{KIND} {base64.b64encode(data).decode()}"
 
 
 def key_of_line(line: str) -> asyncssh.SSHKey:

@@ -117,11 +117,9 @@ class AgentPolicy:
         """
         verb, number = message.get("do"), message.get("id")
         # True is no number, and of one that is too large the agent makes none.
-        is_number = isinstance(number, int) and not isinstance(number, bool)
-        if not isinstance(verb, str) or not is_number:
+        if type(number) is not int or not 0 <= number < 1 << 53:
             raise Denied("That is no request")
-        assert isinstance(number, int)
-        if not 0 <= number < 1 << 53:
+        if not isinstance(verb, str):
             raise Denied("That is no request")
         if number in self._answers or len(self._answers) >= WAITING_MAX:
             raise Denied("A request of that number waits, or too many do")

@@ -20,7 +20,7 @@ import asyncssh
 from backends.engine.find import all_engines
 from backends.errors import DllmError, HostError
 from backends.machines.local import local_host, local_host_for_now
-from backends.mesh.identity import key_of_line, key_of_raw, public_line
+from backends.mesh.identity import key_of_line, line_of_raw, public_line
 from backends.mesh.messages import PROTOCOL, WorkerHello
 from backends.mesh.pairings import PairedConsole
 from backends.mesh.policy import AgentPolicy
@@ -207,7 +207,7 @@ class Tenants:
 
     def lets_in(self, key: str, joining: Token | None) -> bool:
         if joining is not None:
-            return key == public_line(key_of_raw(joining.key))
+            return key == line_of_raw(joining.key)
         return self.pairings.by_key(key) is not None
 
     def has_invited(self, secret: bytes) -> bool:

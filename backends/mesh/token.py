@@ -13,7 +13,7 @@ from enum import IntEnum
 import msgspec
 
 from backends.errors import UsageError
-from backends.places import TOKEN
+from backends.places import TOKEN, bracketed
 from backends.state import Value
 from backends.units import format_age
 
@@ -67,7 +67,7 @@ class Token(Value, frozen=True, kw_only=True, array_like=True):
 
 
 def place(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    return f"{bracketed(address)}:{port}"
 
 
 def new_token(

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from backends.engine.find import all_engines
 from backends.errors import DllmError, HostError
 from backends.mesh.dialling import dial_any, listening_at, reachable
-from backends.mesh.identity import key_of_raw, own_key, public_line, raw_of
+from backends.mesh.identity import line_of_raw, own_key, raw_of
 from backends.mesh.messages import DIALLED
 from backends.mesh.pairings import PairedConsole, with_console
 from backends.mesh.server import OPTIONS, WorkerServer
@@ -240,7 +240,7 @@ class Worker:
         return made
 
     def _not_joined(self, token: Token) -> HostError:
-        key = public_line(key_of_raw(token.key))
+        key = line_of_raw(token.key)
         if (known := self._pairings.read().by_key(key)) and known.places:
             return HostError(f"This machine has joined {known.name} already")
         return HostError(
@@ -267,7 +267,7 @@ class Worker:
             raise HostError(answer.problem)
         console = PairedConsole(
             name=answer.name or token.name,
-            key=public_line(key_of_raw(token.key)),
+            key=line_of_raw(token.key),
             added_at=time.time(),
             places=token.places,
         )

@@ -211,18 +211,20 @@ def prior_of(kind: DeviceKind, threads: int = 0) -> Prior:
         gb_s = min(usual.gb_s * threads / _THREADS, _CPU_GB_S_MAX)
         gops_s = usual.gops_s * threads / _THREADS
         usual = usual._replace(gb_s=gb_s, gops_s=gops_s)
-    return _prior(usual, usual.spread)
+    return _prior(usual)
 
 
 def given_speed(kind: DeviceKind, gb_s: float, gops_s: float | None = None) -> Prior:
     """The speed of a device from a cluster file: its memory's bandwidth is known."""
     usual = _KINDS[kind]
     gops_s = gops_s or gb_s * usual.gops_s / usual.gb_s
-    given = usual._replace(gb_s=gb_s, gops_s=gops_s, multiplying=0.0)
-    return _prior(given, _GIVEN_SPREAD)._replace(source=SpeedSource.GIVEN)
+    given = usual._replace(
+        gb_s=gb_s, gops_s=gops_s, multiplying=0.0, spread=_GIVEN_SPREAD
+    )
+    return _prior(given)._replace(source=SpeedSource.GIVEN)
 
 
-def _prior(usual: _Usual, spread: float) -> Prior:
+def _prior(usual: _Usual) -> Prior:
     weight_ms = MS_PER_S / usual.gb_s
     ms = (
         (1 - usual.multiplying) * weight_ms,
@@ -232,8 +234,8 @@ def _prior(usual: _Usual, spread: float) -> Prior:
         usual.layer_ms,
         usual.pass_ms,
     )
-    wide = 2 * spread
-    loose = (spread, wide, wide, wide, wide, wide)
+    wide = 2 * usual.spread
+    loose = (usual.spread, wide, wide, wide, wide, wide)
     return Prior(ms, tuple(a * b for a, b in zip(ms, loose, strict=True)))
 
 

@@ -172,14 +172,19 @@ def test_a_machine_joins_from_its_side(
     user.stop()
 
 
+def serving(user: User, owner: Owner, model: str, *limits: str) -> str:
+    """Serve a model with one worker here and one lent; its undisturbed answer."""
+    owner.lends(*limits)
+    user.run("peers", "add", owner.token(), "--name", "lent")
+    user.up(model, "--workers", "1", "--peer", "lent")
+    return Answer(user, CHAT).text
+
+
 def test_a_pause_in_the_middle_of_an_answer(
     user: User, owner: Owner, demo_model: str
 ) -> None:
     """It goes on without that machine, as with any that is lost."""
-    owner.lends()
-    user.run("peers", "add", owner.token(), "--name", "lent")
-    user.up(demo_model, "--workers", "1", "--peer", "lent")
-    expected = Answer(user, CHAT).text
+    expected = serving(user, owner, demo_model)
 
     def paused() -> None:
         owner.user.run("worker", "pause")
@@ -201,10 +206,7 @@ def test_its_worker_is_killed_in_the_middle_of_an_answer(
     user: User, owner: Owner, demo_model: str
 ) -> None:
     """Its rpc-server lives on: when it is back, the answer goes on there."""
-    owner.lends()
-    user.run("peers", "add", owner.token(), "--name", "lent")
-    user.up(demo_model, "--workers", "1", "--peer", "lent")
-    expected = Answer(user, CHAT).text
+    expected = serving(user, owner, demo_model)
 
     def killed() -> None:
         os.kill(owner.pid, signal.SIGKILL)
@@ -222,10 +224,7 @@ def test_its_worker_is_killed_in_the_middle_of_an_answer(
 def test_its_rpc_server_is_killed_in_the_middle_of_an_answer(
     user: User, owner: Owner, demo_model: str
 ) -> None:
-    owner.lends("--memory", "4GiB", "--devices", "CPU")
-    user.run("peers", "add", owner.token(), "--name", "lent")
-    user.up(demo_model, "--workers", "1", "--peer", "lent")
-    expected = Answer(user, CHAT).text
+    expected = serving(user, owner, demo_model, "--memory", "4GiB", "--devices", "CPU")
     answer = Answer(user, CHAT, 50, lambda: owner.engines()[0].kill())
     assert answer.text == expected
     assert "lent" in workers_of(user)

@@ -61,11 +61,11 @@ def model() -> Path:
     return file
 
 
-def tokens_per_s(url: str) -> float:
+def tokens_per_s(url: str, prompt: object = PROMPT, n_tokens: int = TOKENS) -> float:
     """Of one answer, by llama-server's own timings."""
     body = {
-        "prompt": PROMPT,
-        "n_predict": TOKENS,
+        "prompt": prompt,
+        "n_predict": n_tokens,
         "temperature": 0,
         "ignore_eos": True,
         "cache_prompt": False,

@@ -8,10 +8,8 @@ run tells is known to the next prediction. The model has random weights, 2.4 GB 
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -22,6 +20,7 @@ from tests.engine.conftest import User
 from tests.gpu.engine import DEVICE, directory, environment
 from tests.kit.models import write_llama
 from tests.native.stock import start_worker
+from tools.bench.bench_decode import tokens_per_s
 
 GPU = f"local/{DEVICE}"
 ONE_CPU = ("--workers", "1")
@@ -79,8 +78,8 @@ def row(user: User, model: str, options: tuple[str, ...]) -> str:
     plan = user.json("plan", "--model", model, *options)
     found = user.json("up", "--model", model, "--detach", "--replace", *options)
     url = user.status()["api_url"].removesuffix("/v1")
-    answer(url)
-    measured = median(answer(url) for _ in range(ANSWERS))
+    _, *rates = (tokens_per_s(url, PROMPT, TOKENS) for _ in range(1 + ANSWERS))
+    measured = median(rates)
     time.sleep(SETTLE_S)
     layers = ", ".join(f"{d} {last - at + 1}" for d, at, last in plan["layers"])
     planned = mib(plan["memory"])
@@ -96,18 +95,6 @@ def row(user: User, model: str, options: tuple[str, ...]) -> str:
 
 def mib(memory: list[dict[str, Any]]) -> dict[str, int]:
     return {one["device"]: sum(one[kind] for kind in KINDS) >> 20 for one in memory}
-
-
-def answer(url: str) -> float:
-    """Tokens a second of one answer."""
-    body = {"prompt": PROMPT, "n_predict": TOKENS, "temperature": 0, "ignore_eos": True}
-    request = urllib.request.Request(
-        f"{url}/completion",
-        json.dumps(body | {"cache_prompt": False}).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=180) as found:
-        return float(json.load(found)["timings"]["predicted_per_second"])
 
 
 if __name__ == "__main__":

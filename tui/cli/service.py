@@ -31,18 +31,18 @@ def service() -> None:
     """Keep the controller running across logouts and reboots."""
 
 
-def _state_lines(state: ServiceState) -> Iterator[str]:
+def state_lines(
+    state: ServiceState, ends: str = "It ends when you log out, with all it has started"
+) -> Iterator[str]:
+    """Tell the state of a service; ``ends`` begins the advice if it does not linger."""
     running = f"running, pid {state.pid}" if state.running else "not running"
     yield f"service  {running if state.installed else 'not installed'}"
     yield f"file     {state.file}"
     if state.installed and state.lingers is False:
-        say(
-            f"It ends when you log out, with all it has started: {LINGER} lets it go "
-            "on, and starts it at boot."
-        )
+        say(f"{ends}: {LINGER} lets it go on, and starts it at boot.")
 
 
-@service.command("install", shows=_state_lines)
+@service.command("install", shows=state_lines)
 @options(("--dry-run", bool, "Print the unit file; change nothing."))
 async def install_service(dry_run: bool, as_json: bool) -> ServiceState | None:
     """Install and start the service.
@@ -75,7 +75,7 @@ def remove_service() -> ServiceState:
 
 @service.command(
     "status",
-    shows=_state_lines,
+    shows=state_lines,
     fails=lambda state: state.installed and not state.running,
     watches=True,
 )

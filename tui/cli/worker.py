@@ -21,11 +21,12 @@ from backends.mesh.limits import OwnerLimits, parse_hours
 from backends.mesh.pairings import PairedConsole, PairingFile
 from backends.mesh.token import LIFE_S, Token, TokenKind, read_token
 from backends.paths import user_paths
-from backends.service.manager import LINGER, ServiceState, worker_manager
+from backends.service.manager import ServiceState, worker_manager
 from backends.service.unit import worker_service
 from backends.units import format_age, format_bytes, format_count
 from tui.cli.command import SECONDS, Group, Name, options, quantity
 from tui.cli.output import Column, Table, emit_json, redraw_screen, say, show
+from tui.cli.service import state_lines
 from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
@@ -393,11 +394,7 @@ def worker_unit() -> None:
 
 
 def _unit_lines(state: ServiceState) -> Iterator[str]:
-    running_text = f"running, pid {state.pid}" if state.running else "not running"
-    yield f"service  {running_text if state.installed else 'not installed'}"
-    yield f"file     {state.file}"
-    if state.installed and state.lingers is False:
-        say(f"It ends when you log out: {LINGER} lets it go on, and starts it at boot.")
+    return state_lines(state, "It ends when you log out")
 
 
 @worker_unit.command("install", shows=_unit_lines)

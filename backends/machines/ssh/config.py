@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backends.errors import HostError, PeerUnreachable, UsageError
+from backends.places import bracketed
 from backends.state import Value
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ class Destination(Value, frozen=True, kw_only=True):
     port: int | None = None
 
     def __str__(self) -> str:
-        bracketed = self.port is not None and ":" in self.host
-        host = f"[{self.host}]" if bracketed else self.host
+        host = self.host if self.port is None else bracketed(self.host)
         user = f"{self.user}@" if self.user else ""
         return f"{user}{host}" + ("" if self.port is None else f":{self.port}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 import asyncssh
@@ -15,13 +16,14 @@ from backends.machines.ssh.connection import Connection
 from backends.machines.ssh.errors import connection_lost
 from backends.machines.ssh.login import (
     CONNECT_TIMEOUT_S,
+    FAST_CIPHERS,
     KEEPALIVE_MISSES,
     KEEPALIVE_S,
     LoginClient,
 )
 from backends.machines.ssh.sessions import HeldSession
 from backends.mesh.dialling import dial_any
-from backends.mesh.identity import key_of_raw, own_key, public_line
+from backends.mesh.identity import line_of_raw, own_key, public_line
 from backends.mesh.messages import (
     AGENT,
     HELLO,
@@ -39,7 +41,7 @@ from backends.state import NOT_JSON
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
     from backends.link.transport import LinkTransport
@@ -97,29 +99,36 @@ class InvitedLogin:
         """Connect and log in, within 15 s."""
         key = await asyncio.to_thread(own_key, self._key_file)
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            async with _reaching(self._name, self._dial.label, CONNECT_TIMEOUT_S):
                 made = await self._dial.connected()
                 return await client_over(
                     made, self._host_key, username=USER_BY_KEY, client_keys=[key]
                 )
-        except HostError:
-            raise
-        except TimeoutError as error:
-            raise PeerUnreachable(
-                f"{self._name} ({self._dial.label}) did not answer within "
-                f"{CONNECT_TIMEOUT_S:g} s",
-                "Does its dllm-tui worker run?",
-            ) from error
         except asyncssh.PermissionDenied as error:
             raise PeerUnreachable(
                 f"{self._name} lets this console in no more",
                 "Its owner has revoked it: ask for a token, and add it again.",
             ) from error
-        except (OSError, asyncssh.Error) as error:
-            raise _explained(self._name, self._dial.label, error) from error
 
     def close(self) -> None:
         """There is nothing in between."""
+
+
+@contextlib.asynccontextmanager
+async def _reaching(name: str, label: str, within_s: float) -> AsyncIterator[None]:
+    """Tell in one sentence why a worker is not reached; a refusal is the caller's."""
+    try:
+        async with asyncio.timeout(within_s):
+            yield
+    except asyncssh.PermissionDenied:
+        raise
+    except TimeoutError as error:
+        raise PeerUnreachable(
+            f"{name} ({label}) did not answer within {within_s:g} s",
+            "Does its dllm-tui worker run?",
+        ) from error
+    except (OSError, asyncssh.Error) as error:
+        raise _explained(name, label, error) from error
 
 
 def _explained(name: str, label: str, error: Exception) -> PeerUnreachable:
@@ -148,7 +157,7 @@ async def client_over(
             client_factory=lambda: LoginClient((), (), None),
             known_hosts=known,
             server_host_key_algs=["ssh-ed25519"],
-            encryption_algs="^aes128-gcm@openssh.com,aes256-gcm@openssh.com",
+            encryption_algs=FAST_CIPHERS,
             keepalive_interval=KEEPALIVE_S,
             keepalive_count_max=KEEPALIVE_MISSES,
             config=None,
@@ -258,10 +267,10 @@ async def pair(token: Token, key_file: Path, name: str) -> str:
     made = await dial_any(token.places)
     label = " or ".join(token.places)
     try:
-        async with asyncio.timeout(PAIR_S):
+        async with _reaching(token.name, label, PAIR_S):
             link = await client_over(
                 made,
-                public_line(key_of_raw(token.key)),
+                line_of_raw(token.key),
                 username=USER_BY_SECRET,
                 password=token.secret.hex(),
                 client_keys=None,
@@ -274,13 +283,6 @@ async def pair(token: Token, key_file: Path, name: str) -> str:
         raise HostError(
             f"{token.name} does not know this token", "Ask for another one."
         ) from error
-    except TimeoutError as error:
-        raise PeerUnreachable(
-            f"{token.name} ({label}) did not answer within {PAIR_S:g} s",
-            "Does its dllm-tui worker run?",
-        ) from error
-    except (OSError, asyncssh.Error) as error:
-        raise _explained(token.name, label, error) from error
     except NOT_JSON as error:
         raise HostError(f"{token.name} gave an answer without sense") from error
 

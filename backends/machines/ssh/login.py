@@ -221,7 +221,7 @@ KEEPALIVE_MISSES = 4
 """For connections without a keeper; whose heartbeats are more frequent."""
 
 # Prepended to what asyncssh prefers: half again as fast as its first choice.
-_FAST_CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
+FAST_CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 # Appended to the types of the known keys: a machine that now has only keys of other
 # types is to be told from one that cannot talk to us.
 _OTHER_HOST_KEYS = "+ssh-ed25519,ecdsa-sha2-*,rsa-sha2-*"
@@ -404,7 +404,7 @@ def _options(settings: Settings, keys: Keys) -> dict[str, Any]:
     if settings.identities_only:
         given["agent_identities"] = keys.public or [b""]
     if not settings.has_ciphers:
-        given["encryption_algs"] = _FAST_CIPHERS
+        given["encryption_algs"] = FAST_CIPHERS
     return given
 
 

@@ -175,8 +175,8 @@ async def test_a_download_goes_on_where_it_was_cut(
     assert 0 < int(second.removeprefix("bytes=").partition("-")[0]) <= cut
 
 
-async def test_a_cancelled_download_goes_on(
-    peer: Peer, content: bytes, there: Path, monkeypatch: pytest.MonkeyPatch
+async def cancelled_half_way(
+    peer: Peer, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer_downloads, "CHUNK_BYTES_MAX", 1 << 18)
     peer.hub.hold_after = len(content) // 2
@@ -185,9 +185,15 @@ async def test_a_cancelled_download_goes_on(
         await asyncio.wait([running], timeout=0.01)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert not is_there(there)
     peer.hub.hold_after = None
     peer.hub.go.set()
+
+
+async def test_a_cancelled_download_goes_on(
+    peer: Peer, content: bytes, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cancelled_half_way(peer, content, monkeypatch)
+    assert not is_there(there)
     await peer.gets(whole(content), FromHub(peer.addresses))
     assert read(there) == content
     assert not peer.hub.ranges[-1].startswith("bytes=0-")
@@ -250,15 +256,7 @@ async def test_a_hash_that_is_given_of_a_half_copy_goes_on_with_it(
     peer: Peer, content: bytes, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first call was of a repository, which announces the same one."""
-    monkeypatch.setattr(peer_downloads, "CHUNK_BYTES_MAX", 1 << 18)
-    peer.hub.hold_after = len(content) // 2
-    running = asyncio.create_task(peer.gets(whole(content)))
-    while not any(work.progress for work in peer.works):
-        await asyncio.wait([running], timeout=0.01)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    peer.hub.hold_after = None
-    peer.hub.go.set()
+    await cancelled_half_way(peer, content, monkeypatch)
     given = whole(content)._replace(is_given=True)
     assert (await peer.gets(given)).verified_by == "SHA-256"
     assert read(there) == content

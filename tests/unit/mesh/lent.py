@@ -15,7 +15,7 @@ import asyncssh
 
 from backends.machines.ssh.invited import client_over, pair
 from backends.mesh.dialling import dial_any
-from backends.mesh.identity import key_of_raw, own_key, public_line
+from backends.mesh.identity import line_of_raw, own_key
 from backends.mesh.limits import OwnerLimits
 from backends.mesh.messages import AGENT, USER_BY_KEY
 from backends.mesh.pairings import PairingFile
@@ -69,7 +69,7 @@ class LentMachine:
 
     @property
     def host_key(self) -> str:
-        return public_line(key_of_raw(self.token().key))
+        return line_of_raw(self.token().key)
 
     @property
     def places(self) -> tuple[str, ...]:

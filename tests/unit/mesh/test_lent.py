@@ -22,6 +22,7 @@ import pytest
 from msgspec.structs import replace
 
 from backends.errors import HostError
+from backends.machines.agent import ProcessRecord
 from backends.machines.ssh.invited import Dialled, InvitedConnection, pair
 from backends.mesh.identity import own_key
 from backends.mesh.limits import OwnerLimits
@@ -534,23 +535,27 @@ async def test_who_uses_more_than_is_lent_is_ended(tmp_path: Path) -> None:
         )
 
 
+async def left_working(machine: LentMachine) -> tuple[Tenant, ProcessRecord]:
+    """A worker that a console has started before it left."""
+    async with machine.agent() as agent:
+        await worker_at(agent, machine)
+    (tenant,) = machine.tenants.known.values()
+    (record,) = await tenant.living()
+    return tenant, record
+
+
 async def test_a_killed_worker_is_cleared_up_after(tmp_path: Path) -> None:
     """What ran for a console that may come still goes on; for others it ends."""
     async with lent(tmp_path) as machine:
         await machine.pair()
-        async with machine.agent() as agent:
-            await worker_at(agent, machine)
-        (tenant,) = machine.tenants.known.values()
-        (record,) = await tenant.living()
+        tenant, record = await left_working(machine)
         again = Tenants(machine.paths, machine.pairings, machine.tenants.limits, "nuc")
         await again.begin()
         assert [one.name for one in again.known.values()] == ["studio"]
         assert psutil.pid_exists(record.pid)
         await again.close()
         assert not psutil.pid_exists(record.pid)
-        async with machine.agent() as agent:
-            await worker_at(agent, machine)
-        (record,) = await tenant.living()
+        tenant, record = await left_working(machine)
         machine.tenants.known.clear()
         machine.pairings.revoke("studio")
         again = Tenants(machine.paths, machine.pairings, machine.tenants.limits, "nuc")
@@ -563,10 +568,7 @@ async def test_a_killed_worker_is_cleared_up_after(tmp_path: Path) -> None:
 async def test_its_end_leaves_nothing_of_others(tmp_path: Path) -> None:
     async with lent(tmp_path) as machine:
         await machine.pair()
-        async with machine.agent() as agent:
-            await worker_at(agent, machine)
-        (tenant,) = machine.tenants.known.values()
-        (record,) = await tenant.living()
+        _, record = await left_working(machine)
         # A console may come back to it.
         await asyncio.sleep(0.2)
         assert psutil.pid_exists(record.pid)
