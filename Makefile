@@ -4,6 +4,7 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(she
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+LISTED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))
 STAMP := $(VENV)/.ready
 NATIVE_BUILD := build/native
 NATIVE_SANITIZED := build/native-sanitized
@@ -43,7 +44,7 @@ HOST_PACKAGES := openssh-server openssh-client iproute2 util-linux openssl fish 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dllm-tui
 # Where ccache is, what was compiled once is not compiled again, in another checkout neither.
 COMPILED := $(if $(shell command -v ccache 2>/dev/null),CMAKE_CXX_COMPILER_LAUNCHER=ccache \
-  CCACHE_DIR='$(CACHE)/compiled' CCACHE_MAXSIZE=1G CCACHE_BASEDIR='$(CURDIR)' CCACHE_NOHASHDIR=1 \
+  CCACHE_DIR='$(CACHE)/compiled' CCACHE_DEPEND=1 CCACHE_MAXSIZE=1G CCACHE_BASEDIR='$(CURDIR)' CCACHE_NOHASHDIR=1 \
   CCACHE_SLOPPINESS=pch_defines$(comma)time_macros)
 CMAKE := env $(COMPILED) cmake
 # Ninja counts the cores itself, and cannot take part in this make's turns.
@@ -77,15 +78,15 @@ $(INSTALLED): pyproject.toml $(wildcard native/CMakeLists.txt native/src/* nativ
 		{ echo "A C++ compiler is needed: install g++ or clang++ (Debian: apt-get install g++)."; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || \
 		{ rm -rf $(VENV); echo "The venv module is missing (Debian: apt-get install python3-venv)."; exit 1; }
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --group compiling
+	@$(BIN)/python -c '$(LISTED)["dependency-groups"]["compiling"], sep="\n")' >$(VENV)/compiling.txt
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' --requirement $(VENV)/compiling.txt
 	@$(MAKE) --no-print-directory --jobs 2 libraries program
 	@touch $@
 
+# Python compiles what the program uses of them when it is used first.
 libraries:
-	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
-		>$(VENV)/libraries.txt
-	$(BIN)/python -m pip install --quiet --requirement $(VENV)/libraries.txt
+	@$(BIN)/python -c '$(LISTED)["project"]["dependencies"], sep="\n")' >$(VENV)/libraries.txt
+	$(BIN)/python -m pip install --quiet --no-compile --requirement $(VENV)/libraries.txt
 
 program:
 	env -u MAKEFLAGS -u MFLAGS $(COMPILED) CMAKE_GENERATOR=Ninja $(BIN)/python -m pip install --quiet \
