@@ -45,6 +45,8 @@ TRIED_MAX = 48
 For each device beyond SEARCHED_MAX it is half as many: a search takes twice as long."""
 SEARCHED_MAX = 6
 """Devices among which it is searched."""
+NEVER_MS = 1e9
+"""Cost of a layer where it may not be: finite, for the search adds and subtracts it."""
 
 
 class _Move(NamedTuple):
@@ -181,14 +183,30 @@ def _plans(problem: SplitProblem, move: _Move) -> Iterator[Plan]:
     for layer in move.layers:
         sizes[layer] -= problem.model.layers[layer].groups.experts
     for places in _cases(problem, move):
-        found = best(places, sizes, problem.beam)
-        if found is None:
-            continue
-        split = split_of(plan, found)
-        experts = as_runs(split, runs_of(move.device, move.layers))
-        moved = replace(plan, split=split, experts=experts)
-        if experts and not crowded_by(problem, moved):
-            yield moved
+        for tried in (places, _elsewhere(places, move)):
+            found = best(tried, sizes, problem.beam)
+            if found is None:
+                break
+            split = split_of(plan, found)
+            experts = as_runs(split, runs_of(move.device, move.layers))
+            # The device that gets them may be the cheapest for the layers, too.
+            if not experts:
+                continue
+            moved = replace(plan, split=split, experts=experts)
+            if not crowded_by(problem, moved):
+                yield moved
+            break
+
+
+def _elsewhere(places: list[Place], move: _Move) -> list[Place]:
+    """The same, but the device that gets the experts holds none of their layers."""
+
+    def apart(place: Place) -> Place:
+        costs = enumerate(place.layer_costs)
+        without = (NEVER_MS if layer in move.layers else cost for layer, cost in costs)
+        return place._replace(layer_costs=tuple(without))
+
+    return [apart(p) if p.device == move.device else p for p in places]
 
 
 def _cases(problem: SplitProblem, move: _Move) -> Iterator[list[Place]]:

@@ -220,22 +220,34 @@ def compare(there: SplitProblem) -> bool:
     return found.plan is not None
 
 
-def test_no_such_plan_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def random_model_of_experts(random: Random) -> SplitProblem:
+    there = random_problem(random, pools=False)
+    pins = Pins(output=there.pins.output, least=there.pins.least, most=there.pins.most)
+    model = with_experts(there.model, dense=random.choice([0, 0, 1]))
+    return there._replace(model=model, pins=pins)
+
+
+@pytest.fixture
+def every_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each range of layers is tried, and each plan proposed that is faster at all."""
     monkeypatch.setattr(searched, "GAIN_MIN", 0.0)
     monkeypatch.setattr(searched, "TRIED_MAX", 10_000)
+
+
+@pytest.mark.usefixtures("every_plan")
+def test_no_such_plan_is_faster() -> None:
     random = Random(7)
     outcomes = []
     for _ in range(INSTANCES):
-        there = random_problem(random, pools=False)
-        there = there._replace(
-            model=with_experts(there.model, dense=random.choice([0, 0, 1])),
-            pins=Pins(
-                output=there.pins.output, least=there.pins.least, most=there.pins.most
-            ),
-        )
+        there = random_model_of_experts(random)
         if any(layer.groups.experts for layer in there.model.layers):
             outcomes.append(compare(there))
     assert 0.2 * len(outcomes) < sum(outcomes)
+
+
+@pytest.mark.usefixtures("every_plan")
+def test_the_device_that_gets_them_would_be_cheapest_for_their_layers_too() -> None:
+    compare(random_model_of_experts(Random(45)))
 
 
 def test_bytes_are_counted_where_they_are() -> None:
