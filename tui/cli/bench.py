@@ -187,7 +187,7 @@ async def bench(
     for target in filter(None, (csv, markdown, svg)):
         _require_writable(Path(target), file)
     if run.missing:
-        await _require_quiet(client)
+        await require_quiet(client)
         save(run, file)
         run = await BenchRunner(client, run, file).run()
     if as_json:
@@ -291,7 +291,7 @@ def _words(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     return _parts(text)
 
 
-async def _require_quiet(client: ControllerClient) -> None:
+async def require_quiet(client: ControllerClient) -> None:
     """Refuse to measure beside another cluster: both would be slower.
 
     Raises:
@@ -300,7 +300,7 @@ async def _require_quiet(client: ControllerClient) -> None:
     now = await client.snapshot()
     if now.wanted_generation or now.others_run:
         raise ControllerError(
-            "A cluster is running, and would disturb the benchmark",
+            "A cluster is running, and would disturb the measurement",
             "Stop it with dllm-tui down --all.",
         )
 

@@ -27,6 +27,7 @@ from backends.state.models import Delivered
 from backends.tasks import end_tasks
 from backends.units import format_bytes, format_ms
 from tui.cli.command import Group, Name, options, prompting, refuse_with
+from tui.cli.measure import measure
 from tui.cli.output import Column, Table, emit_json, say, show
 from tui.cli.progress import ProgressLine, ticking
 from tui.cli.worker import invite_options, life_s, read_secret, token_lines
@@ -43,6 +44,7 @@ dllm-tui peers add - < token.txt   no other program sees it
 dllm-tui peers invite              a token for a machine that dials us
 dllm-tui peers show mini           probe it: devices, engines, disk
 dllm-tui peers setup mini          install engine and relay
+dllm-tui peers measure             the speed of devices that never ran
 dllm-tui peers reset mini          remove them again
 dllm-tui peers remove mini
 dllm-tui up m.gguf --peer mini --peer nuc --detach
@@ -269,6 +271,8 @@ def _answer(question: PeerQuestion, trusted: str | None) -> PeerAnswer:
 
 
 # --- work at a peer ------------------------------------------------------------------
+
+peers.add_command(measure)
 
 
 @peers.command("setup", shows=lambda peer: _lines(peer), quiet=True)

@@ -216,7 +216,7 @@ def _server_flags(preview: Preview) -> tuple[str, ...]:
 def forecast_text(told: Forecast) -> str:
     """``~20.6 tok/s (18.9 to 22.4), first token 0.88 s …``, for people."""
     source = {
-        SpeedSource.PRIOR: "usual speeds: not everything has run here yet",
+        SpeedSource.PRIOR: "usual speeds; dllm-tui peers measure tells these devices'",
         SpeedSource.GIVEN: "the speeds of the cluster file",
         SpeedSource.MEASURED: "measured runs",
     }[told.source]
