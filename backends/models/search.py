@@ -52,6 +52,8 @@ def default_folders(home: Path, env: Mapping[str, str]) -> tuple[Folder, ...]:
         Folder("lmstudio", home / ".lmstudio" / "models"),
         Folder("lmstudio", home / ".cache" / "lm-studio" / "models"),
         Folder("ollama", place("OLLAMA_MODELS", home / ".ollama" / "models")),
+        # Of the user as whom Ollama's installer for Linux starts it.
+        Folder("ollama", Path("/usr/share/ollama/.ollama/models")),
         # The downloads of `llama-server -hf`: Linux, then macOS.
         Folder("llama.cpp", place("LLAMA_CACHE", cache / "llama.cpp")),
         Folder("llama.cpp", home / "Library" / "Caches" / "llama.cpp"),

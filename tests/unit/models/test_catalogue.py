@@ -307,6 +307,7 @@ def test_default_folders_follow_the_environment() -> None:
         ("lmstudio", "/home/me/.lmstudio/models"),
         ("lmstudio", "/home/me/.cache/lm-studio/models"),
         ("ollama", "/home/me/.ollama/models"),
+        ("ollama", "/usr/share/ollama/.ollama/models"),
         ("llama.cpp", "/home/me/.cache/llama.cpp"),
     }
     env = {"HF_HOME": "/hf", "OLLAMA_MODELS": "/o", "LLAMA_CACHE": "relative"}
