@@ -43,7 +43,8 @@ def other_files(models: Iterable[ModelFile]) -> Check:
     shared = sum(len(one.held_by) > 1 for one in whole)
     return check_of(
         "model files",
-        f"{format_count(shared, 'model')} on several machines, of the same bytes",
+        f"{format_count(shared, 'model')} on several machines, the same by size and "
+        "samples",
         findings,
         fix="Copy the right one there (dllm-tui models copy): another quant or version "
         "stays unused, and its weights cross the network.",
