@@ -136,7 +136,11 @@ def test_a_cluster_file_takes_no_workers_of_this_machine() -> None:
     assert "--workers has no effect" in result.output
 
 
-@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"#" * (1 << 21), b"a = 1"])
+@pytest.mark.parametrize(
+    "content",
+    [None, b"\xff\xfe", b"#" * (1 << 21), b"a = 1"],
+    ids=["none", "no text", "large", "no cluster"],
+)
 def test_a_cluster_file_that_cannot_be_read_is_one_sentence(
     content: bytes | None, tmp_path: Path
 ) -> None:
