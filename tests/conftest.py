@@ -38,7 +38,7 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.collect()
     spare_modules()
-    gc.set_threshold(100_000, 50, 100)
+    gc.set_threshold(500_000, 50, 100)
 
 
 def pytest_runtest_logfinish() -> None:

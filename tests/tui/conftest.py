@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 from textual.css.stylesheet import Stylesheet
+from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.widgets import Input, TextArea
 
 from tests.kit.console import Started, starting
-from tests.tui import scenes
+from tests.tui import drawing, scenes
 from tests.tui.parsing import parse_once
 from tests.tui.scripted import ScriptedCluster
 from tui.app import console
@@ -35,6 +37,9 @@ def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     monkeypatch.setattr(Input.cursor_blink, "_default", False)
     monkeypatch.setattr(TextArea.cursor_blink, "_default", False)
     monkeypatch.setattr(Stylesheet, "_parse_rules", parse_once)
+    monkeypatch.setattr(Screen, "_compositor_refresh", drawing.draw_later)
+    monkeypatch.setattr(Pilot, "_wait_for_screen", drawing.wait_and_draw)
+    monkeypatch.setattr(Pilot, "pause", drawing.pause_and_draw)
     # A toast of four seconds may be gone before a busy machine has looked for it.
     monkeypatch.setattr(console, "TOAST_S", dict.fromkeys(console.TOAST_S, 3600.0))
     # A plan settles when a test says so: pictures must not depend on its pace.

@@ -17,13 +17,18 @@ from tui.widgets.strips import StripWidget
 
 PATIENCE_S = 120.0
 """A machine that does other work may take seconds for what takes milliseconds."""
+LOOKS_A_PAUSE = 10
+"""A pause asks every widget on the screen, a look costs next to nothing."""
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await pilot.pause()
-            await asyncio.sleep(0.005)
+            for _ in range(LOOKS_A_PAUSE):
+                if condition():
+                    break
+                await asyncio.sleep(0.005)
     await pilot.pause()
 
 
