@@ -24,9 +24,12 @@ import pytest
 from backends.client.http import request
 from backends.demo import MODEL_PATH
 from backends.state import ClusterSnapshot
+from tests.kit.engines import engine
 from tests.kit.models import write_llama
 from tests.kit.processes import kill_until_none, processes_of
 from tui.cli.status import cluster_json
+
+__all__ = ["engine"]
 
 WAIT_S = 60.0
 PAUSE_MIN_S = 0.02

@@ -16,9 +16,9 @@ from backends.client.http import request
 from backends.engine import find, get, install, releases
 from backends.engine.get import get_engine
 from backends.engine.releases import PACKAGE
-from backends.errors import DllmError, EngineError, HostError, UsageError
+from backends.errors import DllmError, HostError, UsageError
 from backends.machines.local import local_host_for_now
-from backends.paths import Paths, user_paths
+from backends.paths import Paths
 from backends.state import EngineInfo, EngineProgress, EngineSource, EngineStage
 from tests.engine.conftest import User
 from tests.kit.releases import TAG, archive_of, contents_of, release_of, tar_of
@@ -33,24 +33,6 @@ ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 LOADER = b"/lib64/ld-linux-x86-64.so.2"
 MUSL = b"/lib/ld-musl-x86_64.so.1"
-
-
-def _real_engine() -> EngineInfo | None:
-    try:
-        return find.find_engine(None, user_paths())
-    except EngineError:
-        return None
-
-
-# Found before the tests get a home of their own.
-ENGINE = _real_engine()
-
-
-@pytest.fixture
-def engine() -> EngineInfo:
-    if ENGINE is None:
-        pytest.skip("needs an engine: make engine")
-    return ENGINE
 
 
 class Getting:

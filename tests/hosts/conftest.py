@@ -12,11 +12,14 @@ import pytest
 
 from tests.hosts.network import Network, missing
 from tests.hosts.user import HeadUser
+from tests.kit.engines import engine
 from tests.kit.processes import kill_until_none
 from tests.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+__all__ = ["engine"]
 
 _HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))

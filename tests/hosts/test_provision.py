@@ -14,11 +14,11 @@ import pytest
 import pytest_asyncio
 
 from backends.engine.accelerators import Sight
-from backends.engine.find import engine_at, find_engine
+from backends.engine.find import engine_at
 from backends.engine.get import release_manifest
 from backends.engine.install import BINARIES, MANIFEST
 from backends.engine.releases import archives_for, find_release
-from backends.errors import EngineError, PeerUnreachable
+from backends.errors import PeerUnreachable
 from backends.machines import parcels
 from backends.machines.local import local_host_for_now
 from backends.machines.provisioning import InstallMethod, Provisioned, clean, provision
@@ -41,25 +41,6 @@ if TYPE_CHECKING:
 
 BUILD_VARIABLE = "DLLM_TEST_BUILD_ON_PEER"
 """Set to 1, the relay and llama.cpp are really compiled on a peer: ten minutes."""
-
-
-def _real_engine() -> EngineInfo | None:
-    try:
-        return find_engine(None, user_paths())
-    except EngineError:
-        return None
-
-
-# Found before the network gives the head another home.
-ENGINE = _real_engine()
-
-
-@pytest.fixture
-def engine() -> EngineInfo:
-    """The engine of this machine."""
-    if ENGINE is None:
-        pytest.skip("needs an engine: make engine")
-    return ENGINE
 
 
 @pytest.fixture

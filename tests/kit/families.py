@@ -33,7 +33,7 @@ def write_header(family: Family, file: Path) -> Path:
     writer = gguf.GGUFWriter(file, family.arch)
     writer.add_name(family.like)
     for key, value in family.params.items():
-        _add(writer, f"{family.arch}.{key}", value)
+        add_value(writer, f"{family.arch}.{key}", value)
     writer.add_tokenizer_model("none")
     n_bytes = 0
     for name, shape in family.tensors.items():
@@ -54,7 +54,7 @@ def write_header(family: Family, file: Path) -> Path:
     return file
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Value) -> None:
+def add_value(writer: gguf.GGUFWriter, key: str, value: Value) -> None:
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):

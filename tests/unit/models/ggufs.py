@@ -11,6 +11,8 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFEndian, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES
 
+from tests.kit.families import add_value
+
 F32 = GGMLQuantizationType.F32
 Shape = tuple[int, ...]
 """Elements per dimension in ggml's order: the row length first."""
@@ -80,9 +82,9 @@ def write_gguf(
     if alignment is not None:
         writer.add_custom_alignment(alignment)
     for key, value in (LLAMA if params is None else params).items():
-        _add(writer, f"{arch}.{key}", value)
+        add_value(writer, f"{arch}.{key}", value)
     for key, value in (metadata or {}).items():
-        _add(writer, key, value)
+        add_value(writer, key, value)
     if vocabulary:
         writer.add_tokenizer_model("gpt2")
         writer.add_token_list(TOKENS)
@@ -105,19 +107,6 @@ def _zeros(shape: Shape, kind: GGMLQuantizationType) -> npt.NDArray[Any]:
     if kind == F32:
         return np.zeros((*rows, shape[0]), dtype=np.float32)
     return np.zeros((*rows, shape[0] // block * block_bytes), dtype=np.uint8)
-
-
-def _add(writer: GGUFWriter, key: str, value: Any) -> None:
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
-    else:
-        writer.add_array(key, value)
 
 
 def write_split(
