@@ -27,7 +27,9 @@ from tui.flows import watching
 
 
 @pytest.fixture(autouse=True)
-def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _isolated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[None]:
     """Temporary XDG directories, fixed time zone, plain terminal, steady cursors."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TZ", "UTC")
@@ -37,9 +39,10 @@ def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     monkeypatch.setattr(Input.cursor_blink, "_default", False)
     monkeypatch.setattr(TextArea.cursor_blink, "_default", False)
     monkeypatch.setattr(Stylesheet, "_parse_rules", parse_once)
-    monkeypatch.setattr(Screen, "_compositor_refresh", drawing.draw_later)
-    monkeypatch.setattr(Pilot, "_wait_for_screen", drawing.wait_and_draw)
-    monkeypatch.setattr(Pilot, "pause", drawing.pause_and_draw)
+    if not request.node.get_closest_marker("frames"):
+        monkeypatch.setattr(Screen, "_compositor_refresh", drawing.draw_later)
+        monkeypatch.setattr(Pilot, "_wait_for_screen", drawing.wait_and_draw)
+        monkeypatch.setattr(Pilot, "pause", drawing.pause_and_draw)
     # A toast of four seconds may be gone before a busy machine has looked for it.
     monkeypatch.setattr(console, "TOAST_S", dict.fromkeys(console.TOAST_S, 3600.0))
     # A plan settles when a test says so: pictures must not depend on its pace.

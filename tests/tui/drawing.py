@@ -1,6 +1,7 @@
 """Consoles under test draw when a test pauses: frames are a third of what each costs.
 
 No test sees a frame between two pauses. What is dirty stays so until the next pause.
+Tests that count frames have the mark ``frames``, and draw each as the program does.
 """
 
 from __future__ import annotations

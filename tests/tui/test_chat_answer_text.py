@@ -181,6 +181,7 @@ async def test_words_of_a_followed_answer_lay_nothing_out() -> None:
         await answer(app, pilot, DONE)
 
 
+@pytest.mark.frames
 async def test_the_pace_follows_what_drawing_and_painting_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

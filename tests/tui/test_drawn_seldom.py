@@ -25,6 +25,8 @@ from tui.screens.cluster.screen import TokenPane
 from tui.widgets.strips import StripWidget
 from tui.widgets.waterfall import Waterfall
 
+pytestmark = pytest.mark.frames
+
 SNAPSHOTS = 10
 
 
