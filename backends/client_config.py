@@ -7,21 +7,16 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from backends.errors import DllmError, UsageError
 from backends.gateway.access import is_loopback
 from backends.planning.commands import model_alias
-from backends.state import DEFAULT_CLUSTER, Value
+from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, Plan, Value
 from backends.writing import write_new
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from backends.state import ClusterSnapshot, Plan
 
 VARIABLE = "DLLM_API_KEY"
 """The environment variable in which clients find a key; no file gets one."""

@@ -11,13 +11,10 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from backends.errors import DllmError
 from backends.writing import write_private
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DESKTOP_TIMEOUT_S = 2.0
 
@@ -35,10 +32,7 @@ def keep(text: str, file: Path) -> None:
 
 
 def desktop_command() -> list[str]:
-    """The program that fills the clipboard of this desktop; none where there is none.
-
-    Over SSH there is a desktop elsewhere, and none here.
-    """
+    """The program that fills this desktop's clipboard; none without a desktop."""
     if "SSH_CONNECTION" in os.environ:
         return []
     candidates = [

@@ -6,24 +6,21 @@ import ipaddress
 import os
 import re
 import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from backends.data_place import wrong_place
 from backends.errors import DllmError, UsageError, did_you_mean
-from backends.paths import ENGINE_DIR_VARIABLE
+from backends.paths import ENGINE_DIR_VARIABLE, Paths
 from backends.state import PairMode, Value
 from backends.writing import try_lock, write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
     from tomlkit import TOMLDocument
-
-    from backends.paths import Paths
 
 API_PORT_DEFAULT = 8090
 LOCK_TRIES = 100
@@ -293,7 +290,6 @@ def check_peer_name(name: str) -> str:
 
 @contextmanager
 def _only_editor(file: Path) -> Iterator[None]:
-    """Keep other programs of ours from changing the file meanwhile."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = os.open(file.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -490,10 +486,7 @@ class SettingsFile:
     def change(
         self, name: str, text: str | None, check: Callable[[str], list[Problem]]
     ) -> None:
-        """Set one setting to what a person typed; None brings its default back.
-
-        ``check`` tells all that is wrong with a file's text, as ``config check`` does.
-        """
+        """Set one setting to what a person typed; None brings its default back."""
         names = _names_of(name)
         value = None if text is None else _typed(names[-1], names[0], text)
 
@@ -524,7 +517,6 @@ def _names_of(name: str) -> tuple[str, ...]:
 
 
 def _typed(setting: str, table: str, text: str) -> object:
-    """The value of a text: TOML, but texts and folders need no quotes."""
     text = text.strip()
     if table == "keys" or setting in _TEXTS:
         return _toml(text) if text[:1] in "\"'" and text else text

@@ -12,8 +12,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -21,10 +23,6 @@ from backends.errors import DllmError, HostError, UsageError
 from backends.printable import printable
 from backends.state import Failure, Value
 from backends.state.models import Download
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-    from pathlib import Path
 
 T = TypeVar("T")
 
@@ -48,13 +46,7 @@ class DownloadFailure(Value, frozen=True, kw_only=True):
 async def downloaded(
     module: str, args: Sequence[str], what: str, env: Mapping[str, str] | None = None
 ) -> AsyncGenerator[Download, None]:
-    """Run a module that downloads; the last value has a path. Closing this ends it.
-
-    Raises:
-        UsageError: the module refuses what it was asked for.
-        HostError: the disk takes no more.
-        DllmError: it cannot get it; the sentence says why and what to do.
-    """
+    """Run a module that downloads; the last value has a path. Closing this ends it."""
     whole = False
     async with aclosing(lines_of(module, args, what, Download, env)) as told:
         async for one in told:
@@ -71,12 +63,7 @@ async def lines_of(
     kind: type[T],
     env: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[T, None]:
-    """The lines of a module that asks the network. Closing this ends it.
-
-    Raises:
-        UsageError: the module refuses what it was asked for.
-        DllmError: it failed; the sentence says why and what to do.
-    """
+    """The lines of a module that asks the network. Closing this ends it."""
     # -P: a folder named backends in the working directory must not be imported.
     argv = [sys.executable, "-P", "-m", module, *args]
     process = await asyncio.create_subprocess_exec(
@@ -109,7 +96,6 @@ async def lines_of(
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the process and what it started, such as pip."""
     if process.returncode != 0:
         for sign in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError, PermissionError):

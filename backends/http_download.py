@@ -15,11 +15,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -31,9 +32,6 @@ from backends.printable import printable
 from backends.state import Value
 from backends.units import format_bytes
 from backends.writing import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 CHUNK_BYTES = 1 << 17
 TRIES = 5
@@ -84,13 +82,7 @@ def get_file(
     progress: DownloadProgress,
     check: Callable[[Path], object] = lambda _: None,
 ) -> bool:
-    """Get a file and check it; false if it is there already.
-
-    It resumes at the byte, after a break and after an earlier call.
-
-    Raises:
-        DllmError: it cannot be got, or is not what was announced.
-    """
+    """Get a file and check it; false if it is there already."""
     part = half_of(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     with held(part, progress.file) as descriptor:
@@ -112,13 +104,7 @@ def finish(
     *,
     is_given: bool = False,
 ) -> None:
-    """Check what has arrived, and give it its name; remove it if it is wrong.
-
-    It is kept if the hash is one that the user has given, who may be wrong.
-
-    Raises:
-        DllmError: it has other bytes, or the check refuses it.
-    """
+    """Check what has arrived, and give it its name; remove it if it is wrong."""
     name, found = progress.file, sha256
     if sha256:
         progress.begin(f"checking {name}")
@@ -162,9 +148,6 @@ def retried(
     """Work with the answer of an address, which is asked for anew after a break.
 
     It gives up after ``TRIES`` breaks, or ``SILENCES``, with no bytes ``come``.
-
-    Raises:
-        DllmError: it cannot be got.
     """
     breaks, silences, most_bytes = 0, 0, come()
     while True:
@@ -196,11 +179,7 @@ def retried(
 
 @contextmanager
 def held(part: Path, name: str) -> Iterator[int]:
-    """The part, held by us alone.
-
-    Raises:
-        DllmError: another process gets it.
-    """
+    """The part, held by us alone."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(part, flags, 0o644)
     try:
@@ -269,7 +248,6 @@ class _Transfer(NamedTuple):
                 raise self._changed() from error
 
     def _known(self) -> Partial | None:
-        """The note of an earlier try, if its bytes may be of this file."""
         try:
             note = _note_of(self.part).read_bytes()
             known = msgspec.json.decode(note, type=Partial)
@@ -309,7 +287,6 @@ class _Transfer(NamedTuple):
             raise ConnectionError(f"it ended after {come} of {size_bytes} bytes")
 
     def _append(self, answer: Any, have: int, end: int) -> None:
-        """Write from there on what comes; ``end`` 0: all of it."""
         os.ftruncate(self.descriptor, have)
         os.lseek(self.descriptor, have, os.SEEK_SET)
         checked = have
@@ -363,11 +340,7 @@ def _is_local(error: Exception) -> bool:
 
 
 def require_room(folder: Path, need_bytes: int) -> None:
-    """Refuse a download for which the disk has no room.
-
-    Raises:
-        HostError: it has none.
-    """
+    """Refuse a download for which the disk has no room."""
     folder.mkdir(parents=True, exist_ok=True)
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < need_bytes + SPARE_BYTES:

@@ -12,21 +12,17 @@ import itertools
 import re
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from backends.errors import PlanError, did_you_mean
 from backends.places import LOCAL
 from backends.split.experts import places_text
-from backends.state import Ask, LayerRange, PairMode, ServerSettings
+from backends.state import Ask, LayerRange, PairMode, Plan, ServerSettings
 from backends.writing import write_new, write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from backends.state import Plan
 
 LAUNCHES_MAX = 20
 """The launches kept; the oldest goes first."""
@@ -42,8 +38,6 @@ class PlanFile(
     omit_defaults=True,
     forbid_unknown_fields=True,
 ):
-    """The content of a file."""
-
     model: str
     split: dict[str, int]
     """Whole layers by device, in order; the output counts as one more."""
@@ -103,8 +97,6 @@ class PlanFile(
 
 
 class KeptPlan(NamedTuple):
-    """A file with a plan."""
-
     name: str
     path: Path
     at: float
@@ -113,11 +105,7 @@ class KeptPlan(NamedTuple):
 
 
 def read_plan(path: Path) -> PlanFile:
-    """Read a file.
-
-    Raises:
-        PlanError: it is not there, or no plan.
-    """
+    """Read a file."""
     try:
         with path.open("rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)
@@ -151,11 +139,7 @@ def kept_plans(folder: Path) -> Iterator[KeptPlan]:
 
 
 def find_plan(named: str, *folders: Path) -> KeptPlan:
-    """The plan of that name in one of the folders, or of that file.
-
-    Raises:
-        PlanError: there is none, or it cannot be read.
-    """
+    """The plan of that name in one of the folders, or of that file."""
     paths = [folder / f"{named}.toml" for folder in folders if _NAME.fullmatch(named)]
     if named.endswith(".toml"):
         paths.append(Path(named).expanduser())
@@ -197,11 +181,7 @@ def save_plan(
 
 
 def keep_launch(folder: Path, plan: PlanFile) -> None:
-    """Keep a launch; the same plan again takes the place of its last one.
-
-    Raises:
-        PlanError: the disk refuses it.
-    """
+    """Keep a launch; the same plan again takes the place of its last one."""
     before = list(kept_plans(folder))
     name = time.strftime("%Y%m%d-%H%M%S")
     for number in itertools.count(1):

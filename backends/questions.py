@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from backends.state import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 class Outcome(Value, frozen=True, kw_only=True):

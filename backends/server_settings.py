@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from backends.errors import PlanError
 from backends.places import LOCAL
 from backends.split.buffers import cache_type, is_quantized, is_unfused
-from backends.state import FlashAttention, ServerSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from backends.state import ModelInfo
+from backends.state import FlashAttention, ModelInfo, ServerSettings
 
 CTX_MIN = 16
 CTX_STRETCH_MAX = 8

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 _CONNECTS = "_connect_pipes"

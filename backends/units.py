@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from backends.state import Lab
+from backends.state import Lab
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 US_PER_MS = 1000.0

@@ -7,13 +7,11 @@ import os
 import secrets
 import shutil
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, BinaryIO
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from typing import BinaryIO
 
 
 def write_private(

@@ -13,8 +13,6 @@ from textual.dom import DOMNode
 
 
 class Action(NamedTuple):
-    """One thing a key does."""
-
     id: str
     """``area.verb``; what a keymap in the configuration names."""
     keys: str
@@ -436,7 +434,6 @@ def keymap_problems(keymap: Mapping[str, str]) -> list[str]:
 
 
 def _clashes(action: Action, key: str, keymap: Mapping[str, str]) -> Iterator[str]:
-    """The effect of a key that other actions have in the same place."""
     others = [
         other
         for other in ACTIONS

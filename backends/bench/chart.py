@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from html import escape
 from math import isfinite
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from backends.bench.results import AXES, Interval, conditions_text, varying
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from backends.bench.results import BenchRun
+from backends.bench.results import AXES, BenchRun, Interval, conditions_text, varying
 
 NUMERIC_AXES = ("latency_ms", "rate_mb_s", "slots", "workers", "ctx_size")
 UNITS = {"latency_ms": "ms", "rate_mb_s": "MB/s", "ctx_size": "tokens"}
@@ -61,10 +57,7 @@ def chart_of(run: BenchRun) -> Chart | None:
 
 
 def as_svg(run: BenchRun) -> str:
-    """The chart as a picture, with the interval of each case and the conditions.
-
-    It has axes alone if there is nothing to draw a line through.
-    """
+    """The chart as a picture, with the interval of each case and the conditions."""
     chart = chart_of(run) or Chart("", {})
     return "\n".join(_svg(chart, conditions_text(run))) + "\n"
 

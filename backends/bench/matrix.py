@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import groupby, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from backends.split.flags import parse_split
 from backends.state import NO_DRAFT, Ask, Lab, PairMode, ServerSettings, Value
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
 NO_RELAY = "off"
-PAIRS = {
-    "auto": PairMode.AUTO,
-    "pair": PairMode.ALWAYS,
-    "single": PairMode.NEVER,
-}
+PAIRS = {"auto": PairMode.AUTO, "pair": PairMode.ALWAYS, "single": PairMode.NEVER}
 RELAYS = (*PAIRS, NO_RELAY)
 # Answers of one length, and no prompt kept from an earlier request.
 _SERVER_ARGS = ("--ignore-eos", "--cache-ram", "0")
@@ -58,10 +52,7 @@ class Case(Value, frozen=True, kw_only=True):
 
     @property
     def launch(self) -> Case:
-        """The same without the network: cases with one launch share a cluster.
-
-        One that loads over its network has a launch of its own.
-        """
+        """The same without the network: cases with one launch share a cluster."""
         if self.weights:
             return self
         return replace(self, latency_ms=0.0, rate_mb_s=0.0)
@@ -76,9 +67,6 @@ class Case(Value, frozen=True, kw_only=True):
         """The request for its launch; ``base`` has model and machines.
 
         The folder of a ``worker_cache`` is used where weights are ``CACHED``.
-
-        Raises:
-            UsageError: the split cannot be read.
         """
         found = parse_split(self.split) if self.split else None
         mode = () if self.split_mode == LAYER else ("-sm", self.split_mode)
@@ -100,16 +88,12 @@ class Case(Value, frozen=True, kw_only=True):
 
 
 def combined(axes: Mapping[str, Collection[Any]]) -> tuple[Case, ...]:
-    """Every combination once, by the fields of a case; empty axes have the default.
-
-    Those that share a launch stand together.
-    """
+    """Every combination once, by the fields of a case; empty axes have the default."""
     names = [name for name in Case.__struct_fields__ if axes.get(name)]
     rows = product(*(dict.fromkeys(axes[name]) for name in names))
     return tuple(Case(**dict(zip(names, row, strict=True))) for row in rows)
 
 
 def by_launch(cases: Iterable[Case]) -> Iterator[tuple[Case, tuple[Case, ...]]]:
-    """Each launch with its cases."""
     for launch, group in groupby(cases, key=lambda case: case.launch):
         yield launch, tuple(group)

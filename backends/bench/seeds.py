@@ -6,17 +6,12 @@ stood behind a proxy that sleeps. The load went over Wi-Fi to a second machine.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from statistics import median
-from typing import TYPE_CHECKING
 
 from backends.bench.matrix import HOME, STOCK, WEIGHTS, Case
-from backends.bench.results import launch_text, rate_text
+from backends.bench.results import BenchRun, CaseResult, launch_text, rate_text
 from backends.units import MS_PER_S, format_bytes, format_difference, three_figures
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from backends.bench.results import BenchRun, CaseResult
 
 LATENCIES_MS = (0.0, 5.0, 10.0, 20.0, 30.0)
 WORKERS = (2, 3, 4)
@@ -41,10 +36,7 @@ LOAD_MB_S = 20.0
 
 
 def seeds_cases(n_layer: int) -> tuple[Case, ...]:
-    """Their latencies with equal shares, and each way of weights to one worker.
-
-    The head computes too, so a cluster of N nodes has N - 1 workers.
-    """
+    """Their latencies with equal shares, and each way of weights to one worker."""
     latencies = (
         Case(workers=workers, split=_equal_split(n_layer + 1, workers), latency_ms=ms)
         for workers in WORKERS
@@ -81,7 +73,6 @@ def _with_error(predicted: float, measured: float, sign: str = "") -> str:
 
 
 def _latency_results(run: BenchRun) -> Iterator[tuple[CaseResult, int, float, float]]:
-    """Each measured case with its workers, its speed, and that without latency."""
     measured = [r for r in run.results if r.rates and not r.case.weights]
     bases = {
         result.case.workers: median(result.rates)
@@ -162,7 +153,6 @@ def loads_table(run: BenchRun) -> list[list[str]]:
 
 
 def seeds_tables(run: BenchRun) -> list[list[list[str]]]:
-    """The tables that have rows."""
     tables = latency_table(run), published_table(run), loads_table(run)
     return [rows for rows in tables if len(rows) > 1]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -18,19 +20,8 @@ from backends.client.start import (
 )
 from backends.controller.lock import lock_holder
 from backends.errors import ControllerError, DllmError, UsageError
-from backends.state import (
-    API_VERSION,
-    NOT_JSON,
-    SILENCE_MAX_S,
-    ControllerInfo,
-    Failure,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
-    from pathlib import Path
-
-    from backends.paths import Paths
+from backends.paths import Paths
+from backends.state import API_VERSION, NOT_JSON, SILENCE_MAX_S, ControllerInfo, Failure
 
 F = TypeVar("F")
 S = TypeVar("S")
@@ -160,7 +151,6 @@ class ControllerConnection:
     async def _answer(
         self, method: str, target: str, body: object
     ) -> AsyncIterator[http.Response]:
-        """Ask; what breaks before the answer is read becomes a sentence."""
         require_allowed(method, target)
         content = _encode(body)
         socket = await self.start()
@@ -173,7 +163,6 @@ class ControllerConnection:
             raise self._lost(error) from error
 
     def _lost(self, error: OSError) -> ControllerError:
-        """The error of a lost connection; the next call looks again."""
         self._socket = None
         if not isinstance(error, TimeoutError):
             why = f" ({error.strerror})" if error.strerror else ""
@@ -230,7 +219,6 @@ def not_understood(error: Exception) -> ControllerError:
 
 
 def _decoded(status: int, content: bytes, kind: type[T]) -> T:
-    """The value of a good answer; the failure of a bad one, raised."""
     if status == 200:
         return _value(content, kind)
     try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Callable
 from urllib.parse import quote, urlencode
 
+from backends.client.calls import ControllerConnection
 from backends.errors import DllmError, UsageError, did_you_mean
 from backends.state import (
     ChatBrief,
@@ -15,11 +16,6 @@ from backends.state import (
     ChatState,
 )
 from backends.state.chats import chat_applied
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-    from backends.client.calls import ControllerConnection
 
 
 class NoSuchChat(DllmError):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from backends.client.calls import ControllerConnection
@@ -56,10 +57,6 @@ from backends.state.models import (
     WorkerCache,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
-    from pathlib import Path
-
 SETTLE_S = 4.0
 SETTLE_POLL_S = 0.1
 SETTINGS_S = 5.0
@@ -90,7 +87,6 @@ class ControllerClient:
 
     @property
     def started_controller(self) -> bool:
-        """True if a controller had to be started for us."""
         return self._connection.started
 
     async def running(self) -> bool:
@@ -124,10 +120,7 @@ class ControllerClient:
         return await self._post(self._of("/v1/propose"), Plan, ask)
 
     async def prepare(self, what: Ask | Plan, *, explain: bool = False) -> Preview:
-        """The effects of a launch, and the token for it; starts nothing.
-
-        ``explain`` compares it with other plans too.
-        """
+        """The effects of a launch, and the token for it; starts nothing."""
         asked = {"ask" if isinstance(what, Ask) else "plan": what, "explain": explain}
         return await self._post(self._of("/v1/prepare"), Preview, asked)
 
@@ -253,10 +246,7 @@ class ControllerClient:
         return await self._post(self._of("/v1/lab"), ClusterSnapshot, asked)
 
     async def events(self, *, after: int = 0) -> tuple[Event, ...]:
-        """The events of the last days, beyond an event's number, oldest first.
-
-        Starts no controller: if none runs, it reads the files of earlier ones.
-        """
+        """The events of the last days, beyond an event's number, oldest first."""
         if await self.running():
             return await self._get(f"/v1/events?after={after}", tuple[Event, ...])
         kept = EventFiles(self._paths.events_dir).read()
@@ -291,10 +281,7 @@ class ControllerClient:
             ) from error
 
     async def memory(self, plan: Plan) -> PlanMemory:
-        """The memory of a plan on each device, by the engine if it can be asked.
-
-        Loads nothing and asks no worker; the plan need not run.
-        """
+        """The memory of a plan on each device, by the engine if it can be asked."""
         return await self._post("/v1/memory", PlanMemory, plan)
 
     async def speeds(self, plan: Plan) -> ClusterSpeeds:

@@ -9,19 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import h11
 
 from backends.errors import UsageError
 from backends.state import SILENCE_MAX_S, Value
 from backends.state.base import AGENT_HEADER, PROGRAM_HEADER
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 READ_BYTES = 1 << 16
 LINE_BYTES_MAX = 1 << 25

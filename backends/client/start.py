@@ -10,15 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from backends.client.http import request
 from backends.controller.lock import lock_holder
 from backends.errors import ControllerError
 from backends.paths import Paths, checked_socket, make_private
-
-if TYPE_CHECKING:
-    from backends.state import ControllerInfo
+from backends.state import ControllerInfo
 
 START_TIMEOUT_S = 60.0
 PRESENT_TIMEOUT_S = 20.0
@@ -28,8 +26,6 @@ IF_IDLE = "/v1/shutdown?only_if_idle=1&streams=0"
 
 
 class RunningController(NamedTuple):
-    """A controller that listens."""
-
     socket: Path
     started: bool
     """True if it was started for us."""
@@ -92,7 +88,6 @@ async def _given_up(socket: Path, process: subprocess.Popen[bytes]) -> None:
 async def _up(
     paths: Paths, socket: Path, process: subprocess.Popen[bytes]
 ) -> RunningController:
-    """The controller that was started, or the one that was quicker."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while not await answers(socket):
         # Losing the race for the lock is fine: the winner answers soon.
@@ -109,10 +104,7 @@ async def _up(
 
 
 async def _ended_as_late(paths: Paths, process: subprocess.Popen[bytes]) -> bool:
-    """True if another was quicker: ours ends, lest it takes over when that one dies.
-
-    A service is begun by the system at the same moment as a command needs one.
-    """
+    """True if another was quicker: ours ends, lest it takes over when that one dies."""
     holder = lock_holder(paths.lock)
     if holder is None or holder.pid == process.pid:
         return False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from backends.garbage import importing
 
 with importing():
@@ -38,10 +36,8 @@ with importing():
     from backends.state import API_VERSION, ControllerInfo
     from backends.tasks import end_others
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
+from collections.abc import Callable
+from pathlib import Path
 
 log = logging.getLogger("backends.controller")
 
@@ -87,7 +83,6 @@ def main() -> int:
 
 
 def _turn(path: Path, info: ControllerInfo, *, stays: bool) -> int:
-    """Take the lock of the one controller; one that stays waits for it."""
     while True:
         try:
             return hold_lock(path, info)
@@ -166,7 +161,6 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
 
 
 async def _begin(clusters: Clusters, peers: Peers) -> None:
-    """Take up what earlier controllers pursued, with the peers that can be known."""
     await clusters.start(peers)
     try:
         peers.start(clusters.settle)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
 
 from backends.controller.chat_api import ChatApi
+from backends.controller.cluster import Cluster
 from backends.controller.event_log import CONTROLLER
 from backends.controller.metrics import prometheus_text
 from backends.controller.model_api import ModelApi
@@ -48,14 +48,11 @@ from backends.state import (
     EventKind,
     GivenCluster,
     Lab,
+    ModelFile,
     Plan,
     Value,
 )
 from backends.state.delta import framed
-
-if TYPE_CHECKING:
-    from backends.controller.cluster import Cluster
-    from backends.state import ModelFile
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +92,6 @@ class LaunchRequest(Value, frozen=True, kw_only=True):
 
 
 class DrainRequest(Value, frozen=True, kw_only=True):
-    """Make new requests to the API wait, or let them go on."""
-
     on: bool = True
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,24 +24,26 @@ from backends.speculation.gain import likely, predicted_text
 from backends.split.cost import counted_work, forecast, time_text, workload
 from backends.split.layout import ranges, ranges_text
 from backends.split.loads import overcommitted, plan_loads
-from backends.state import AUTO_DRAFT, Alternative, Fit, MemorySource, Objective
+from backends.state import (
+    AUTO_DRAFT,
+    Alternative,
+    Ask,
+    ClusterSpeeds,
+    Device,
+    DraftTrial,
+    Fit,
+    Forecast,
+    MemorySource,
+    ModelInfo,
+    Objective,
+    Plan,
+    PlanMemory,
+)
 from backends.units import format_factor
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-
     from backends.split.best import Best
     from backends.split.problem import SplitProblem
-    from backends.state import (
-        Ask,
-        ClusterSpeeds,
-        Device,
-        DraftTrial,
-        Forecast,
-        ModelInfo,
-        Plan,
-        PlanMemory,
-    )
 
 
 HEADS_MAX = 2
@@ -134,11 +137,7 @@ def _best_plan(options: Sequence[Option], objective: Objective) -> Plan:
 def _best_of_each_kind(
     problem: SplitProblem, objective: Objective
 ) -> Iterator[tuple[tuple[float, float], Plan]]:
-    """The best split of whole layers, or what else fits or is so much faster.
-
-    Raises:
-        PlanError: nothing fits.
-    """
+    """The best split of whole layers, or what else fits or is so much faster."""
     # Imported here because numpy, which it needs, is no matter of starting up.
     from backends.split.best import best_split
     from backends.split.by_tensor import by_tensor
@@ -167,7 +166,6 @@ def _best_of_each_kind(
 
 
 def _promising(options: Sequence[Option], objective: Objective) -> Sequence[Option]:
-    """The heads that a quick search finds best."""
     from backends.split.best import best_split
 
     ranked: list[tuple[tuple[float, float], int]] = []
@@ -259,11 +257,7 @@ def _explained(option: Option, objective: Objective | None) -> Told:
     whole = dataclasses.replace(option, plan=in_layers(plan))
     problem = _problem(whole, objective)
     by_memory = shared_out(
-        option.model,
-        option.devices,
-        plan.ctx_size,
-        head=plan.head,
-        server=plan.server,
+        option.model, option.devices, plan.ctx_size, head=plan.head, server=plan.server
     )
     text = why(told, problem.with_split(by_memory).forecast())
     aim = objective or Objective.DECODE
@@ -287,10 +281,7 @@ def _explained(option: Option, objective: Objective | None) -> Told:
 
 
 def _in_parts(problem: SplitProblem, best: Best | None) -> list[Alternative]:
-    """The plans with parts of layers elsewhere, or why there are none.
-
-    ``best`` is that of whole layers; None if none fits.
-    """
+    """The plans with parts of layers elsewhere, or why there are none."""
     from backends.split import by_tensor, moved_experts
     from backends.split.best import in_parts
 
@@ -306,7 +297,6 @@ def _in_parts(problem: SplitProblem, best: Best | None) -> list[Alternative]:
 
 
 def _others(problem: SplitProblem, aim: Objective, best: Best) -> list[Alternative]:
-    """All that could be in place of a plan; each plan once."""
     from backends.split.best import alternatives
     from backends.split.front import identity, pareto_front
 
@@ -406,11 +396,7 @@ async def longest_fit(
 
 
 def _longest(made: Callable[[int], Plan], sizes: Sequence[int]) -> tuple[int, Plan]:
-    """The index of the longest context that has a plan, and that.
-
-    Raises:
-        PlanError: not even the shortest fits.
-    """
+    """The index of the longest context that has a plan, and that."""
     try:
         return len(sizes) - 1, made(sizes[-1])
     except PlanError:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from backends.controller.context import ClusterContext
 from backends.controller.deaths import failure_of
+from backends.controller.discovery import Discovery
+from backends.controller.stopping import ClusterProcesses
 from backends.errors import HostError, NeverListened, ProcessFailed, about_worker
 from backends.gateway.target import GATEWAY
 from backends.link.relay import worker_of, worker_relay_name
+from backends.machines.agent import AgentSession, ProcessRecord
 from backends.machines.keep_awake import hold_awake
 from backends.places import LOCAL
 from backends.planning.blueprint import (
     STAGES,
     Blueprint,
     Facts,
+    Kept,
+    Node,
     awake_names,
     compare,
     draw,
@@ -28,16 +33,8 @@ from backends.planning.blueprint import (
 from backends.planning.commands import SERVER
 from backends.planning.pairing import paired_workers
 from backends.split.flags import used_workers
-from backends.state import Failure, ProcessRole, Value
+from backends.state import Failure, Plan, ProcessRole, Value
 from backends.tasks import end_tasks, gather_or_cancel
-
-if TYPE_CHECKING:
-    from backends.controller.context import ClusterContext
-    from backends.controller.discovery import Discovery
-    from backends.controller.stopping import ClusterProcesses
-    from backends.machines.agent import AgentSession, ProcessRecord
-    from backends.planning.blueprint import Kept, Node
-    from backends.state import Plan
 
 LISTEN_POLL_S = 0.1
 # Another program may take a free port between our look and the bind of it.

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 
+from backends.controller.chat.live import LiveChat
+from backends.controller.cluster import Cluster
 from backends.controller.responses import (
+    Parts,
     body,
     frames,
     json_response,
@@ -26,19 +29,14 @@ from backends.state import (
     ChatDelta,
     ChatQuestion,
     ChatRequest,
+    ClusterSnapshot,
     ClusterState,
+    Conversation,
+    LayerRange,
     Reply,
     Value,
 )
 from backends.state.chats import chat_framed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from backends.controller.chat.live import LiveChat
-    from backends.controller.cluster import Cluster
-    from backends.controller.responses import Parts
-    from backends.state import ClusterSnapshot, Conversation, LayerRange
 
 
 class ChatModel(Value, frozen=True, kw_only=True):
@@ -71,7 +69,6 @@ class ChatApi:
         ]
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        """Pass an answer on as it comes; a reader who leaves ends the generation."""
         asked = await body(request, ChatRequest)
         cluster = self._of(request)
         require_wanted(cluster.store.snapshot)
@@ -80,7 +77,6 @@ class ChatApi:
         return response
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        """A conversation as it changes: one by its id, else the current one."""
         name, query = self._of(request).name, request.query
         model, chat = query.get("model", ""), query.get("id", "")
         response = await start_stream(request)
@@ -136,7 +132,6 @@ class ChatApi:
 
 
 def _reply_to_come(conversation: Conversation, cluster: Cluster) -> Reply:
-    """An answer with nothing said yet, and what it will be answered with."""
     snapshot = cluster.store.snapshot
     return Reply(
         model=snapshot.plan.model if snapshot.plan else "",
@@ -221,10 +216,7 @@ async def _ahead(
     ticket: object,
     may_wait: bool,
 ) -> AsyncGenerator[int, None]:
-    """Yield the number of requests before ours at each change, until the first piece.
-
-    Requests that other clients send to llama-server itself count only while it answers.
-    """
+    """Yield how many requests are before ours at each change, up to the first piece."""
     told = 0
     patience_s = LOOK_S if may_wait else None
     while not (await asyncio.wait([first], timeout=patience_s))[0]:

@@ -9,27 +9,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from backends.controller.context import ClusterContext
 from backends.controller.event_log import CONTROLLER
 from backends.controller.journal import Goal, Record
 from backends.controller.phases import Trigger
 from backends.controller.reconciler import Reconciler
 from backends.errors import ControllerError, DllmError, PeerUnreachable
+from backends.gateway.access import ApiSettings
 from backends.planning.blueprint import Facts, machines_of
 from backends.planning.room import is_same
 from backends.split.flags import check_exact, compile_split
 from backends.state import Actor, ClusterState, Lab, Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.controller.context import ClusterContext
-    from backends.gateway.access import ApiSettings
 
 log = logging.getLogger(__name__)
 
@@ -125,12 +121,6 @@ class Cluster:
         is that of its ``order``, where it took a while until now. ``facts`` are those
         of a preparation. The plan loads behind the ``lab``. Asking for what is pursued
         already changes only the lab, if one is given.
-
-        Raises:
-            PlanError: llama.cpp cannot follow the plan; nothing has changed.
-            ControllerError: another request came first, or later and holds; or the
-                journal cannot be written. A plan is not begun then; a stop is done, and
-                lasts as long as this controller.
         """
         if plan is not None:
             check_exact(plan, compile_split(plan, {}))
@@ -190,11 +180,7 @@ class Cluster:
         )
 
     async def _kept(self, change: Callable[[Record], Record]) -> ControllerError | None:
-        """Write what was asked for before it is done; why a stop is not written.
-
-        Raises:
-            ControllerError: a plan cannot be written; nothing was done.
-        """
+        """Write what was asked for before it is done; why a stop is not written."""
         if self.reconciler.is_left_alone:
             self._journal.set_aside()
         try:
@@ -210,10 +196,7 @@ class Cluster:
         return None
 
     async def drain(self, *, on: bool, by: Actor = CONTROLLER) -> None:
-        """Let what runs at the API end and what comes wait, or go on.
-
-        It holds until somebody says otherwise, or launches or stops the cluster.
-        """
+        """Let what runs at the API end and what comes wait, or go on."""
         async with self._word:
             record = self._journal.record
             is_drained = record.drained_since is not None
@@ -248,10 +231,7 @@ class Cluster:
             self.store.update(fallbacks=fallbacks)
 
     async def require_possible(self, plan: Plan) -> ApiSettings:
-        """See that a plan can be had as wanted, before anything is stopped for it.
-
-        Returns how the settings want the API given out.
-        """
+        """See that a plan can be had as wanted, before anything is stopped for it."""
         discovery = self.reconciler.discovery
         api = await discovery.require_access()
         await discovery.require_port(plan.api_port or api.port)

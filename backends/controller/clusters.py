@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from backends.controller.cluster import Cluster
 from backends.controller.context import ClusterContext
@@ -18,6 +18,9 @@ from backends.controller.snapshot_store import SnapshotStore
 from backends.controller.speed_book import SpeedBook
 from backends.errors import DllmError, UsageError
 from backends.gateway.target import GATEWAY
+from backends.machines.machine import Machine, Machines
+from backends.machines.readers import Readers
+from backends.paths import Paths
 from backends.places import LOCAL
 from backends.planning.blueprint import (
     cluster_of,
@@ -25,25 +28,21 @@ from backends.planning.blueprint import (
     process_name,
     short_name,
 )
+from backends.planning.room import ClusterMemory
 from backends.speculation.auto import TrialBook
 from backends.state import (
     CLUSTER_NAME,
     DEFAULT_CLUSTER,
+    Actor,
     ClusterBrief,
     ClusterState,
+    EngineInfo,
     EventKind,
     EventTone,
+    Peer,
+    Plan,
 )
 from backends.tasks import end_tasks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from backends.machines.machine import Machine, Machines
-    from backends.machines.readers import Readers
-    from backends.paths import Paths
-    from backends.planning.room import ClusterMemory
-    from backends.state import Actor, EngineInfo, Peer, Plan
 
 log = logging.getLogger(__name__)
 

@@ -6,25 +6,21 @@ import asyncio
 import secrets
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from backends.controller.event_recorders import EventRecorder
 from backends.controller.gateway import ApiPorts, Gateway
+from backends.controller.journal import Journal, Record
 from backends.controller.links import Links, Transports
+from backends.controller.processes import ProcessBook
+from backends.controller.snapshot_store import SnapshotStore
+from backends.controller.speed_book import SpeedBook
 from backends.controller.steps import Steps
 from backends.gateway.access import ApiSettings, api_settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.controller.event_recorders import EventRecorder
-    from backends.controller.journal import Journal, Record
-    from backends.controller.processes import ProcessBook
-    from backends.controller.snapshot_store import SnapshotStore
-    from backends.controller.speed_book import SpeedBook
-    from backends.machines.machine import Machines
-    from backends.machines.readers import Readers
-    from backends.speculation.auto import TrialBook
-    from backends.state import Plan
+from backends.machines.machine import Machines
+from backends.machines.readers import Readers
+from backends.speculation.auto import TrialBook
+from backends.state import Plan
 
 SECRET_BYTES = 32
 

@@ -8,6 +8,7 @@ import shlex
 import signal
 import time
 import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from backends.engine.logs import clean_lines, without_requests
 from backends.errors import DllmError, HostError, ProcessFailed
 from backends.gateway.target import GATEWAY
 from backends.link.relay import is_relay, worker_relay_name
+from backends.machines.agent import AgentSession, ProcessRecord
 from backends.machines.keep_awake import holds_awake
 from backends.planning.blueprint import (
     cluster_of,
@@ -30,10 +32,7 @@ from backends.planning.commands import SERVER
 from backends.state import Failure, Plan, ProcessRole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from backends.controller.journal import Journal
-    from backends.machines.agent import AgentSession, ProcessRecord
     from backends.machines.machine import Machines
 
 DEATHS_MAX = 5
@@ -206,10 +205,7 @@ class Breaker(Deaths):
 
 
 def needs_tunnels(plan: Plan) -> bool:
-    """Return true if bytes between head and workers go through our tunnels.
-
-    llama-server and the relays of such a cluster do not outlive the controller.
-    """
+    """Return true if bytes between head and workers go through our tunnels."""
     return any(worker.peer != plan.head for worker in own_workers(plan))
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
+from backends.controller.context import ClusterContext
 from backends.controller.memory_usage import loaded, machines_now
 from backends.errors import DllmError, HostError
 from backends.planning.blueprint import machines_of
@@ -18,11 +19,6 @@ from backends.split.layout import ranges, ranges_text
 from backends.split.loads import plan_loads
 from backends.state import AUTO_DRAFT, ClusterState, Fallback, Peer, Plan
 from backends.tasks import forever
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
-
-    from backends.controller.context import ClusterContext
 
 STEADY_S = 15.0
 """A machine that is back is not taken back before it has stayed so long."""
@@ -55,9 +51,6 @@ class DegradedPlans:
 
         ``held`` is what it still takes of memory, and gives back. ``worker`` is one
         that is given up though its machine is there.
-
-        Raises:
-            DllmError: there is none.
         """
         away = [name for name in machines_of(plan) if not await self._is_there(name)]
         if not away and not worker:
@@ -101,11 +94,7 @@ class DegradedPlans:
         workers: Collection[str],
         machines: Mapping[str, Peer],
     ) -> Plan:
-        """The plan without some machines and workers, by memory.
-
-        Raises:
-            DllmError: the others cannot do it.
-        """
+        """The plan without some machines and workers, by memory."""
         model = await self._readers.model(plan.model)
         make = partial(
             plan_without,

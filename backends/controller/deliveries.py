@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,7 @@ from backends.machines.peer_downloads import (
     FromHub,
     FromPeer,
     Wanted,
+    Way,
     whole_files,
 )
 from backends.machines.ssh.files import read_at
@@ -28,15 +30,12 @@ from backends.models.identity import files_of, full_sha256
 from backends.models.layer_file import Run, layer_files
 from backends.models.parts import part_paths
 from backends.places import at_peer
+from backends.state import ModelCatalogue, ModelFile
+from backends.state.models import Delivered, RemoteModel
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
     from backends.machines.peer import SshPeer
-    from backends.machines.peer_downloads import Way
     from backends.machines.peers import Peers
-    from backends.state import ModelCatalogue, ModelFile
-    from backends.state.models import Delivered, RemoteModel
 
 CHUNK_BYTES = 1 << 20
 LOOK_S = 20.0
@@ -131,7 +130,6 @@ class Deliveries:
         )
 
     async def _here(self, copies: Sequence[Path]) -> list[FromHere]:
-        """Files of ours with the same header."""
         for model in self._catalogue().models:
             if _is_alike(model, copies) and not model.problem:
                 files = await asyncio.to_thread(files_of, Path(model.path))
@@ -168,7 +166,6 @@ def _is_alike(model: ModelFile, copies: Sequence[Path]) -> bool:
 
 
 async def _beginning(sftp: asyncssh.SFTPClient, path: str, copy: Path) -> bool:
-    """True if a file there begins with the header of one here."""
     length = read_header(copy).data_offset
     async with sftp.open(path, "rb") as file:
         at = 0
@@ -199,7 +196,6 @@ def _of_known_origin(found: Found) -> Found:
 
 
 def _checked(found: Found) -> Found:
-    """A model without the files here that have other hashes than those announced."""
     ways = (
         way
         for way in found.ways

@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from backends.config import API_PORT_DEFAULT
+from backends.controller.context import ClusterContext
 from backends.controller.links import End
 from backends.controller.site import relay_key, site_of
 from backends.controller.stopping import ClusterProcesses
 from backends.errors import HostError, about_worker
-from backends.gateway.access import api_settings, require_address, require_safe
+from backends.gateway.access import (
+    ApiSettings,
+    api_settings,
+    require_address,
+    require_safe,
+)
 from backends.gateway.target import GATEWAY
 from backends.link.relay import worker_relay_name
-from backends.link.transport import TransportSpec, direct_transport, path_of, port_of
+from backends.link.transport import (
+    LinkTransport,
+    TransportSpec,
+    direct_transport,
+    path_of,
+    port_of,
+)
+from backends.machines.agent import ProcessRecord
 from backends.machines.bare import connects, numeric_address
-from backends.machines.machine import open_way
+from backends.machines.machine import Machine, open_way
 from backends.places import LOCAL
 from backends.planning.blueprint import (
+    Facts,
     awake_names,
     machines_of,
     needed_names,
     process_name,
 )
+from backends.planning.pairing import Pairing
 from backends.split.flags import used_workers
+from backends.state import Plan, WorkerSpec
 from backends.tasks import gather_or_cancel
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from backends.controller.context import ClusterContext
-    from backends.gateway.access import ApiSettings
-    from backends.link.transport import LinkTransport
-    from backends.machines.agent import ProcessRecord
-    from backends.machines.machine import Machine
-    from backends.planning.blueprint import Facts
-    from backends.planning.pairing import Pairing
-    from backends.state import Plan, WorkerSpec
 
 API = "api"
 """Name of the way to llama-server."""
@@ -127,7 +131,6 @@ class Discovery:
     async def _ports(
         self, plan: Plan, pairings: Mapping[str, Pairing]
     ) -> dict[str, int]:
-        """A port for each process: its own if it runs, else a free one."""
         alone = {worker_relay_name(w) for w, p in pairings.items() if not p.paired}
         without = {GATEWAY, *alone, *awake_names(plan)}
         names = {n: m for n, m in needed_names(plan).items() if n not in without}
@@ -195,7 +198,6 @@ class Discovery:
     async def _endpoints(
         self, plan: Plan, ports: dict[str, int], pairings: Mapping[str, Pairing]
     ) -> dict[str, str]:
-        """Return the head's address for each worker, or for the relay beside it."""
         workers = used_workers(plan)
         names = [worker.name for worker in workers]
         await self._ways.keep([*names, API, *map(stats_way, names)])

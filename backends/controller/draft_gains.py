@@ -5,21 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
+from backends.controller.context import ClusterContext
 from backends.controller.memory_usage import machines_now
 from backends.controller.speed_book import ground_of
 from backends.errors import DllmError
-from backends.speculation.gain import draft_use, predicted_gain
+from backends.machines.readers import Readers
+from backends.speculation.gain import DraftGain, draft_use, predicted_gain
 from backends.split.cost import with_labs, workload
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from backends.controller.context import ClusterContext
-    from backends.machines.readers import Readers
-    from backends.speculation.gain import DraftGain
-    from backends.state import ClusterSpeeds, DraftTrial, ModelInfo, Objective, Plan
+from backends.state import ClusterSpeeds, DraftTrial, ModelInfo, Objective, Plan
 
 log = logging.getLogger(__name__)
 

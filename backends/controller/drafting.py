@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from backends.controller.memory_usage import PlannedMemory
 from backends.controller.site import OTHER_DRAFT, blaming_draft
 from backends.errors import DllmError, PlanError
+from backends.machines.machine import Machines
+from backends.machines.readers import Readers
 from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room
 from backends.speculation.drafts import (
@@ -28,17 +31,14 @@ from backends.state import (
     MTP_DRAFT,
     NGRAM_DRAFT,
     NO_DRAFT,
+    Device,
     Drafts,
+    ModelFile,
+    ModelInfo,
+    Peer,
+    Plan,
     Speculation,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
-
-    from backends.controller.memory_usage import PlannedMemory
-    from backends.machines.machine import Machines
-    from backends.machines.readers import Readers
-    from backends.state import Device, ModelFile, ModelInfo, Peer, Plan
 
 
 class Drafting:

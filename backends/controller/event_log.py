@@ -7,18 +7,15 @@ import contextlib
 import logging
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
 from backends.state import NOT_JSON, Actor, Event, EventKind, EventTone, Failure, Value
 from backends.state.base import json_bytes
 from backends.writing import append_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +66,7 @@ class EventLog:
         peer: str = "",
         failure: Failure | None = None,
     ) -> None:
-        """Add an event; ``failure`` gives process, exit and evidence.
-
-        A fault of ours costs the event, and nothing else.
-        """
+        """Add an event; ``failure`` gives process, exit and evidence."""
         failure = failure or Failure(what=text)
         try:
             if not by.program and self._is_repeated(kind, cluster, peer, text):
@@ -152,10 +146,7 @@ class EventFiles:
         self._failing = False
 
     def read(self) -> Iterator[Event]:
-        """Return the events of the last days, oldest first.
-
-        It leaves out a torn line, and a line of another release that it cannot decode.
-        """
+        """Return the events of the last days, oldest first."""
         oldest = datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=KEPT_DAYS)
         for file in self._files():
             with contextlib.suppress(OSError):
@@ -178,7 +169,6 @@ class EventFiles:
             self._failing = False
 
     def _current(self) -> Path | None:
-        """The newest file, if it is of today and has room."""
         files = self._files()
         if not files:
             return None
@@ -187,7 +177,6 @@ class EventFiles:
         return files[-1] if today and status.st_size < FILE_BYTES_MAX else None
 
     def _begun(self, number: int) -> Path:
-        """The name of another file, once there is room for it."""
         files = self._files()
         sizes = [file.stat().st_size for file in files]
         for index, file in enumerate(files):

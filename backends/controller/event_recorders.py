@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from backends.controller.deaths import failed_at
-from backends.controller.event_log import CONTROLLER
+from backends.controller.event_log import CONTROLLER, EventLog
 from backends.errors import DllmError
 from backends.split.layout import format_range
-from backends.state import EventKind, EventTone, PeerState
+from backends.state import (
+    Actor,
+    EventKind,
+    EventTone,
+    Failure,
+    Lab,
+    Leftover,
+    MeasuredSplit,
+    Peer,
+    PeerState,
+    Plan,
+)
+from backends.state.snapshots import RequestCounts
 from backends.units import format_count, format_lab, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from backends.controller.event_log import EventLog
-    from backends.state import Actor, Failure, Lab, Leftover, MeasuredSplit, Peer, Plan
-    from backends.state.snapshots import RequestCounts
 
 
 class EventRecorder:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from backends.config import Config, stamp_of
+from backends.controller.clusters import Clusters
 from backends.errors import DllmError
+from backends.machines.peers import Peers
+from backends.machines.readers import Readers
+from backends.models.catalogue import Catalogue
 from backends.models.search import user_folders
 from backends.state import EventKind, EventTone
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.controller.clusters import Clusters
-    from backends.machines.peers import Peers
-    from backends.machines.readers import Readers
-    from backends.models.catalogue import Catalogue
 
 log = logging.getLogger(__name__)
 

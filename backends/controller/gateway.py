@@ -6,36 +6,26 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from backends.controller.deaths import Deaths, failure_of
+from backends.controller.event_recorders import EventRecorder
 from backends.controller.journal import ReplacedServer
+from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import DllmError, HostError, ProcessFailed
 from backends.gateway.access import Access, ApiSettings
 from backends.gateway.control import GatewayLink
-from backends.gateway.target import (
-    GATEWAY,
-    PORT_TAKEN,
-    Mode,
-    Target,
-    gateway_argv,
-)
+from backends.gateway.target import GATEWAY, PORT_TAKEN, Mode, Target, gateway_argv
 from backends.machines.agent import AgentSession, ProcessRecord, ProcessSpec
+from backends.machines.machine import Machines
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name
 from backends.planning.commands import model_alias
 from backends.state import Plan, ProcessRole, ProcessState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from backends.controller.event_recorders import EventRecorder
-    from backends.controller.snapshot_store import SnapshotStore
-    from backends.machines.machine import Machines
-    from backends.state.snapshots import RequestCounts
+from backends.state.snapshots import RequestCounts
 
 log = logging.getLogger(__name__)
 

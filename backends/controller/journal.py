@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
@@ -25,10 +26,6 @@ from backends.state import (
 )
 from backends.state.base import json_bytes
 from backends.writing import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -121,12 +118,7 @@ class Journal:
         """True if the file lacks the last change."""
 
     def load(self) -> Record:
-        """The last record written; an empty one if there is no file.
-
-        Raises:
-            ControllerError: the file cannot be read or understood, or a newer version
-                wrote it. What it tells of must be left alone until somebody decides.
-        """
+        """The last record written; an empty one if there is no file."""
         # An empty task returns once every earlier write has ended.
         _disk().submit(int).result()
         try:
@@ -154,9 +146,6 @@ class Journal:
         """Write the changed record, and go by it once it is written.
 
         What else changes meanwhile is changed in the same way.
-
-        Raises:
-            ControllerError: it cannot be written; the record is the one before.
         """
         self._is_committing = True
         changed = change(self.record)
@@ -192,10 +181,7 @@ class Journal:
         self.save(msgspec.structs.replace(self.record, **changes))
 
     async def written(self) -> None:
-        """Wait until the file tells of every change, or could not be written.
-
-        A disk that hangs for longer than ``HANGS_S`` costs adoption, not the cluster.
-        """
+        """Wait until the file tells of every change, or could not be written."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HANGS_S):
                 await asyncio.wrap_future(_disk().submit(int))

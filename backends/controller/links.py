@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
+from backends.controller.event_recorders import EventRecorder
+from backends.controller.snapshot_store import SnapshotStore
+from backends.data_place import DataPlace
 from backends.errors import HostError, PeerUnreachable, UsageError, did_you_mean
 from backends.link.figures import why_no_link
-from backends.link.relay import (
-    RelayReader,
-    put_lab,
-    worker_relay_name,
-    worker_weights,
-)
+from backends.link.relay import RelayReader, put_lab, worker_relay_name, worker_weights
 from backends.link.tokens import Outcomes, ServerCount
 from backends.link.transport import LinkRoute, LinkTransport, TransportKind
 from backends.link.wire import require_possible
+from backends.planning.blueprint import Facts
+from backends.state import Lab, Pass, Plan, Speed
+from backends.state.links import WorkerWeights
 from backends.tasks import end_tasks, gather_or_cancel
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
-    from pathlib import Path
-
-    from backends.controller.event_recorders import EventRecorder
-    from backends.controller.snapshot_store import SnapshotStore
-    from backends.data_place import DataPlace
-    from backends.planning.blueprint import Facts
-    from backends.state import Lab, Pass, Plan, Speed
-    from backends.state.links import WorkerWeights
 
 EXTRA_DRAFT_MAX = 16
 """The usual limit of a draft that further arguments give."""

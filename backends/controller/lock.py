@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
@@ -13,20 +13,13 @@ from backends.errors import ControllerError
 from backends.state import NOT_JSON, ControllerInfo
 from backends.writing import try_lock
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 # Whoever asks who holds the lock holds it, shared, for a moment.
 TRIES = 20
 INFO_BYTES_MAX = 1 << 16
 
 
 def hold_lock(path: Path, info: ControllerInfo) -> int:
-    """Take the controller's lock and sign it; the descriptor returned holds it.
-
-    Raises:
-        ControllerError: another controller holds it.
-    """
+    """Take the controller's lock and sign it; the descriptor returned holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not try_lock(descriptor, tries=TRIES):
         holder = _read(descriptor)

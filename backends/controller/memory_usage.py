@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import glob
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from backends.engine.fit_params import MemoryAsker, MemoryQuestion
 from backends.errors import DllmError, EngineError, HostError, ModelError
-from backends.paths import relay_binary
+from backends.paths import Paths, relay_binary
 from backends.places import LOCAL, at_peer
 from backends.planning.room import ClusterMemory
 from backends.speculation.memory import loads_with_draft, with_draft, with_own_weights
 from backends.split.flags import compile_split
 from backends.split.loads import plan_loads
-from backends.state import ClusterState, DeviceKind, Peer, Plan, PlanMemory
+from backends.state import (
+    ClusterSnapshot,
+    ClusterState,
+    Device,
+    DeviceKind,
+    DeviceMemory,
+    MeasuredSplit,
+    ModelInfo,
+    Peer,
+    Plan,
+    PlanMemory,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
     from backends.controller.journal import Record
     from backends.machines.agent import ProcessRecord
     from backends.machines.machine import Machine, Machines
     from backends.machines.readers import Readers
-    from backends.paths import Paths
-    from backends.state import (
-        ClusterSnapshot,
-        Device,
-        DeviceMemory,
-        MeasuredSplit,
-        ModelInfo,
-    )
 
 READ_S = 1.0
 """Longest wait for a machine to tell its memory; its last figure stands then."""
@@ -83,10 +85,7 @@ async def _memory(machine: Machine) -> Device | None:
 async def held_by(
     plan: Plan | None, snapshot: ClusterSnapshot, readers: Readers
 ) -> ClusterMemory | None:
-    """Return the memory that a cluster takes, or will take; None if it is idle.
-
-    ``plan`` is what it pursues.
-    """
+    """Return the memory that a cluster takes, or will take; None if it is idle."""
     if plan is None:
         return None
     measured = snapshot.measured
@@ -194,9 +193,6 @@ def files_here(model: ModelInfo, headers: Path) -> list[str]:
 
     A model on a peer was read through a sparse copy of its beginning. ``headers``
     keeps that by peer.
-
-    Raises:
-        ModelError: there is no such copy.
     """
     there = at_peer(model.path)
     if there is None:

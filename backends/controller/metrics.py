@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -11,10 +11,6 @@ from prometheus_client.registry import Collector
 
 from backends.gateway.counters import families
 from backends.state import ClusterSnapshot, ClusterState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 LINK_FIGURES = {
     "generation.tokens_per_pass": 1.0,

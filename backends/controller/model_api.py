@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 from msgspec.structs import replace
 
+from backends.controller.cluster import Cluster
+from backends.controller.preparation import Preparations
 from backends.controller.removals import Removals
 from backends.controller.responses import (
+    Parts,
     body,
     json_response,
     start_stream,
     write_values,
 )
 from backends.engine.get import get_engine
+from backends.machines.agent import AgentSession
 from backends.models.download import (
     download,
     hub_environment,
@@ -32,17 +36,9 @@ from backends.models.search import names_after
 from backends.places import LOCAL
 from backends.printable import printable
 from backends.state import Ask, EngineProgress, EngineStage, EventKind, Fit, Value
+from backends.state.models import RemoteModel, Removal
 from backends.tasks import end_tasks
 from backends.units import format_bytes, format_count
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from backends.controller.cluster import Cluster
-    from backends.controller.preparation import Preparations
-    from backends.controller.responses import Parts
-    from backends.machines.agent import AgentSession
-    from backends.state.models import RemoteModel, Removal
 
 
 class HashRequest(Value, frozen=True, kw_only=True):
@@ -185,7 +181,6 @@ class ModelApi:
     async def _with_fits(
         self, asked: RemoteRequest, cluster: Cluster
     ) -> AsyncGenerator[RemoteModel, None]:
-        """The models of a source, and each again with what would fit of it."""
         rooms_bytes = await self._preparations.rooms(cluster)
         env = hub_environment(asked.settings)
         headers = self._readers.paths.cache_dir / "remote"
@@ -270,7 +265,6 @@ class ModelApi:
     async def _told(
         self, request: web.Request, work: AsyncGenerator[object, None]
     ) -> web.StreamResponse:
-        """Pass on how far it is; a reader who leaves ends it."""
         response = await start_stream(request)
         self.streams += 1
         try:

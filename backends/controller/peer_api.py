@@ -12,9 +12,11 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from backends.config import PeerConfig
+from backends.controller.event_recorders import WorkRecorder
 from backends.controller.responses import Parts, body, json_response
 from backends.errors import DllmError
 from backends.machines.health import READ_S, read_health
+from backends.machines.machine import Machine
 from backends.machines.ways import ways_between
 from backends.mesh.token import LIFE_S
 from backends.places import LOCAL
@@ -24,8 +26,6 @@ from backends.state.health import MachineHealth
 
 if TYPE_CHECKING:
     from backends.controller.deliveries import Deliveries
-    from backends.controller.event_recorders import WorkRecorder
-    from backends.machines.machine import Machine
     from backends.machines.peer import SshPeer
 
 

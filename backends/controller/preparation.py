@@ -11,8 +11,8 @@ import contextlib
 import os
 import secrets
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,6 +27,8 @@ from backends.controller.best_plans import (
     require_open,
     told_of,
 )
+from backends.controller.cluster import Cluster
+from backends.controller.clusters import Clusters
 from backends.controller.draft_gains import draft_models
 from backends.controller.drafting import Drafting
 from backends.controller.memory_usage import (
@@ -40,6 +42,8 @@ from backends.controller.speed_book import ground_of
 from backends.controller.steps import Steps
 from backends.errors import ControllerError, DllmError, PlanError, did_you_mean
 from backends.gateway.access import api_settings
+from backends.machines.machine import Machines
+from backends.machines.readers import Readers
 from backends.planning.blueprint import Facts, machines_of
 from backends.planning.checking import check_plan
 from backends.planning.cluster_file import (
@@ -54,28 +58,24 @@ from backends.planning.room import require_room, room_for, with_prompt_cache
 from backends.speculation.memory import with_draft
 from backends.split.layout import ranges
 from backends.split.loads import plan_loads, pool_rooms
-from backends.state import DEFAULT_CLUSTER, NO_DRAFT, Ask, Objective, Preview
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from backends.controller.cluster import Cluster
-    from backends.controller.clusters import Clusters
-    from backends.machines.machine import Machines
-    from backends.machines.readers import Readers
-    from backends.state import (
-        Alternative,
-        ClusterSpeeds,
-        Device,
-        DeviceMemory,
-        Fit,
-        GivenCluster,
-        ModelFile,
-        ModelInfo,
-        Peer,
-        Plan,
-        PlanMemory,
-    )
+from backends.state import (
+    DEFAULT_CLUSTER,
+    NO_DRAFT,
+    Alternative,
+    Ask,
+    ClusterSpeeds,
+    Device,
+    DeviceMemory,
+    Fit,
+    GivenCluster,
+    ModelFile,
+    ModelInfo,
+    Objective,
+    Peer,
+    Plan,
+    PlanMemory,
+    Preview,
+)
 
 LASTS_S = 60.0
 WEIGHT_AGE_S = 2.0
@@ -140,10 +140,7 @@ class Preparations:
     async def prepare(
         self, cluster: Cluster, asked: Ask | Plan, *, explain: bool = False
     ) -> Preview:
-        """The effects of a launch, with the token for it; starts nothing.
-
-        ``explain`` compares it with other plans.
-        """
+        """The effects of a launch, with the token for it; starts nothing."""
         survey = await self._survey(cluster)
         if isinstance(asked, Ask):
             plan = await self._proposed(asked, survey, cluster)
@@ -199,11 +196,7 @@ class Preparations:
     async def launchable(
         self, cluster: Cluster, asked: Plan | str
     ) -> tuple[Plan, Facts | None]:
-        """The plan of a token, or a plan sent whole, as it can be launched now.
-
-        Nothing was touched then. A model that cannot be read is for the launch to
-        report.
-        """
+        """The plan of a token, or a plan sent whole, as it can be launched now."""
         if isinstance(asked, str):
             prepared = await self._taken(cluster, asked)
             names = machines_of(prepared.plan)
@@ -227,7 +220,6 @@ class Preparations:
     async def _survey(
         self, cluster: Cluster, machines: Sequence[Peer] | None = None
     ) -> Survey:
-        """All machines, anew unless given, and what is free there for a cluster."""
         await self._clusters.book.weigh(WEIGHT_AGE_S)
         if machines is None:
             machines = await machines_now(self._machines, self._readers)
@@ -261,7 +253,6 @@ class Preparations:
         return await self.drafting.settled(plan, survey.peers)
 
     async def _other_heads(self, ask: Ask, plan: Plan, survey: Survey) -> list[str]:
-        """Machines of the plan that have the model too, and may be its head."""
         if ask.head is not None:
             return []
         own = {worker.peer for worker in plan.workers if not worker.endpoint}

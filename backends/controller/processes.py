@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.errors import DllmError, HostError
+from backends.machines.agent import AgentSession, ProcessRecord
+from backends.machines.machine import Machine, Machines
 from backends.planning.blueprint import cluster_of, short_name
 from backends.state import ProcessInfo, ProcessState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from backends.machines.agent import AgentSession, ProcessRecord
-    from backends.machines.machine import Machine, Machines
 
 AGENT = "agent"
 LISTEN_S = 1.0
@@ -154,10 +150,7 @@ class ProcessBook:
         )
 
     async def listen(self, hung: Iterable[tuple[str, str]] = ()) -> None:
-        """Find out which processes respond; cheap enough for every second.
-
-        The ``hung`` ones are known not to, by other means than their machine's.
-        """
+        """Find out which processes respond; cheap enough for every second."""
         machines = list(self._machines.all())
         found = await asyncio.gather(*map(self._silent_on, machines))
         silent = frozenset(hung).union(*found)

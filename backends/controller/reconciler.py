@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from backends.controller.builder import Builder
+from backends.controller.builder import Builder, Built
+from backends.controller.context import ClusterContext
 from backends.controller.deaths import failed_at, unexpected
 from backends.controller.degraded_plan import DegradedPlans
 from backends.controller.discovery import Discovery
@@ -38,13 +39,9 @@ from backends.controller.site import draft_path
 from backends.controller.speed_book import RunRecorder
 from backends.controller.steps import launch_steps
 from backends.controller.stopping import ClusterProcesses
-from backends.errors import (
-    DllmError,
-    ModelError,
-    PeerUnreachable,
-    ProcessFailed,
-)
+from backends.errors import DllmError, ModelError, PeerUnreachable, ProcessFailed
 from backends.gateway.target import GATEWAY
+from backends.machines.machine import Machine
 from backends.planning.blueprint import (
     machines_of,
     needed_names,
@@ -59,18 +56,12 @@ from backends.state import (
     NO_DRAFT,
     ClusterState,
     DraftNow,
+    Failure,
+    Plan,
     RolledBack,
     Step,
 )
 from backends.tasks import end_tasks, first_of, forever
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from backends.controller.builder import Built
-    from backends.controller.context import ClusterContext
-    from backends.machines.machine import Machine
-    from backends.state import Failure, Plan
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +152,6 @@ class Reconciler:
             await self._keep_gateway(False)
 
     async def _outcome(self) -> Trigger:
-        """Do the work of the phase; a request ends that, and counts instead."""
         self._task = asyncio.create_task(self._work())
         try:
             await asyncio.wait([self._task])
@@ -341,7 +331,6 @@ class Reconciler:
         return Trigger.DONE
 
     async def _with_draft(self, plan: Plan) -> Plan:
-        """The plan with the draft that ``auto`` wants, or without one that is lost."""
         if plan.server.draft != AUTO_DRAFT:
             self._store.update(draft_now=None)
             return await self._without_lost_draft(plan)
@@ -354,7 +343,6 @@ class Reconciler:
             self.auto.give_up(self._draft)
 
     async def _without_lost_draft(self, plan: Plan) -> Plan:
-        """The plan, without its draft if that was there when it served and is gone."""
         if self._journal.record.served_since is None:
             return plan
         try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from backends.controller.context import ClusterContext
 from backends.controller.deaths import (
     DEATHS_MAX,
     GIVEN_UP,
@@ -19,6 +19,7 @@ from backends.controller.deaths import (
 from backends.controller.degraded_plan import DegradedPlans, degraded_text
 from backends.controller.gateway import ApiPortTaken
 from backends.controller.memory_usage import still_held
+from backends.controller.stopping import ClusterProcesses
 from backends.engine.explain import lost_port
 from backends.errors import (
     DllmError,
@@ -32,10 +33,6 @@ from backends.machines.bare import blamed, connects
 from backends.planning.blueprint import machines_of
 from backends.planning.commands import SERVER
 from backends.state import Failure, PeerState, Plan
-
-if TYPE_CHECKING:
-    from backends.controller.context import ClusterContext
-    from backends.controller.stopping import ClusterProcesses
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +74,7 @@ class Recovery:
         self.mended = mended
 
     def tell(self, text: str, event: str = "") -> None:
-        """Say what was mended, here and wherever the cluster is shown next.
-
-        The event log may tell less of it: the ``event`` before says why.
-        """
+        """Say what was mended, here and wherever the cluster is shown next."""
         self.mended = text
         self._recorder.mended(event or text)
         log.warning("%s", text)
@@ -203,10 +197,7 @@ class Recovery:
         return min(signs)
 
     def _require_mendable(self, error: DllmError, died: ProcessFailed) -> None:
-        """Let a failure stand unless starting again mends it, and not too often.
-
-        ``error`` says whose end made that process die.
-        """
+        """Let a failure stand unless starting again mends it, and not too often."""
         failure = error.failure(time.time())
         is_ours = error is died or failure.process != SERVER
         mended = self._mended_by_starting_again(failure) if is_ours else ""

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Collection
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from backends.config import PeerConfig
+from backends.controller.clusters import Clusters
 from backends.errors import DllmError
+from backends.machines.peers import Peers
+from backends.machines.readers import Readers
+from backends.models.catalogue import Catalogue
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
 from backends.models.removal import DAY_S, leftovers, model_removal, remove
@@ -19,16 +23,8 @@ from backends.models.search import Folder, configured_folders
 from backends.places import LOCAL, at_peer
 from backends.planning.blueprint import machines_of
 from backends.server_settings import weight_files
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from backends.controller.clusters import Clusters
-    from backends.machines.peers import Peers
-    from backends.machines.readers import Readers
-    from backends.models.catalogue import Catalogue
-    from backends.state import ModelFile, Plan
-    from backends.state.models import Removal
+from backends.state import ModelFile, Plan
+from backends.state.models import Removal
 
 
 class Removals:
@@ -80,7 +76,6 @@ class Removals:
         return replace(removal, deleted=True)
 
     async def _used(self, machine: str) -> dict[str, str]:
-        """The files of models that clusters use on a machine, each with who does."""
         used: dict[str, str] = {}
         for cluster in self._clusters:
             for plan in filter(None, (cluster.pursued, cluster.goal.plan)):

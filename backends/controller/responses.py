@@ -11,34 +11,36 @@ import socket
 import stat
 import struct
 import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeVar
+from pathlib import Path
+from typing import Self, TypeVar
 
 import msgspec
 import psutil
 from aiohttp import web
 
+from backends.controller.chat.chats import Chats
+from backends.controller.cluster import Cluster
+from backends.controller.clusters import Clusters
 from backends.controller.event_recorders import WorkRecorder
+from backends.controller.follow import Follower
 from backends.errors import DllmError, UsageError
+from backends.machines.peers import Peers
+from backends.machines.readers import Readers
+from backends.models.catalogue import Catalogue
 from backends.paths import make_private
-from backends.state import ALIVE_EVERY_S, DEFAULT_CLUSTER, Actor, Failure
+from backends.state import (
+    ALIVE_EVERY_S,
+    DEFAULT_CLUSTER,
+    Actor,
+    ControllerInfo,
+    Failure,
+)
 from backends.state.base import AGENT_HEADER, PROGRAM_HEADER, json_bytes
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
-    from pathlib import Path
-
-    from backends.controller.chat.chats import Chats
-    from backends.controller.cluster import Cluster
-    from backends.controller.clusters import Clusters
-    from backends.controller.follow import Follower
-    from backends.machines.peers import Peers
-    from backends.machines.readers import Readers
-    from backends.models.catalogue import Catalogue
-    from backends.state import ControllerInfo
-
-    Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 log = logging.getLogger(__name__)
 
@@ -132,11 +134,7 @@ async def frames(
 async def outlives_its_asker(
     request: web.Request, handler: Handler
 ) -> web.StreamResponse:
-    """Let work go on when its asker leaves, and tell one who waits that it does.
-
-    Half a launch or half a stop helps nobody; only a stream ends with its reader. The
-    word for the one who waits is an informational response, or an empty line.
-    """
+    """Let work go on when its asker leaves, and tell one who waits that it does."""
     work = asyncio.ensure_future(handler(request))
     _at_work.add(work)
     work.add_done_callback(_ended)
@@ -203,8 +201,7 @@ def _told(request: web.Request, error: Exception) -> tuple[Failure, int]:
 
 @web.middleware
 async def with_the_agent_of_the_asker(
-    request: web.Request,
-    handler: Handler,
+    request: web.Request, handler: Handler
 ) -> web.StreamResponse:
     """Log in with the agent of the terminal that sent the last POST.
 
@@ -316,7 +313,6 @@ class Listening:
                 await self._listen()
 
     async def _listen(self) -> None:
-        """Listen at the path; connections that are open stay so."""
         if self._site is not None:
             await self._site.stop()
             self._site = None

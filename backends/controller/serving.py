@@ -6,15 +6,22 @@ import asyncio
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, NoReturn
 
 from msgspec.structs import replace
 
+from backends.controller.builder import Built
+from backends.controller.context import ClusterContext
 from backends.controller.deaths import failure_of
+from backends.controller.links import Links
+from backends.controller.snapshot_store import SnapshotStore
+from backends.controller.speed_book import RunRecorder
 from backends.engine.logs import LoadLog
 from backends.engine.server import Counts, Health, ServerClient, Slot
 from backends.errors import DllmError, ProcessFailed
 from backends.machines.agent import AgentSession, ProcessRecord, pid_of
+from backends.machines.machine import Machine
 from backends.places import LOCAL
 from backends.planning.blueprint import process_name, short_name
 from backends.planning.commands import SERVER
@@ -29,17 +36,6 @@ from backends.split.measured import (
 )
 from backends.state import ChatTimings, Failure, MeasuredSplit, ModelInfo, Plan, Speed
 from backends.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from backends.controller.builder import Built
-    from backends.controller.context import ClusterContext
-    from backends.controller.links import Links
-    from backends.controller.snapshot_store import SnapshotStore
-    from backends.controller.speed_book import RunRecorder
-    from backends.machines.machine import Machine
-
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +113,6 @@ class Watch:
             await self._context.news.wait()
 
     def _first_ended(self) -> tuple[Machine, str, ProcessRecord | None] | None:
-        """The first expected process that is not there, with what is known of it."""
         self._context.ways.require_open()
         for node in self.built.blueprint.nodes if self.built else ():
             machine = self._context.machines.get(node.machine)
@@ -146,10 +141,7 @@ class Load:
         self._log = LoadLog()
 
     async def measured(self, port: int, known: MeasuredSplit | None) -> MeasuredSplit:
-        """Wait, without limit, until llama-server is healthy or somebody dies.
-
-        ``known`` is the measurement of a llama-server that was measured before.
-        """
+        """Wait, without limit, until llama-server is healthy or somebody dies."""
         with self._steps.step("load"):
             await self._healthy(port)
         with self._steps.step("verify"):
@@ -187,7 +179,6 @@ class Load:
         return bool(chunk.text)
 
     def _tell(self, arrived: Mapping[str, WorkerLoad]) -> None:
-        """Show how far the load is, of all workers and of each."""
         whole = overall(arrived)
         text = whole.text if whole.arrived_bytes else ""
         self._steps.update(

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from backends.controller.steps import Steps
 from backends.data_place import DataPlace, wanted_place
+from backends.engine.ask import Engine
 from backends.engine.versions import require_same_protocol
 from backends.errors import (
     DllmError,
@@ -20,6 +22,8 @@ from backends.errors import (
     about_worker,
 )
 from backends.link.relay import direct_in, models_in
+from backends.machines.machine import Machine, Machines
+from backends.machines.readers import Readers
 from backends.models.header import read_header
 from backends.models.parts import part_paths
 from backends.models.sparse import has_holes
@@ -30,16 +34,8 @@ from backends.planning.pairing import PairEnd, Pairing, alone_by_plan, judged
 from backends.printable import printable
 from backends.server_settings import weight_files
 from backends.split.flags import used_workers
+from backends.state import ModelInfo, Plan, WorkerSpec
 from backends.tasks import gather_or_cancel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from backends.controller.steps import Steps
-    from backends.engine.ask import Engine
-    from backends.machines.machine import Machine, Machines
-    from backends.machines.readers import Readers
-    from backends.state import ModelInfo, Plan, WorkerSpec
 
 OTHER_DRAFT = "Take another draft (dllm-tui models drafts), or none (--draft none)."
 
@@ -52,10 +48,7 @@ async def site_of(
     steps: Steps,
     running: Callable[[WorkerSpec], Sequence[str]] = lambda _: (),
 ) -> Facts:
-    """The facts of a plan, without ports, ways and keys; reports two steps.
-
-    ``running`` gives the command line of the relay that serves beside a worker.
-    """
+    """The facts of a plan, without ports, ways and keys; reports two steps."""
     head = machines.get(plan.head)
     with steps.step("engine"):
         engines = await engines_of(plan, machines)
@@ -125,11 +118,7 @@ def blaming_draft() -> Iterator[None]:
 
 
 async def check_whole(plan: Plan) -> None:
-    """Refuse a sparse file that llama-server would read for itself alone.
-
-    What is on a peer is for llama-server there to read; what cannot be read, for it to
-    refuse.
-    """
+    """Refuse a sparse file that llama-server would read for itself alone."""
     draft = [plan.speculation.model] if plan.speculation else []
     files = [*weight_files(plan.extra_args), *draft] if plan.head == LOCAL else []
     if sparse := await asyncio.to_thread(_first_sparse, files):
@@ -155,10 +144,7 @@ async def _pairings(
     machines: Machines,
     running: Callable[[WorkerSpec], Sequence[str]],
 ) -> dict[str, Pairing]:
-    """The pairing of each worker; empty for a plan without relays.
-
-    A relay that serves is left alone.
-    """
+    """The pairing of each worker; empty for a plan without relays."""
 
     async def pairing(worker: WorkerSpec) -> Pairing:
         if alone := alone_by_plan(plan, worker):

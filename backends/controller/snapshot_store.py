@@ -6,32 +6,30 @@ import asyncio
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
+from backends.config import Config
 from backends.controller.memory_usage import with_memory
 from backends.places import LOCAL
 from backends.planning.proposal import local_workers, worker_devices
-from backends.planning.room import room_for
+from backends.planning.room import ClusterMemory, room_for
 from backends.split.layout import ranges
 from backends.state import (
     ClusterSnapshot,
     ClusterState,
+    Device,
     Failure,
     Peer,
     PeerData,
     PeerRole,
     PeerState,
+    Plan,
     Speed,
+    WorkerSpec,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-
-    from backends.config import Config
-    from backends.planning.room import ClusterMemory
-    from backends.state import Device, Plan, WorkerSpec
 
 log = logging.getLogger(__name__)
 
@@ -124,10 +122,7 @@ class SnapshotStore:
         there: Iterable[Device] = (),
         others: Iterable[ClusterMemory] = (),
     ) -> None:
-        """Main memory was read anew: ours, and that of some other machines.
-
-        ``others`` is what other clusters take, of which devices tell nothing.
-        """
+        """Main memory was read anew: ours, and that of some other machines."""
         self._memory = _steady(memory)
         self._memory_there = tuple(map(_steady, there))
         self._others = tuple(others)

@@ -11,10 +11,12 @@ import contextlib
 import hashlib
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
+from backends.controller.snapshot_store import SnapshotStore
 from backends.planning.proposal import plan_devices
 from backends.planning.speeds import (
     Ground,
@@ -27,25 +29,23 @@ from backends.planning.speeds import (
 from backends.split.calibration import Calibration, Residual, decoded
 from backends.split.cost import PassCost, pass_cost
 from backends.split.flags import used_workers
-from backends.state import NOT_JSON, ClusterSpeeds, LastRun, RunPart, Speed
+from backends.state import (
+    NOT_JSON,
+    ClusterSnapshot,
+    ClusterSpeeds,
+    EngineInfo,
+    Lab,
+    LastRun,
+    Link,
+    ModelInfo,
+    Pass,
+    Peer,
+    Plan,
+    RunPart,
+    Speed,
+)
 from backends.tasks import end_tasks
 from backends.writing import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from backends.controller.snapshot_store import SnapshotStore
-    from backends.state import (
-        ClusterSnapshot,
-        EngineInfo,
-        Lab,
-        Link,
-        ModelInfo,
-        Pass,
-        Peer,
-        Plan,
-    )
 
 log = logging.getLogger(__name__)
 
@@ -251,10 +251,7 @@ class RunRecorder:
 
 
 def ground_of(
-    plan: Plan,
-    model: ModelInfo,
-    machines: Sequence[Peer],
-    engine: EngineInfo | None,
+    plan: Plan, model: ModelInfo, machines: Sequence[Peer], engine: EngineInfo | None
 ) -> Ground:
     by_name = {machine.name: machine for machine in machines}
     return Ground(

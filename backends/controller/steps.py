@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
+from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import DllmError
 from backends.link.relay import relay_name, worker_relay_name
 from backends.planning.commands import SERVER
 from backends.planning.pairing import paired_workers
 from backends.split.flags import used_workers
 from backends.state import ClusterState, Plan, Step, StepState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from backends.controller.snapshot_store import SnapshotStore
 
 
 def launch_steps(plan: Plan) -> tuple[Step, ...]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
+from backends.controller.context import ClusterContext
 from backends.errors import HostError, PeerUnreachable
 from backends.link.relay import is_beside
+from backends.machines.agent import AgentSession, ProcessRecord
+from backends.machines.machine import Machine
 from backends.planning.blueprint import (
     cluster_of,
     machines_of,
@@ -17,13 +21,6 @@ from backends.planning.blueprint import (
 )
 from backends.state import Leftover, Plan, ProcessRole, Step
 from backends.tasks import gather_or_cancel
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from backends.controller.context import ClusterContext
-    from backends.machines.agent import AgentSession, ProcessRecord
-    from backends.machines.machine import Machine
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +66,7 @@ class ClusterProcesses:
     async def stop_all(
         self, *, shown: bool = False, but: Collection[str] = ()
     ) -> list[Leftover]:
-        """Stop everything of the cluster within reach, its lost processes too.
-
-        ``but``: short names of what goes on.
-        """
+        """Stop everything of the cluster within reach, its lost processes too."""
         found = [one for one in self.found() if short_name(one.record.name) not in but]
         if shown:
             living = [one.record for one in found if one.record.alive]
@@ -84,11 +78,7 @@ class ClusterProcesses:
         return left
 
     async def stop(self, found: Collection[MachineProcess]) -> list[Leftover]:
-        """Stop these, who uses others first; all of a stage at once.
-
-        Ended ones are stopped too: they may have left children. What could not be
-        stopped is returned, and left over.
-        """
+        """Stop these, who uses others first; all of a stage at once."""
         machine_of = {id(one.record): one.machine for one in found}
         left: list[Leftover] = []
         failed: list[HostError] = []

@@ -17,6 +17,7 @@ import re
 import socket
 import tarfile
 import time
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,17 +29,14 @@ from backends.config import load_config, read_text
 from backends.controller.event_log import EventFiles
 from backends.errors import DllmError
 from backends.gateway.keys import KeyFile
+from backends.paths import Paths
 from backends.places import LOCAL
 from backends.planning.commands import SERVER
-from backends.state import DEFAULT_CLUSTER, ProcessRole
+from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, Peer, ProcessRole
 from backends.writing import write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from backends.doctor.check import Check
-    from backends.paths import Paths
-    from backends.state import ClusterSnapshot, Peer
 
 LOG_BYTES = 256 << 10
 EVENTS_MAX = 500
@@ -169,11 +167,7 @@ class Scrubber:
 
 
 async def write_bundle(paths: Paths, checks: Sequence[Check], target: Path) -> None:
-    """Write the checks, and what the controller knows, as a tar.gz.
-
-    Raises:
-        DllmError: the file cannot be written.
-    """
+    """Write the checks, and what the controller knows, as a tar.gz."""
     client = ControllerClient(paths)
     running = await client.running()
     peers = await client.peers() if running else ()
@@ -220,7 +214,6 @@ async def _snapshots(paths: Paths, client: ControllerClient) -> list[ClusterSnap
 
 
 async def _logs(paths: Paths, snapshot: ClusterSnapshot) -> dict[str, str]:
-    """The ends of logs, but llama-server's."""
     client = ControllerClient(paths, cluster=snapshot.cluster)
     found = {}
     for process in snapshot.processes:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from backends.state import Transport, Value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TOGETHER = " + "
 """Between the names of machines that are wrong only together."""
@@ -17,16 +14,12 @@ WITH_AGENT = (Transport.SSH, Transport.INVITED)
 
 
 class Verdict(StrEnum):
-    """The outcomes of a check."""
-
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
 
 
 class RepairKind(StrEnum):
-    """The repairs that the doctor can do itself."""
-
     END_ORPHANS = "end orphans"
     INSTALL = "install"
     USE_TUNNEL = "use tunnel"
@@ -34,8 +27,6 @@ class RepairKind(StrEnum):
 
 
 class Repair(Value, frozen=True, kw_only=True):
-    """A repair that ``doctor --fix`` offers."""
-
     kind: RepairKind
     text: str
     """The deed as a request: ``Install this machine's engine on ada``."""
@@ -43,8 +34,6 @@ class Repair(Value, frozen=True, kw_only=True):
 
 
 class Check(Value, frozen=True, kw_only=True):
-    """One thing looked at."""
-
     name: str
     verdict: Verdict = Verdict.OK
     detail: str = ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from backends.client.client import ControllerClient
 from backends.client.http import ASKING
@@ -18,7 +18,7 @@ from backends.doctor.check import (
     Verdict,
     check_of,
 )
-from backends.doctor.golden import canary_runs, golden_runs
+from backends.doctor.golden import GoldenRun, canary_runs, golden_runs
 from backends.doctor.installation import CHECKS, engine_here
 from backends.doctor.known_answers import known_model
 from backends.doctor.model_checks import differing_weights, other_files, tensors
@@ -36,17 +36,10 @@ from backends.machines.health import read_health
 from backends.machines.local import local_host_for_now
 from backends.models.canary import write_canary
 from backends.models.download import DEMO_SOURCE
+from backends.paths import Paths
 from backends.places import LOCAL, at_peer
-from backends.state import ClusterState, Value
+from backends.state import ClusterSnapshot, ClusterState, ModelCatalogue, Peer, Value
 from backends.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-
-    from backends.doctor.golden import GoldenRun
-    from backends.paths import Paths
-    from backends.state import ClusterSnapshot, ModelCatalogue, Peer
-
 
 PEERS = "peers"
 SEARCH_S = 10.0
@@ -56,8 +49,6 @@ CANARY_BYTES_MAX = 512 << 20
 
 
 class Wish(Value, frozen=True, kw_only=True):
-    """The checks that are wanted."""
-
     quick: bool = False
     """Leave out the golden output and the reading of whole models."""
     model: str = ""
@@ -69,9 +60,7 @@ def untold(machine: str, done_bytes: int, size_bytes: int) -> None:
 
 
 async def examine(
-    paths: Paths,
-    wish: Wish,
-    told: Callable[[str, int, int], None] = untold,
+    paths: Paths, wish: Wish, told: Callable[[str, int, int], None] = untold
 ) -> AsyncGenerator[Check, None]:
     """All checks, one after the other as they are done.
 

@@ -12,19 +12,22 @@ import contextlib
 import re
 import secrets
 import socket
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from backends.client.client import ControllerClient
-from backends.doctor.known_answers import BUNDLED
-from backends.engine.server import ServerClient
+from backends.doctor.known_answers import BUNDLED, KnownAnswer
+from backends.engine.server import GreedyToken, ServerClient
 from backends.errors import DllmError
+from backends.paths import Paths
 from backends.places import LOCAL
 from backends.split.flags import used_workers
 from backends.state import (
     Ask,
+    ClusterSnapshot,
     ClusterState,
     Failure,
     Peer,
@@ -36,15 +39,6 @@ from backends.state import (
     Split,
     Value,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
-
-    from backends.doctor.known_answers import KnownAnswer
-    from backends.engine.server import GreedyToken
-    from backends.paths import Paths
-    from backends.state import ClusterSnapshot
 
 CTX_SIZE = 256
 LAUNCH_S = 60.0
@@ -64,8 +58,6 @@ _NO_OPERATOR = re.compile(
 
 
 class GoldenRun(Value, frozen=True, kw_only=True):
-    """One computation of the known answer."""
-
     machines: tuple[str, ...]
     """In the order of the layers; ``local`` for the head alone."""
     wrong: str = ""
@@ -134,10 +126,7 @@ async def golden_run(
     *,
     at_once: int = 1,
 ) -> GoldenRun:
-    """Launch a model on these machines; its answer is compared if it is known.
-
-    Of runs ``at_once``, each may take as many times as long: they share this machine.
-    """
+    """Launch a model on these machines; its answer is compared if it is known."""
     client = ControllerClient(paths, cluster=name)
     run = GoldenRun(machines=machines)
     launch_s = LAUNCH_S + (known.size_bytes // SLOW_BYTES_PER_S if known else 0)

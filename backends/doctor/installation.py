@@ -6,8 +6,8 @@ import asyncio
 import os
 import platform
 import shlex
+from collections.abc import Awaitable, Callable
 from shutil import disk_usage, which
-from typing import TYPE_CHECKING
 
 from backends.client.client import ControllerClient
 from backends.config import API_PORT_DEFAULT, load_config
@@ -16,18 +16,13 @@ from backends.doctor.check import Check, Repair, RepairKind, Verdict
 from backends.doctor.peer_checks import BUILD_DISK_BYTES
 from backends.engine.find import all_engines, find_engine
 from backends.errors import DllmError
+from backends.machines.agent import Orphan
 from backends.machines.local import describe_here, local_host_for_now
 from backends.models.download import demo_model
 from backends.models.layers import read_model
-from backends.paths import make_private, relay_binary
+from backends.paths import Paths, make_private, relay_binary
+from backends.state import EngineInfo
 from backends.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from backends.machines.agent import Orphan
-    from backends.paths import Paths
-    from backends.state import EngineInfo
 
 
 async def engine_here(configured: str | None, paths: Paths) -> EngineInfo:
@@ -152,11 +147,7 @@ def described(orphan: Orphan) -> str:
 
 
 async def end_orphans(paths: Paths) -> list[Orphan]:
-    """End every orphan on this machine; those that were there.
-
-    Raises:
-        HostError: one outlived SIGKILL.
-    """
+    """End every orphan on this machine; those that were there."""
     async with local_host_for_now(paths.run_dir) as host:
         orphans = await host.orphans()
         names = {orphan.name for orphan in orphans}

@@ -7,17 +7,14 @@ far apart that no rounding changes it.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from backends.demo import MODEL_PATH, is_bundled
+from backends.engine.server import GreedyToken
 from backends.models.download import DEMO_PACKAGE, PACKAGES, demo_model
 from backends.units import three_figures
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from backends.engine.server import GreedyToken
 
 LOGPROB_OFF = 0.05
 SECOND_OFF = 0.6

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
+from backends.client.client import ControllerClient
 from backends.doctor.check import Check, Finding, Verdict, check_of
 from backends.errors import DllmError
-from backends.models.verify import compare
+from backends.models.verify import Comparison, compare
 from backends.places import LOCAL, at_peer
+from backends.state import ClusterSnapshot, ModelFile, ModelInfo, Peer
+from backends.state.models import TensorSums
 from backends.units import format_bytes, format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from backends.client.client import ControllerClient
-    from backends.models.verify import Comparison
-    from backends.state import ClusterSnapshot, ModelFile, ModelInfo, Peer
-    from backends.state.models import TensorSums
 
 NAMES_SHOWN = 3
 

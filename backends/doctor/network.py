@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from backends.doctor.check import (
     Check,
@@ -15,14 +15,9 @@ from backends.doctor.check import (
 )
 from backends.machines.ways import BARE, DIRECT, LOOPBACK, TUNNEL
 from backends.places import LOCAL
-from backends.state import Transport
+from backends.state import Peer, Transport
 from backends.state.health import MeasuredWay
 from backends.units import format_mb_s, format_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from backends.state import Peer
 
 SLOW_MB_S = 12.0
 """A network of 100 Mbit/s, or a weak Wi-Fi."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from backends.doctor.check import (
     WITH_AGENT,
@@ -16,7 +16,8 @@ from backends.doctor.check import (
 )
 from backends.engine.versions import protocols_match
 from backends.places import LOCAL
-from backends.state import PeerState, Transport
+from backends.state import EngineInfo, Peer, PeerState, Transport
+from backends.state.health import MachineHealth
 from backends.units import (
     format_bytes,
     format_celsius,
@@ -25,12 +26,6 @@ from backends.units import (
     format_percent,
     format_seconds,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from backends.state import EngineInfo, Peer
-    from backends.state.health import MachineHealth
 
 FINE = (PeerState.READY, PeerState.STARTING, PeerState.SERVING)
 GONE = (PeerState.UNREACHABLE,)
@@ -142,7 +137,6 @@ def builds(engines: Mapping[str, EngineInfo]) -> Check:
 
 
 def several_engines(peers: Sequence[Peer]) -> Check:
-    """Check for machines with several engines that are not alike."""
     findings = []
     for peer in peers:
         engines = peer.facts.engines if peer.facts else ()

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Iterable
+from typing import assert_never
 
 from msgspec.structs import replace
 
 from backends.client.client import ControllerClient
 from backends.config import load_config, put_peer, set_value
-from backends.doctor.check import RepairKind
+from backends.doctor.check import Check, Repair, RepairKind
 from backends.doctor.installation import end_orphans
 from backends.errors import DllmError
+from backends.paths import Paths
 from backends.units import format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from backends.doctor.check import Check, Repair
-    from backends.paths import Paths
 
 
 def repairs_of(checks: Iterable[Check]) -> list[Repair]:
@@ -26,11 +22,7 @@ def repairs_of(checks: Iterable[Check]) -> list[Repair]:
 
 
 async def do_repair(paths: Paths, repair: Repair) -> str:
-    """Do one repair; what was done, in a sentence.
-
-    Raises:
-        DllmError: it failed; nothing else was touched.
-    """
+    """Do one repair; what was done, in a sentence."""
     match repair.kind:
         case RepairKind.END_ORPHANS:
             ended = await end_orphans(paths)

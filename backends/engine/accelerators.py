@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from backends.engine.compiling import Runner
 from backends.errors import EngineError, UsageError
 from backends.state import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from backends.engine.compiling import Runner
 
 SEEN = "seen"
 """To look for GPUs alone, and compile nothing."""

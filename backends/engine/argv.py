@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from backends.engine.ask import TRACES
-from backends.state import ServerSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from backends.state import EngineInfo
+from backends.state import EngineInfo, ServerSettings
 
 LOOPBACK = "127.0.0.1"
 BUFFERS_VERBOSITY = 4

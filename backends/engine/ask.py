@@ -12,23 +12,18 @@ import contextlib
 import hashlib
 import re
 import signal
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from backends.errors import EngineError, HostError, PeerUnreachable
+from backends.paths import Paths
 from backends.places import LOCAL
 from backends.printable import last_line
+from backends.questions import Asked, Outcome
 from backends.state import NOT_JSON, Device, DeviceKind, EngineInfo, Value
 from backends.writing import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from backends.paths import Paths
-    from backends.questions import Asked, Outcome
 
 FORMAT = 5
 """Changes when a kept answer would be read differently."""
@@ -76,8 +71,6 @@ _SHARES_MEMORY = re.compile(
 
 
 class Engine(Value, frozen=True, kw_only=True):
-    """A llama.cpp and everything it tells of itself."""
-
     info: EngineInfo
     flags: frozenset[str]
     """Options ``llama-server --help`` names, dashes included; see ``parse_flags``."""

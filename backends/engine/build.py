@@ -7,7 +7,9 @@ import contextlib
 import os
 import shutil
 import time
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO
 
 from backends.engine import (
     accelerators,
@@ -17,19 +19,13 @@ from backends.engine import (
     fetch,
     install,
 )
+from backends.engine.accelerators import Choice
 from backends.engine.build_errors import disk_errors
 from backends.engine.find import engine_at
 from backends.engine.versions import Source, find_source
+from backends.paths import Paths
 from backends.state import EngineInfo, EngineProgress, EngineSource, EngineStage
 from backends.writing import try_lock
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from pathlib import Path
-    from typing import BinaryIO
-
-    from backends.engine.accelerators import Choice
-    from backends.paths import Paths
 
 NEED_BYTES = 600_000_000
 """Disk a CPU build takes at its height: sdist twice, source, objects, binaries."""
@@ -94,11 +90,7 @@ class _Job:
         scratch = self.folder / "tmp"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
-        return {
-            **os.environ,
-            "TMPDIR": str(scratch),
-            "LC_ALL": "C",
-        }
+        return {**os.environ, "TMPDIR": str(scratch), "LC_ALL": "C"}
 
 
 def default_jobs() -> int:
@@ -173,7 +165,6 @@ async def locked(
 
 
 async def _make(job: _Job, programs: Sequence[str], lock: int) -> None:
-    """Compile programs into the job's ``programs/``; what is done is not done again."""
     job.folder.mkdir(parents=True, exist_ok=True)
     with job.log_path.open("ab") as log:
         env = job.environment()

@@ -6,15 +6,12 @@ import errno
 import re
 import shutil
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from backends.errors import DllmError, EngineError, HostError
 from backends.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
 ROOM = "Free some, or set XDG_CACHE_HOME to a larger disk; the same command resumes."
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|Errno 28", re.I)
@@ -24,7 +21,7 @@ _UNREACHABLE = re.compile(
     r"Connection refused|Connection reset|Connection aborted|Network is unreachable|"
     r"Name or service not known|Temporary failure in name resolution|"
     r"nodename nor servname|getaddrinfo failed|No route to host|Max retries exceeded|"
-    r"ReadTimeout|Read timed out|ProxyError|SSLError|ConnectionError",
+    r"ReadTimeout|Read timed out|ProxyError|SSLError|ConnectionError"
 )
 _SEE_LOG = "see the last lines of its log"
 _NO_MATCH = re.compile(r"No matching distribution|Could not find a version")
@@ -32,11 +29,7 @@ _NO_MATCH = re.compile(r"No matching distribution|Could not find a version")
 
 @contextmanager
 def disk_errors(where: Path, doing: Callable[[], str]) -> Iterator[None]:
-    """Errors of the disk as sentences.
-
-    Raises:
-        HostError: an error was one.
-    """
+    """Errors of the disk as sentences."""
     try:
         yield
     except OSError as error:
@@ -53,11 +46,7 @@ def no_space(where: Path, doing: str) -> HostError:
 
 
 def require_room(where: Path, need_bytes: int) -> None:
-    """Refuse a build for which the disk has no room.
-
-    Raises:
-        HostError: it has none.
-    """
+    """Refuse a build for which the disk has no room."""
     free_bytes = shutil.disk_usage(where).free
     if free_bytes < need_bytes:
         raise HostError(

@@ -8,12 +8,9 @@ import os
 import signal
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-    from typing import BinaryIO
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
 GRACE_S = 5.0
@@ -97,7 +94,6 @@ async def _to_its_end(task: asyncio.Future[Any]) -> None:
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    """TERM the group, wait, KILL it; returns once it is gone."""
     # The group outlives its leader while any compiler runs, hence both waits.
     for sign in (signal.SIGTERM, signal.SIGKILL):
         _signal_group(child.pid, sign)
@@ -119,10 +115,7 @@ def _signal_group(group: int, sign: int) -> bool:
 
 
 async def in_thread(work: Callable[[Callable[[], bool]], T]) -> T:
-    """Run blocking work in a thread; ``work(stopped)`` must stop once told to.
-
-    A thread cannot be cancelled: on cancellation it is told, and waited for.
-    """
+    """Run blocking work in a thread; ``work(stopped)`` must stop once told to."""
     stop = threading.Event()
     task = asyncio.ensure_future(asyncio.to_thread(work, stop.is_set))
     try:

@@ -13,19 +13,16 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING, Protocol
+from typing import BinaryIO, Protocol
 
 from backends.engine import build_errors, children
 from backends.errors import EngineError
 from backends.state import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import BinaryIO
 
 BEAT = "~"
 """A line a long script prints to learn whether anybody still listens."""
@@ -42,16 +39,11 @@ class Runner(Protocol):
     async def run(
         self, name: str, *args: str, on_line: Callable[[str], None]
     ) -> tuple[int, str]:
-        """Run ``scripts/NAME.sh``; its exit status and the last thing it said.
-
-        Cancelling it ends everything the script started.
-        """
+        """Run ``scripts/NAME.sh``; its exit status and the last thing it said."""
         ...
 
 
 class Toolchain(Value, frozen=True, kw_only=True):
-    """The programs of a build."""
-
     cmake: str
     generator: str
     maker: str
@@ -152,10 +144,7 @@ class NinjaProgress:
             self._all = int(path.read_text()) if path is not None else 0
 
     def fraction(self, done: int, total: int) -> float | None:
-        """The done part of everything, if ``done`` of the ``total`` left is.
-
-        None for a build inside the build, such as that of Vulkan's shader generator.
-        """
+        """The done part of everything, if ``done`` of the ``total`` left is."""
         if total < self._left:
             return None
         self._left = total

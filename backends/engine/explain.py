@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from backends.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CUT_OFF = "a worker died or closed the connection"
 _MEMORY = "; give this device fewer layers or use a smaller context"
@@ -133,10 +130,7 @@ def _parts(match: re.Match[str]) -> dict[str, str]:
 
 
 def refused_argument(lines: Sequence[str]) -> str:
-    """The argument, such as ``--no-such-flag``, that a program did not take.
-
-    Empty when that is not why it ended.
-    """
+    """The argument, such as ``--no-such-flag``, that a program did not take."""
     text = "\n".join(lines)
     found = (pattern.search(text) for pattern in _REFUSALS)
     return next((match["flag"] for match in found if match), "")

@@ -9,19 +9,15 @@ import shutil
 import sys
 import tarfile
 import zlib
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
 from backends.engine import build_errors, children
+from backends.engine.versions import Source
 from backends.errors import EngineError
 from backends.http_download import sha256_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import BinaryIO
-
-    from backends.engine.versions import Source
 
 _UNUSED = frozenset(
     (".devops", ".github", "benches", "conversion", "docs", "examples", "gguf-py")
@@ -40,10 +36,7 @@ async def fetch(
     on_fraction: Callable[[float], None] = lambda _: None,
     keep_fd: int | None = None,
 ) -> Path:
-    """Let pip bring the sdist into ``folder``, with the user's own settings.
-
-    pip itself checks the hash before it runs anything of the sdist; we check again.
-    """
+    """Let pip bring the sdist into ``folder``, with the user's own settings."""
     present = await children.in_thread(lambda _: _checked(source, folder))
     if present is not None:
         return present
@@ -74,7 +67,6 @@ def _pip_download(source: Source, folder: Path) -> list[str]:
 
 
 def _checked(source: Source, folder: Path) -> Path | None:
-    """The sdist in ``folder`` with the pinned hash; any other is removed."""
     folder.mkdir(parents=True, exist_ok=True)
     for candidate in folder.glob("*.tar.gz"):
         if sha256_of(candidate) == source.sha256:
@@ -129,11 +121,7 @@ def extract(
     stopped: Callable[[], bool],
     on_fraction: Callable[[float], None] = lambda _: None,
 ) -> None:
-    """Unpack files, and links beside them, under the names that are ``wanted``.
-
-    Raises:
-        EngineError: it is damaged, or a link leads elsewhere.
-    """
+    """Unpack files, and links beside them, under the names that are ``wanted``."""
     target.mkdir(parents=True, exist_ok=True)
     size_bytes = max(archive.stat().st_size, 1)
     try:

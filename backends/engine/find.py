@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING
 
 from backends.engine.install import FIT, SERVER, WORKER, installed, read_manifest
 from backends.engine.versions import DEFAULT
 from backends.errors import EngineError
-from backends.paths import ENGINE_DIR_VARIABLE
+from backends.paths import ENGINE_DIR_VARIABLE, Paths
 from backends.state import EngineInfo, EngineSource
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from backends.paths import Paths
 
 WORKER_NAMES = (WORKER, "rpc-server")
 """The worker's name today, and before 2026."""
@@ -52,7 +47,6 @@ def _named(configured: str | None) -> Iterator[tuple[str, EngineSource, str]]:
 
 
 def engine_at(folder: str, source: EngineSource, named_by: str) -> EngineInfo:
-    """The engine in a folder, or in its ``bin``."""
     path = Path(folder).expanduser().absolute()
     if location := _look_in(path, source):
         return location

@@ -13,8 +13,8 @@ import mmap
 import os
 import re
 import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,18 +28,13 @@ from backends.split.flags import DEVICES_MAX
 from backends.state import (
     NOT_JSON,
     DeviceMemory,
+    EngineInfo,
     LayerRange,
     MemorySource,
     ServerSettings,
     Value,
 )
 from backends.writing import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-
-    from backends.state import EngineInfo
-
 
 STUB_BYTES = 1 << 40
 """The memory of a stub device: the placement is given, so its size does not matter."""
@@ -97,7 +92,6 @@ async def output_of(argv: Sequence[str]) -> str:
 
 
 def _why(code: int, lines: Sequence[str]) -> str:
-    """The first thing it complained of, else how it ended."""
     said = [line.strip() for line in lines if line.strip()]
     told = [line for line in said if " E " in line or "error" in line.lower()]
     if told:
@@ -296,7 +290,6 @@ def _with_last(question: MemoryQuestion, counts: tuple[int, ...]) -> MemoryQuest
 def _with_less_compute(
     answer: Sequence[DeviceMemory], rest: Sequence[DeviceMemory], device: str
 ) -> tuple[DeviceMemory, ...]:
-    """The answer, one device's compute buffers being what they are without logits."""
     without = next(memory.compute_bytes for memory in rest if memory.device == device)
     return tuple(
         msgspec.structs.replace(m, compute_bytes=min(m.compute_bytes, without))

@@ -8,9 +8,10 @@ import platform
 import re
 import shutil
 import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePosixPath
+from tarfile import TarInfo
 
 from backends.download_process import downloaded
 from backends.engine import ask, children, install
@@ -21,21 +22,21 @@ from backends.engine.compiling import Here
 from backends.engine.explain import explain
 from backends.engine.fetch import extract
 from backends.engine.find import WORKER_NAMES, engine_at
-from backends.engine.releases import PACKAGE, archives_for, find_release, url_of
+from backends.engine.releases import (
+    PACKAGE,
+    Archive,
+    Release,
+    archives_for,
+    find_release,
+    url_of,
+)
 from backends.errors import DllmError, EngineError, HostError, UsageError
+from backends.paths import Paths
 from backends.printable import last_line, printable
+from backends.questions import Asked
 from backends.state import EngineInfo, EngineProgress, EngineSource, EngineStage
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-    from tarfile import TarInfo
-
-    from backends.engine.releases import Archive, Release
-    from backends.paths import Paths
-    from backends.questions import Asked
-
-    Tell = Callable[[EngineProgress], None]
+Tell = Callable[[EngineProgress], None]
 
 DOWNLOAD = "backends.http_download"
 _HELD = re.compile(r".*\.(so(\.[\w.]+)?|dylib|metal)|LICENSE.*")
@@ -62,11 +63,6 @@ async def get_engine(
         progress: gets every step.
         accelerator: as for a build.
         jobs: compilers at once, if it must be built.
-
-    Raises:
-        UsageError: no such release is pinned.
-        HostError: the disk takes no more.
-        DllmError: the release named cannot be had, or the build failed.
     """
     release = find_release(version)
     try:
@@ -91,11 +87,7 @@ async def get_release(
     progress: Tell = lambda _: None,
     accelerator: str = "auto",
 ) -> EngineInfo:
-    """Get the archive that suits this machine, and try its programs.
-
-    Raises:
-        DllmError: there is none, it cannot be got, or it does not run here.
-    """
+    """Get the archive that suits this machine, and try its programs."""
     sight = await look(Here(os.environ), SEEN)
     machine = platform.system(), platform.machine()
     archives = archives_for(release, *machine, sight, accelerator)
@@ -128,11 +120,7 @@ async def _install(
 async def release_for_others(
     release: Release, archive: Archive, paths: Paths, progress: Tell
 ) -> Path:
-    """The unpacked archive for other machines; none of it is run here.
-
-    Raises:
-        DllmError: it cannot be got, or holds no llama.cpp with RPC.
-    """
+    """The unpacked archive for other machines; none of it is run here."""
     target = paths.cache_dir / "releases" / archive.key
     async with _making(target, archive, paths, progress) as fresh:
         if not target.is_dir():
@@ -145,11 +133,7 @@ async def release_for_others(
 async def _making(
     target: Path, archive: Archive, paths: Paths, progress: Tell
 ) -> AsyncIterator[Path]:
-    """A folder to make ``target`` in, one process at a time; what stays in it is lost.
-
-    Raises:
-        HostError: the disk takes no more.
-    """
+    """A folder to make ``target`` in, for one process at a time; lost afterwards."""
     fresh = target.with_name(f".{archive.key}.new")
     lock = paths.cache_dir / "releases" / f"{archive.key}.lock"
     with disk_errors(fresh.parent, lambda: f"unpacking {archive.name}"):
@@ -185,11 +169,7 @@ def release_manifest(
 async def unpack_release(
     release: Release, archive: Archive, target: Path, paths: Paths, progress: Tell
 ) -> None:
-    """Download an archive and what goes with it, and unpack both into a folder.
-
-    Raises:
-        DllmError: it cannot be got, or holds no llama.cpp with RPC.
-    """
+    """Download an archive and what goes with it, and unpack both into a folder."""
     runtime = release.runtime_of(archive)
     wanted = [one for one in (archive, runtime) if one is not None]
     files = [await _download(release, one, paths, progress) for one in wanted]
@@ -251,11 +231,7 @@ def _wanted(member: TarInfo) -> str:
 
 
 async def _try(host: Asked, release: Release, folder: Path) -> str:
-    """Run the programs, and return the RPC protocol that they speak.
-
-    Raises:
-        EngineError: one does not run here, or lacks RPC.
-    """
+    """Run the programs, and return the RPC protocol that they speak."""
 
     def cannot(why: str) -> EngineError:
         return EngineError(

@@ -8,18 +8,14 @@ import os
 import platform
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from backends.engine.versions import Source
+from backends.paths import Paths
 from backends.state import NOT_JSON, Value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from backends.engine.versions import Source
-    from backends.paths import Paths
 
 MANIFEST = "engine.json"
 SERVER = "llama-server"
@@ -132,7 +128,6 @@ def install(built: Path, target: Path, manifest: Manifest) -> None:
 
 
 def finish(folder: Path, target: Path, manifest: Manifest) -> None:
-    """Add the manifest to a folder of programs, which becomes ``target``."""
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     (folder / MANIFEST).write_bytes(text + b"\n")
     for path in folder.iterdir():

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 ERRORS_KEPT = 20
 LINE_CHARS_MAX = 8192

@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.engine.accelerators import Accelerator
+from backends.engine.accelerators import Accelerator, Sight
 from backends.errors import EngineError, UsageError
 from backends.state import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from backends.engine.accelerators import Sight
 
 PACKAGE = "ggml-org/llama.cpp"
 """In the manifest of an engine out of a release."""
@@ -50,8 +45,6 @@ _DRIVER_MIN = {12: 525, 13: 580}
 
 
 class Archive(Value, frozen=True, kw_only=True):
-    """One file of a release."""
-
     name: str
     size_bytes: int
     sha256: str
@@ -80,8 +73,6 @@ class Archive(Value, frozen=True, kw_only=True):
 
 
 class Release(Value, frozen=True, kw_only=True):
-    """One release of llama.cpp."""
-
     tag: str
     commit: str
     archives: tuple[Archive, ...]
@@ -100,11 +91,7 @@ def releases() -> tuple[Release, ...]:
 
 
 def find_release(tag: str | None) -> Release:
-    """The pinned release of a tag; None: the preferred one.
-
-    Raises:
-        UsageError: no such release is pinned.
-    """
+    """The pinned release of a tag; None: the preferred one."""
     for release in releases():
         if tag in (None, release.tag):
             return release
@@ -126,9 +113,6 @@ def archives_for(
         arch: ``x86_64``, ``arm64``…
         sight: the GPUs of the machine.
         wanted: an accelerator, or ``auto``.
-
-    Raises:
-        EngineError: the release holds none.
     """
     platform = f"{_SYSTEMS.get(system, system)} {_ARCHES.get(arch, arch)}"
     there = [a for a in release.archives if a.parts and not a.parts["runtime"]]
@@ -169,11 +153,7 @@ def _major(archive: Archive) -> int:
 
 
 def url_of(release: Release, archive: Archive) -> str:
-    """The address of an archive, on the user's mirror if one is named.
-
-    Raises:
-        UsageError: the name of the mirror is no URL.
-    """
+    """The address of an archive, on the user's mirror if one is named."""
     base = os.environ.get(URL_VARIABLE) or BASE_URL
     # A name and a password would be shown wherever the address is.
     if not re.match(r"(https?://[^/@]+(/|$)|file:///)", base):

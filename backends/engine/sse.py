@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
 from backends.state import NOT_JSON, ChatDelta, ChatTimings, Failure
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 DONE = b"[DONE]"
 

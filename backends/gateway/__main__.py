@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from backends.garbage import importing
 
 with importing():
@@ -27,8 +25,7 @@ with importing():
     from backends.gateway.target import PORT_TAKEN, PROTOCOL, Mode, Target
     from backends.tasks import end_tasks
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 log = logging.getLogger("backends.gateway")
 

@@ -206,8 +206,6 @@ def access_of(config: Config, paths: Paths) -> Access:
 
 
 class ApiSettings(Value, frozen=True, kw_only=True):
-    """Settings of a cluster's API, which count from a launch on."""
-
     access: Access = Access()
     port: int | None = None
     """The port that is insisted on; None takes the first free one."""

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from aiohttp import web
-from multidict import CIMultiDict
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from backends.engine.sse import LineFeeds
-from backends.gateway.target import Mode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from multidict import CIMultiDictProxy
-
-    from backends.gateway.target import Target
+from backends.gateway.target import Mode, Target
 
 HOP_BY_HOP = frozenset(
     {

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -19,18 +19,12 @@ from aiohttp import web
 from aiohttp.streams import StreamReader
 from multidict import CIMultiDict
 
-from backends.gateway.access import address_of, is_loopback, own_addresses
+from backends.gateway.access import Access, address_of, is_loopback, own_addresses
 from backends.gateway.api_shapes import Refusal
 from backends.gateway.counters import METRICS, metrics
-from backends.gateway.keys import KeyRing
+from backends.gateway.keys import Key, KeyRing
+from backends.gateway.proxy import Proxy
 from backends.gateway.request import invite
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from backends.gateway.access import Access
-    from backends.gateway.keys import Key
-    from backends.gateway.proxy import Proxy
 
 BEARER = "bearer "
 AUTHORIZATION = "Authorization"
@@ -215,7 +209,6 @@ class Auth:
 
     @contextmanager
     def _counted(self, key: Key | None) -> Iterator[None]:
-        """Count a request with its key, within what the key allows."""
         if key is None:
             yield
             return

@@ -10,22 +10,18 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from array import array
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from backends.engine.sse import DONE_EVENT, event_of, payload
-from backends.gateway.request import LIMITS
+from backends.gateway.request import LIMITS, RequestOptions
 from backends.state.base import NOT_JSON, Value
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    from backends.gateway.request import RequestOptions
-
-    Ask = Callable[[str, bytes], Awaitable[bytes]]
+Ask = Callable[[str, bytes], Awaitable[bytes]]
 
 TOKENS_MAX = 1 << 18
 """A longer answer is not continued: a mebibyte of ids."""
@@ -364,10 +360,7 @@ class StreamAdapter(ABC):
         prompt_ms = before.prompt_ms or self._watch.prompt_ms
         predicted_ms = before.predicted_ms + self._watch.predicted_ms
         return replace(
-            before,
-            prompt_ms=prompt_ms,
-            predicted_n=tokens,
-            predicted_ms=predicted_ms,
+            before, prompt_ms=prompt_ms, predicted_n=tokens, predicted_ms=predicted_ms
         )
 
     def _continued(self, data: bytes) -> bytes:

@@ -12,6 +12,8 @@ import contextlib
 import logging
 import os
 import socket
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,9 +26,6 @@ from backends.state.snapshots import RequestCounts
 from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-    from pathlib import Path
-
     from backends.gateway.proxy import Proxy
     from backends.gateway.server import Listener
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,8 +13,6 @@ from msgspec.structs import replace
 from backends.state.snapshots import KeyCounts, RequestCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
-
     from prometheus_client.core import Metric
 
 

@@ -11,7 +11,9 @@ import os
 import re
 import secrets
 import time
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -19,10 +21,6 @@ from msgspec import Meta
 from backends.errors import DllmError, UsageError, did_you_mean
 from backends.state.base import NOT_JSON, Value
 from backends.writing import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +49,6 @@ class Key(Value, frozen=True, kw_only=True):
 
 
 class _Kept(Value, frozen=True, kw_only=True):
-    """The content of the file."""
-
     keys: tuple[Key, ...] = ()
 
 
@@ -123,7 +119,6 @@ class KeyFile:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Let one at a time change the file: nobody's key is lost to another's."""
         lock = self._file.with_suffix(".lock")
         try:
             lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -181,7 +176,6 @@ class KeyRing:
         return found
 
     def _look(self) -> None:
-        """Read the file if it is another than before; without it there is no key."""
         try:
             status = self._file.stat()
             seen = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import aiohttp
 from aiohttp import web
 from msgspec.structs import replace
 
-from backends.gateway.api_shapes import (
-    Refusal,
-    meanwhile,
-    unavailable,
-)
+from backends.gateway.api_shapes import Refusal, meanwhile, unavailable
 from backends.gateway.continuation import CannotResume
 from backends.gateway.reply import LOST, ClientLeft, ResponseWriter
 from backends.gateway.request import RESUMED_BYTES_MAX, BufferedRequest
-from backends.gateway.resumable_stream import resumable
+from backends.gateway.resumable_stream import ResumableStream, resumable
 from backends.gateway.target import Mode, Target
-from backends.gateway.upstream import Absent, Upstream
+from backends.gateway.upstream import Absent, Answer, Upstream
 from backends.gateway.waiting import STOPPED, Lost, Queue
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from backends.gateway.resumable_stream import ResumableStream
-    from backends.gateway.upstream import Answer
-    from backends.state.snapshots import RequestCounts
+from backends.state.snapshots import RequestCounts
 
 log = logging.getLogger(__name__)
 

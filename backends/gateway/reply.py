@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 import aiohttp
-from aiohttp import web
+from aiohttp import StreamReader, web
 
 from backends.engine.sse import EndlessEvent, Splitter
 from backends.gateway.api_shapes import (
@@ -23,15 +23,9 @@ from backends.gateway.api_shapes import (
     unavailable,
 )
 from backends.gateway.continuation import CannotResume
+from backends.gateway.resumable_stream import ResumableStream
+from backends.gateway.upstream import Answer
 from backends.units import format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from aiohttp import StreamReader
-
-    from backends.gateway.resumable_stream import ResumableStream
-    from backends.gateway.upstream import Answer
 
 HEALED = "X-Dllm-Healed"
 """A client that sends this field is told at the end of a stream that it was healed."""
@@ -53,8 +47,6 @@ class _Response(web.StreamResponse):
 
 
 class ResponseWriter:
-    """Writes one answer."""
-
     def __init__(
         self, request: web.BaseRequest, stream: ResumableStream | None = None
     ) -> None:
@@ -232,7 +224,6 @@ class ResponseWriter:
     async def _begin(
         self, response: web.StreamResponse, content: StreamReader | None = None
     ) -> None:
-        """Send the header fields; together with what came of the content by now."""
         self._response = response
         try:
             await response.prepare(self._request)

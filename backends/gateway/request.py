@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from codecs import BOM_UTF8
+from collections.abc import AsyncIterator
 from functools import cache, cached_property
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-from aiohttp import HttpVersion11
+from aiohttp import HttpVersion11, web
+from multidict import CIMultiDict
 
 from backends.gateway.api_shapes import Refusal, passed_on
 from backends.state.base import NOT_JSON, Value
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from aiohttp import web
-    from multidict import CIMultiDict
 
 KEPT_BYTES_MAX = 16 << 20
 """A longer body goes through as it comes, undecoded, and cannot be sent twice."""

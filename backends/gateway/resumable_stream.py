@@ -10,18 +10,19 @@ from __future__ import annotations
 import random
 import re
 from array import array
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 
 from backends.gateway.api_shapes import EndMark, has_known_end
-from backends.gateway.continuation import TOO_LONG, CannotResume, adapter_of
+from backends.gateway.continuation import (
+    TOO_LONG,
+    Ask,
+    CannotResume,
+    StreamAdapter,
+    adapter_of,
+)
 from backends.gateway.request import RequestOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.gateway.continuation import Ask, StreamAdapter
 
 EVENTS_MAX = 1 << 18
 """A longer answer is not replayed: two mebibytes of sums."""

@@ -7,20 +7,15 @@ import contextlib
 import errno
 import logging
 import socket
+import ssl
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from backends.gateway.access import Renewal, server_context
+from backends.gateway.access import Access, Renewal, server_context
 from backends.tasks import end_tasks
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Awaitable, Callable, Iterable
-
-    from backends.gateway.access import Access
 
 log = logging.getLogger(__name__)
 _http_log = logging.getLogger("backends.gateway.http")

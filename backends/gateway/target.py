@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.state.base import Value
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from backends.gateway.access import Access
 
 PROTOCOL = 4
@@ -25,8 +24,6 @@ HOLD_S = 300.0
 
 
 class Mode(StrEnum):
-    """The way a gateway treats requests."""
-
     HOLD = "hold"
     """No llama-server serves; one will."""
     SERVE = "serve"

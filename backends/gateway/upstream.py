@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import aiohttp
+from aiohttp import StreamReader
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import HttpProcessingError, StreamWriter
-from multidict import CIMultiDict
+from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from aiohttp import StreamReader
-    from multidict import CIMultiDictProxy
 
 HERE = "127.0.0.1"
 CONNECT_TIMEOUT_S = 5.0

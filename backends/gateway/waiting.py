@@ -10,20 +10,16 @@ import contextlib
 import logging
 import time
 from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+
+from aiohttp import web
 
 from backends.gateway.api_shapes import has_known_end
 from backends.gateway.counters import Count, Counters
 from backends.gateway.reply import KEEP_ALIVE_S, LOST, ResponseWriter
+from backends.gateway.request import BufferedRequest
 from backends.gateway.target import Mode, Target
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-
-    from aiohttp import web
-
-    from backends.gateway.request import BufferedRequest
 
 log = logging.getLogger(__name__)
 
@@ -236,7 +232,6 @@ class Queue:
     async def _turn(
         self, target: Target, asked: BufferedRequest, retry: RetryState
     ) -> AsyncIterator[bool]:
-        """Take a turn at llama-server; False if the target has changed meanwhile."""
         if not target.slots or not has_known_end(asked.path):
             yield True
             return

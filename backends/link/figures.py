@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from backends.split.flags import used_workers
-from backends.state import ClusterState
+from backends.state import ClusterSnapshot, ClusterState, Link, Pass
 from backends.units import US_PER_MS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from backends.state import ClusterSnapshot, Link, Pass
 
 
 class WorkerTimes(NamedTuple):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import islice
 from statistics import fmean, median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,18 +18,9 @@ from backends.link.tokens import (
     TokensPerPass,
 )
 from backends.link.transport import LinkRoute, TransportKind
-from backends.link.wire import (
-    NS_PER_MS,
-    NS_PER_S,
-    Line,
-    PairLine,
-    PassLine,
-)
+from backends.link.wire import NS_PER_MS, NS_PER_S, Line, PairLine, PassLine
 from backends.state import Generation, Link, Pass
 from backends.units import US_PER_MS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 # Passes a figure per pass is of: a few seconds of generation.
 WINDOW_PASSES = 64

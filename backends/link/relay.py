@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
 from backends.errors import HostError
 from backends.link.meter import LinkMeter
+from backends.link.tokens import Outcomes
 from backends.link.transport import LinkRoute
 from backends.link.wire import LINE_BYTES_MAX, parse
+from backends.state import Lab
 from backends.state.links import WorkerWeights
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from backends.link.tokens import Outcomes
-    from backends.state import Lab
 
 RETRY_S = 0.5
 PATIENCE_S = 90
@@ -82,11 +78,7 @@ def relay_argv(
 
 
 def pair_argv(
-    *,
-    identity: str,
-    models: Sequence[str] = (),
-    sparse: bool = False,
-    key_file: str,
+    *, identity: str, models: Sequence[str] = (), sparse: bool = False, key_file: str
 ) -> tuple[str, ...]:
     """The arguments of the head's relay for its pair.
 
@@ -144,7 +136,6 @@ def direct_in(argv: Sequence[str]) -> str:
 async def _connected(
     stats: Path,
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """The two ends of a relay's socket ``stats``, which is closed after."""
     reader, writer = await asyncio.open_unix_connection(
         str(stats), limit=LINE_BYTES_MAX
     )
@@ -224,11 +215,7 @@ LINES_MAX = 4
 
 
 async def put_lab(worker: str, stats: Path, lab: Lab) -> None:
-    """Put a lab on a relay that has just begun; once this returns it is on.
-
-    Raises:
-        HostError: the relay does not say so in time.
-    """
+    """Put a lab on a relay that has just begun; once this returns it is on."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ANSWER_S):
             # Its port listens before its counters do.
@@ -258,10 +245,7 @@ def _lab_command(lab: Lab | None) -> bytes:
 
 
 async def worker_weights(stats: Path) -> WorkerWeights | None:
-    """The worker's weights at this moment; None if the relay does not say.
-
-    ``stats`` is the relay's socket: every new reader is told first of all.
-    """
+    """The worker's weights at this moment; None if the relay does not say."""
     for _ in range(TRIES):
         # A way to another machine may break and be there again.
         with contextlib.suppress(OSError, ValueError):

@@ -20,8 +20,6 @@ BUSY_TOKENS = 4096
 
 
 class PassShape(NamedTuple):
-    """The input and the output of a pass."""
-
     batch: int
     rows: int
 

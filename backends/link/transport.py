@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from backends.state import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LOOPBACK = "127.0.0.1"
 _UNIX = "unix:"
 
 
 class TransportKind(StrEnum):
-    """The transports of a link."""
-
     LOCAL = "local"
     """Worker and head on one machine: nothing lies between."""
     TUNNEL = "tunnel"

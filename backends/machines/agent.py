@@ -12,7 +12,16 @@ import json
 import logging
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -29,28 +38,9 @@ from backends.machines.agent_channel import (
 from backends.machines.facts import VARIABLES, MachineInfo, MemoryInfo, device_of
 from backends.printable import printable
 from backends.questions import FoundFile, Outcome
-from backends.state import (
-    NOT_JSON,
-    Device,
-    LogChunk,
-    ProcessRole,
-    ProcessState,
-    Value,
-)
+from backends.state import NOT_JSON, Device, LogChunk, ProcessRole, ProcessState, Value
 from backends.state.models import Hashing, Seeding, WorkerCache
 from backends.tasks import end_tasks
-
-if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncGenerator,
-        Awaitable,
-        Callable,
-        Iterable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
-
 
 log = logging.getLogger(__name__)
 
@@ -437,10 +427,7 @@ class AgentSession:
         return record
 
     async def record(self, name: str) -> ProcessRecord | None:
-        """The process of that name, alive or ended; None when there is none.
-
-        One whose record is damaged appears as ended, with pid 0.
-        """
+        """The process of that name, alive or ended; None when there is none."""
         answer = await self._ask("records", name=checked_name(name))
         return next(iter(self._records(answer)), None)
 
@@ -623,11 +610,7 @@ class AgentSession:
         suffix: str = "",
         whole: bool = False,
     ) -> list[FoundFile]:
-        """The files below some folders there whose names end like that, by path.
-
-        Raises:
-            HostError: there are too many to list, and the ``whole`` list is wanted.
-        """
+        """The files below some folders there whose names end like that, by path."""
         answer = await self._errand(
             "find",
             FIND_TIMEOUT_S,
@@ -652,11 +635,7 @@ class AgentSession:
     # --- models --------------------------------------------------------------------
 
     def hashing(self, path: str) -> AsyncGenerator[Hashing, None]:
-        """Hash every tensor of a model there; how far that is, and at last the hashes.
-
-        Reads all of the model once in its life: what is known is kept there, also of a
-        part when this is given up, until the file changes.
-        """
+        """Hash every tensor of a model there: how far that is, at last the hashes."""
         return self._sliced("tensors", Hashing, lambda told: told.done_bytes, path=path)
 
     def seeding(

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from backends.errors import HostError, PeerUnreachable
 from backends.state import NOT_JSON, Value
 from backends.tasks import end_tasks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 T = TypeVar("T")
 
@@ -45,8 +42,6 @@ class Stream(Protocol):
 
 
 class Hello(Value, frozen=True, kw_only=True):
-    """The first line of an agent."""
-
     hello: str
     protocol: int
     version: str = ""
@@ -74,8 +69,6 @@ class AgentProcess(Value, frozen=True, kw_only=True):
 
 
 class Complaint(Value, frozen=True, kw_only=True):
-    """Why an agent did not do what it was asked."""
-
     kind: str = "failed"
     message: str = ""
     pids: tuple[int, ...] = ()

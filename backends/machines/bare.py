@@ -8,11 +8,12 @@ import json
 import os
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import msgspec
 import psutil
 
+from backends.config import PeerConfig
 from backends.engine.ask import list_devices
 from backends.errors import (
     DllmError,
@@ -22,15 +23,9 @@ from backends.errors import (
     UsageError,
 )
 from backends.link.relay import relay_argv
+from backends.machines.readers import Readers
 from backends.paths import relay_binary
 from backends.state import Device, Peer, PeerState, Plan, Transport
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from backends.config import PeerConfig
-    from backends.machines.readers import Readers
-
 
 CONNECT_TIMEOUT_S = 3.0
 ASK_TIMEOUT_S = 10.0
@@ -141,10 +136,7 @@ class BarePeer:
             self._relay = None
 
     def _device(self, found: Device, n_devices: int) -> Device:
-        """Describe one of its devices; the only one has no number.
-
-        Whether several share one memory it does not tell.
-        """
+        """Describe one of its devices; the only one has no number."""
         name = DEVICE if n_devices == 1 else found.name
         return Device(
             id=f"{self.peer.name}/{name}",
@@ -158,10 +150,7 @@ class BarePeer:
 
 
 def next_pause_s(pause_s: float, before: PeerState, now: PeerState) -> float:
-    """Wait longer before each next look while nothing changes.
-
-    Where nobody listens a look is in nobody's way, and a start is seen soon.
-    """
+    """Wait longer before each next look while nothing changes."""
     if before is not now or now is PeerState.UNREACHABLE:
         return LOOK_FIRST_S
     return min(pause_s * 2, LOOK_MOST_S)

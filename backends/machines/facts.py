@@ -37,8 +37,6 @@ VARIABLES = (
 
 
 class MachineInfo(System, frozen=True, kw_only=True):
-    """The facts of a machine, as its agent reports them."""
-
     memory: MemoryInfo
     hostname: str = ""
     system: str = ""

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 from backends.errors import HostError
+from backends.machines.agent import AgentSession
 from backends.machines.facts import device_of
 from backends.machines.keep_awake import holds_awake
 from backends.state.health import MachineHealth
 from backends.units import format_celsius, format_percent, three_figures
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from backends.machines.agent import AgentSession
 
 READ_S = 8.0
 SPIN_MS = 300
@@ -102,11 +98,7 @@ Readings = dict[str, list[list[str]]]
 
 
 async def read_health(host: AgentSession, *, quiet: bool = False) -> MachineHealth:
-    """Read one machine by its agent, within seconds; ``quiet`` keeps no core busy.
-
-    Raises:
-        HostError: it does not answer.
-    """
+    """Read one machine by its agent, within seconds; ``quiet`` keeps no core busy."""
     before = time.time()
     told = await host.machine()
     half_s = (time.time() - before) / 2

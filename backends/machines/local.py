@@ -5,20 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 from backends.engine.ask import describe
 from backends.errors import HostError
 from backends.machines.agent import LOG_LIMIT_BYTES, AgentSession
 from backends.paths import Paths, relay_binary
+from backends.state import EngineInfo
 from backends.tasks import end_tasks
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from backends.state import EngineInfo
-
 
 _MARKER = "DLLM_PROCESS_DIR"
 _END_TIMEOUT_S = 2.0

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import os
-from pathlib import PurePath
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
 from backends.data_place import DataPlace
 from backends.errors import ModelError
-from backends.link.transport import PlainTransport, local_transport, unix_endpoint
+from backends.link.transport import (
+    LinkTransport,
+    PlainTransport,
+    TransportSpec,
+    local_transport,
+    unix_endpoint,
+)
 from backends.models.layer_file import has_layers_of
 from backends.models.search import named_folders, user_folders
 from backends.paths import relay_binary
 from backends.places import LOCAL, at_peer
-from backends.state import Transport
+from backends.state import (
+    ModelCatalogue,
+    ModelFile,
+    ModelInfo,
+    Peer,
+    SparseModel,
+    Transport,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
     from backends.engine.ask import Engine
-    from backends.link.transport import LinkTransport, TransportSpec
     from backends.machines.agent import AgentSession
     from backends.machines.readers import Readers
-    from backends.state import ModelCatalogue, ModelFile, ModelInfo, Peer, SparseModel
 
 
 class Machine(Protocol):
@@ -67,17 +76,13 @@ class Machine(Protocol):
         """A way from a Unix socket of ours to ``relay_stats``."""
         ...
 
-    async def api_way(self, port: int) -> LinkTransport:
-        """A way from a loopback port of ours to one there."""
-        ...
+    async def api_way(self, port: int) -> LinkTransport: ...
 
-    async def way_to(self, port: int, spec: TransportSpec) -> LinkTransport:
-        """A way from here to a loopback port there."""
-        ...
+    async def way_to(self, port: int, spec: TransportSpec) -> LinkTransport: ...
 
-    async def way_from(self, way: LinkTransport, spec: TransportSpec) -> LinkTransport:
-        """A way from there that goes on with one from here."""
-        ...
+    async def way_from(
+        self, way: LinkTransport, spec: TransportSpec
+    ) -> LinkTransport: ...
 
 
 class LocalMachine:
@@ -175,10 +180,7 @@ class Machines(Protocol):
 def stand_ins(
     sparse: SparseModel, path: str, found: Iterable[ModelFile]
 ) -> tuple[str, ...]:
-    """Files that may hold what is a hole in a sparse one: the model, or sparse ones.
-
-    Those are told by their names; what is in them is compared by whoever reads them.
-    """
+    """Files that may hold what is a hole in a sparse one: the model, or sparse ones."""
     names = {PurePath(sparse.source).name, PurePath(path.rpartition(":")[2]).name}
     return tuple(
         sorted(
@@ -213,10 +215,7 @@ def called_alike(model: ModelInfo, found: Iterable[ModelFile]) -> tuple[str, ...
 async def open_way(
     worker: Machine, head: Machine, port: int, spec: TransportSpec
 ) -> LinkTransport:
-    """The way from the head to a loopback port of a worker's machine.
-
-    Between two peers the bytes pass through this machine.
-    """
+    """The way from the head to a loopback port of a worker's machine."""
     if worker is head:
         return local_transport(port)
     # Where the head is a peer, nobody but us uses the end here.

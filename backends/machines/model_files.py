@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import asyncssh
 import msgspec
@@ -20,11 +20,8 @@ from backends.machines.ssh.files import read_at
 from backends.models.header import has_whole_header
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
+from backends.state import ModelInfo
 from backends.writing import set_aside
-
-if TYPE_CHECKING:
-    from backends.state import ModelInfo
-
 
 FIRST_BYTES = 4 << 20
 HEADER_BYTES_MAX = 512 << 20
@@ -35,10 +32,7 @@ UNUSED_S = 30 * 86400.0
 
 
 async def read_there(shell: Shell, path: str, cache: Path) -> ModelInfo:
-    """The header of a model on a peer; paths in the result are as ``peer:path``.
-
-    ``cache`` keeps what has come, by peer, path, size and time of change.
-    """
+    """The header of a model on a peer; paths in the result are as ``peer:path``."""
     parts = [str(part) for part in part_paths(PurePosixPath(path))]
     peer = shell.name
     try:
@@ -68,7 +62,6 @@ async def read_there(shell: Shell, path: str, cache: Path) -> ModelInfo:
 
 
 async def _bring(sftp: asyncssh.SFTPClient, path: str, copy: Path, size: int) -> None:
-    """Make a sparse copy that has at least the header, unless there is one."""
     if await asyncio.to_thread(_is_kept, copy):
         return
     await asyncio.to_thread(copy.parent.mkdir, parents=True, exist_ok=True)
@@ -87,7 +80,6 @@ def _is_kept(copy: Path) -> bool:
 
 
 def _forget_unused(cache: Path) -> None:
-    """Remove what no reader has used for long, of removed peers too."""
     oldest = time.time() - UNUSED_S
     for folder in cache.glob("*/*"):
         with contextlib.suppress(OSError):

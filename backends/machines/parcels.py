@@ -10,9 +10,9 @@ import io
 import os
 import tarfile
 import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,18 +20,13 @@ from backends.engine import fetch, install
 from backends.engine.build import CMAKE_FLAGS
 from backends.engine.build_errors import disk_errors
 from backends.engine.children import run
+from backends.engine.install import Manifest
 from backends.engine.versions import SOURCES, Source
 from backends.errors import DllmError, EngineError, UsageError
 from backends.http_download import sha256_of
+from backends.paths import Paths
 from backends.state import EngineInfo, Value
 from backends.writing import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from backends.engine.install import Manifest
-    from backends.paths import Paths
-
 
 MARKER = "provisioned"
 """A file in everything we put onto a peer; what lacks it is never removed."""

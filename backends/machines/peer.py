@@ -7,12 +7,14 @@ import contextlib
 import logging
 import time
 import zlib
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from backends.data_place import AUTO, place_of
+from backends.data_place import AUTO, DataPlace, place_of
+from backends.engine.ask import Engine
 from backends.engine.versions import protocols_match
 from backends.errors import (
     ControllerError,
@@ -23,41 +25,45 @@ from backends.errors import (
     NeedsAnswer,
     PeerUnreachable,
 )
+from backends.link.transport import LinkTransport, TransportSpec
 from backends.machines.agent import LEASE_S, AgentSession
-from backends.machines.machine import called_alike, stand_ins
+from backends.machines.machine import Machine, called_alike, stand_ins
 from backends.machines.model_files import read_there
-from backends.machines.peer_downloads import deliver_model
+from backends.machines.peer_downloads import Wanted, Way, deliver_model
 from backends.machines.probing import Prober, judged
 from backends.machines.provisioning import clean, provision
-from backends.machines.shell import AgentShell, greet
+from backends.machines.shell import AgentShell, Greeting, greet
 from backends.machines.ssh.config import Destination
-from backends.machines.ssh.connection import Connection, ConnectionPhase
+from backends.machines.ssh.connection import (
+    Connection,
+    ConnectionPhase,
+    ConnectionState,
+)
+from backends.machines.ssh.sessions import HeldSession
+from backends.machines.ssh.tunnels import Tunnel
 from backends.models.identity import identity_of
 from backends.models.layer_file import has_layers_of
 from backends.models.search import named_folders
-from backends.paths import SOCKET_PATH_BYTES_MAX, make_private, relay_binary
+from backends.paths import SOCKET_PATH_BYTES_MAX, Paths, make_private, relay_binary
 from backends.places import at_peer
-from backends.state import Peer, PeerData, PeerFacts, PeerState, PeerWork, Transport
+from backends.state import (
+    ModelInfo,
+    Peer,
+    PeerAnswer,
+    PeerData,
+    PeerFacts,
+    PeerState,
+    PeerWork,
+    ProvisionMode,
+    Transport,
+)
+from backends.state.models import Delivered
 from backends.tasks import end_tasks
 from backends.units import format_age
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
-
     from backends.config import PeerConfig
-    from backends.data_place import DataPlace
-    from backends.engine.ask import Engine
-    from backends.link.transport import LinkTransport, TransportSpec
-    from backends.machines.machine import Machine
-    from backends.machines.peer_downloads import Wanted, Way
     from backends.machines.readers import Readers
-    from backends.machines.shell import Greeting
-    from backends.machines.ssh.connection import ConnectionState
-    from backends.machines.ssh.sessions import HeldSession
-    from backends.machines.ssh.tunnels import Tunnel
-    from backends.paths import Paths
-    from backends.state import ModelInfo, PeerAnswer, ProvisionMode
-    from backends.state.models import Delivered
 
 
 log = logging.getLogger(__name__)
@@ -199,10 +205,7 @@ class SshPeer:
                 return
 
     async def settled(self) -> None:
-        """Wait until it is reached and probed, cannot be reached, or asks.
-
-        An unreachable peer is tried once more, now.
-        """
+        """Wait until it is reached and probed, cannot be reached, or asks."""
         waiting = self.connection.state.phase is ConnectionPhase.WAITING
         if waiting or self.peer.state is PeerState.UNREACHABLE:
             self.connection.poke()

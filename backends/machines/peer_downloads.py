@@ -11,7 +11,9 @@ import contextlib
 import hashlib
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -20,6 +22,8 @@ import asyncssh
 from backends.errors import HostError, ModelError, UsageError
 from backends.machines.provisioning import SPARE_BYTES
 from backends.machines.shell import (
+    Shell,
+    ShellResult,
     WrongFile,
     lock,
     peer_full,
@@ -46,16 +50,9 @@ from backends.models.identity import (
 from backends.models.layer_file import Run
 from backends.models.search import DEFAULT_FOLDER
 from backends.state import PeerWork
-from backends.state.models import Delivered
+from backends.state.models import Delivered, RemoteModel
 from backends.tasks import end_tasks
 from backends.units import format_mb_s
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-    from pathlib import Path
-
-    from backends.machines.shell import Shell, ShellResult
-    from backends.state.models import RemoteModel
 
 TRIAL_S = 2.0
 TRIED_FROM_BYTES = 64 << 20
@@ -75,8 +72,6 @@ _WHOLE, _RANGE = "200", "206"
 
 
 class Wanted(NamedTuple):
-    """One file that a peer is to have."""
-
     name: str
     header: bytes
     """Written before the runs; empty for a whole file."""
@@ -496,8 +491,7 @@ class _Delivery:
             same = found.strip() == file.sha256
         if not same:
             raise WrongFile(
-                f"Another file is called {path} on {self.shell.name}",
-                "Move it away.",
+                f"Another file is called {path} on {self.shell.name}", "Move it away."
             )
 
     async def _get(
@@ -611,7 +605,6 @@ class _Delivery:
                 renewed = False
 
     async def _begun(self, file: Wanted, part: Part) -> int:
-        """Bytes that can stay; the header is there then."""
         have = await part.size()
         # The last chunk of a broken transfer may have been written in any order.
         kept = max(have - CHUNK_BYTES_MAX, 0)

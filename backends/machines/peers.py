@@ -199,12 +199,7 @@ class Peers:
         self.add(name, PeerConfig(worker=DIALS, host_key=host_key))
 
     async def add_by_token(self, name: str, text: str) -> Peer:
-        """Pair with the worker of a token, and add it.
-
-        Raises:
-            UsageError: the token is none, or has expired.
-            HostError: the worker is not reached, is another, or lets nobody in by it.
-        """
+        """Pair with the worker of a token, and add it."""
         from backends.machines.ssh.invited import pair
         from backends.mesh.identity import line_of_raw
 

@@ -6,25 +6,37 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from backends.engine.ask import describe, list_devices
+from backends.engine.ask import Engine, describe, list_devices
 from backends.engine.find import WORKER_NAMES
 from backends.engine.install import MANIFEST, SERVER
 from backends.engine.versions import protocols_match
 from backends.errors import EngineError, HostError, ModelError, PeerUnreachable
-from backends.machines.facts import device_of
+from backends.machines.agent import AgentSession
+from backends.machines.facts import MachineInfo, device_of
 from backends.machines.parcels import MARKER
 from backends.machines.provisioning import tools_of
 from backends.machines.shell import AgentShell
+from backends.machines.ssh.connection import Connection
 from backends.models.layers import printable_path
-from backends.models.search import Folder, configured_folders, distinct, search
+from backends.models.search import (
+    Folder,
+    ModelCandidate,
+    configured_folders,
+    distinct,
+    search,
+)
+from backends.paths import Paths
+from backends.questions import Asked, FoundFile
 from backends.state import (
     NOT_JSON,
+    Device,
     EngineInfo,
     EngineSource,
     ModelFile,
@@ -34,17 +46,7 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from backends.config import PeerConfig
-    from backends.engine.ask import Engine
-    from backends.machines.agent import AgentSession
-    from backends.machines.facts import MachineInfo
-    from backends.machines.ssh.connection import Connection
-    from backends.models.search import ModelCandidate
-    from backends.paths import Paths
-    from backends.questions import Asked, FoundFile
-    from backends.state import Device
 
 
 ENGINES_MAX = 8
@@ -150,10 +152,7 @@ async def bandwidth_mb_s(shell: Connection) -> float | None:
 
 
 def judged(facts: PeerFacts, ours: str, hint: str) -> tuple[PeerState, str]:
-    """State and note of a peer; ``ours`` is the RPC protocol of our own engine.
-
-    ``hint`` tells how an engine gets there.
-    """
+    """State and note of a peer; ``ours`` is the RPC protocol of our own engine."""
     if not facts.relay_version:
         absent = "The helper dllm-relay is not there"
         why = facts.problems[0] if facts.relay_path else absent

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
+from collections.abc import AsyncIterator, Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -20,15 +21,20 @@ from backends.engine.accelerators import SEEN, Accelerator, Choice, choose, look
 from backends.engine.ask import list_devices, parse_version
 from backends.engine.compiling import CMAKE_MIN, MEMORY_PER_JOB_BYTES, Toolchain
 from backends.engine.get import release_for_others, release_manifest
+from backends.engine.install import Manifest
+from backends.engine.releases import Archive, Release
 from backends.errors import DllmError, HostError, PeerUnreachable
 from backends.machines import parcels
-from backends.machines.parcels import MARKER
+from backends.machines.facts import MachineInfo, System
+from backends.machines.parcels import MARKER, Parcel
 from backends.machines.shell import (
     AgentShell,
     CannotBuild,
     DoesNotRun,
     Greeting,
     PeerBusy,
+    Shell,
+    ShellResult,
     There,
     WrongFile,
     lock,
@@ -40,6 +46,7 @@ from backends.machines.shell import (
     why_ended,
 )
 from backends.machines.ssh.files import Meter, upload
+from backends.paths import Paths
 from backends.state import (
     NOT_JSON,
     EngineInfo,
@@ -52,15 +59,7 @@ from backends.state import (
 from backends.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from backends.engine.install import Manifest
-    from backends.engine.releases import Archive, Release
     from backends.machines.agent import AgentSession
-    from backends.machines.facts import MachineInfo, System
-    from backends.machines.parcels import Parcel
-    from backends.machines.shell import Shell, ShellResult
-    from backends.paths import Paths
 
 
 _ARCHES = {"arm64": "aarch64", "amd64": "x86_64"}
@@ -92,10 +91,7 @@ def _family(libc: str) -> str:
 
 
 def lacking(head: str, peer: str) -> str:
-    """Why programs compiled for the head's very CPU cannot run on a peer's.
-
-    Both are given by their instruction sets.
-    """
+    """Why programs compiled for the head's very CPU cannot run on a peer's."""
     missing = set(head.lower().split()) - set(peer.lower().split())
     named = sorted(flag for flag in missing if _INSTRUCTIONS.fullmatch(flag))
     return f"its CPU lacks {', '.join(named[:4])}" if named else ""
@@ -181,10 +177,7 @@ _DOES_NOT_RUN = 66
 
 
 async def deliver(
-    shell: Shell,
-    parcel: Parcel,
-    root: str,
-    tell: Callable[[str, float], None],
+    shell: Shell, parcel: Parcel, root: str, tell: Callable[[str, float], None]
 ) -> None:
     """Send a parcel and put it in place; what was sent before is not sent again.
 
@@ -241,7 +234,6 @@ async def check_room(shell: Shell, folder: str, name: str, need_bytes: int) -> N
 
 
 async def _room(shell: Shell, folder: str, name: str) -> tuple[int, int]:
-    """Bytes free on the disk of a folder, and in the folder itself."""
     result = await shell.run(script("prepare"), folder, name, check=False)
     if result.code != 0:
         raise refusal(shell.name, result)
@@ -263,11 +255,7 @@ def raise_for(peer: str, result: ShellResult) -> None:
         raise refusal(peer, result)
 
 
-_STAGES = {
-    "unpack": "Unpacking",
-    "configure": "Configuring",
-    "compile": "Compiling",
-}
+_STAGES = {"unpack": "Unpacking", "configure": "Configuring", "compile": "Compiling"}
 
 
 class Build(Value, frozen=True, kw_only=True):
@@ -293,10 +281,7 @@ async def build(
     target: str,
     tell: Callable[[str, float | None, Sequence[str]], None],
 ) -> None:
-    """Send the source, build it there, try the programs and put them in place.
-
-    Cancelling it ends everything it started there and keeps what is done.
-    """
+    """Send the source, build it there, try the programs and put them in place."""
     name = f"build-{job.name}"
     folder = f"{root}/provision/{name}.0"
     await check_room(shell, folder, name, job.need_bytes)
@@ -362,8 +347,6 @@ _TOOLS = ("-DCMAKE_CUDA_",)
 
 
 class InstallMethod(StrEnum):
-    """The way something came to be there."""
-
     PRESENT = "present"
     COPIED = "copied"
     BUILT = "built"
@@ -606,10 +589,7 @@ class _Job:
         release: Release,
         archive: Archive,
     ) -> EngineInfo:
-        """Send an archive's programs, unless they are there.
-
-        The protocol is that of the head: it is the same release.
-        """
+        """Send an archive's programs, unless they are there."""
         made = release_manifest(release, archive, self.manifest.rpc_protocol)
         self.manifest = replace(made, built_at=0.0)
         there = engine_in(f"{self.root}/engines/{archive.key}")
@@ -666,7 +646,6 @@ class _Job:
         return parse_version(told.text) if told.code == 0 else ""
 
     async def _made_with(self, agent: AgentSession, folder: str) -> tuple[str, ...]:
-        """CMake's options of an engine there that was built by us."""
         try:
             text = await agent.read(f"{folder}/{install.MANIFEST}")
             return msgspec.json.decode(text, type=install.Manifest).flags

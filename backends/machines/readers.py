@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 
@@ -14,16 +14,12 @@ from backends.config import Config, Stamp, load_config, stamp_of
 from backends.engine.ask import Engine, describe, list_devices
 from backends.engine.find import find_engine
 from backends.errors import DllmError
+from backends.machines.agent import AgentSession
 from backends.models.catalogue import ModelCache
+from backends.paths import Paths
 from backends.places import LOCAL
+from backends.state import Device, EngineInfo, ModelInfo, Plan
 from backends.writing import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.machines.agent import AgentSession
-    from backends.paths import Paths
-    from backends.state import Device, EngineInfo, ModelInfo, Plan
 
 DEVICES_LAST_S = 10.0
 """Asking a GPU for its memory makes a context on it; no more often than this."""

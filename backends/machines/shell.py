@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
@@ -19,9 +21,6 @@ from backends.state import Value
 from backends.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from contextlib import AbstractAsyncContextManager
-
     from backends.machines.agent import AgentSession
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections.abc import Callable, Iterable, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from backends.state.health import MeasuredWay
 from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from backends.machines.machine import Machine
 
 LOOPBACK, DIRECT, TUNNEL, BARE = "loopback", "direct", "tunnel", "bare"
@@ -38,14 +37,9 @@ class _Told(Value, frozen=True, kw_only=True):
 
 
 async def ways_between(
-    machines: Sequence[Machine],
-    peers: Iterable[Peer],
-    serves: Callable[[str], bool],
+    machines: Sequence[Machine], peers: Iterable[Peer], serves: Callable[[str], bool]
 ) -> tuple[MeasuredWay, ...]:
-    """The way of every ordered pair of machines, measured in rounds of apart pairs.
-
-    The rate is not measured where a machine of the pair ``serves``.
-    """
+    """The way of every ordered pair of machines, measured in rounds of apart pairs."""
     rtts = {peer.name: peer.rtt_ms for peer in peers}
     found: list[MeasuredWay] = []
     for pairs in rounds(len(machines)):

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 from backends.errors import ModelError
 from backends.models.header import (
@@ -22,10 +24,6 @@ from backends.models.header import (
 )
 from backends.models.parts import part_paths
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
 LAYERS_MAX = 8
 """Kinds of layers repeat sooner."""
 _DROPPED = ("split.", "general.base_model.", "general.dataset.")
@@ -33,8 +31,6 @@ _BLOCK = "blk."
 
 
 class Canary(NamedTuple):
-    """A canary that was written."""
-
     n_layer: int
     layer_bytes: int
     """Of all its layers: so much a worker is sent."""
@@ -63,12 +59,7 @@ class _Shape(NamedTuple):
 
 
 def write_canary(model: Path, target: Path) -> Canary:
-    """Write the canary of a model, of any part of it.
-
-    Raises:
-        ModelError: the model cannot be read, or has no layers.
-        OSError: the file cannot be written.
-    """
+    """Write the canary of a model, of any part of it."""
     parts = part_paths(model)
     headers = [read_header(part) for part in parts]
     if headers[0].byte_order != "little":

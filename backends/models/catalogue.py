@@ -7,25 +7,19 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from backends.errors import HostError, ModelError, UsageError
 from backends.models.identity import identity_of
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
-from backends.models.search import distinct, search
+from backends.models.search import Folder, ModelCandidate, distinct, search
 from backends.models.sparse import sparse_words
 from backends.places import at_peer
 from backends.printable import shown_path
-from backends.state import ModelCatalogue, ModelFile
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
-    from backends.models.search import Folder, ModelCandidate
-    from backends.questions import Asked
-    from backends.state import ModelInfo
+from backends.questions import Asked
+from backends.state import ModelCatalogue, ModelFile, ModelInfo
 
 log = logging.getLogger(__name__)
 

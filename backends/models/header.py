@@ -12,19 +12,17 @@ import math
 import os
 import stat
 import struct
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from types import ModuleType
+from typing import Any, NamedTuple, NoReturn
 
 from backends.errors import ModelError
 from backends.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from types import ModuleType
 
 # struct's letter for every scalar GGUF stores, by gguf's name for it.
 _LETTERS = {
@@ -532,7 +530,6 @@ def _checked(
 
 
 def _sized(cursor: Cursor, tensor: Tensor, following: int) -> Tensor:
-    """The tensor with its bytes; `following` is where the next one starts."""
     known = tensor_types().get(tensor.type)
     if known is None:
         gap = max(following - tensor.offset, 0)

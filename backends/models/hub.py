@@ -6,12 +6,14 @@ import errno
 import json
 import os
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from backends.download_process import DownloadProgress
 from backends.errors import DllmError, ModelError, UsageError
 from backends.http_download import (
     TIMEOUT_S,
@@ -31,15 +33,8 @@ from backends.printable import printable
 from backends.units import format_bytes
 from backends.writing import write_private
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from backends.download_process import DownloadProgress
-
 
 class HubFile(NamedTuple):
-    """A GGUF file of a repository."""
-
     name: str
     size_bytes: int
     sha256: str
@@ -92,12 +87,7 @@ def _hex(text: str, digits: int) -> str:
 
 
 def pick(repository: str, files: Sequence[HubFile], wanted: str) -> list[HubFile]:
-    """All parts of the one model that is wanted.
-
-    Raises:
-        ModelError: the repository has no such file.
-        UsageError: several models would do; the hint lists them with their sizes.
-    """
+    """All parts of the one model that is wanted."""
     models = models_in(repository, files)
     fitting = {name: parts for name, parts in models.items() if _fits(name, wanted)}
     if len(fitting) == 1:
@@ -120,11 +110,7 @@ def _size(model: tuple[str, list[HubFile]]) -> int:
 
 
 def models_in(repository: str, files: Sequence[HubFile]) -> dict[str, list[HubFile]]:
-    """Files by the name of their first part; projectors of images are no models.
-
-    Raises:
-        ModelError: there are none.
-    """
+    """Files by the name of their first part; projectors of images are no models."""
     named = {file.name: file for file in files}
     models: dict[str, list[HubFile]] = {}
     for file in files:
@@ -168,10 +154,6 @@ def from_hub(repository: str, wanted: str, progress: DownloadProgress) -> None:
 
     The library finds and authorises; the bytes come by ranges of our own, since its
     releases after 1.0 begin anew after a break.
-
-    Raises:
-        UsageError: several quants would do.
-        DllmError: it cannot be got.
     """
     progress.begin(f"asking for {repository}")
     from huggingface_hub import constants
@@ -210,7 +192,6 @@ class HubCache(NamedTuple):
         return self.folder / "snapshots" / self.commit / file.name
 
     def bytes_of(self, file: HubFile) -> int:
-        """Bytes of a file that are here already."""
         blob = self.blob(file)
         return max(_size_bytes(blob), _size_bytes(half_of(blob)))
 
@@ -231,11 +212,7 @@ def _size_bytes(path: Path) -> int:
 
 @contextmanager
 def _hub_errors(repository: str, endpoint: str) -> Iterator[None]:
-    """Errors of ``huggingface_hub`` as sentences.
-
-    Raises:
-        DllmError: an error was one.
-    """
+    """Errors of ``huggingface_hub`` as sentences."""
     from huggingface_hub import errors
 
     page = f"{endpoint}/{repository}"

@@ -16,15 +16,13 @@ checked with it, and weights that stay home are compared tensor by tensor.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import BinaryIO
 
 from backends.errors import ModelError
 from backends.models.parts import missing_part, part_paths
 from backends.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 FORMAT = 1
 BLOCK_BYTES = 131_072

@@ -8,12 +8,10 @@ llama_memory_recurrent (src/); llama_model::create_memory for the cached layers
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from backends.models.header import Params
+from backends.models.header import Params
 
 F16_BYTES = 2
 F32_BYTES = 4

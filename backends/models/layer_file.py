@@ -7,21 +7,17 @@ takes it for the model: llama.cpp misses the others, and a worker is sent them.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from backends.errors import ModelError
-from backends.models.header import MAGIC, value_types
+from backends.models.header import MAGIC, Header, Tensor, value_types
 from backends.models.layers import describe, model_headers, places_in
 from backends.models.parts import part_name, part_of
 from backends.models.sparse import LAYERS_KEPT, LAYERS_SOURCE
 from backends.models.sparse_copy import parse_keep
 from backends.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from backends.models.header import Header, Tensor
 
 KEYS_AT = 24
 """The beginning of the metadata, after magic, version and two counts."""
@@ -53,9 +49,6 @@ def layer_files(model: Path, keep: str) -> list[LayerFile]:
     """The files, one for each part of a model, with what ``--layers`` names.
 
     Headers suffice of the model: sparse files of the same size, say.
-
-    Raises:
-        ModelError: it is no such model, or has no such layers.
     """
     headers = model_headers(model)
     info, places = describe(headers), places_in(headers)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from backends.errors import ModelError
 from backends.models.header import (
@@ -34,9 +34,6 @@ from backends.models.sparse import sparse_model
 from backends.printable import printable
 from backends.state import Layer, LayerBytes, ModelInfo
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 LAYERS_MAX = 4096
 """Ours; LLAMA_MAX_LAYERS is 512."""
 
@@ -55,10 +52,7 @@ _OTHER_FILES = {
 
 
 def read_model(path: Path | str) -> ModelInfo:
-    """Everything a plan needs to know of a model, from its headers.
-
-    Any part of a split one stands for all of them.
-    """
+    """Everything a plan needs to know of a model, from its headers."""
     return describe(model_headers(path))
 
 

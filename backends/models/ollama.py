@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from pathlib import PurePath
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from backends.errors import HostError, PeerUnreachable
 from backends.printable import printable
-from backends.questions import FoundFile
+from backends.questions import Asked, FoundFile
 from backends.state import NOT_JSON
 from backends.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     from backends.models.header import Header
-    from backends.questions import Asked
 
 MODEL_LAYER = "application/vnd.ollama.image.model"
 MANIFEST_DEPTH = 3

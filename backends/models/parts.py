@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, TypeVar
 
 from backends.errors import ModelError
 from backends.printable import printable
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from backends.models.header import Header
 
 AnyPath = TypeVar("AnyPath", bound=PurePath)

@@ -13,11 +13,12 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, NoReturn
+from typing import BinaryIO, NamedTuple, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ from backends.http_download import Address, opened, retried
 from backends.models.download import HUB, URL, parse_source, with_sha256
 from backends.models.header import has_whole_header, read_header
 from backends.models.hub import (
+    HubFile,
     hub_address,
     hub_files,
     models_in,
@@ -39,11 +41,6 @@ from backends.printable import printable
 from backends.state.models import RemoteFile, RemoteModel
 from backends.units import format_bytes
 from backends.writing import set_aside
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from backends.models.hub import HubFile
 
 AT_A_TIME = 4
 """Headers that are read at the same time."""
@@ -180,7 +177,6 @@ def _at_url(url: str, sha256: str) -> Found:
 
 
 def _with_header(found: Found, cache: Path) -> RemoteModel:
-    """The model with the path of its headers here, or why there are none."""
     folder = cache / hashlib.sha256(found.key.encode()).hexdigest()[:32]
     model = found.model
     copies = [folder / Path(file.name).name for file in model.files]
@@ -214,7 +210,6 @@ def _is_kept(copy: Path, size_bytes: int) -> bool:
 
 
 def _read(address: Address, file: RemoteFile, copy: Path) -> None:
-    """Read ever more of the beginning of a file, until its header is there."""
     limit = min(file.size_bytes, HEADER_BYTES_MAX)
     have, want = 0, min(FIRST_BYTES, limit)
     with set_aside(copy.parent) as (aside, target):
@@ -243,7 +238,6 @@ def _read_until(want: int, have: int, address: Address, target: BinaryIO) -> int
 
 
 def _refuse(aside: Path, file: RemoteFile) -> NoReturn:
-    """Say what is wrong with a file that has no header."""
     try:
         read_header(aside)
     except ModelError as error:

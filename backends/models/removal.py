@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from backends.demo import MODEL_PATH
 from backends.errors import HostError, ModelError, UsageError
 from backends.models.ollama import is_blob, ollama_models
 from backends.models.parts import part_paths
-from backends.models.search import DEPTH_MAX, SUFFIX
+from backends.models.search import DEPTH_MAX, SUFFIX, Folder
 from backends.printable import printable
+from backends.questions import Asked, FoundFile, Outcome
 from backends.state.models import Removal, RemovedFile
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from backends.models.search import Folder
-    from backends.questions import Asked, FoundFile, Outcome
 
 RUN_S = 60.0
 PATHS_AT_ONCE = 200
@@ -65,9 +61,6 @@ async def model_removal(
         path: of any part there, absolute.
         lm_studio: whether a file that LM Studio manages may be deleted.
         used: paths in use there, each with a sentence on who uses it.
-
-    Raises:
-        DllmError: it is not ours to delete, in use, or not there.
     """
     given = PurePosixPath(path)
     (folder,) = await _real(host, [str(given.parent)])
@@ -144,11 +137,7 @@ def _is_of_a_model(half: str) -> bool:
 
 
 async def remove(host: Asked, removal: Removal) -> None:
-    """Delete what a plan names.
-
-    Raises:
-        HostError: something could not be deleted.
-    """
+    """Delete what a plan names."""
     for some in _batches([file.path for file in removal.files]):
         _require_done(host, await host.run(["rm", "-f", "--", *some], timeout_s=RUN_S))
     for folder in removal.folders:
@@ -242,7 +231,6 @@ async def _unneeded_blobs(
 async def _hub_notes(
     host: Asked, hub: PurePosixPath, doomed: Collection[str]
 ) -> list[str]:
-    """The files of the cache about commits of which nothing is left."""
     found = await host.find([str(hub)], depth=DEPTH_MAX, whole=True)
     left = [PurePosixPath(file.path).relative_to(hub).parts for file in found]
     here = [parts for parts in left if str(hub.joinpath(*parts)) not in doomed]
@@ -268,7 +256,6 @@ def _folders_up_to(hub: PurePosixPath, doomed: Iterable[str]) -> list[str]:
 
 
 async def _places(host: Asked, paths: Iterable[str]) -> list[Place]:
-    """Follow paths; two of one file have the same ``real`` one."""
     wanted = [PurePosixPath(path) for path in paths]
     folders = await _real(host, [str(path.parent) for path in wanted])
     files = await _real(host, [str(path) for path in wanted])

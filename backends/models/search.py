@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from backends.demo import MODEL_PATH
 from backends.errors import ModelError, did_you_mean
 from backends.models.ollama import ollama_models
 from backends.models.parts import part_name, part_of
 from backends.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from backends.questions import Asked, FoundFile
+from backends.questions import Asked, FoundFile
 
 DEPTH_MAX = 8
 """Folders below a configured one; the Hugging Face cache needs five."""
@@ -34,10 +31,7 @@ class Folder(NamedTuple):
 
 
 def default_folders(home: Path, env: Mapping[str, str]) -> tuple[Folder, ...]:
-    """Every folder searched unasked; most of them will not exist.
-
-    Some variables of ``env``, such as ``HF_HOME`` and ``OLLAMA_MODELS``, move folders.
-    """
+    """Every folder searched unasked; most of them will not exist."""
 
     def place(variable: str, default: Path) -> Path:
         value = _expanded(env.get(variable, ""), home)

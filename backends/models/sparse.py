@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -19,8 +20,6 @@ from backends.state import SparseModel
 from backends.units import format_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from backends.models.header import Header, Places, Tensor
 
 _MARK = "dllm.thin."

@@ -9,13 +9,15 @@ import re
 import shutil
 import signal
 import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from backends.errors import ModelError
+from backends.models.header import Places, Tensor
 from backends.models.identity import files_of, identity_of
 from backends.models.layers import describe, model_headers, places_in, printable_path
 from backends.models.parts import part_name, part_of
@@ -24,11 +26,6 @@ from backends.paths import relay_binary
 from backends.printable import printable
 from backends.state import Value
 from backends.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from backends.models.header import Places, Tensor
 
 SUFFIX = ".gguf"
 _OUTPUT_TENSORS = "output."
@@ -142,10 +139,7 @@ def plan_sparse(model: Path, keep: str, out: Path | None = None) -> SparsePlan:
 async def write_sparse(
     plan: SparsePlan, on_bytes: Callable[[int], None] = lambda _: None
 ) -> tuple[SparseFile, ...]:
-    """Write what was planned: all files of it, or none.
-
-    ``on_bytes`` hears the bytes of the model that were read so far.
-    """
+    """Write what was planned: all files of it, or none."""
     if plan.free_bytes < plan.kept_bytes:
         raise ModelError(
             f"It takes {format_bytes(plan.kept_bytes)}, and "
@@ -293,10 +287,7 @@ def _check_holes(folder: Path, size_bytes: int) -> None:
 
 
 def holds_holes(folder: Path) -> bool:
-    """True if a file there takes no room where nothing was written; tried with one.
-
-    Where none can be made this is for whoever writes there to say.
-    """
+    """True if a file there takes no room where nothing was written; tried with one."""
     try:
         with tempfile.TemporaryFile(dir=folder) as tried:
             tried.truncate(_TRIED_BYTES)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from backends.models.header import tensor_type_name
 from backends.models.identity import files_of, full_sha256, identity_of
@@ -11,12 +12,7 @@ from backends.models.layers import read_model
 from backends.models.sparse import sparse_words
 from backends.printable import shown_path
 from backends.state import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from backends.state.models import TensorSums
+from backends.state.models import TensorSums
 
 
 class TensorDifference(Value, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ on must still be the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,6 +21,7 @@ from backends.planning.commands import SERVER, Site, commands, placement_at
 from backends.planning.pairing import paired_workers
 from backends.split.flags import Placement, check_exact, used_workers
 from backends.state import (
+    Command,
     ModelInfo,
     Plan,
     ProcessRole,
@@ -28,11 +29,6 @@ from backends.state import (
     Value,
     WorkerSpec,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from backends.state import Command
 
 # Without it an abort of ggml first runs a debugger for a backtrace, for seconds.
 ENGINE_ENV = {"GGML_NO_BACKTRACE": "1"}
@@ -103,10 +99,7 @@ def machines_of(plan: Plan) -> tuple[str, ...]:
 
 
 def needed_names(plan: Plan) -> dict[str, str]:
-    """Short name of every process of a plan, and the machine it runs on.
-
-    A relay beside a worker is among them also where none can stand: see ``Pairing``.
-    """
+    """Short name of every process of a plan, and the machine it runs on."""
     workers = {worker.name: worker.peer for worker in own_workers(plan)}
     beside = {worker_relay_name(w.name): w.peer for w in paired_workers(plan)}
     relays = [relay_name(w.name) for w in used_workers(plan)] if plan.relay else []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from backends.errors import PlanError
 from backends.planning.holes import check_holes
 from backends.server_settings import (
@@ -15,10 +13,7 @@ from backends.server_settings import (
 )
 from backends.split.experts import check_experts
 from backends.split.layout import counts, devices, make_split
-
-if TYPE_CHECKING:
-    from backends.state import Ask, ModelInfo, Plan
-
+from backends.state import Ask, ModelInfo, Plan
 
 WORKERS_MAX = 16
 """As many devices as llama.cpp takes."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from backends.errors import UsageError, did_you_mean
 from backends.split.calibration import HEAD_PRIOR, Prior, given_speed
@@ -26,9 +27,6 @@ from backends.state import (
     Transport,
 )
 from backends.units import MS_PER_S
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MACHINES_MAX = 16
 DEVICES_MAX = 8
@@ -107,11 +105,7 @@ _USUAL_UNITS = ("GiB", "Mbit/s", "GB/s", "ms", "TFLOPS")
 
 
 def read_cluster(text: str, name: str = "The cluster file") -> GivenCluster:
-    """The machines and links that a file describes.
-
-    Raises:
-        UsageError: it is no TOML, or something in it cannot be meant.
-    """
+    """The machines and links that a file describes."""
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

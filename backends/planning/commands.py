@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from backends.engine.argv import (
     server_argv,
     worker_argv,
 )
+from backends.engine.ask import Engine
 from backends.gateway.target import GATEWAY, gateway_argv
 from backends.link.relay import (
     pair_argv,
@@ -23,17 +25,12 @@ from backends.link.relay import (
 from backends.machines.agent import PRIVATE
 from backends.places import LOCAL
 from backends.speculation.methods import speculation_argv
-from backends.split.flags import compile_split, is_relayed, used_workers
-from backends.state import AUTO_DRAFT, Command, ProcessRole
+from backends.split.flags import Placement, compile_split, is_relayed, used_workers
+from backends.state import AUTO_DRAFT, Command, Plan, ProcessRole, WorkerSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from backends.engine.ask import Engine
     from backends.gateway.access import Access
     from backends.planning.pairing import Pairing
-    from backends.split.flags import Placement
-    from backends.state import Plan, WorkerSpec
 
 SERVER = "llama-server"
 UNKNOWN_PORT = "<port>"
@@ -186,10 +183,7 @@ def _relay(plan: Plan, worker: WorkerSpec, site: Site) -> Command:
 
 
 def model_alias(plan: Plan) -> str:
-    """The model's name for clients: its file's name, or the user's choice.
-
-    llama-server takes several, with commas between them.
-    """
+    """The model's name for clients: its file's name, or the user's choice."""
     options = dict(zip(plan.extra_args, plan.extra_args[1:], strict=False))
     asked = options.get("--alias") or options.get("-a") or ""
     if first := asked.partition(",")[0].strip():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,12 +16,7 @@ from backends.planning.sharing import shared_out
 from backends.speculation.memory import one_of, with_own_layers
 from backends.split.experts import with_split
 from backends.split.layout import devices
-from backends.state import AUTO_DRAFT, NO_DRAFT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from backends.state import Device, ModelInfo, Peer, Plan
+from backends.state import AUTO_DRAFT, NO_DRAFT, Device, ModelInfo, Peer, Plan
 
 CTX_STEP = 256
 """Contexts are tried in such steps, in tokens."""

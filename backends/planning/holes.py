@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from backends.errors import PlanError
-from backends.planning.pairing import CAN_BE_SPARSE, alone_by_plan
+from backends.planning.pairing import CAN_BE_SPARSE, Pairing, alone_by_plan
 from backends.server_settings import moving
 from backends.split.flags import used_workers
 from backends.split.layout import ranges
+from backends.state import ModelInfo, Plan, SparseModel, WorkerSpec
 from backends.units import format_ranges
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from backends.planning.pairing import Pairing
-    from backends.state import ModelInfo, Plan, SparseModel, WorkerSpec
 
 
 def check_holes(plan: Plan, model: ModelInfo) -> None:

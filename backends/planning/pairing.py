@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from backends.data_place import DataPlace
 from backends.places import LOCAL
 from backends.split.flags import used_workers
-from backends.state import PairMode, Value
-
-if TYPE_CHECKING:
-    from backends.state import Plan, WorkerSpec
+from backends.state import PairMode, Plan, Value, WorkerSpec
 
 IDENTITY_DIGITS = 32
 CAN_PAIR = ("worker", "start:private", "worker:model", "pair:2")

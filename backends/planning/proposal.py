@@ -15,6 +15,7 @@ head's GPUs come last, after the workers, side by side.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,8 +40,6 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
     from backends.config import Config
 
 _ABLE = (PeerState.READY, PeerState.STARTING, PeerState.SERVING)
@@ -131,11 +130,7 @@ def _is_cpu(device: Device) -> bool:
 
 
 def propose(
-    request: Ask,
-    model: ModelInfo,
-    config: Config,
-    machines: Sequence[Peer],
-    cores: int,
+    request: Ask, model: ModelInfo, config: Config, machines: Sequence[Peer], cores: int
 ) -> Plan:
     check_numbers(request, model)
     by_machine = {machine.name: machine for machine in machines}
@@ -190,11 +185,7 @@ def _split(
 
 
 def _workers(
-    request: Ask,
-    config: Config,
-    machines: Mapping[str, Peer],
-    head: Peer,
-    cores: int,
+    request: Ask, config: Config, machines: Mapping[str, Peer], head: Peer, cores: int
 ) -> tuple[WorkerSpec, ...]:
     found: list[WorkerSpec] = []
     for name in _machines(request, machines, head):
@@ -262,9 +253,7 @@ def _is_own_worker(name: str) -> bool:
 
 
 def _require_known(
-    exclude: Iterable[str],
-    workers: Iterable[WorkerSpec],
-    machines: Mapping[str, Peer],
+    exclude: Iterable[str], workers: Iterable[WorkerSpec], machines: Mapping[str, Peer]
 ) -> None:
     known = [device.id for machine in machines.values() for device in machine.devices]
     known += [device_id for worker in workers for device_id in worker.device_ids]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -10,13 +10,8 @@ from backends.split.buffers import F32_BYTES
 from backends.split.flags import is_relayed, used_workers
 from backends.split.layout import is_head_cpu, make_split
 from backends.split.loads import overcommitted, plan_loads
-from backends.state import MTP_DRAFT
+from backends.state import MTP_DRAFT, Device, ModelInfo, Peer, Plan, WorkerSpec
 from backends.units import format_bytes, format_count, format_ms, format_speed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from backends.state import Device, ModelInfo, Peer, Plan, WorkerSpec
 
 
 def remarks(
@@ -25,10 +20,7 @@ def remarks(
     devices: Sequence[Device],
     machines: Mapping[str, Peer],
 ) -> tuple[str, ...]:
-    """Sentences on what makes this plan slow, or another one better.
-
-    ``devices`` are those of the plan and the head's own; ``machines`` by name.
-    """
+    """Sentences on what makes this plan slow, or another one better."""
     found = (
         model.caveat,
         _head_idle(plan, model, machines),

@@ -6,8 +6,8 @@ Clusters of ours on the same machines are neither forgotten nor counted twice.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,6 +16,7 @@ from backends.planning.proposal import plan_devices
 from backends.speculation.memory import loads_with_draft
 from backends.split.layout import is_head_cpu
 from backends.split.loads import (
+    DeviceLoad,
     ours_by_pool,
     overcommitted,
     plan_loads,
@@ -26,18 +27,13 @@ from backends.state import (
     Device,
     DeviceKind,
     DeviceMemory,
+    ModelInfo,
     Peer,
     Plan,
     Transport,
     Value,
 )
 from backends.units import format_bytes, format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from backends.split.loads import DeviceLoad
-    from backends.state import Device, ModelInfo
 
 _HINT = "Give it fewer layers (--split), a smaller context (--context), or --force it."
 
@@ -171,11 +167,7 @@ PART = 0.5
 def with_prompt_cache(
     plan: Plan, model: ModelInfo, devices: Sequence[Device], *, protocol: str = ""
 ) -> Plan:
-    """The plan with a bound from what it leaves of the head's main memory.
-
-    ``devices`` are those of the plan, with what is free there for it. Where nothing is
-    known of the head's memory, and where the user sets a bound, none is set here.
-    """
+    """The plan with a bound from what it leaves of the head's main memory."""
     plan = replace(plan, prompt_cache_mib=None)
     if not OPTIONS.isdisjoint(plan.extra_args):
         return plan

@@ -6,17 +6,12 @@ goes: the workers may have no more than the rest.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
-from backends.split.buffers import (
-    PLAIN,
-    copies,
-    device_compute_bytes,
-    later_bytes,
-)
+from backends.split.buffers import PLAIN, copies, device_compute_bytes, later_bytes
 from backends.split.layout import counts, is_head_cpu, make_split
 from backends.split.loads import (
     balance,
@@ -27,11 +22,7 @@ from backends.split.loads import (
     shared_rooms,
     sizes_by_layer,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from backends.state import Device, ModelInfo, ServerSettings, Split
+from backends.state import Device, ModelInfo, ServerSettings, Split
 
 
 def shared_out(

@@ -5,9 +5,10 @@ And the other way: what a run that just ended says of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -29,30 +30,21 @@ from backends.split.calibration import (
     prior_of,
     work_row,
 )
-from backends.split.cost import (
-    MB,
-    Work,
-    device_work,
-    head_work,
-    lab_ms,
-    layer_work,
-)
+from backends.split.cost import MB, Work, device_work, head_work, lab_ms, layer_work
 from backends.split.flags import used_workers
-from backends.state import ClusterSpeeds, Device, DeviceKind
+from backends.state import (
+    ClusterSpeeds,
+    Device,
+    DeviceKind,
+    EngineInfo,
+    Lab,
+    ModelInfo,
+    Pass,
+    Peer,
+    Plan,
+    WorkerSpec,
+)
 from backends.units import MS_PER_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from backends.state import (
-        EngineInfo,
-        Lab,
-        ModelInfo,
-        Pass,
-        Peer,
-        Plan,
-        WorkerSpec,
-    )
 
 PASSES_MIN = 12
 """A run with fewer passes says too little."""
@@ -101,11 +93,7 @@ class Ground(NamedTuple):
     def _key(self, device: Device) -> str:
         worker = self.plan.worker_of.get(device.id)
         if worker is None:
-            threads, role, machine = (
-                self.plan.server.threads,
-                "head",
-                self.plan.head,
-            )
+            threads, role, machine = (self.plan.server.threads, "head", self.plan.head)
         else:
             threads, role, machine = worker.threads, "worker", worker.peer
         return device_key(

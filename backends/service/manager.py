@@ -9,12 +9,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from backends.client.start import dismiss
 from backends.controller.lock import lock_holder
 from backends.errors import DllmError
+from backends.paths import Paths
 from backends.printable import last_line
 from backends.service.unit import (
     LABEL,
@@ -28,19 +30,11 @@ from backends.service.unit import (
 from backends.state.base import Value
 from backends.writing import write_private
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from backends.paths import Paths
-
-
 ANSWER_S = 30.0
 LINGER = "loginctl enable-linger"
 
 
 class ServiceState(Value, frozen=True, kw_only=True):
-    """The state of the service."""
-
     manager: str
     file: str
     installed: bool
@@ -79,8 +73,6 @@ def worker_manager() -> Manager:
 
 
 class Systemd:
-    """The user manager of systemd."""
-
     name = "systemd"
 
     def __init__(self, unit: str = UNIT) -> None:
@@ -137,8 +129,6 @@ class Systemd:
 
 
 class Launchd:
-    """The agents of a user on macOS."""
-
     name = "launchd"
 
     def __init__(self, label: str = LABEL) -> None:
@@ -253,11 +243,7 @@ LOOK_S = 0.2
 
 
 async def hand_over(paths: Paths, manager: Manager) -> ServiceState:
-    """See that the service's controller is the one that runs; how it stands then.
-
-    Raises:
-        DllmError: it does not come up.
-    """
+    """See that the service's controller is the one that runs; how it stands then."""
     deadline = time.monotonic() + RUNS_WITHIN_S
     while not (state := await asyncio.to_thread(manager.state)).running:
         await _look_again(manager, deadline)

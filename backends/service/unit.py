@@ -5,16 +5,11 @@ from __future__ import annotations
 import os
 import plistlib
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from backends.errors import DllmError
-from backends.paths import ENGINE_DIR_VARIABLE
+from backends.paths import ENGINE_DIR_VARIABLE, Paths
 from backends.state.base import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from backends.paths import Paths
 
 UNIT = "dllm-tui.service"
 LABEL = "dllm-tui.controller"

@@ -14,17 +14,18 @@ import hashlib
 import logging
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from statistics import harmonic_mean
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from backends.engine.server import ServerClient
 from backends.errors import ControllerError, DllmError
-from backends.speculation.gain import WORTH, likely, predicted_text
+from backends.speculation.gain import WORTH, DraftGain, likely, predicted_text
 from backends.speculation.methods import methods_of
 from backends.state import (
     AUTO_DRAFT,
@@ -35,29 +36,20 @@ from backends.state import (
     ChatMessage,
     ChatRequest,
     ChatTimings,
+    ClusterSnapshot,
     ClusterState,
     DraftNow,
     DraftTrial,
+    Lab,
+    Link,
+    ModelInfo,
+    Plan,
     Sampling,
     Value,
 )
 from backends.tasks import end_tasks, first_of
 from backends.units import format_factor, format_speed
 from backends.writing import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import (
-        Awaitable,
-        Callable,
-        Collection,
-        Iterable,
-        Mapping,
-        Sequence,
-    )
-    from pathlib import Path
-
-    from backends.speculation.gain import DraftGain
-    from backends.state import ClusterSnapshot, Lab, Link, ModelInfo, Plan
 
 log = logging.getLogger(__name__)
 

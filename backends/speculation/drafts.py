@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -11,14 +11,16 @@ from backends.errors import EngineError, ModelError
 from backends.models.header import read_header
 from backends.places import at_peer
 from backends.speculation.methods import method_for, methods_known
-from backends.speculation.vocabulary import read_vocabulary, why_not
-from backends.state import MTP_DRAFT, NGRAM_DRAFT, DraftCandidate, Drafts
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from backends.speculation.vocabulary import Vocabulary
-    from backends.state import DraftTrial, ModelFile, ModelInfo
+from backends.speculation.vocabulary import Vocabulary, read_vocabulary, why_not
+from backends.state import (
+    MTP_DRAFT,
+    NGRAM_DRAFT,
+    DraftCandidate,
+    Drafts,
+    DraftTrial,
+    ModelFile,
+    ModelInfo,
+)
 
 WORTH = 4
 """A draft model must be so many times smaller than the model."""

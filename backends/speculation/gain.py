@@ -11,33 +11,32 @@ measured it once; before that it is a guess with a wide band.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import exp, hypot, log
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from backends.speculation.memory import whole_on
 from backends.split.cost import (
     BAND_SD,
     Work,
+    Workload,
     forecast,
     layer_work,
     link_ms,
     work_ms,
 )
-from backends.state import MTP_DRAFT, NGRAM_DRAFT, NO_DRAFT
+from backends.state import (
+    MTP_DRAFT,
+    NGRAM_DRAFT,
+    NO_DRAFT,
+    ClusterSpeeds,
+    DraftTrial,
+    Forecast,
+    ModelInfo,
+    Plan,
+    Speculation,
+)
 from backends.units import format_factor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from backends.split.cost import Workload
-    from backends.state import (
-        ClusterSpeeds,
-        DraftTrial,
-        Forecast,
-        ModelInfo,
-        Plan,
-        Speculation,
-    )
 
 WORTH = 1.03
 """A smaller gain over no draft may be noise, and is not worth a load."""
@@ -139,7 +138,6 @@ def _draft_token_ms(
     method: Speculation,
     draft_model: ModelInfo | None,
 ) -> tuple[float, float]:
-    """The time of one drafted token where it is drafted, and its deviation."""
     speed = speeds.of_device.get(method.device)
     if method.draft == NGRAM_DRAFT or speed is None:
         return 0.0, 0.0

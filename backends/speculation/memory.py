@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
 from backends.split.buffers import kv_bytes
 from backends.split.layout import is_head_cpu, make_split, ranges
-from backends.split.loads import overcommitted, plan_loads
+from backends.split.loads import DeviceLoad, overcommitted, plan_loads
 from backends.state import (
     MTP_DRAFT,
+    Device,
     DeviceMemory,
     MemorySource,
+    ModelInfo,
     Plan,
     ServerSettings,
     Speculation,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from backends.split.loads import DeviceLoad
-    from backends.state import Device, ModelInfo
 
 _TRUST = tuple(MemorySource)
 """Sources of a figure, the least certain first."""
@@ -85,10 +81,7 @@ def best_place(
     devices: Sequence[Device],
     protocol: str = "",
 ) -> str:
-    """The head's first GPU with room for all of a draft model, else its CPU.
-
-    ``protocol`` is the RPC version of the head's engine.
-    """
+    """The head's first GPU with room for all of a draft model, else its CPU."""
     loads = plan_loads(model, plan, protocol=protocol)
     own = [device for device in devices if device.id.startswith(f"{plan.head}/")]
     for device in own:

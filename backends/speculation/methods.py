@@ -6,18 +6,20 @@ own: through the workers, which costs more than it gives.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
 from backends.engine.ask import SPEC_TYPE, spec_type
 from backends.errors import EngineError, PlanError
-from backends.state import AUTO_DRAFT, MTP_DRAFT, NGRAM_DRAFT, NO_DRAFT
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from backends.state import Plan, Speculation
+from backends.state import (
+    AUTO_DRAFT,
+    MTP_DRAFT,
+    NGRAM_DRAFT,
+    NO_DRAFT,
+    Plan,
+    Speculation,
+)
 
 DRAFT_MODEL = "draft-simple"
 NGRAMS = ("ngram-map-k", "ngram-map-k4v", "ngram-simple")

@@ -8,16 +8,12 @@ not say. llama-server only logs that two do not go together, and serves without 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-from backends.models.header import read_header
+from backends.models.header import Header, read_header
 from backends.models.parts import first_part
 from backends.printable import printable
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.models.header import Header
 
 SIZE_DIFFERENCE_MAX = 128
 """SPEC_VOCAB_MAX_SIZE_DIFFERENCE."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -29,18 +30,8 @@ from backends.split.cost import (
 from backends.split.crossing import graph_layer_bytes, stage_bytes
 from backends.split.layout import counts as counts_of
 from backends.split.layout import is_head_cpu, make_split
-from backends.split.loads import (
-    layer_bytes,
-    overcommitted,
-    room_bytes,
-)
-from backends.split.optimiser import (
-    FoundSplit,
-    Place,
-    best,
-    best_of_each_size,
-    cost_of,
-)
+from backends.split.loads import layer_bytes, overcommitted, room_bytes
+from backends.split.optimiser import FoundSplit, Place, best, best_of_each_size, cost_of
 from backends.split.problem import PartsPlan, Pins, SplitProblem, check_pins
 from backends.state import (
     Alternative,
@@ -54,9 +45,6 @@ from backends.state import (
     WorkerSpec,
 )
 from backends.units import MS_PER_S, format_bytes, format_difference
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 MARGIN = 0.01
 """Part of a device's room that a best split leaves free."""
@@ -243,11 +231,7 @@ def sizes_of(problem: SplitProblem, ctx_size: int) -> list[int]:
 
 
 def best_split(problem: SplitProblem, objective: Objective) -> Best:
-    """The best split of a plan for an aim.
-
-    Raises:
-        PlanError: none keeps to the pins and fits.
-    """
+    """The best split of a plan for an aim."""
     check_pins(problem.pins, problem)
     if objective is Objective.CONTEXT:
         return _longest(problem)
@@ -320,10 +304,7 @@ def best_of_sizes(problem: SplitProblem, objective: Objective) -> Iterator[Best]
 
 
 def split_of(plan: Plan, found: FoundSplit) -> Split:
-    """The split with these shares first, then the devices that get no layers.
-
-    The head's CPU stays first, with or without layers.
-    """
+    """The split with these shares first, then the devices that get no layers."""
     return _split_among((share.device for share in plan.split.shares), plan, found)
 
 
@@ -337,10 +318,7 @@ def _split_among(names: Iterable[str], plan: Plan, found: FoundSplit) -> Split:
 
 
 def _less_crowded(
-    problem: SplitProblem,
-    places: list[Place],
-    crowded: frozenset[str],
-    ctx_size: int,
+    problem: SplitProblem, places: list[Place], crowded: frozenset[str], ctx_size: int
 ) -> FoundSplit | None:
     """A good split, not surely the best, that devices of one memory can hold together.
 
@@ -490,9 +468,7 @@ def solo(problem: SplitProblem, device: str, machine: str) -> Alternative:
     if short := overcommitted(loads, [d for d in problem.devices if d.id == device]):
         need = sum(load.total_bytes for load in loads if load.device in short)
         return Alternative(
-            name=name,
-            head=machine,
-            why=f"does not fit: it needs {format_bytes(need)}",
+            name=name, head=machine, why=f"does not fit: it needs {format_bytes(need)}"
         )
     there = problem._replace(plan=plan)
     found = Best(split, plan.ctx_size, there.forecast(), exact=True)
@@ -556,7 +532,6 @@ def _with_fast_links(
 
 
 def _one_more(problem: SplitProblem, objective: Objective) -> Iterator[Alternative]:
-    """One more machine like one of the workers' own."""
     by_id = {device.id: device for device in problem.devices}
     known = [
         worker

@@ -7,15 +7,11 @@ types and numbers of devices were varied.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from backends.errors import PlanError, did_you_mean
-from backends.state import FlashAttention, ServerSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from backends.state import Layer, ModelInfo
+from backends.state import FlashAttention, Layer, ModelInfo, ServerSettings
 
 # llama-server's default physical batch (-ub): tokens of one prompt pass.
 UBATCH_TOKENS = 512

@@ -6,26 +6,20 @@ head fetches and adds what they have twice a layer. Only a very fast link bears 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
 from backends.server_settings import BY_TENSOR
 from backends.split.buffers import is_unfused
-from backends.split.cost import Work, layer_work, mean_ms
+from backends.split.cost import Work, Workload, layer_work, mean_ms
 from backends.split.crossing import TensorStage, tensor_bytes
 from backends.split.flags import DEVICES_MAX
 from backends.split.layout import devices, is_head_cpu, make_split, with_idle
 from backends.split.loads import overcommitted, proportional
-from backends.split.problem import PartsPlan
+from backends.split.problem import PartsPlan, SplitProblem
+from backends.state import Forecast, Plan
 from backends.units import format_bytes, format_count, format_speed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from backends.split.cost import Workload
-    from backends.split.problem import SplitProblem
-    from backends.state import Forecast, Plan
 
 NAME = "a part of each tensor (-sm tensor)"
 GAIN_MIN = 1.1
@@ -77,7 +71,6 @@ def _refused(problem: SplitProblem) -> str:
 
 
 def _candidates(problem: SplitProblem) -> list[str]:
-    """The devices that can take part, the fastest first."""
     speeds = problem.speeds.of_device
     depth, batch, _ = _stage(problem.load)
     works = layer_work(problem.model, problem.plan, depth, batch, rows=1)
@@ -91,10 +84,7 @@ def _candidates(problem: SplitProblem) -> list[str]:
 
 
 def _plans(problem: SplitProblem) -> Iterator[Plan]:
-    """The fastest two, four, … devices, with parts alike or by their speed.
-
-    Their splits name no other device but the head's CPU.
-    """
+    """The fastest two, four, … devices, with parts alike or by their speed."""
     plan, names = problem.plan, _candidates(problem)
     speeds = problem.speeds.of_device
     n_layers = plan.split.n_layer + 1

@@ -8,9 +8,10 @@ engine's build, so that other hardware or another build begins anew.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import hypot, sqrt
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,9 +25,6 @@ from backends.state import (
     Value,
 )
 from backends.units import MS_PER_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 FORMAT = 2
 KEPT_MAX = 400
@@ -163,8 +161,6 @@ def link_key(head: str, worker: str, way: str) -> str:
 
 
 class _Usual(NamedTuple):
-    """Usual figures of a kind of device."""
-
     gb_s: float
     gops_s: float
     layer_ms: float
@@ -263,10 +259,7 @@ def device_speeds(
     model: str,
     noise: Noise = USUAL_NOISE,
 ) -> dict[str, DeviceSpeed]:
-    """The speed of each key's device, under the name it has in a plan.
-
-    Keys measured together, as those of one machine, are solved together.
-    """
+    """The speed of each key's device, under the name it has in a plan."""
     found: dict[str, DeviceSpeed] = {}
     for known, of_group, _, solved in _solutions(calibration, priors, model, noise):
         for number, key in enumerate(known):

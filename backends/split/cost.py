@@ -12,12 +12,12 @@ calibration is linear least squares, and a prefix sum over layers gives any spli
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from math import exp, hypot, pi, sqrt
 from operator import mul
 from statistics import NormalDist
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -38,19 +38,19 @@ from backends.split.experts import moved_layers
 from backends.split.flags import used_workers
 from backends.split.layout import is_head_cpu
 from backends.state import (
+    ClusterSpeeds,
     DeviceSpeed,
     Forecast,
     ForecastPart,
+    Lab,
+    Layer,
     LinkSpeed,
+    ModelInfo,
     Objective,
+    Plan,
     SpeedSource,
 )
 from backends.units import MS_PER_S, format_ms, format_rate, format_speed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from backends.state import ClusterSpeeds, Lab, Layer, ModelInfo, Plan
 
 GB = 1e9
 MB = 1e6
@@ -149,7 +149,6 @@ def active_bytes(layer: Layer, model: ModelInfo, batch: int) -> float:
 
 
 def expert_work(layer: Layer, model: ModelInfo, batch: int) -> Work:
-    """The part of a layer's work that its experts are."""
     rest = layer.bytes - layer.groups.experts
     quants = layer.quants
     token = active_bytes(layer, model, 1) - rest
@@ -187,7 +186,6 @@ def _values_in_byte(kind: str) -> float:
 
 
 def kv_read_bytes(layer: Layer, depth: int, plan: Plan) -> float:
-    """Bytes of KV cache that one token reads in a layer."""
     cells = min(depth, layer.kv_window) if layer.kv_window else depth
     k_values = layer.k_bytes_per_token // buffers.F16_BYTES
     v_values = layer.kv_bytes_per_token // buffers.F16_BYTES - k_values
@@ -234,8 +232,6 @@ CountedWork = Callable[[int, int, int, int], tuple[Work, ...]]
 
 
 def counted_work(model: ModelInfo, plan: Plan) -> CountedWork:
-    """``layer_work``, counted once for all splits of a plan."""
-
     @cache
     def of(depth: int, batch: int, rows: int, slots: int) -> tuple[Work, ...]:
         return layer_work(model, plan, depth, batch, rows=rows, slots=slots)
@@ -257,11 +253,7 @@ def device_work(plan: Plan, works: Sequence[Work]) -> dict[str, Work]:
 
 
 def with_moved_experts(
-    work: dict[str, Work],
-    model: ModelInfo,
-    plan: Plan,
-    batch: int,
-    rpc_protocol: str,
+    work: dict[str, Work], model: ModelInfo, plan: Plan, batch: int, rpc_protocol: str
 ) -> tuple[dict[str, Work], dict[str, Handed]]:
     """The same with experts where the plan has them, and what each device hands over.
 
@@ -314,7 +306,6 @@ def lab_ms(lab: Lab | None, trips: float, n_bytes: float) -> float:
 
 
 def with_lab(link: LinkSpeed, lab: Lab | None) -> LinkSpeed:
-    """The link as a lab makes it."""
     if lab is None:
         return link
     trips = link.trips_per_pass or 1.0
@@ -335,7 +326,6 @@ def with_lab(link: LinkSpeed, lab: Lab | None) -> LinkSpeed:
 def with_labs(
     speeds: ClusterSpeeds, lab_of: Callable[[str], Lab | None]
 ) -> ClusterSpeeds:
-    """The speeds if each worker's link has that lab."""
     links = tuple(with_lab(link, lab_of(link.worker)) for link in speeds.links)
     return replace(speeds, links=links)
 
@@ -511,7 +501,6 @@ def _tensor_pass(
 
 
 def _part(whole: Work, part: float) -> Work:
-    """The work of a device with a part of each tensor; it has a part in every layer."""
     return Work(
         weight_gb=whole.weight_gb * part,
         gvalues=whole.gvalues * part,

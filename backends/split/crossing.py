@@ -5,12 +5,10 @@ What differs between versions of the RPC protocol stands in one table.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from backends.split import buffers
-
-if TYPE_CHECKING:
-    from backends.state import ModelInfo, Plan
+from backends.state import ModelInfo, Plan
 
 # Bytes of commands around the tensors of one pass, per device of a worker; llama.cpp
 # sends the mask as f16, as many cells as are in use.

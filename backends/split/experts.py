@@ -6,20 +6,15 @@ the device that holds their experts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.server_settings import moving
 from backends.split.layout import devices, format_range, is_head_cpu, ranges, runs_of
-from backends.state import LayerRange
+from backends.state import LayerRange, ModelInfo, Plan, Split
 from backends.units import format_bytes, format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from backends.state import ModelInfo, Plan, Split
 
 CPU_BUFFER = "CPU"
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from backends.errors import PlanError
 from backends.split.experts import CPU_BUFFER, override_tensor
 from backends.split.layout import is_head_cpu, ranges
 from backends.state import LayerRange, Plan, Share, Value, WorkerSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 # llama_max_devices() of every build so far.
 DEVICES_MAX = 16
@@ -155,7 +152,6 @@ def _placed(
 
 
 def _head_cpu_layers(plan: Plan) -> int:
-    """Layers left on the head's CPU, which must be the first ones."""
     for index, share in enumerate(plan.split.shares):
         if is_head_cpu(share.device, plan.head):
             if index and share.layers:

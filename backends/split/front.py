@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from backends.split.best import alternative, best_of_sizes
-from backends.state import AIMS, Objective
+from backends.split.best import Best, alternative, best_of_sizes
+from backends.split.problem import SplitProblem
+from backends.state import AIMS, Alternative, Objective, Plan
 from backends.units import format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from backends.split.best import Best
-    from backends.split.problem import SplitProblem
-    from backends.state import Alternative, Plan
 
 INEXACT = "not every set of devices was tried"
 
 
 def aims_of(plan: Plan) -> tuple[Objective, ...]:
-    """The aims that make a difference to a plan."""
     slots = plan.server.slots > 1
     return tuple(a for a in Objective if slots or a is not Objective.THROUGHPUT)
 
@@ -75,7 +68,6 @@ def identity(one: Alternative) -> object:
 
 
 def _figures(one: Alternative) -> dict[Objective, float]:
-    """A figure for each aim, less being better."""
     told = one.forecast
     assert told is not None
     return {

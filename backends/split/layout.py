@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 
 from backends.errors import PlanError
 from backends.state import LayerRange, Share, Split
 from backends.units import format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
 
 
 def make_split(
@@ -75,7 +72,6 @@ def ranges(split: Split) -> tuple[LayerRange, ...]:
 
 
 def runs_of(device: str, layers: Iterable[int]) -> list[LayerRange]:
-    """A device's layers, ascending, as ranges."""
     runs: list[LayerRange] = []
     for layer in layers:
         if runs and runs[-1].last + 1 == layer:
@@ -101,10 +97,7 @@ def move_boundary(split: Split, index: int, position: int) -> Split:
 
 
 def move_layers(split: Split, first: int, last: int, device: str) -> Split:
-    """Give layers to a device; layers between them and its own go there too.
-
-    A device computes one run of layers, so its run is stretched to reach them.
-    """
+    """Give layers to a device; layers between them and its own go there too."""
     index = devices(split).index(device)
     edges = [0, *boundaries(split), split.n_layer + 1]
     low, high = min(edges[index], first), max(edges[index + 1], last + 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,6 +17,7 @@ from backends.split.layout import even_counts, is_head_cpu, make_split
 from backends.state import (
     Device,
     DeviceMemory,
+    LayerRange,
     MemorySource,
     ModelInfo,
     Plan,
@@ -24,11 +25,6 @@ from backends.state import (
     Split,
     Value,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from backends.state import LayerRange
 
 # Below this, whole MiB are too coarse to learn a proportion from.
 RATIO_FROM_BYTES = 64 << 20
@@ -164,10 +160,7 @@ def _with_moved(
     ctx_size: int,
     server: ServerSettings,
 ) -> tuple[DeviceLoad, ...]:
-    """The loads of the split, with the experts where the plan has them.
-
-    A device that has experts alone needs a device's compute buffers too.
-    """
+    """The loads of the split, with the experts where the plan has them."""
     own = buffers.device_compute_bytes(model, ctx_size, 1, server)
     more = dict.fromkeys((load.device for load in loads), 0)
     for layer, home, device in moved_layers(split, experts):
@@ -470,7 +463,6 @@ def proportional(sizes: Sequence[int], room: Sequence[int]) -> list[int]:
 
 
 def _nearest_edge(before: Sequence[int], target: float, start: int) -> int:
-    """The first edge from ``start`` on whose bytes ``before`` come nearest."""
     above = bisect_left(before, target, lo=start)
     if above == start:
         return start

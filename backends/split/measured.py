@@ -7,22 +7,24 @@ names the device of each layer. The bytes per device are always those of that lo
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from backends.server_settings import moving
 from backends.split.experts import misplaced, owners
-from backends.split.flags import merge_layers, used_workers
+from backends.split.flags import PlacedDevice, Placement, merge_layers, used_workers
 from backends.split.layout import format_range, ranges, runs_of
 from backends.split.loads import layer_bytes
-from backends.state import DeviceMemory, LayerRange, MeasuredSplit, MemorySource, Plan
+from backends.state import (
+    DeviceMemory,
+    LayerRange,
+    MeasuredSplit,
+    MemorySource,
+    ModelInfo,
+    Plan,
+)
+from backends.state.links import DeviceWeights, WorkerWeights
 from backends.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from backends.split.flags import PlacedDevice, Placement
-    from backends.state import ModelInfo
-    from backends.state.links import DeviceWeights, WorkerWeights
 
 NOT_IN_LOG = (
     "llama-server's log does not say which layer went where, so nothing was compared"

@@ -8,33 +8,21 @@ device, are tried; for each the best split is searched anew.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from backends.split.best import (
-    crowded_by,
-    places_of,
-    rooms_of,
-    sizes_of,
-    split_of,
-)
+from backends.split.best import crowded_by, places_of, rooms_of, sizes_of, split_of
 from backends.split.cost import MB, expert_work, handed_ms, mean_ms
 from backends.split.crossing import graph_layer_bytes, keeps_graphs
 from backends.split.experts import as_runs, experts_text, owners
 from backends.split.layout import devices, runs_of, with_idle
 from backends.split.loads import room_bytes
-from backends.split.optimiser import best
-from backends.split.problem import PartsPlan
-from backends.state import Objective, Split
+from backends.split.optimiser import Place, best
+from backends.split.problem import PartsPlan, SplitProblem
+from backends.state import Forecast, Objective, Plan, Split
 from backends.units import format_count, format_speed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from backends.split.optimiser import Place
-    from backends.split.problem import SplitProblem
-    from backends.state import Forecast, Plan
 
 NAME = "experts elsewhere (-ot)"
 GAIN_MIN = 1.05
@@ -164,7 +152,6 @@ def _runs(problem: SplitProblem, split: Split | None) -> list[tuple[int, ...]]:
 
 
 def _targets(problem: SplitProblem) -> list[str]:
-    """Devices with room for the experts of a layer."""
     least = min(
         one.groups.experts for one in problem.model.layers if one.groups.experts
     )
@@ -174,10 +161,7 @@ def _targets(problem: SplitProblem) -> list[str]:
 
 
 def _plans(problem: SplitProblem, move: _Move) -> Iterator[Plan]:
-    """The best split with these experts there: with layers on the head's CPU, or not.
-
-    A device other than that gets experts only beside a layer of its own.
-    """
+    """The best splits with these experts there, with and without the head's CPU."""
     plan = problem.plan
     sizes = sizes_of(problem, plan.ctx_size)
     for layer in move.layers:

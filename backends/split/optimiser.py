@@ -69,7 +69,6 @@ class FoundSplit(NamedTuple):
 
 
 def cost_of(places: Sequence[Place], counts: Sequence[int]) -> float:
-    """The cost of layers given to places in this order."""
     total, first = 0.0, 0
     for place, count in zip(places, counts, strict=True):
         end = first + count
@@ -132,10 +131,7 @@ def _most_promising(kinds: Sequence[_Kind], n_kinds: int) -> list[_Kind]:
 
 
 def _worth_trying(places: Sequence[Place]) -> list[Place]:
-    """Without devices to which so many are preferable that one of them is always free.
-
-    So no best split is lost.
-    """
+    """Leave out devices to which so many are preferable that one is always free."""
     if len(places) <= DEVICES_MAX:
         return list(places)
     limits = [
@@ -298,7 +294,6 @@ class _Level:
 
     @cached_property
     def rows(self) -> dict[bytes, int]:
-        """The row of each set."""
         return {counts.tobytes(): row for row, counts in enumerate(self.counts)}
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -21,9 +22,6 @@ from backends.state import (
     Value,
 )
 from backends.units import format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 BUDGET_MAX = 1 << 50
 
@@ -85,11 +83,7 @@ _PIN_HINT = (
 
 
 def parse_pins(texts: Iterable[str]) -> Pins:
-    """The conditions of all ``--pin`` together.
-
-    Raises:
-        PlanError: one cannot be meant.
-    """
+    """The conditions of all ``--pin`` together."""
     output = ""
     least: dict[str, int] = {}
     most: dict[str, int] = {}
@@ -118,11 +112,7 @@ def parse_pins(texts: Iterable[str]) -> Pins:
 
 
 def check_kept(pins: Pins, split: Split) -> None:
-    """See that a split that was not searched keeps to a cluster file's limits.
-
-    Raises:
-        PlanError: it does not.
-    """
+    """See that a split that was not searched keeps to a cluster file's limits."""
     for share in split.shares:
         least = pins.least.get(share.device, 0)
         most = pins.most.get(share.device, share.layers)
@@ -137,11 +127,7 @@ def check_kept(pins: Pins, split: Split) -> None:
 
 
 def check_pins(pins: Pins, problem: SplitProblem) -> None:
-    """See that pins name devices of the plan, and numbers that can be had.
-
-    Raises:
-        PlanError: they do not.
-    """
+    """See that pins name devices of the plan, and numbers that can be had."""
     known = [share.device for share in problem.plan.split.shares]
     n_layers = problem.model.n_layer + 1
     for name in (pins.output, *pins.least, *pins.most, *pins.budget):

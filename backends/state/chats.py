@@ -131,8 +131,6 @@ class Turn(Value, frozen=True, kw_only=True):
 
 
 class Conversation(Value, frozen=True, kw_only=True):
-    """Turns under one system prompt."""
-
     id: str
     cluster: str
     model: str = ""
@@ -160,8 +158,6 @@ class Conversation(Value, frozen=True, kw_only=True):
 
 
 class ChatBrief(Value, frozen=True, kw_only=True):
-    """A conversation in a line."""
-
     id: str
     cluster: str
     model: str
@@ -174,8 +170,6 @@ class ChatBrief(Value, frozen=True, kw_only=True):
 
 
 class ChatListing(Value, frozen=True, kw_only=True):
-    """Every conversation, the one changed last first."""
-
     chats: tuple[ChatBrief, ...] = ()
     problems: tuple[str, ...] = ()
     """Files that cannot be read, a sentence each."""

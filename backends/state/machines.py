@@ -42,8 +42,6 @@ class Device(Value, frozen=True, kw_only=True):
 
 
 class PeerRole(StrEnum):
-    """The role of a peer in the present plan."""
-
     HEAD = "head"
     WORKER = "worker"
     IDLE = "idle"
@@ -67,8 +65,6 @@ class PeerState(StrEnum):
 
 
 class Transport(StrEnum):
-    """The way to a peer."""
-
     LOCAL = "local"
     SSH = "ssh"
     INVITED = "invited"
@@ -97,8 +93,6 @@ class PeerQuestion(Value, frozen=True, kw_only=True):
 
 
 class PeerAnswer(Value, frozen=True, kw_only=True):
-    """The user's answer to a question; kept no longer than one attempt."""
-
     kind: QuestionKind
     text: str
 
@@ -117,8 +111,6 @@ class PeerInvitation(Value, frozen=True, kw_only=True):
 
 
 class ProvisionMode(StrEnum):
-    """The ways to put an engine on a peer."""
-
     AUTO = "auto"
     """Copied where the head's runs there, else built."""
     COPY = "copy"

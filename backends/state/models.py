@@ -11,8 +11,6 @@ from backends.state.plans import Fit
 
 
 class LayerBytes(Value, frozen=True, kw_only=True):
-    """Bytes of one layer's weights by group."""
-
     attention: int = 0
     ffn: int = 0
     experts: int = 0
@@ -22,8 +20,6 @@ class LayerBytes(Value, frozen=True, kw_only=True):
 
 
 class Layer(Value, frozen=True, kw_only=True):
-    """One transformer block of a GGUF."""
-
     index: int
     bytes: int
     groups: LayerBytes = LayerBytes()
@@ -240,8 +236,6 @@ class Seeding(Value, frozen=True, kw_only=True):
 
 
 class CachedFile(Value, frozen=True, kw_only=True):
-    """A tensor in the cache of a worker."""
-
     name: str
     """Its FNV-1a in 16 hex digits; ``.part`` behind it: of a seeding that broke off."""
     size_bytes: int
@@ -301,8 +295,6 @@ class Download(Value, frozen=True, kw_only=True):
 
 
 class RemoteFile(Value, frozen=True, kw_only=True):
-    """A file of a model that could be got."""
-
     name: str
     """As the repository has it, folders included."""
     size_bytes: int

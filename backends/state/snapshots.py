@@ -103,8 +103,6 @@ class StepState(StrEnum):
 
 
 class Step(Value, frozen=True, kw_only=True):
-    """One step of a launch or a stop, with its time."""
-
     id: str
     title: str
     state: StepState = StepState.PENDING

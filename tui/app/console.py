@@ -346,7 +346,6 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self.push_screen(ThemeDialog(self.theme_names, self.theme))
 
     def _use_theme(self, name: str) -> None:
-        """Read only the theme in use: the others wait for the picker."""
         for wanted in (name, theming.DEFAULT_THEME):
             try:
                 found = theming.find_theme(

@@ -41,8 +41,6 @@ class ConsoleColours(
 
 
 class ThemeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of a theme file."""
-
     name: str
     primary: str
     secondary: str

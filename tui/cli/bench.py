@@ -292,11 +292,7 @@ def _words(option: str, text: str | None, known: Sequence[str]) -> list[str]:
 
 
 async def require_quiet(client: ControllerClient) -> None:
-    """Refuse to measure beside another cluster: both would be slower.
-
-    Raises:
-        ControllerError: one runs.
-    """
+    """Refuse to measure beside another cluster: both would be slower."""
     now = await client.snapshot()
     if now.wanted_generation or now.others_run:
         raise ControllerError(
@@ -353,7 +349,6 @@ class BenchRunner:
     async def _prepared(
         self, number: int, launch: Case, cases: Sequence[Case]
     ) -> Preview | None:
-        """A launch with its predictions; None if there is none, which is kept."""
         ask = launch.ask(self._run.base, str(self._worker_cache))
         try:
             preview = await prepared(self._client, ask)

@@ -55,8 +55,6 @@ dllm-tui chats delete "the sky"
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer."""
-
     text: str
     reasoning: str
     finish_reason: str
@@ -171,7 +169,6 @@ def answer_text(answer: Answer) -> str:
 
 
 async def _begun(client: ControllerClient, name: str, *, new: bool) -> ChatState:
-    """Make the chat of that name the current one; ``new`` begins another."""
     snapshot = await client.snapshot()
     model = snapshot.plan.model if snapshot.plan else ""
     try:
@@ -187,7 +184,6 @@ async def _begun(client: ControllerClient, name: str, *, new: bool) -> ChatState
 async def _prepared(
     client: ControllerClient, now: Conversation, system: str | None, sampling: Sampling
 ) -> ChatState:
-    """The chat, with the settings that were given; the others stay as they are."""
     given = {
         field: value
         for field, value in msgspec.structs.asdict(sampling).items()
@@ -354,8 +350,7 @@ async def rename_chat(client: ControllerClient, chat: str, name: str) -> dict[st
 @chats.command("delete")
 @click.argument("chat", required=False, type=Name("chats"))
 @options(
-    ("--all everything", bool, "Delete every chat."),
-    ("-y --yes", bool, "Do not ask."),
+    ("--all everything", bool, "Delete every chat."), ("-y --yes", bool, "Do not ask.")
 )
 async def delete_chat(
     client: ControllerClient, chat: str | None, everything: bool, yes: bool

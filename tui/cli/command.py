@@ -368,11 +368,7 @@ console_options = options(
 
 
 def quantity(text: str, units: Mapping[str, float], example: str) -> float:
-    """A number with its unit, in the base unit of ``units``.
-
-    Raises:
-        UsageError: it is not one.
-    """
+    """A number with its unit, in the base unit of ``units``."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z/]*)\s*", text.lower())
     if match is None or match[2] not in units:
         raise UsageError(f"Cannot read {text!r}", f"Write it like {example}.")
@@ -443,7 +439,6 @@ async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _cancel_on_signals(task: asyncio.Future[Any]) -> None:
-    """Cancel the work; only a later signal interrupts its clean-up."""
     loop = asyncio.get_running_loop()
     heard_at = -math.inf
 

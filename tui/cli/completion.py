@@ -147,7 +147,6 @@ def _snapshot(context: click.Context) -> ClusterSnapshot:
 def _told(
     ask: Callable[[ControllerClient], Awaitable[T]], cluster: str = DEFAULT_CLUSTER
 ) -> T | None:
-    """The controller's answer; None if none runs or it is too slow."""
     from backends.client.client import ControllerClient
 
     async def answer() -> T | None:

@@ -164,7 +164,6 @@ def _wait_for_controller() -> None:
 
 
 def _asked() -> str:
-    """Ask the user what to do with an invalid file; keep it without a terminal."""
     if not on_terminal():
         return "k"
     offered = ", ".join(f"{key}: {text}" for key, text in CHOICES.items())

@@ -48,11 +48,7 @@ CLIENT_LIST = pairs_table("CLIENT", "ABOUT")
 )
 @cluster_option
 async def connect(
-    client_name: str | None,
-    write: bool,
-    url: str | None,
-    cluster: str,
-    as_json: bool,
+    client_name: str | None, write: bool, url: str | None, cluster: str, as_json: bool
 ) -> None:
     """Print the settings a client needs to use the API.
 
@@ -78,7 +74,6 @@ async def connect(
 
 
 def _tell(it: ServedApi, recipe: Recipe, written: Path | None) -> None:
-    """Name the file of the settings and the steps that are left."""
     if written is not None:
         say(f"Wrote {written}.")
     elif recipe.file is not None:

@@ -162,7 +162,6 @@ def _mended(checks: Sequence[Check], done: Sequence[Repair]) -> set[str]:
 
 
 def _terminal() -> Check:
-    """Check that this terminal can show the console."""
     from backends.doctor.check import Check, Verdict
 
     encoding = (sys.stdout.encoding or "").lower()

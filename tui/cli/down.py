@@ -40,8 +40,6 @@ dllm-tui resume                   answer the requests that were held
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a stop."""
-
     stopped: tuple[str, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
     """Processes on unreachable machines; the controller ends them later."""
@@ -114,7 +112,6 @@ async def end_cluster(client: ControllerClient) -> Ended:
 async def _stopped(
     client: ControllerClient, before: ClusterSnapshot
 ) -> ClusterSnapshot:
-    """The snapshot in which the stop is done, or somebody has launched again."""
     asked = await client.stop()
     last = asked
     async with aclosing(client.snapshots()) as snapshots:
@@ -172,7 +169,6 @@ async def drain(client: ControllerClient, limit: str) -> ClusterSnapshot:
 
 
 async def _drained(client: ControllerClient, limit_s: float) -> ClusterSnapshot:
-    """The snapshot in which nothing is being answered, or that at the limit."""
     last = asked = await client.drain(on=True)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_s), aclosing(client.snapshots()) as snapshots:

@@ -63,8 +63,6 @@ def engine() -> None:
 
 
 class Found(NamedTuple):
-    """The engine that is used, and others that are here."""
-
     used: EngineInfo
     others: list[EngineInfo]
     made_by: str
@@ -174,23 +172,14 @@ async def _got(
     async with local_host_for_now(paths.run_dir) as host:
         return await _made(
             lambda show: get_engine(
-                version,
-                paths,
-                host,
-                progress=show,
-                accelerator=accelerator,
-                jobs=jobs,
+                version, paths, host, progress=show, accelerator=accelerator, jobs=jobs
             ),
             paths,
         )
 
 
 async def require_engine(paths: Paths) -> None:
-    """Get or build an engine if none is here; say which is used.
-
-    Raises:
-        DllmError: none can be had, or the one that the user named is none.
-    """
+    """Get or build an engine if none is here; say which is used."""
     configured = load_config(paths).engine
     try:
         found = find.find_engine(configured, paths)
@@ -228,10 +217,7 @@ async def _made(
 
 
 @engine.command(
-    "build",
-    shows=lambda made: made.lines,
-    as_json=lambda made: made.info,
-    quiet=True,
+    "build", shows=lambda made: made.lines, as_json=lambda made: made.info, quiet=True
 )
 @options(
     (

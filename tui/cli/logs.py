@@ -110,8 +110,6 @@ async def _names(cluster: str) -> list[str]:
 
 
 class _Log:
-    """The lines of one log that are serious enough."""
-
     def __init__(self, client: ControllerClient, name: str, level: LogLevel) -> None:
         self._client = client
         self._name = name

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,6 @@ from tui.cli.command import (
 from tui.cli.output import show, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from click.shell_completion import CompletionItem
 
 EXIT_FAILED = 1
@@ -270,11 +269,7 @@ def open_console(
     theme: str | None = None,
     ascii_only: bool = False,
 ) -> None:
-    """Run the console until the user leaves it; what runs keeps running.
-
-    Raises:
-        UsageError: standard input or output is no terminal.
-    """
+    """Run the console until the user leaves it; what runs keeps running."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "The console needs a terminal",

@@ -23,11 +23,7 @@ model_argument = click.argument("model", type=Name("models"))
 
 
 async def resolve(model: str) -> Path:
-    """The file meant by a path or a catalogue name.
-
-    Raises:
-        ModelError: it is neither, or its name is no text.
-    """
+    """The file meant by a path or a catalogue name."""
     if path := _path_meant(model):
         return path
     from backends.config import load_config
@@ -58,9 +54,6 @@ async def require_model(path: str) -> str:
     """The absolute path of a model given by its path or its catalogue name.
 
     ``peer:/path`` is a model that a peer holds, and stays as it is.
-
-    Raises:
-        DllmError: there is no such file.
     """
     if at_peer(path):
         return path

@@ -92,12 +92,7 @@ async def get(
     URL#sha256=HEX). Without one the output says: unverified.
     """
     from backends.config import load_config
-    from backends.models.download import (
-        HUB,
-        models_folder,
-        parse_source,
-        with_sha256,
-    )
+    from backends.models.download import HUB, models_folder, parse_source, with_sha256
     from backends.paths import user_paths
 
     source = source if sha256 is None else with_sha256(source, sha256)
@@ -129,11 +124,7 @@ async def get(
 
 
 async def got(source: str, folder: Path) -> Download:
-    """Get a model, and show how far it is.
-
-    Raises:
-        DllmError: it cannot be got.
-    """
+    """Get a model, and show how far it is."""
     from backends.models.download import download
 
     line, transfer, last = ProgressLine(), Transfer(), None
@@ -215,7 +206,6 @@ async def _shares(
 async def remote_models(
     client: ControllerClient, source: str, peers: tuple[str, ...]
 ) -> list[RemoteModel]:
-    """The models of a source, with what would fit."""
     found: dict[str, RemoteModel] = {}
     line = ProgressLine()
     try:

@@ -18,19 +18,8 @@ from backends.client.client import ControllerClient
 from backends.errors import ModelError, UsageError
 from backends.places import LOCAL, at_peer
 from backends.state import Layer, ModelCatalogue, ModelFile, ModelInfo
-from backends.state.models import (
-    CachedFile,
-    Removal,
-    Seeding,
-    TensorSums,
-    WorkerCache,
-)
-from backends.units import (
-    format_bytes,
-    format_count,
-    format_percent,
-    format_ranges,
-)
+from backends.state.models import CachedFile, Removal, Seeding, TensorSums, WorkerCache
+from backends.units import format_bytes, format_count, format_percent, format_ranges
 from tui.cli.command import Group, Name, options
 from tui.cli.drafts import drafts
 from tui.cli.model_argument import model_argument, require_model, resolve, searched
@@ -229,7 +218,6 @@ def _layer_row(equal: list[Layer], shown: list[tuple[str, str]]) -> list[str]:
 
 
 def _sums(info: ModelInfo, n_groups: int) -> list[list[str]]:
-    """The last rows: embedding, output and everything together."""
     blank = [""] * n_groups
     tied = "the token embedding again (tied)" if info.tied_output else ""
     kv = sum(layer.kv_bytes_per_token for layer in info.layers)

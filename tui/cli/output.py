@@ -90,11 +90,7 @@ def _escaped(character: str) -> str:
 
 
 def require_folder(file: str) -> None:
-    """Refuse a file to write whose folder is not there.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Refuse a file to write whose folder is not there."""
     if not Path(file).absolute().parent.is_dir():
         raise UsageError(f"There is no folder for {file}", "Make it first.")
 

@@ -233,11 +233,7 @@ async def _answered(client: ControllerClient, name: str, trusted: str | None) ->
 
 
 async def settled_peer(client: ControllerClient, name: str) -> Peer:
-    """A peer once it is probed.
-
-    Raises:
-        HostError: there is no such peer.
-    """
+    """A peer once it is probed."""
     while True:
         known = {peer.name: peer for peer in await client.peers()}
         if name not in known:
@@ -283,7 +279,7 @@ peers.add_command(measure)
         click.Choice([mode.value for mode in ProvisionMode]),
         "Copy this machine's build, build there, or choose automatically.",
         ProvisionMode.AUTO.value,
-    ),
+    )
 )
 async def setup_peer(client: ControllerClient, name: str, mode: str) -> Peer:
     """Install engine and relay on a peer.

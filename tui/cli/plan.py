@@ -14,12 +14,7 @@ import msgspec
 from backends.client.client import ControllerClient
 from backends.errors import UsageError
 from backends.planning.cluster_file import EXAMPLE, FILE_BYTES_MAX, read_cluster
-from backends.server_settings import (
-    CTX_MIN,
-    DRAFT_TOKENS_MAX,
-    SLOTS_MAX,
-    THREADS_MAX,
-)
+from backends.server_settings import CTX_MIN, DRAFT_TOKENS_MAX, SLOTS_MAX, THREADS_MAX
 from backends.split.buffers import CACHE_TYPES
 from backends.split.cost import band_text
 from backends.split.experts import experts_text
@@ -353,11 +348,7 @@ async def plan(
 
 
 def _given_cluster(path: str) -> GivenCluster:
-    """Read a cluster file.
-
-    Raises:
-        UsageError: it is not there, too large, or cannot be meant.
-    """
+    """Read a cluster file."""
     try:
         with open(path, "rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)
@@ -395,11 +386,7 @@ async def ask_of(
     server_args: tuple[str, ...],
     **wish: Any,
 ) -> Ask:
-    """Make a request of the options of ``up`` and ``plan``.
-
-    Raises:
-        UsageError: the model is not there, or the split cannot be meant.
-    """
+    """Make a request of the options of ``up`` and ``plan``."""
     if (path is None) is (model is None):
         what = "Missing argument 'MODEL'." if path is None else "Give one model."
         raise click.UsageError(what, click.get_current_context())

@@ -85,7 +85,6 @@ class ProgressLine:
         self.tick()
 
     def show_bytes(self, title: str, done: int, total: int) -> None:
-        """Show the number of bytes done."""
         detail = f"{format_bytes(done)} of {format_bytes(total)}"
         fraction = done / total if total else None
         self.show(title, fraction, detail)

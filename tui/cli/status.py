@@ -28,13 +28,7 @@ from backends.state import (
     Transport,
 )
 from backends.state.snapshots import KeyCounts, RequestCounts
-from backends.units import (
-    format_age,
-    format_bytes,
-    format_count,
-    format_lab,
-    format_ms,
-)
+from backends.units import format_age, format_bytes, format_count, format_lab, format_ms
 from tui.cli.command import Command, any_cluster_option, options
 from tui.cli.output import emit_json, redraw_screen, show
 from tui.model.launch_settings import auto_text, draft_text, trials_text

@@ -14,12 +14,7 @@ import click
 import msgspec
 
 from backends.client.client import ControllerClient
-from backends.errors import (
-    ControllerError,
-    DllmError,
-    PlanError,
-    ProcessFailed,
-)
+from backends.errors import ControllerError, DllmError, PlanError, ProcessFailed
 from backends.state import (
     DEFAULT_CLUSTER,
     Ask,
@@ -59,11 +54,7 @@ BUSY = frozenset({ClusterState.STARTING, ClusterState.LOADING, ClusterState.SERV
     ("--replace", bool, "Replace the running plan; clients wait."),
 )
 async def up(
-    client: ControllerClient,
-    detach: bool,
-    replace: bool,
-    as_json: bool,
-    **wish: Any,
+    client: ControllerClient, detach: bool, replace: bool, as_json: bool, **wish: Any
 ) -> None:
     """Serve MODEL, a GGUF file or a model name.
 
@@ -77,11 +68,7 @@ async def up(
 async def serve(
     client: ControllerClient, ask: Ask, *, detach: bool, replace: bool, as_json: bool
 ) -> None:
-    """Launch what is asked for; unless ``detach``, stay until it ends.
-
-    Raises:
-        PlanError: a device is too small for its share.
-    """
+    """Launch what is asked for; unless ``detach``, stay until it ends."""
     preview = await prepared(client, ask)
     if preview.refusal is not None:
         raise PlanError(preview.refusal.what, preview.refusal.hint)
@@ -103,8 +90,6 @@ async def serve(
 
 
 class Launched(NamedTuple):
-    """A cluster that serves."""
-
     serving: ClusterSnapshot
     snapshots: AsyncIterator[ClusterSnapshot]
     """The later ones."""

@@ -27,11 +27,7 @@ from tui.widgets.strips import clip, line
 AGE_WIDTH = 6
 LABEL_WIDTH = 9
 AGE_EVERY_S = 10.0
-TONES = {
-    EventTone.INFORMATION: "ok",
-    EventTone.WARNING: "warn",
-    EventTone.ERROR: "bad",
-}
+TONES = {EventTone.INFORMATION: "ok", EventTone.WARNING: "warn", EventTone.ERROR: "bad"}
 
 
 class EventList(RowList, can_focus=True):

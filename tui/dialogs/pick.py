@@ -93,8 +93,6 @@ class PickDialog(Dialog[Result]):
 
 
 class FoundList(RowList):
-    """The entries that match."""
-
     DEFAULT_CSS = "FoundList { height: 1fr; }"
 
     def row(self, row: Entry, here: bool, width: int) -> Strip:
@@ -148,8 +146,6 @@ there. The key at the right is the one that does it without this dialog.
 
 
 class ChatRows(RowList):
-    """The chats that match."""
-
     MOST = 12
 
     def __init__(self, current: str, cluster: str, now: float) -> None:
@@ -277,8 +273,6 @@ SHOWN_MAX = 4
 
 
 class KeptRows(RowList):
-    """The plans that match."""
-
     MOST = 12
 
     def __init__(self, launched: Sequence[KeptPlan], now: float) -> None:

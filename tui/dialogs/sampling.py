@@ -17,8 +17,6 @@ from tui.widgets.inputs import LineInput
 
 
 class ChatSettings(NamedTuple):
-    """The settings of the sampling dialog."""
-
     system: str
     sampling: Sampling
 
@@ -137,10 +135,7 @@ llama-server. Settings count from the next question on and are remembered.
 **Enter** in a number applies too.
 """
 
-    VERTICAL_BREAKPOINTS = [
-        (0, "-short"),
-        (24, "-tall"),
-    ]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (24, "-tall")]
 
     BINDINGS = bindings("sampling")
     TYPING = True

@@ -239,11 +239,7 @@ class ChatFlows:
 
     async def export(self) -> None:
         from tui.dialogs.ask import LineDialog
-        from tui.flows.chat_export import (
-            export_text,
-            suggested_file,
-            write_export,
-        )
+        from tui.flows.chat_export import export_text, suggested_file, write_export
 
         now = self._now
         typed = str(suggested_file(now, Path.cwd()))

@@ -261,7 +261,6 @@ class PeerFlows(Flow):
             self._app.tell(text, "warning")
 
     async def _long(self, peer: Peer, work: Awaitable[object], done: str) -> None:
-        """Wait for work, and report the result; a cancel by the user is no failure."""
         self._ended.discard(peer.name)
         try:
             result = await work
@@ -330,7 +329,6 @@ class Questions(Flow):
             )
 
     def _news(self) -> Peer | None:
-        """A peer whose question the user has not met yet."""
         snapshot = self._editor.snapshot
         asking = {p.name: p for p in (snapshot.peers if snapshot else ()) if p.question}
         self._met = {

@@ -39,11 +39,7 @@ class SettingsFlow(Flow):
         await self._app.push_screen_wait(dialog)
 
     async def change(self, name: str, text: str | None) -> list[Setting]:
-        """Write one, let console and controller follow; all of them as they are then.
-
-        Raises:
-            DllmError: it cannot be that, or there is nowhere to write it.
-        """
+        """Write one, let console and controller follow; return all as they are then."""
         if self._file is None:
             raise UsageError(NO_FILE)
         if self._app.readonly:

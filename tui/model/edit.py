@@ -162,7 +162,6 @@ class Edit:
 
 
 def runs_now(snapshot: ClusterSnapshot | None) -> Plan | None:
-    """The plan that runs or is being started."""
     return snapshot.plan if snapshot and snapshot.state in RUNS else None
 
 
@@ -243,8 +242,6 @@ def _renamed(device: Device, device_id: str) -> Device:
 
 @dataclass(frozen=True)
 class Lineup:
-    """Head and workers of a plan, by machine."""
-
     head: str
     peers: tuple[str, ...]
     """Other machines that work, in the plan's order."""

@@ -437,7 +437,6 @@ class PlanEditor:
     # --- layers and order ---------------------------------------------------------
 
     def set_split(self, split: Split) -> bool:
-        """Another split of the same plan; False if it is the same."""
         history = self._work.history
         if history is None or split == self.split:
             return False

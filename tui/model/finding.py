@@ -54,7 +54,6 @@ def has_words(text: str, query: str) -> bool:
 
 
 def near(query: str, entries: Iterable[Entry]) -> list[Entry]:
-    """The entries nearest to a query that no entry matches."""
     typed = query.lower().strip()
     pairs = {typed[at : at + 2] for at in range(len(typed) - 1)}
     shared = (

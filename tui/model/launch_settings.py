@@ -74,7 +74,6 @@ class LaunchSettings:
         return (server.draft, self.ctx_size, server.slots, server.flash_attention)
 
     def applied(self, plan: Plan) -> Plan:
-        """A plan with these settings, on as many workers as it has."""
         if self == LaunchSettings.of(plan):
             return plan
         workers = tuple(

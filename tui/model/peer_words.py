@@ -31,8 +31,6 @@ Row = tuple[str, str]
 
 
 class Look(NamedTuple):
-    """The look of a state."""
-
     sign: str
     tone: str
     """Name of a style of the palette."""

@@ -238,7 +238,6 @@ def trips_text(link: Link) -> str:
 
 
 def pass_trips_text(link: Link) -> str:
-    """Round trips of a pass that generates."""
     trips = link.generation.trips_per_pass
     return UNKNOWN if trips is None else f"{trips:.1f}"
 

@@ -36,11 +36,7 @@ class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def recall(path: Path) -> Remembered:
-    """Read the state file; a missing one is an empty memory.
-
-    Raises:
-        DllmError: it is there but cannot be read or understood.
-    """
+    """Read the state file; a missing one is an empty memory."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Remembered)
     except FileNotFoundError:
@@ -63,15 +59,11 @@ def remember(path: Path, memory: Remembered, cluster: str = DEFAULT_CLUSTER) -> 
     """Write the state file in one step, readable by this user only.
 
     The plans of other clusters than this stay as they were written last.
-
-    Raises:
-        DllmError: the disk refuses.
     """
     memory = memory.beside(recall_if_whole(path)[0], cluster)
     try:
         write_private(path, msgspec.json.encode(memory), durable=False)
     except OSError as error:
         raise DllmError(
-            f"Cannot write {path} ({error.strerror})",
-            "The console forgets its layout.",
+            f"Cannot write {path} ({error.strerror})", "The console forgets its layout."
         ) from error

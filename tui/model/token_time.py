@@ -20,8 +20,6 @@ _QUARTILE = 0.75
 
 
 class PartLook(NamedTuple):
-    """One part of a token's way: its name and its sign."""
-
     name: str
     glyph: str
 

@@ -55,15 +55,11 @@ class ChoosyInput(LineInput):
 
 
 class NumberInput(ChoosyInput):
-    """Takes digits."""
-
     def takes(self, character: str) -> bool:
         return character.isascii() and character.isdigit()
 
 
 class NameInput(ChoosyInput):
-    """Takes all that a name can have in it."""
-
     def takes(self, character: str) -> bool:
         return character != "?"
 

@@ -94,8 +94,6 @@ class RowList(StripWidget):
 
 
 class Choice(NamedTuple):
-    """One answer."""
-
     id: str
     label: str
     key: str

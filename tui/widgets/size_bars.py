@@ -17,7 +17,6 @@ GROUPS = ("attention", "ffn", "experts", "recurrent", "other")
 
 
 def group_bytes(layers: Iterable[Layer]) -> dict[str, int]:
-    """Bytes of some layers by group; what no group counts is ``other``."""
     sizes = dict.fromkeys(GROUPS, 0)
     for layer in layers:
         named = {name: getattr(layer.groups, name) for name in GROUPS}

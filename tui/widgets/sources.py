@@ -7,14 +7,13 @@ Without a sign a figure is measured, counted, or was asked for.
 
 from __future__ import annotations
 
+# Commands say figures, too, and start without what draws.
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from backends.state import MemorySource
 
-# Commands say figures, too, and start without what draws.
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rich.style import Style
 
     from backends.split.loads import DeviceLoad

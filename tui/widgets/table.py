@@ -41,8 +41,6 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class TableColumn(Generic[Row]):
-    """One column of a table."""
-
     key: str
     label: str
     width: int

@@ -209,7 +209,6 @@ what was predicted (`~`) for it before; the next prediction learns from the diff
         return spread(left, [(ms_text(sum(times)), dim)], width)
 
     def _bar(self, times: Times, room: int, *, thin: bool = False) -> list[Part]:
-        """The parts as runs of their signs; ``›`` where the scale ends before."""
         cells = cells_of(times, self.scale_ms, room)
         glyphs = [part.glyph for part in PARTS]
         if thin:

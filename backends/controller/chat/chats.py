@@ -6,19 +6,15 @@ import asyncio
 import contextlib
 import secrets
 import time
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.controller.chat.live import SAVE_S, LiveChat
+from backends.controller.chat.store import ChatStore
 from backends.errors import ControllerError
 from backends.state import ChatBrief, ChatListing, ChatState, Conversation
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
-    from backends.controller.chat.store import ChatStore
 
 PACE_S = 0.1
 """Between two states told: faster is not read."""
@@ -33,11 +29,7 @@ class Chats:
     """
 
     def __init__(
-        self,
-        store: ChatStore,
-        keep: Callable[[], bool],
-        *,
-        save_s: float = SAVE_S,
+        self, store: ChatStore, keep: Callable[[], bool], *, save_s: float = SAVE_S
     ) -> None:
         self._store = store
         self._keep = keep
@@ -83,11 +75,7 @@ class Chats:
         return brief_of(held.conversation, answering=held.answering)
 
     async def get(self, chat: str) -> LiveChat:
-        """A conversation, read from disk if it is not held.
-
-        Raises:
-            ControllerError: there is none of that id, or it cannot be read.
-        """
+        """A conversation, read from disk if it is not held."""
         await self.loaded()
         if chat not in self._held:
             loop = asyncio.get_running_loop()
@@ -115,10 +103,7 @@ class Chats:
         return self._blank(cluster, model)
 
     async def begin(self, cluster: str, model: str) -> LiveChat:
-        """Another conversation becomes the current one, with the settings of the last.
-
-        Where the current one is blank already, it stays.
-        """
+        """Make another conversation the current one, with the settings of the last."""
         last = await self.current(cluster, model)
         before = last.conversation
         if before.is_blank:
@@ -206,10 +191,7 @@ class Chats:
 
     def _hold(self, conversation: Conversation) -> LiveChat:
         chat = LiveChat(
-            conversation,
-            keep=self._write,
-            told=self.tell,
-            save_s=self._save_s,
+            conversation, keep=self._write, told=self.tell, save_s=self._save_s
         )
         self._held[conversation.id] = chat
         self._briefs[conversation.id] = brief_of(conversation)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -28,10 +28,7 @@ from backends.state import (
 from backends.state.chats import with_newest
 from backends.tasks import end_tasks
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
-
-    Answers = Callable[[ChatRequest], AsyncGenerator[ChatDelta, None]]
+Answers = Callable[[ChatRequest], AsyncGenerator[ChatDelta, None]]
 
 SAVE_S = 0.4
 """Between two writes while an answer comes."""
@@ -103,10 +100,7 @@ class LiveChat:
         self.put(with_change(self.conversation, asked))
 
     def ask(self, asked: ChatQuestion, reply: Reply, answers: Answers) -> None:
-        """Begin a turn, or another answer to a question; it comes by itself.
-
-        ``reply`` says what it is answered with; ``answers`` brings it.
-        """
+        """Begin a turn, or another answer to a question; it comes by itself."""
         self._require_idle()
         if asked.turns != len(self._conversation.turns):
             raise ControllerError(
@@ -259,10 +253,7 @@ def with_turn(conversation: Conversation, question: str, reply: Reply) -> Conver
 def with_reply(
     conversation: Conversation, index: int, question: str | None, reply: Reply
 ) -> Conversation:
-    """With another answer to come to a question; None asks it in the same words.
-
-    Answers that said something are kept, each with what followed it.
-    """
+    """With another answer to come to a question; None asks it in the same words."""
     turn = _left(conversation, index)
     words = turn.asked if question is None else question
     _require_words(words)
@@ -328,7 +319,6 @@ def without_pending(conversation: Conversation, reason: str) -> Conversation:
 
 
 def _left(conversation: Conversation, index: int) -> Turn:
-    """A turn whose answer keeps what followed it, to go on from another."""
     turns = conversation.turns
     if not turns:
         raise UsageError("Nothing was asked in this chat yet", "Ask something first.")

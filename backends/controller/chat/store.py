@@ -6,17 +6,14 @@ import contextlib
 import logging
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
 from backends.errors import ControllerError
 from backends.state import NOT_JSON, Conversation, Value
 from backends.writing import write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 log = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable, Iterator
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,6 @@ from backends.places import bracketed
 from backends.state import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     import asyncssh
 
 

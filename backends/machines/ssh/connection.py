@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import random
 import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import asyncssh
 from msgspec.structs import replace
@@ -21,7 +23,7 @@ from backends.machines.shell import (
     greeting_of,
     script,
 )
-from backends.machines.ssh.config import resolve
+from backends.machines.ssh.config import Destination, resolve
 from backends.machines.ssh.errors import connection_lost, no_commands
 from backends.machines.ssh.files import start_sftp
 from backends.machines.ssh.login import CLOSE_TIMEOUT_S, Login, on_lost
@@ -29,13 +31,6 @@ from backends.machines.ssh.sessions import HeldSession, behind, hold, run_script
 from backends.machines.ssh.tunnels import RemoteEnd, Tunnel
 from backends.state import PeerQuestion, QuestionKind, Value
 from backends.tasks import end_tasks
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-    from pathlib import Path
-
-    from backends.machines.ssh.config import Destination
-
 
 HEARTBEAT_S = 1.0
 """At most one message a second; asyncssh sends none of its own in between."""
@@ -66,8 +61,6 @@ _REMOVE_SOCKET = '[ ! -S "$1" ] || rm -f -- "$1"'
 
 
 class ConnectionPhase(StrEnum):
-    """The stages of a connection that is kept up."""
-
     CONNECTING = "connecting"
     CONNECTED = "connected"
     WAITING = "waiting"

@@ -6,18 +6,13 @@ import errno
 import os
 import re
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import asyncssh
 
 from backends.errors import HostError, PeerUnreachable
+from backends.machines.ssh.config import KnownLine, Settings
 from backends.mesh.messages import LENDS_NO
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from backends.machines.ssh.config import KnownLine, Settings
-
 
 _UNROUTED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 

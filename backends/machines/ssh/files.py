@@ -7,15 +7,13 @@ import contextlib
 import secrets
 import sys
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, cast
 
 import asyncssh
 
 from backends.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-    from pathlib import Path
 
 T = TypeVar("T")
 
@@ -106,11 +104,7 @@ class Meter:
     ``tell`` gets a text and a fraction (0…1) at each step.
     """
 
-    def __init__(
-        self,
-        total_bytes: int,
-        tell: Callable[[str, float], None],
-    ) -> None:
+    def __init__(self, total_bytes: int, tell: Callable[[str, float], None]) -> None:
         self._total = total_bytes
         self._tell = tell
         self._started = time.monotonic()

@@ -7,9 +7,10 @@ import contextlib
 import importlib.util
 import socket
 import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncssh
 from aiohappyeyeballs import start_connection
@@ -21,11 +22,7 @@ from backends.machines.ssh.errors import explain
 from backends.state import PeerQuestion, QuestionKind
 from backends.writing import append_line
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Trusted = tuple[list[asyncssh.SSHKey], list[asyncssh.SSHKey], list[asyncssh.SSHKey]]
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+Trusted = tuple[list[asyncssh.SSHKey], list[asyncssh.SSHKey], list[asyncssh.SSHKey]]
 
 
 def fingerprint(key: asyncssh.SSHKey) -> str:
@@ -167,9 +164,7 @@ _STAGGER_S = 0.25
 async def dial(host: str, port: int, family: int = socket.AF_UNSPEC) -> socket.socket:
     """Connect to the first address that answers; the caller bounds the time."""
     made = await start_connection(
-        await lookup(host, port, family),
-        happy_eyeballs_delay=_STAGGER_S,
-        interleave=1,
+        await lookup(host, port, family), happy_eyeballs_delay=_STAGGER_S, interleave=1
     )
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made

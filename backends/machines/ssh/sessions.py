@@ -7,7 +7,7 @@ import secrets
 import shlex
 import signal
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import asyncssh
 
@@ -15,10 +15,6 @@ from backends.errors import HostError
 from backends.machines.shell import ShellResult
 from backends.printable import last_line
 from backends.tasks import end_tasks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 STDOUT_LIMIT_BYTES = 4 << 20
 STDERR_LIMIT_BYTES = 64 << 10

@@ -7,8 +7,9 @@ import contextlib
 import secrets
 import socket
 import stat
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncssh
 
@@ -24,11 +25,7 @@ from backends.link.transport import (
 )
 from backends.machines.ssh.errors import forwarding_failed, forwarding_forbidden
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    OpenChannel = Callable[[Callable[[], "RemoteEnd"]], Awaitable[Any]]
-    from collections.abc import Callable
+OpenChannel = Callable[[Callable[[], "RemoteEnd"]], Awaitable[Any]]
 
 
 class LocalEnd(asyncio.Protocol):
@@ -280,11 +277,7 @@ class Tunnel:
         task.add_done_callback(self._opening.discard)
         return end
 
-    async def _connect(
-        self,
-        end: LocalEnd,
-        channel: OpenChannel,
-    ) -> None:
+    async def _connect(self, end: LocalEnd, channel: OpenChannel) -> None:
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 await channel(lambda: RemoteEnd(end))

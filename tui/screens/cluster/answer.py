@@ -72,8 +72,6 @@ class ChatTurn(Horizontal):
 
 
 class ChatQuestion(ChatTurn):
-    """The user's question."""
-
     DEFAULT_CSS = """
     ChatQuestion {
         pointer: pointer;
@@ -86,8 +84,6 @@ class ChatQuestion(ChatTurn):
 
     @dataclass
     class Clicked(Message):
-        """The user clicked on a question."""
-
         question: ChatQuestion
 
     def __init__(self, question: str, *, names_width: int) -> None:

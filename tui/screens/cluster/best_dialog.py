@@ -44,8 +44,6 @@ ROWS_MIN = 4
 
 
 class FigureColumn(NamedTuple):
-    """One figure of each plan, beside it what it gains or costs."""
-
     title: str
     figure: Callable[[BestChoice], float | None]
     text: Callable[[float], str]
@@ -137,8 +135,6 @@ class BestRows(RowList, can_focus=True):
 
 
 class BestHeading(StripWidget):
-    """Titles over the figures of the rows."""
-
     choices: Drawn[tuple[BestChoice, ...]] = Drawn(())
 
     def __init__(self, slots: int) -> None:

@@ -114,8 +114,6 @@ class Composer(TextArea):
 
     @dataclass
     class Sent(Message):
-        """The user sent a question."""
-
         question: str
         again: int | None = None
         """Index of the question that it takes the place of; None: it is new."""
@@ -220,8 +218,6 @@ EMPTY_HINT = "No messages yet. {chat.settings}: system prompt, sampling."
 
 
 class ChatPane(Widget):
-    """A conversation with the model that is running."""
-
     HELP = ChatTranscript.HELP
 
     BINDINGS = bindings("chat")

@@ -61,8 +61,6 @@ COUNT_MAX = 100_000
 
 
 class Figure(NamedTuple):
-    """One figure of a column."""
-
     label: str
     value: str
     warn: bool = False
@@ -186,7 +184,6 @@ def _look(links: Sequence[Link], rate_cells: int) -> LinkLook:
 def _link_columns(
     links: Sequence[Link], look: LinkLook, rows: int, n_columns: int
 ) -> list[LiveColumn]:
-    """The links below one another; those without room are counted: ``+2``."""
     room = rows * n_columns
     figures = [_link_figure(link, look) for link in links]
     if len(figures) > room:
@@ -418,8 +415,6 @@ GRAPH_GAP_CELLS = 3
 
 
 class FigureLook(NamedTuple):
-    """The name, the text and the scale of one figure."""
-
     title: str
     text: Callable[[float | None], str]
     unit: Callable[[float], tuple[float, str]]

@@ -58,8 +58,6 @@ _SIGNS = {
 
 
 class StepList(StripWidget):
-    """One line per step."""
-
     ALLOW_SELECT = True
     DEFAULT_CSS = "StepList { height: auto; }"
 

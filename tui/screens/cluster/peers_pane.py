@@ -368,7 +368,6 @@ the split does not use shows what is taken now. The letter is the device's in th
         return Region(0, self._tops[index], block.width, block.n_rows)
 
     def select(self, name: str) -> None:
-        """Select a peer, now or once it is there."""
         names = [peer.name for peer in self.peers]
         if name in names:
             self.selected = names.index(name)
@@ -431,8 +430,6 @@ def _n_rows(blocks: list[PeerBlock]) -> int:
 
 
 class PeersPane(VerticalScroll, can_focus=False):
-    """The scrolling frame around the peers."""
-
     DEFAULT_CSS = """
     PeersPane {
         padding: 0 1;

@@ -14,12 +14,7 @@ from backends.state import ClusterSnapshot, ClusterState, Link
 from backends.units import format_count
 from tui.actions import bindings
 from tui.app.console import console_of
-from tui.app.frame import (
-    NARROW_BELOW,
-    SHORT_BELOW,
-    ZOOMED,
-    ConsoleScreen,
-)
+from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ZOOMED, ConsoleScreen
 from tui.app.messages import LogWanted
 from tui.model.editor import PlanEditor
 from tui.model.facts import LiveFacts
@@ -114,12 +109,7 @@ class ClusterScreen(ConsoleScreen):
 
     zoomed: reactive[str] = reactive("", init=False)
 
-    def __init__(
-        self,
-        editor: PlanEditor,
-        *,
-        zoomed: str = "",
-    ) -> None:
+    def __init__(self, editor: PlanEditor, *, zoomed: str = "") -> None:
         super().__init__()
         self.peers = PeersPane()
         self._editor = editor

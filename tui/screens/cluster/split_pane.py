@@ -210,8 +210,6 @@ class Standing(StripWidget):
 
 
 class SplitPane(Widget, can_focus=True):
-    """Everything about the split of one model."""
-
     HELP = SplitBar.HELP
     DEFAULT_CSS = "SplitPane { layout: vertical; padding: 0 1; }"
 

@@ -92,8 +92,6 @@ WINDOW_S = 3.0
 
 
 class Sample(NamedTuple):
-    """One measurement."""
-
     added_ms: float
     """The time that the lab added to a token, over all links."""
     tok_per_s: float

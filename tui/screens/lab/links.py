@@ -34,8 +34,6 @@ from tui.widgets.strips import (
 
 
 class Preset(NamedTuple):
-    """One network people have."""
-
     id: str
     action: str
     """The action whose key puts it on a link."""
@@ -83,8 +81,6 @@ class PresetList(StripWidget):
 
     @dataclass
     class Picked(Message):
-        """A preset was clicked."""
-
         preset: Preset
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
@@ -135,11 +131,7 @@ LATENCY = Scale(
     (10, 10, 10, 6, 10, 10, 6, 10, 10, 6),
     "ms",
 )
-JITTER = Scale(
-    (0, 0.5, 1, 2, 5, 10, 20, 50, 100),
-    (10, 10, 10, 6, 10, 10, 6, 10),
-    "ms",
-)
+JITTER = Scale((0, 0.5, 1, 2, 5, 10, 20, 50, 100), (10, 10, 10, 6, 10, 10, 6, 10), "ms")
 RATE = Scale(
     (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, NO_LIMIT),
     (5, 6, 5, 5, 6, 5, 5, 6, 5, 5, 6, 5, 1),
@@ -150,8 +142,6 @@ RATE = Scale(
 
 
 class Heading(NamedTuple):
-    """The first row of a link."""
-
     link: Link
     lab: Lab | None
     mark: int
@@ -188,8 +178,6 @@ class LinkHeading(StripWidget):
 
 
 class LinkBlock(Vertical):
-    """The sliders of one link."""
-
     DEFAULT_CSS = "LinkBlock { height: 4; padding: 0 1; }"
 
     @dataclass

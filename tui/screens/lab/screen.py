@@ -20,12 +20,7 @@ from tui.app.messages import Copyable
 from tui.model.facts import device_marks
 from tui.model.quantities import acceptance_text
 from tui.screens.lab.forecast import Labs, Samples, forecast, own_ms, total_added_ms
-from tui.screens.lab.links import (
-    LabWishes,
-    LinkBlock,
-    PresetList,
-    preset_named,
-)
+from tui.screens.lab.links import LabWishes, LinkBlock, PresetList, preset_named
 from tui.screens.lab.speed import Picture, SpeedPane, Speeds
 from tui.widgets.keys import with_keys
 from tui.widgets.strips import resubtitle

@@ -35,8 +35,6 @@ Y_TITLE = "tok/s"
 
 
 class Picture(NamedTuple):
-    """The figures that the plot shows."""
-
     own_ms: float | None = None
     """The time of a token without any lab; without it the plot has no curve."""
     added_ms: float = 0.0
@@ -164,8 +162,6 @@ FAR_OFF = 0.1
 
 
 class Speeds(NamedTuple):
-    """The figures of the first row."""
-
     predicted: float | None = None
     measured: float | None = None
     plain: float | None = None
@@ -223,8 +219,6 @@ class SpeedLine(StripWidget):
 
 
 class SpeedPane(Vertical):
-    """Figures above, plot below."""
-
     DEFAULT_CSS = "SpeedPane { height: 1fr; padding: 0 1; }"
 
     def __init__(self) -> None:

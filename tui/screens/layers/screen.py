@@ -41,14 +41,7 @@ from tui.widgets.row_list import Choice
 from tui.widgets.safe_text import safe, safe_line
 from tui.widgets.size_bars import LABEL_CELLS, group_bytes, quant_bytes, size_bars
 from tui.widgets.sources import predicted, told
-from tui.widgets.strips import (
-    Drawn,
-    StripWidget,
-    fitting,
-    line,
-    resubtitle,
-    retitle,
-)
+from tui.widgets.strips import Drawn, StripWidget, fitting, line, resubtitle, retitle
 
 NO_PLAN = (
     "No model is picked: {app.cluster} goes to Cluster, where {cluster.model} does."
@@ -243,11 +236,7 @@ class LayersScreen(ConsoleScreen):
         self.refresh_bindings()
 
     def _given(self, edit: Edit, rows: list[LayerRow], device: str) -> Plan:
-        """The plan with the layers, or only their experts, on a device.
-
-        Raises:
-            PlanError: there are no experts, or llama.cpp gives it none.
-        """
+        """The plan with the layers, or only their experts, on a device."""
         if not self._gives_experts:
             split = move_layers(edit.split, rows[0].number, rows[-1].number, device)
             return with_split(edit.plan, split)

@@ -27,8 +27,6 @@ MARK = "●"
 
 
 class LayerRow(NamedTuple):
-    """One layer of the edited plan; the output is the last one."""
-
     number: int
     layer: Layer | None
     """None for the output."""
@@ -131,8 +129,6 @@ def _label(device: str) -> str:
 
 
 class LayerTable(SortableTable[LayerRow]):
-    """One row per layer; several neighbours can be marked."""
-
     COLUMNS = COLUMNS
     REST_CELLS_MIN = 14
 

@@ -124,9 +124,6 @@ async def save_log(cluster: ClusterService, name: str, folder: Path) -> Path:
 
     Returns:
         The file written.
-
-    Raises:
-        DllmError: the log cannot be read, or the disk refuses.
     """
     try:
         if not await asyncio.to_thread(folder.is_dir):

@@ -43,8 +43,6 @@ LEVEL_WORDS = {
 
 
 class LogStatus(StripWidget):
-    """The state of the log above, on one row."""
-
     DEFAULT_CSS = "LogStatus { height: 1; padding: 0 1; background: $surface; }"
 
     standing: Drawn[LogStanding | None] = Drawn(None)

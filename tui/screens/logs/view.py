@@ -32,8 +32,6 @@ SIDE_STEP = 8
 
 
 class LogStanding(NamedTuple):
-    """The state of a log, for its status line."""
-
     lines: int
     matching: int
     """Lines shown: all, or those the filter keeps."""
@@ -43,8 +41,6 @@ class LogStanding(NamedTuple):
 
 
 class LogView(ScrollView, can_focus=True):
-    """The lines of one log."""
-
     ALLOW_SELECT = True
     ALLOW_MAXIMIZE = True
 

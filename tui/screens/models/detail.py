@@ -23,8 +23,6 @@ from tui.widgets.sources import predicted
 
 
 class ModelDetail(VerticalScroll, can_focus=False):
-    """The model under the cursor, in detail."""
-
     DEFAULT_CSS = """
     ModelDetail {
         height: 1fr;

@@ -26,8 +26,6 @@ CONTEXT_CELLS = 8
 
 
 class QuantRows(RowList):
-    """The models, and what would fit of each."""
-
     MOST = 16
 
     def row(self, row: RemoteModel, here: bool, width: int) -> Strip:

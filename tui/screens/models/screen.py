@@ -24,18 +24,8 @@ from tui.app.messages import Copyable
 from tui.dialogs.ask import confirm
 from tui.screens.models.detail import ModelDetail
 from tui.screens.models.quants import QuantsDialog
-from tui.screens.models.search import (
-    POLL_S,
-    PathBar,
-    check_path,
-    watch_catalogue,
-)
-from tui.screens.models.table import (
-    ModelTable,
-    empty_text,
-    removal_text,
-    summary_text,
-)
+from tui.screens.models.search import POLL_S, PathBar, check_path, watch_catalogue
+from tui.screens.models.table import ModelTable, empty_text, removal_text, summary_text
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
 from tui.widgets.table import FilteredTable

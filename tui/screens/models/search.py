@@ -32,11 +32,7 @@ async def watch_catalogue(
 
 
 async def check_path(cluster: ClusterService, text: str) -> str:
-    """The absolute path of a model that can be read.
-
-    Raises:
-        DllmError: it cannot; the text says why.
-    """
+    """The absolute path of a model that can be read."""
     path = whole_path(text)
     await cluster.inspect(path)
     return path
@@ -45,11 +41,7 @@ async def check_path(cluster: ClusterService, text: str) -> str:
 async def complete_path(
     cluster: ClusterService, typed: str
 ) -> tuple[str, tuple[str, ...]]:
-    """Extend a typed path as far as it is unique; also the names that may follow.
-
-    Raises:
-        DllmError: nobody could be asked.
-    """
+    """Extend a typed path as far as it is unique; also the names that may follow."""
     folder, slash, part = typed.rpartition("/") if typed != "~" else ("~", "/", "")
     whole = whole_path(f"{folder}{slash}" or ".").rstrip("/")
     names = await cluster.names_after(f"{whole}/{part}")

@@ -192,8 +192,6 @@ def removal_text(removal: Removal, held_by: Sequence[str]) -> str:
 
 
 class ModelTable(SortableTable[ModelFile]):
-    """One row per model file, its key the path."""
-
     COLUMNS = COLUMNS
     REST_CELLS_MIN = 18
 
@@ -216,8 +214,6 @@ and say why.
 
     @dataclass
     class Picked(Message):
-        """The user wants this model."""
-
         model: ModelFile
 
     @dataclass

@@ -186,7 +186,6 @@ class TrafficDetail(StripWidget):
     def _bars(
         self, row: TrafficRow, marks: list[Mark], axis: Axis, rows: int, width: int
     ) -> list[Strip]:
-        """Rows of bars; each half of the calls, and the slowest, in its colour."""
         room = _room(width)
         heights = heights_of(row.figures.histogram_us, axis, room)
         ends = [place_of(mark.value_us, axis, room) + 1 for mark in marks]

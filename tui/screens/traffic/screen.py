@@ -122,7 +122,6 @@ class LinkFigures(StripWidget):
     def _row(
         self, link: Link, columns: Sequence[TableColumn[Link]], width: int
     ) -> Strip:
-        """A link's figures; one that is plain has none, but a reason."""
         palette = self.palette
         name = (clip(safe_line(link.worker), NAME_CELLS - 1) + " ", palette.strong)
         if link.mode == "plain":

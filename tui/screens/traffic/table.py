@@ -25,8 +25,6 @@ OWN = "(link itself)"
 
 
 class TrafficRow(NamedTuple):
-    """One command on one link."""
-
     worker: str
     command: str
     figures: LinkCommand
@@ -142,8 +140,6 @@ def row_text(row: TrafficRow) -> str:
 
 
 class TrafficTable(SortableTable[TrafficRow]):
-    """One row per worker and command."""
-
     COLUMNS = COLUMNS
 
     HELP = """\
