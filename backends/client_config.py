@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from backends.errors import DllmError, UsageError
 from backends.gateway.access import is_loopback
-from backends.planning.commands import model_alias
+from backends.planning.blueprint import model_alias
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, Plan, Value
 from backends.writing import write_new
 

@@ -21,6 +21,18 @@ ENGINE_DIR_VARIABLE = "DLLM_ENGINE_DIR"
 SOCKET_PATH_BYTES_MAX = 103
 
 
+class _Below:
+    """A file or folder by its name in one of the directories."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        self._directory = directory
+        self._name = name
+
+    def __get__(self, paths: Paths, owner: type[Paths]) -> Path:
+        folder: Path = getattr(paths, self._directory)
+        return folder / self._name
+
+
 class Paths(Value, frozen=True, kw_only=True):
     """The directories of one user; nothing here creates them."""
 
@@ -30,100 +42,42 @@ class Paths(Value, frozen=True, kw_only=True):
     cache_dir: Path
     runtime_dir: Path
 
-    @property
-    def config_file(self) -> Path:
-        return self.config_dir / "config.toml"
-
-    @property
-    def kept_config_file(self) -> Path:
-        """The settings as a controller could last read them."""
-        return self.state_dir / "config.last.toml"
-
-    @property
-    def console_file(self) -> Path:
-        """The console's memory: layout, theme, last plan."""
-        return self.state_dir / "console.json"
-
-    @property
-    def plans_dir(self) -> Path:
-        """Plans saved by name."""
-        return self.data_dir / "plans"
-
-    @property
-    def launches_dir(self) -> Path:
-        """The plans launched last."""
-        return self.data_dir / "launches"
-
-    @property
-    def chats_dir(self) -> Path:
-        return self.state_dir / "chats"
-
-    @property
-    def run_dir(self) -> Path:
-        return self.state_dir / "run"
-
-    @property
-    def clusters_dir(self) -> Path:
-        return self.state_dir / "clusters"
+    config_file = _Below("config_dir", "config.toml")
+    kept_config_file = _Below("state_dir", "config.last.toml")
+    """The settings as a controller could last read them."""
+    console_file = _Below("state_dir", "console.json")
+    """The console's memory: layout, theme, last plan."""
+    plans_dir = _Below("data_dir", "plans")
+    """Plans saved by name."""
+    launches_dir = _Below("data_dir", "launches")
+    chats_dir = _Below("state_dir", "chats")
+    run_dir = _Below("state_dir", "run")
+    clusters_dir = _Below("state_dir", "clusters")
+    trials_file = _Below("state_dir", "trials.json")
+    speeds_file = _Below("state_dir", "speeds.json")
+    """The measured speed of devices and links."""
+    events_dir = _Below("state_dir", "events")
+    keys_file = _Below("state_dir", "keys.json")
+    """The API keys of clients on other machines, hashed."""
+    controller_log = _Below("state_dir", "controller.log")
+    lock = _Below("state_dir", "controller.lock")
+    """Held by the one controller of this state; says who and where it is."""
+    head_id_file = _Below("state_dir", "head_id")
+    """Tells our processes on other machines from those of other heads."""
+    worker_key_file = _Below("data_dir", "worker_key")
+    """The host key of the machine while it is lent (``dllm-tui worker``)."""
+    worker_pairings_file = _Below("data_dir", "consoles.json")
+    """The consoles that may use this machine."""
+    lent_dir = _Below("state_dir", "lent")
+    """The process directories of consoles that this machine is lent to."""
+    console_key_file = _Below("data_dir", "console_key")
+    """The key by which machines that were invited know this console."""
+    engines_dir = _Below("cache_dir", "engines")
+    socket = _Below("runtime_dir", "controller.sock")
 
     def journal(self, cluster: str) -> Path:
         """A cluster's goal and last measurements."""
         return self.clusters_dir / f"{cluster}.json"
-
-    @property
-    def trials_file(self) -> Path:
-        return self.state_dir / "trials.json"
-
-    @property
-    def speeds_file(self) -> Path:
-        """The measured speed of devices and links."""
-        return self.state_dir / "speeds.json"
-
-    @property
-    def events_dir(self) -> Path:
-        return self.state_dir / "events"
-
-    @property
-    def keys_file(self) -> Path:
-        """The API keys of clients on other machines, hashed."""
-        return self.state_dir / "keys.json"
-
-    @property
-    def controller_log(self) -> Path:
-        return self.state_dir / "controller.log"
-
-    @property
-    def head_id_file(self) -> Path:
-        """Tells our processes on other machines from those of other heads."""
-        return self.state_dir / "head_id"
-
-    @property
-    def worker_key_file(self) -> Path:
-        """The host key of the machine while it is lent (``dllm-tui worker``)."""
-        return self.data_dir / "worker_key"
-
-    @property
-    def worker_pairings_file(self) -> Path:
-        """The consoles that may use this machine."""
-        return self.data_dir / "consoles.json"
-
-    @property
-    def lent_dir(self) -> Path:
-        """The process directories of consoles that this machine is lent to."""
-        return self.state_dir / "lent"
-
-    @property
-    def console_key_file(self) -> Path:
-        """The key by which machines that were invited know this console."""
-        return self.data_dir / "console_key"
-
-    @property
-    def engines_dir(self) -> Path:
-        return self.cache_dir / "engines"
-
-    @property
-    def socket(self) -> Path:
-        return self.runtime_dir / "controller.sock"
 
     def relay_socket(self, worker: str) -> Path:
         return self._socket(f"relay-{worker}.sock")
@@ -140,11 +94,6 @@ class Paths(Value, frozen=True, kw_only=True):
         if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
             return path
         return self.runtime_dir / f"{zlib.crc32(name.encode()):08x}.sock"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the one controller of this state; says who and where it is."""
-        return self.state_dir / "controller.lock"
 
 
 def _xdg(variable: str, default: str) -> Path:

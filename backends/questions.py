@@ -53,7 +53,6 @@ class Asked(Protocol):
             touch: a loopback port to connect to once, as soon as it listens.
             until: after a line with one of these it is killed, which is its end.
         """
-        ...
 
     async def find(
         self,
@@ -66,7 +65,6 @@ class Asked(Protocol):
 
     async def read(self, path: str) -> bytes:
         """The first MiB of a file there."""
-        ...
 
     async def identity(self, path: str) -> str: ...
 

@@ -18,8 +18,7 @@ with importing():
     from logging.handlers import RotatingFileHandler
 
     from backends.controller.api import Api
-    from backends.controller.chat.chats import Chats
-    from backends.controller.chat.store import ChatStore
+    from backends.controller.chat.chats import Chats, ChatStore
     from backends.controller.clusters import Clusters
     from backends.controller.follow import Follower
     from backends.controller.lock import hold_lock

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from backends.controller.draft_gains import gains
+from backends.controller.drafting import gains
 from backends.errors import PlanError
 from backends.planning.sharing import shared_out
 from backends.server_settings import CTX_MIN, moving, without_tensor
@@ -297,8 +297,7 @@ def _in_parts(problem: SplitProblem, best: Best | None) -> list[Alternative]:
 
 
 def _others(problem: SplitProblem, aim: Objective, best: Best) -> list[Alternative]:
-    from backends.split.best import alternatives
-    from backends.split.front import identity, pareto_front
+    from backends.split.best import alternatives, identity, pareto_front
 
     # Of very many devices the comparisons are looked at less closely than the plan.
     quick = problem._replace(beam=QUICK_BEAM)
@@ -315,8 +314,15 @@ async def best_plans(option: Option) -> tuple[Alternative, ...]:
 
 
 def _best_plans(option: Option) -> tuple[Alternative, ...]:
-    from backends.split.best import Best, alternative, alternatives, best_split
-    from backends.split.front import aims_of, identity, pareto_front
+    from backends.split.best import (
+        Best,
+        aims_of,
+        alternative,
+        alternatives,
+        best_split,
+        identity,
+        pareto_front,
+    )
     from backends.split.problem import check_pins
 
     now, plan = _problem(option, None), option.plan

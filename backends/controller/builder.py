@@ -19,6 +19,7 @@ from backends.machines.agent import AgentSession, ProcessRecord
 from backends.machines.keep_awake import hold_awake
 from backends.places import LOCAL
 from backends.planning.blueprint import (
+    SERVER,
     STAGES,
     Blueprint,
     Facts,
@@ -30,7 +31,6 @@ from backends.planning.blueprint import (
     process_name,
     short_name,
 )
-from backends.planning.commands import SERVER
 from backends.planning.pairing import paired_workers
 from backends.split.flags import used_workers
 from backends.state import Failure, Plan, ProcessRole, Value

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from backends.controller.context import ClusterContext
 from backends.controller.event_log import CONTROLLER
 from backends.controller.journal import Goal, Record
-from backends.controller.phases import Trigger
-from backends.controller.reconciler import Reconciler
+from backends.controller.reconciler import Reconciler, Trigger
 from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.gateway.access import ApiSettings
 from backends.planning.blueprint import Facts, machines_of

@@ -14,21 +14,26 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from backends.engine.explain import CUT_OFF, explain, refused_argument
-from backends.engine.logs import clean_lines, without_requests
+from backends.engine.logs import (
+    CUT_OFF,
+    clean_lines,
+    explain,
+    refused_argument,
+    without_requests,
+)
 from backends.errors import DllmError, HostError, ProcessFailed
 from backends.gateway.target import GATEWAY
 from backends.link.relay import is_relay, worker_relay_name
 from backends.machines.agent import AgentSession, ProcessRecord
 from backends.machines.keep_awake import holds_awake
 from backends.planning.blueprint import (
+    SERVER,
     cluster_of,
     needed_names,
     own_workers,
     process_name,
     short_name,
 )
-from backends.planning.commands import SERVER
 from backends.state import Failure, Plan, ProcessRole
 
 if TYPE_CHECKING:

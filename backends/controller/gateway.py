@@ -22,8 +22,7 @@ from backends.gateway.target import GATEWAY, PORT_TAKEN, Mode, Target, gateway_a
 from backends.machines.agent import AgentSession, ProcessRecord, ProcessSpec
 from backends.machines.machine import Machines
 from backends.places import LOCAL
-from backends.planning.blueprint import process_name
-from backends.planning.commands import model_alias
+from backends.planning.blueprint import model_alias, process_name
 from backends.state import Plan, ProcessRole, ProcessState
 from backends.state.snapshots import RequestCounts
 

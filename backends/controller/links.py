@@ -14,8 +14,8 @@ from backends.controller.snapshot_store import SnapshotStore
 from backends.data_place import DataPlace
 from backends.errors import HostError, PeerUnreachable, UsageError, did_you_mean
 from backends.link.figures import why_no_link
+from backends.link.meter import Outcomes, ServerCount
 from backends.link.relay import RelayReader, put_lab, worker_relay_name, worker_weights
-from backends.link.tokens import Outcomes, ServerCount
 from backends.link.transport import LinkRoute, LinkTransport, TransportKind
 from backends.link.wire import require_possible
 from backends.planning.blueprint import Facts

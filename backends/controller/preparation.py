@@ -29,31 +29,28 @@ from backends.controller.best_plans import (
 )
 from backends.controller.cluster import Cluster
 from backends.controller.clusters import Clusters
-from backends.controller.draft_gains import draft_models
-from backends.controller.drafting import Drafting
+from backends.controller.discovery import check_whole, site_of
+from backends.controller.drafting import Drafting, draft_models
 from backends.controller.memory_usage import (
     held_by,
     machines_now,
     memory_of,
     with_memory,
 )
-from backends.controller.site import check_whole, site_of
 from backends.controller.speed_book import ground_of
 from backends.controller.steps import Steps
 from backends.errors import ControllerError, DllmError, PlanError, did_you_mean
 from backends.gateway.access import api_settings
 from backends.machines.machine import Machines
 from backends.machines.readers import Readers
-from backends.planning.blueprint import Facts, machines_of
-from backends.planning.checking import check_plan
+from backends.planning.blueprint import Facts, commands, gateway_command, machines_of
+from backends.planning.checking import check_plan, remarks
 from backends.planning.cluster_file import (
     machines_of_file,
     pins_of_file,
     speeds_of_file,
 )
-from backends.planning.commands import commands, gateway_command
 from backends.planning.proposal import plan_devices, propose
-from backends.planning.remarks import remarks
 from backends.planning.room import require_room, room_for, with_prompt_cache
 from backends.speculation.memory import with_draft
 from backends.split.layout import ranges

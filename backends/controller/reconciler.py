@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from functools import partial
 from itertools import chain, repeat
 
@@ -21,34 +22,31 @@ from backends.controller.builder import Builder, Built
 from backends.controller.context import ClusterContext
 from backends.controller.deaths import failed_at, unexpected
 from backends.controller.degraded_plan import DegradedPlans
-from backends.controller.discovery import Discovery
-from backends.controller.draft_gains import gains_now
+from backends.controller.discovery import Discovery, draft_path
+from backends.controller.drafting import gains_now
 from backends.controller.journal import Record
 from backends.controller.memory_usage import machines_now
-from backends.controller.phases import (
-    AT_REST,
-    WITH_LINKS,
-    Phase,
-    Trigger,
-    next_phase,
-    trigger_of,
-)
 from backends.controller.recovery import Recovery
 from backends.controller.serving import Load, Serving, Watch
-from backends.controller.site import draft_path
 from backends.controller.speed_book import RunRecorder
 from backends.controller.steps import launch_steps
 from backends.controller.stopping import ClusterProcesses
-from backends.errors import DllmError, ModelError, PeerUnreachable, ProcessFailed
+from backends.errors import (
+    DllmError,
+    ModelError,
+    NeedsAnswer,
+    PeerUnreachable,
+    ProcessFailed,
+)
 from backends.gateway.target import GATEWAY
 from backends.machines.machine import Machine
 from backends.planning.blueprint import (
+    SERVER,
     machines_of,
     needed_names,
     process_name,
     short_name,
 )
-from backends.planning.commands import SERVER
 from backends.speculation.auto import AutoDraft, measure
 from backends.speculation.methods import with_method
 from backends.state import (
@@ -62,6 +60,126 @@ from backends.state import (
     Step,
 )
 from backends.tasks import end_tasks, first_of, forever
+
+
+class Phase(StrEnum):
+    REACHING = "reaching"
+    """Wait for the machines of a launch."""
+    ADOPTING = "adopting"
+    """Look what became of what an earlier controller left."""
+    DRAINING = "draining"
+    """Let answers end that the plan would break."""
+    STARTING = "starting"
+    """Start what the plan lacks, and stop what it does not want."""
+    LOADING = "loading"
+    """Wait for llama-server to load the model."""
+    SERVING = "serving"
+    """Wait for trouble, or for something better to run."""
+    WAITING = "waiting"
+    """A machine is away: wait for it a while, then take the degraded plan."""
+    RECOVERING = "recovering"
+    """Something ended or was refused: find the plan to go on with."""
+    PAUSING = "pausing"
+    """The controller failed, and what serves goes on: look after it a little later."""
+    FAILED = "failed"
+    """Stop everything. Wait for a request, or for the machine that is missing."""
+    STOPPING = "stopping"
+    """Stop everything, because a person said so."""
+    IDLE = "idle"
+    """No plan is wanted, and no process runs."""
+    LEFT_ALONE = "left alone"
+    """The journal or the machines are not known: touch nothing."""
+
+
+class Trigger(StrEnum):
+    LAUNCHED = "launched"
+    STOPPED = "stopped"
+    FOUND = "found"
+    """The journal of an earlier controller wants a plan."""
+    FOUND_FAILED = "found failed"
+    """It says that nothing more is tried."""
+    UNKNOWN = "unknown"
+    """It, or the settings, cannot be read."""
+
+    DONE = "done"
+    BACK = "back"
+    """All is there again, and nobody has looked at it since."""
+    ALL_BACK = "all back"
+    """The full plan can run in place of the degraded one."""
+    OTHER_DRAFT = "other draft"
+    """``--draft auto`` wants to run another draft."""
+    LATE = "late"
+    """A process came that nothing wants."""
+
+    UNREACHABLE = "unreachable"
+    ENDED = "ended"
+    """A process ended that should not have."""
+    REFUSED = "refused"
+    """Any other error that is expected."""
+    ASKED = "asked"
+    """A machine asks the user something."""
+    FAULT = "fault"
+    """An error that nobody thought of."""
+
+
+REQUESTS = {
+    Trigger.LAUNCHED: Phase.REACHING,
+    Trigger.STOPPED: Phase.STOPPING,
+    Trigger.FOUND: Phase.ADOPTING,
+    Trigger.FOUND_FAILED: Phase.FAILED,
+    Trigger.UNKNOWN: Phase.LEFT_ALONE,
+}
+"""From every phase."""
+
+TROUBLE = {
+    Trigger.UNREACHABLE: Phase.WAITING,
+    Trigger.ENDED: Phase.RECOVERING,
+    Trigger.REFUSED: Phase.RECOVERING,
+    Trigger.FAULT: Phase.PAUSING,
+}
+
+TRANSITIONS: dict[Phase, dict[Trigger, Phase]] = {
+    Phase.REACHING: {Trigger.DONE: Phase.DRAINING},
+    Phase.ADOPTING: {Trigger.DONE: Phase.DRAINING, **TROUBLE},
+    Phase.DRAINING: {Trigger.DONE: Phase.STARTING, **TROUBLE},
+    Phase.STARTING: {Trigger.DONE: Phase.LOADING, **TROUBLE},
+    Phase.LOADING: {Trigger.DONE: Phase.SERVING, **TROUBLE},
+    Phase.SERVING: {
+        Trigger.ALL_BACK: Phase.DRAINING,
+        Trigger.OTHER_DRAFT: Phase.DRAINING,
+        **TROUBLE,
+    },
+    Phase.WAITING: {Trigger.DONE: Phase.DRAINING, Trigger.BACK: Phase.ADOPTING},
+    Phase.RECOVERING: {Trigger.DONE: Phase.DRAINING},
+    Phase.PAUSING: {Trigger.DONE: Phase.DRAINING, Trigger.BACK: Phase.ADOPTING},
+    Phase.STOPPING: {Trigger.DONE: Phase.IDLE},
+    Phase.IDLE: {Trigger.LATE: Phase.STOPPING},
+    Phase.FAILED: {Trigger.LATE: Phase.FAILED, Trigger.FAULT: Phase.LEFT_ALONE},
+    Phase.LEFT_ALONE: {},
+}
+"""Whatever is not in a row leads to ``FAILED``."""
+
+WITH_LINKS = (Phase.LOADING, Phase.SERVING)
+AT_REST = (Phase.FAILED, Phase.STOPPING, Phase.IDLE, Phase.LEFT_ALONE)
+
+
+def next_phase(phase: Phase, trigger: Trigger) -> Phase:
+    return REQUESTS.get(trigger) or TRANSITIONS[phase].get(trigger, Phase.FAILED)
+
+
+def trigger_of(error: Exception) -> Trigger:
+    match error:
+        case NeedsAnswer():
+            return Trigger.ASKED
+        case PeerUnreachable():
+            return Trigger.UNREACHABLE
+        case ProcessFailed():
+            return Trigger.ENDED
+        case DllmError():
+            return Trigger.REFUSED
+        case _:
+            return Trigger.FAULT
+
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from backends.controller.degraded_plan import DegradedPlans, degraded_text
 from backends.controller.gateway import ApiPortTaken
 from backends.controller.memory_usage import still_held
 from backends.controller.stopping import ClusterProcesses
-from backends.engine.explain import lost_port
+from backends.engine.logs import lost_port
 from backends.errors import (
     DllmError,
     NeedsAnswer,
@@ -30,8 +30,7 @@ from backends.errors import (
 )
 from backends.link.relay import is_relay
 from backends.machines.bare import blamed, connects
-from backends.planning.blueprint import machines_of
-from backends.planning.commands import SERVER
+from backends.planning.blueprint import SERVER, machines_of
 from backends.state import Failure, PeerState, Plan
 
 log = logging.getLogger(__name__)

@@ -23,8 +23,7 @@ from backends.errors import DllmError, ProcessFailed
 from backends.machines.agent import AgentSession, ProcessRecord, pid_of
 from backends.machines.machine import Machine
 from backends.places import LOCAL
-from backends.planning.blueprint import process_name, short_name
-from backends.planning.commands import SERVER
+from backends.planning.blueprint import SERVER, process_name, short_name
 from backends.split.flags import is_relayed, used_workers
 from backends.split.layout import format_ranges
 from backends.split.loads import plan_loads

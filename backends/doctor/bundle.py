@@ -31,7 +31,7 @@ from backends.errors import DllmError
 from backends.gateway.keys import KeyFile
 from backends.paths import Paths
 from backends.places import LOCAL
-from backends.planning.commands import SERVER
+from backends.planning.blueprint import SERVER
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, Peer, ProcessRole
 from backends.writing import write_private
 

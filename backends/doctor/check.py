@@ -62,15 +62,7 @@ class Finding(Value, frozen=True, kw_only=True):
 def check_of(
     name: str, fine: str, findings: list[Finding], *, fix: str = "", unread: str = ""
 ) -> Check:
-    """One check of several machines: ``fine`` if there is no finding.
-
-    Args:
-        name: of the check.
-        fine: the detail without findings.
-        findings: what is wrong, machine by machine.
-        fix: what to do about these.
-        unread: a further line about what could not be looked at.
-    """
+    """One check of several machines: ``fine`` if there is no finding."""
     lines = [f"{one.machine}: {one.what}" for one in findings]
     worst = Verdict.OK
     for one in findings:

@@ -18,18 +18,19 @@ from backends.doctor.check import (
     Verdict,
     check_of,
 )
-from backends.doctor.golden import GoldenRun, canary_runs, golden_runs
+from backends.doctor.golden import GoldenRun, canary_runs, golden_runs, known_model
 from backends.doctor.installation import CHECKS, engine_here
-from backends.doctor.known_answers import known_model
-from backends.doctor.model_checks import differing_weights, other_files, tensors
-from backends.doctor.network import network_checks
 from backends.doctor.peer_checks import (
     builds,
+    differing_weights,
     health_checks,
+    network_checks,
+    other_files,
     protocols,
     reached,
     several_engines,
     spoken,
+    tensors,
 )
 from backends.errors import DllmError
 from backends.machines.health import read_health
@@ -62,13 +63,7 @@ def untold(machine: str, done_bytes: int, size_bytes: int) -> None:
 async def examine(
     paths: Paths, wish: Wish, told: Callable[[str, int, int], None] = untold
 ) -> AsyncGenerator[Check, None]:
-    """All checks, one after the other as they are done.
-
-    Args:
-        paths: of the user.
-        wish: the slow ones that are wanted.
-        told: hears the machine, and the bytes read of a model and of all of it.
-    """
+    """All checks, one after the other as they are done."""
     client = ControllerClient(paths)
     ran = await client.running()
     first = wrong = ""

@@ -6,15 +6,18 @@ import asyncio
 import os
 import platform
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from shutil import disk_usage, which
+from typing import assert_never
+
+from msgspec.structs import replace
 
 from backends.client.client import ControllerClient
-from backends.config import API_PORT_DEFAULT, load_config
+from backends.config import API_PORT_DEFAULT, load_config, put_peer, set_value
 from backends.demo import MODEL_PATH, is_bundled
 from backends.doctor.check import Check, Repair, RepairKind, Verdict
 from backends.doctor.peer_checks import BUILD_DISK_BYTES
-from backends.engine.find import all_engines, find_engine
+from backends.engine.install import all_engines, find_engine
 from backends.errors import DllmError
 from backends.machines.agent import Orphan
 from backends.machines.local import describe_here, local_host_for_now
@@ -22,7 +25,7 @@ from backends.models.download import demo_model
 from backends.models.layers import read_model
 from backends.paths import Paths, make_private, relay_binary
 from backends.state import EngineInfo
-from backends.units import format_bytes
+from backends.units import format_bytes, format_count
 
 
 async def engine_here(configured: str | None, paths: Paths) -> EngineInfo:
@@ -186,3 +189,36 @@ CHECKS: dict[str, Callable[[Paths], Awaitable[Check]]] = {
     "api port": _port,
     "orphans": _orphans,
 }
+
+
+def repairs_of(checks: Iterable[Check]) -> list[Repair]:
+    """Every repair that was offered, once."""
+    return list(dict.fromkeys(one for check in checks for one in check.repairs))
+
+
+async def do_repair(paths: Paths, repair: Repair) -> str:
+    """Do one repair; what was done, in a sentence."""
+    match repair.kind:
+        case RepairKind.END_ORPHANS:
+            ended = await end_orphans(paths)
+            return f"Ended {format_count(len(ended), 'orphan')}."
+        case RepairKind.INSTALL:
+            await ControllerClient(paths).provision_peer(repair.machine)
+            return f"Installed engine and helper on {repair.machine}."
+        case RepairKind.USE_TUNNEL:
+            return await _use_tunnel(paths, repair.machine)
+        case RepairKind.KEEP_AWAKE:
+            set_value(paths, "keep_awake", True)
+            await ControllerClient(paths).settings_taken()
+            return "Set keep_awake: from the next launch on machines stay awake."
+        case _:
+            assert_never(repair.kind)
+
+
+async def _use_tunnel(paths: Paths, machine: str) -> str:
+    peer = load_config(paths).peers.get(machine)
+    if peer is None:
+        raise DllmError(f"There is no peer {machine} in {paths.config_file}")
+    put_peer(paths, machine, replace(peer, data="tunnel"))
+    await ControllerClient(paths).settings_taken()
+    return f'Set data = "tunnel" for {machine}: no launch tries its port any more.'

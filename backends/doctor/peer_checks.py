@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import PurePath
 
+from backends.client.client import ControllerClient
 from backends.doctor.check import (
     WITH_AGENT,
     Check,
@@ -15,12 +19,26 @@ from backends.doctor.check import (
     columns,
 )
 from backends.engine.versions import protocols_match
-from backends.places import LOCAL
-from backends.state import EngineInfo, Peer, PeerState, Transport
-from backends.state.health import MachineHealth
+from backends.errors import DllmError
+from backends.machines.ways import BARE, DIRECT, LOOPBACK, TUNNEL
+from backends.models.verify import Comparison, compare
+from backends.places import LOCAL, at_peer
+from backends.state import (
+    ClusterSnapshot,
+    EngineInfo,
+    ModelFile,
+    ModelInfo,
+    Peer,
+    PeerState,
+    Transport,
+)
+from backends.state.health import MachineHealth, MeasuredWay
+from backends.state.models import TensorSums
 from backends.units import (
     format_bytes,
     format_celsius,
+    format_count,
+    format_mb_s,
     format_ms,
     format_offset,
     format_percent,
@@ -309,3 +327,250 @@ def _sleep(found: Sequence[MachineHealth], held: Sequence[str] | None) -> Check:
         if held is None
         else "Allow systemd-inhibit there, or end sleep in its own settings.",
     )
+
+
+SLOW_MB_S = 12.0
+"""A network of 100 Mbit/s, or a weak Wi-Fi."""
+FAR_MS = 20.0
+"""With such a round trip a worker costs more than most compute."""
+
+
+def network_checks(ways: Sequence[MeasuredWay], peers: Sequence[Peer]) -> list[Check]:
+    """The table of ways, what is blocked, and what is slow."""
+    bare = [
+        MeasuredWay(head=LOCAL, worker=peer.name, way=BARE, rtt_ms=peer.rtt_ms)
+        for peer in peers
+        if peer.transport == Transport.BARE
+    ]
+    found = [*ways, *bare]
+    return [_table(found), _ports(ways), _speeds(found)] if found else []
+
+
+def _table(ways: Sequence[MeasuredWay]) -> Check:
+    by_pair = {(way.head, way.worker): way for way in ways}
+    heads = list(dict.fromkeys([LOCAL, *(way.head for way in ways)]))
+    workers = list(dict.fromkeys([*heads, *(way.worker for way in ways)]))
+    cells = [["head \\ worker", *workers]]
+    for head in heads:
+        row = [_cell(head, worker, by_pair) for worker in workers]
+        cells.append([head, *row])
+    kinds = {DIRECT: "direct (TLS)", TUNNEL: "SSH tunnel", BARE: "bare rpc-server"}
+    counts = [
+        f"{sum(way.way == kind for way in ways)} {text}"
+        for kind, text in kinds.items()
+        if any(way.way == kind for way in ways)
+    ]
+    return Check(name="network", detail="\n".join([", ".join(counts), *columns(cells)]))
+
+
+def _cell(head: str, worker: str, ways: Mapping[tuple[str, str], MeasuredWay]) -> str:
+    if head == worker:
+        return LOOPBACK
+    way = ways.get((head, worker))
+    if way is None:
+        return "-"
+    rtt = "" if way.rtt_ms is None else format_ms(way.rtt_ms)
+    rate = "" if way.rate_mb_s is None else format_mb_s(way.rate_mb_s)
+    return " ".join(filter(None, (way.way, rtt, rate)))
+
+
+def _ports(ways: Sequence[MeasuredWay]) -> Check:
+    """Check the ports for data: where one is blocked the tunnel is used."""
+    findings = [
+        Finding(
+            machine=way.worker,
+            what=f"{way.head} cannot reach it directly at {way.address} ({_why(way)}): "
+            "data go through the SSH tunnel",
+            repair=Repair(
+                kind=RepairKind.USE_TUNNEL,
+                machine=way.worker,
+                text=f"Send data to {way.worker} through the SSH tunnel without trying",
+            ),
+        )
+        for way in ways
+        if way.blocked
+    ]
+    told = [
+        f"{way.worker}: {way.why}, so data from {way.head} go through the SSH tunnel"
+        for way in ways
+        if way.way == TUNNEL and not way.blocked and way.head == LOCAL and way.why
+    ]
+    return check_of(
+        "firewall",
+        "every direct port that was tried can be reached",
+        findings,
+        fix='Open the port in its firewall (data = "ADDRESS:PORT" in [peers.NAME] '
+        "fixes the number), or leave it: the tunnel costs about 1 ms a token.",
+        unread="\n".join(told),
+    )
+
+
+def _why(way: MeasuredWay) -> str:
+    return way.why.rpartition(": ")[2] or "no answer"
+
+
+def _speeds(ways: Sequence[MeasuredWay]) -> Check:
+    findings = []
+    for way in ways:
+        if way.rate_mb_s is not None and way.rate_mb_s < SLOW_MB_S:
+            findings.append(
+                Finding(
+                    machine=way.worker,
+                    what=f"the link from {way.head} carries "
+                    f"{format_mb_s(way.rate_mb_s)}",
+                    verdict=Verdict.WARN,
+                )
+            )
+        if way.rtt_ms is not None and way.rtt_ms > FAR_MS:
+            findings.append(
+                Finding(
+                    machine=way.worker,
+                    what=f"a round trip from {way.head} takes {format_ms(way.rtt_ms)}",
+                )
+            )
+    known = [way.rate_mb_s for way in ways if way.rate_mb_s is not None]
+    rate = f", {format_mb_s(min(known))} or more" if known else ", no rate measured"
+    rtts = [way.rtt_ms for way in ways if way.rtt_ms is not None]
+    rtt = f"{format_ms(max(rtts))} or less" if rtts else "no round trip measured"
+    return check_of(
+        "links",
+        rtt + rate,
+        findings,
+        fix="Use a cable, or copy the model there (dllm-tui models copy) so that no "
+        "weights cross; every token pays the round trip.",
+    )
+
+
+NAMES_SHOWN = 3
+
+
+def other_files(models: Iterable[ModelFile]) -> Check:
+    """Check for files that are called as one here, and hold other bytes."""
+    whole = [one for one in models if one.identity and not one.sparse]
+    here = {_name(one): one for one in whole if LOCAL in one.held_by}
+    findings = [
+        Finding(
+            machine=machine,
+            what=f"{_name(one)} there is another file "
+            f"({format_bytes(one.size_bytes)}, here "
+            f"{format_bytes(here[_name(one)].size_bytes)})",
+        )
+        for one in whole
+        if (ours := here.get(_name(one))) and ours.identity != one.identity
+        for machine in one.held_by
+        if machine != LOCAL
+    ]
+    shared = sum(len(one.held_by) > 1 for one in whole)
+    return check_of(
+        "model files",
+        f"{format_count(shared, 'model')} on several machines, of the same bytes",
+        findings,
+        fix="Copy the right one there (dllm-tui models copy): another quant or version "
+        "stays unused, and its weights cross the network.",
+    )
+
+
+def _name(model: ModelFile) -> str:
+    there = at_peer(model.path)
+    return PurePath(there[1] if there else model.path).name
+
+
+def differing_weights(snapshots: Iterable[ClusterSnapshot]) -> Check | None:
+    """Check what the relays of a serving cluster found different on workers' disks."""
+    links = [(snapshot, link) for snapshot in snapshots for link in snapshot.links]
+    if not links:
+        return None
+    findings = [
+        Finding(
+            machine=_machine_of(snapshot, link.worker),
+            what=f"{format_count(link.tensors_differ, 'tensor')} of its file "
+            "differ from the head's, and were sent instead",
+        )
+        for snapshot, link in links
+        if link.tensors_differ
+    ]
+    return check_of(
+        "weights",
+        "no worker holds other bytes than the head",
+        findings,
+        fix="Compare them with dllm-tui doctor MODEL, and copy the file anew.",
+    )
+
+
+def _machine_of(snapshot: ClusterSnapshot, worker: str) -> str:
+    workers = snapshot.plan.workers if snapshot.plan else ()
+    return next((one.peer for one in workers if one.name == worker), worker)
+
+
+async def tensors(
+    client: ControllerClient,
+    model: ModelInfo,
+    peers: Sequence[Peer],
+    told: Callable[[str, int, int], None],
+) -> Check:
+    """Compare a model with every copy of its name and size, tensor by tensor.
+
+    Each copy is read once in its life; ``told`` hears the machine and how far it is.
+    """
+    name = PurePath(model.path).name
+    copies = [
+        (peer.name, found.path)
+        for peer in peers
+        if peer.facts
+        for found in peer.facts.models
+        if found.size_bytes == model.size_bytes and PurePath(found.path).name == name
+    ]
+    if not copies:
+        return Check(name="tensors", detail=f"no peer has a copy of {name}")
+    places = [(LOCAL, model.path), *copies]
+    sums = await asyncio.gather(
+        *(_hashed(client, machine, path, told) for machine, path in places),
+        return_exceptions=True,
+    )
+    findings, unread = [], []
+    ours, *theirs = sums
+    if isinstance(ours, BaseException):
+        raise ours
+    for (machine, path), found in zip(copies, theirs, strict=True):
+        if isinstance(found, DllmError):
+            unread.append(f"{machine} is not known: {found.what}")
+        elif isinstance(found, BaseException):
+            raise found
+        else:
+            compared = compare(ours, found, machine=machine, path=path)
+            if not compared.same:
+                findings.append(_differs(compared))
+    return check_of(
+        "tensors",
+        f"{name} is the same on {', '.join(machine for machine, _ in copies)}",
+        findings,
+        fix="Its file is damaged, or another one: copy it there anew "
+        f"(dllm-tui models copy {name} NAME). Until then what differs is sent.",
+        unread="\n".join(unread),
+    )
+
+
+def _differs(compared: Comparison) -> Finding:
+    shown = ", ".join(one.name for one in compared.differing[:NAMES_SHOWN])
+    more = len(compared.differing) - NAMES_SHOWN
+    return Finding(
+        machine=compared.machine,
+        what=f"{compared.path}: {len(compared.differing)} of "
+        f"{format_count(compared.n_tensors, 'tensor')} differ ({shown}"
+        f"{f' and {more} more' if more > 0 else ''})",
+        verdict=Verdict.FAIL,
+    )
+
+
+async def _hashed(
+    client: ControllerClient,
+    machine: str,
+    path: str,
+    told: Callable[[str, int, int], None],
+) -> tuple[TensorSums, ...]:
+    async with aclosing(client.models.hashing(path, machine=machine)) as progress:
+        async for one in progress:
+            told(machine, one.done_bytes, one.size_bytes)
+            if one.complete:
+                return one.tensors
+    raise DllmError(f"The hashing on {machine} broke off")

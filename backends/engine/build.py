@@ -21,7 +21,7 @@ from backends.engine import (
 )
 from backends.engine.accelerators import Choice
 from backends.engine.build_errors import disk_errors
-from backends.engine.find import engine_at
+from backends.engine.install import engine_at
 from backends.engine.versions import Source, find_source
 from backends.paths import Paths
 from backends.state import EngineInfo, EngineProgress, EngineSource, EngineStage

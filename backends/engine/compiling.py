@@ -40,7 +40,6 @@ class Runner(Protocol):
         self, name: str, *args: str, on_line: Callable[[str], None]
     ) -> tuple[int, str]:
         """Run ``scripts/NAME.sh``; its exit status and the last thing it said."""
-        ...
 
 
 class Toolchain(Value, frozen=True, kw_only=True):

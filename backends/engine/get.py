@@ -19,9 +19,9 @@ from backends.engine.accelerators import SEEN, Accelerator, look
 from backends.engine.build import build_engine, locked
 from backends.engine.build_errors import ROOM, disk_errors
 from backends.engine.compiling import Here
-from backends.engine.explain import explain
 from backends.engine.fetch import extract
-from backends.engine.find import WORKER_NAMES, engine_at
+from backends.engine.install import WORKER_NAMES, engine_at
+from backends.engine.logs import explain
 from backends.engine.releases import (
     PACKAGE,
     Archive,
@@ -55,14 +55,6 @@ async def get_engine(
     """Get a release of llama.cpp; build it where none can be had or used.
 
     Cancelling it keeps what has arrived; calling it again goes on from there.
-
-    Args:
-        version: the tag of a release, for which nothing else will do.
-        paths: the user's; the engine comes into the cache.
-        host: this machine, where the programs are tried.
-        progress: gets every step.
-        accelerator: as for a build.
-        jobs: compilers at once, if it must be built.
     """
     release = find_release(version)
     try:

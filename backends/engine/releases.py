@@ -105,15 +105,7 @@ def find_release(tag: str | None) -> Release:
 def archives_for(
     release: Release, system: str, arch: str, sight: Sight, wanted: str
 ) -> list[Archive]:
-    """The archives that may suit a machine, the best first, at least one.
-
-    Args:
-        release: the release.
-        system: ``Linux`` or ``Darwin``.
-        arch: ``x86_64``, ``arm64``…
-        sight: the GPUs of the machine.
-        wanted: an accelerator, or ``auto``.
-    """
+    """The archives that may suit a machine, the best first, at least one."""
     platform = f"{_SYSTEMS.get(system, system)} {_ARCHES.get(arch, arch)}"
     there = [a for a in release.archives if a.parts and not a.parts["runtime"]]
     there = [a for a in there if a.platform == platform]

@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 
 from backends.errors import HostError
-from backends.link.meter import LinkMeter
-from backends.link.tokens import Outcomes
+from backends.link.meter import LinkMeter, Outcomes
 from backends.link.transport import LinkRoute
 from backends.link.wire import LINE_BYTES_MAX, parse
 from backends.state import Lab

@@ -28,15 +28,12 @@ class Stream(Protocol):
 
     async def read(self, most_bytes: int) -> bytes:
         """Wait for data; empty at the end."""
-        ...
 
     async def write(self, data: bytes) -> None:
         """Send; waits while the other end does not read."""
-        ...
 
     async def close(self) -> None:
         """End the program's input and wait a moment for its end."""
-        ...
 
     def last_words(self) -> str: ...
 

@@ -56,25 +56,20 @@ class Machine(Protocol):
     @property
     def searched(self) -> str:
         """The folders there that were searched for models: `` in A or B``."""
-        ...
 
     async def copies_of(self, model: ModelInfo) -> tuple[str, ...]:
         """Files there that hold the model, for all that is known: may be wrong."""
-        ...
 
     def relay_program(self) -> str: ...
 
     async def data_place(self) -> DataPlace:
         """The address at which others reach a relay there directly, if known."""
-        ...
 
     def relay_stats(self, worker: str) -> str:
         """Path there of the socket at which a worker's relay gives out its counters."""
-        ...
 
     async def stats_way(self, worker: str) -> LinkTransport:
         """A way from a Unix socket of ours to ``relay_stats``."""
-        ...
 
     async def api_way(self, port: int) -> LinkTransport: ...
 
@@ -162,11 +157,9 @@ class Machines(Protocol):
 
     def all(self) -> Iterable[Machine]:
         """Every machine that is connected, ours first."""
-        ...
 
     def values(self) -> Sequence[Peer]:
         """Every other machine as it is now, newer than any snapshot."""
-        ...
 
     async def reached(self, names: Iterable[str]) -> None:
         """Wait until these are connected.
@@ -174,7 +167,6 @@ class Machines(Protocol):
         Raises:
             NeedsAnswer: one asks the user something.
         """
-        ...
 
 
 def stand_ins(

@@ -143,7 +143,6 @@ class Way(Protocol):
         Raises:
             WayEnded: it breaks off.
         """
-        ...
 
 
 class Part:

@@ -14,8 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.engine.ask import Engine, describe, list_devices
-from backends.engine.find import WORKER_NAMES
-from backends.engine.install import MANIFEST, SERVER
+from backends.engine.install import MANIFEST, SERVER, WORKER_NAMES
 from backends.engine.versions import protocols_match
 from backends.errors import EngineError, HostError, ModelError, PeerUnreachable
 from backends.machines.agent import AgentSession

@@ -12,7 +12,7 @@ import msgspec
 
 from backends.config import Config, Stamp, load_config, stamp_of
 from backends.engine.ask import Engine, describe, list_devices
-from backends.engine.find import find_engine
+from backends.engine.install import find_engine
 from backends.errors import DllmError
 from backends.machines.agent import AgentSession
 from backends.models.catalogue import ModelCache

@@ -57,7 +57,6 @@ class Shell(Protocol):
         it comes. A timeout of None waits as long as the connection lives; cancelling
         ends the script.
         """
-        ...
 
 
 class AgentShell:

@@ -12,8 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from backends.engine.ask import NO_GPU, parse_devices
-from backends.engine.find import WORKER_NAMES
-from backends.engine.install import SERVER
+from backends.engine.install import SERVER, WORKER_NAMES
 from backends.link.transport import LOOPBACK
 from backends.machines.agent import ALWAYS_ENV, LOG_LIMIT_BYTES, PRIVATE
 from backends.machines.agent_channel import encode_line

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
-from backends.engine.find import all_engines
+from backends.engine.install import all_engines
 from backends.errors import DllmError, HostError
 from backends.machines.local import local_host, local_host_for_now
 from backends.mesh.identity import key_of_line, line_of_raw, public_line

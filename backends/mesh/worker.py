@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import asyncssh
 from msgspec.structs import replace
 
-from backends.engine.find import all_engines
+from backends.engine.install import all_engines
 from backends.errors import DllmError, HostError
 from backends.mesh.dialling import dial_any, listening_at, reachable
 from backends.mesh.identity import line_of_raw, own_key, raw_of

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from backends.demo import MODEL_PATH
 from backends.errors import HostError, ModelError, UsageError
-from backends.models.ollama import is_blob, ollama_models
 from backends.models.parts import part_paths
-from backends.models.search import DEPTH_MAX, SUFFIX, Folder
+from backends.models.search import DEPTH_MAX, SUFFIX, Folder, is_blob, ollama_models
 from backends.printable import printable
 from backends.questions import Asked, FoundFile, Outcome
 from backends.state.models import Removal, RemovedFile

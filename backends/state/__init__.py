@@ -32,7 +32,6 @@ from backends.state.chats import (
     Sampling,
     Turn,
 )
-from backends.state.events import Actor, Event, EventKind, EventTone
 from backends.state.links import (
     LAB_DELAY_MAX_MS,
     LAB_RATE_MAX_MB_S,
@@ -102,11 +101,15 @@ from backends.state.snapshots import (
     CLUSTER_NAME,
     DEFAULT_CLUSTER,
     Acceptance,
+    Actor,
     ClusterBrief,
     ClusterSnapshot,
     ClusterState,
     Command,
     DraftNow,
+    Event,
+    EventKind,
+    EventTone,
     Failure,
     Leftover,
     Preview,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from backends.engine.find import find_engine
+from backends.engine.install import find_engine
 from backends.paths import user_paths
 from tests.engine.conftest import User, wait_for
 from tests.native.stock import free_port

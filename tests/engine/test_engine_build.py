@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.engine import build, find, install, versions
+from backends.engine import build, install, versions
 from backends.errors import EngineError, HostError
 from backends.paths import Paths, user_paths
 from backends.state import EngineProgress
@@ -106,7 +106,7 @@ async def test_the_whole_way_and_then_at_once(
     stages = list(dict.fromkeys(p.stage.value for p in seen if p.stage != "wait"))
     assert stages == ["fetch", "unpack", "configure", "compile", "install", "done"]
     assert [p.fraction for p in seen if p.stage == "compile"][-1] == 1.0
-    assert find.find_engine(None, paths) == location
+    assert install.find_engine(None, paths) == location
     manifest = install.read_manifest(Path(location.directory))
     assert manifest is not None
     assert manifest.rpc_protocol == "7.0.0"
@@ -125,14 +125,14 @@ async def test_an_engine_without_the_memory_tool_gets_it_beside_the_rest(
     location = await build.build_engine(None, paths)
     before = os.stat(location.server_path)
     os.unlink(location.fit_path)
-    found = find.find_engine(None, paths)
+    found = install.find_engine(None, paths)
     assert found.fit_path == ""
     seen: list[EngineProgress] = []
     assert await build.build_engine(None, paths, progress=seen.append) == location
     assert [p.text for p in seen if p.stage == "compile"][-1].endswith(
         "llama-fit-params"
     )
-    assert find.find_engine(None, paths) == location
+    assert install.find_engine(None, paths) == location
     after = os.stat(location.server_path)
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 

@@ -13,15 +13,14 @@ import msgspec
 import psutil
 import pytest
 
-from backends.engine import ask, find
+from backends.engine import ask, install
 from backends.engine.argv import (
     LAYERS_VERBOSITY,
     server_argv,
     worker_argv,
 )
 from backends.engine.ask import describe
-from backends.engine.explain import explain
-from backends.engine.logs import LoadLog, clean_lines
+from backends.engine.logs import LoadLog, clean_lines, explain
 from backends.engine.server import Health, ServerClient
 from backends.errors import EngineError
 from backends.machines.agent import AgentSession
@@ -46,7 +45,7 @@ HELLO = ChatRequest(
 
 
 def engines() -> list[EngineInfo]:
-    return [e for e in find.all_engines(None, user_paths()) if e.source == "cache"]
+    return [e for e in install.all_engines(None, user_paths()) if e.source == "cache"]
 
 
 @pytest.fixture(params=range(2), ids=["first", "second"])

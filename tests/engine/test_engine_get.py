@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from backends.client.http import request
-from backends.engine import find, get, install, releases
+from backends.engine import get, install, releases
 from backends.engine.get import get_engine
 from backends.engine.releases import PACKAGE
 from backends.errors import DllmError, HostError, UsageError
@@ -65,7 +65,7 @@ class Getting:
 
     async def _build(self, version: str | None, *_: object, **__: object) -> EngineInfo:
         self.built.append(str(version))
-        return find.engine_at(str(Path(self.source)), EngineSource.CACHE, "test")
+        return install.engine_at(str(Path(self.source)), EngineSource.CACHE, "test")
 
     source = ""
 
@@ -92,7 +92,7 @@ async def test_an_archive_becomes_the_engine_that_is_used(
     getting.offer(tar_of(contents_of(engine)))
     got = await getting.get()
     folder = Path(got.directory)
-    assert find.find_engine(None, getting.paths) == got
+    assert install.find_engine(None, getting.paths) == got
     manifest = install.read_manifest(folder)
     assert manifest is not None
     assert (manifest.package, manifest.version) == (PACKAGE, TAG)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.engine.find import find_engine
+from backends.engine.install import find_engine
 from backends.models.layers import read_model
 from backends.paths import user_paths
 from tests.kit.families import FAMILIES, write_header

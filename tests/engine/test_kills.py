@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from backends.controller.deaths import DEATHS_MAX
-from backends.engine.find import find_engine
+from backends.engine.install import find_engine
 from backends.paths import user_paths
 from tests.engine.conftest import User, wait_for
 from tests.engine.terminal import Terminal

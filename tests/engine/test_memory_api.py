@@ -11,7 +11,7 @@ import pytest
 
 from backends.controller.memory_usage import PlannedMemory, files_here
 from backends.demo import MODEL_PATH
-from backends.engine.find import find_engine
+from backends.engine.install import find_engine
 from backends.errors import ModelError
 from backends.machines.local import local_host_for_now
 from backends.machines.readers import Readers

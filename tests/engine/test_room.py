@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from backends.engine.argv import server_argv
-from backends.engine.find import find_engine
 from backends.engine.fit_params import MemoryAsker, MemoryQuestion
+from backends.engine.install import find_engine
 from backends.engine.logs import LoadLog
 from backends.models.layers import read_model
 from backends.paths import relay_binary, user_paths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backends.engine.find import find_engine
+from backends.engine.install import find_engine
 from backends.errors import EngineError
 from backends.paths import user_paths
 from backends.state import EngineInfo

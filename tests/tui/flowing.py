@@ -10,7 +10,7 @@ from tests.kit.console import Running, Started
 from tests.tui import scenes
 from tests.tui.helpers import until
 from tui.app.app import DllmApp
-from tui.dialogs.ask import ChoiceDialog
+from tui.dialogs.dialog import ChoiceDialog
 from tui.screens.cluster.split_bar import SplitBar
 
 SIZE = (120, 36)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.controller.chat.chats import Chats
-from backends.controller.chat.store import ChatStore
+from backends.controller.chat.chats import Chats, ChatStore
 from backends.state import ChatQuestion, Reply
 
 if TYPE_CHECKING:

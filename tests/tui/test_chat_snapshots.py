@@ -13,7 +13,7 @@ from tests.tui.chatting import DONE, answer, drawn_whole, said, talk
 from tests.tui.helpers import screen_text, until
 from tests.tui.looks import SIZES, Compare, name_of
 from tests.tui.stages import ChatStage
-from tui.dialogs.ask import LineDialog
+from tui.dialogs.dialog import LineDialog
 from tui.dialogs.pick import ChatsDialog
 from tui.dialogs.sampling import SamplingDialog
 from tui.screens.cluster.chat_pane import Composer

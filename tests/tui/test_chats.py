@@ -26,7 +26,7 @@ from tests.tui.helpers import (
 from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
-from tui.dialogs.ask import ChoiceDialog, LineDialog
+from tui.dialogs.dialog import ChoiceDialog, LineDialog
 from tui.dialogs.pick import ChatRows, ChatsDialog
 from tui.screens.cluster.answer import ChatAnswer
 from tui.screens.cluster.chat_pane import Composer

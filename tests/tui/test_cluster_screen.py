@@ -15,7 +15,7 @@ from tui import actions
 from tui.actions import ACTIONS
 from tui.app.app import DllmApp
 from tui.dialogs.add_peer import AddPeerDialog
-from tui.dialogs.ask import ChoiceDialog
+from tui.dialogs.dialog import ChoiceDialog
 from tui.dialogs.pick import ThemeDialog
 from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.chat_pane import Composer

@@ -15,7 +15,7 @@ from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.scripted import ScriptedCluster
-from tui.dialogs.ask import ChoiceDialog
+from tui.dialogs.dialog import ChoiceDialog
 from tui.model.state_file import Remembered, remember
 
 SIZE = (120, 36)

@@ -27,8 +27,7 @@ from tui.app.app import DllmApp
 from tui.app.frame import KeyBar
 from tui.app.messages import LogWanted
 from tui.dialogs.add_peer import AddPeerDialog
-from tui.dialogs.ask import LineDialog, confirm
-from tui.dialogs.dialog import Dialog
+from tui.dialogs.dialog import Dialog, LineDialog, confirm
 from tui.dialogs.events import EventsDialog, EvidenceDialog
 from tui.dialogs.help import HelpDialog, keys_of
 from tui.dialogs.peers import HostKeyDialog, PeerDialog, SecretDialog
@@ -41,7 +40,7 @@ from tui.model.launch_form import LaunchForm
 from tui.screens.cluster.best_dialog import BestDialog
 from tui.screens.cluster.launch_dialog import LaunchDialog
 from tui.screens.models.picker import ModelPicker
-from tui.screens.models.quants import QuantsDialog
+from tui.screens.models.screen import QuantsDialog
 
 SIZE = (120, 40)
 HAPPENING = Happening(scenes.NOW, EventTone.INFORMATION, "It happened")

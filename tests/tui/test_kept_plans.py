@@ -16,7 +16,7 @@ from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.looks import Compare, MakeApp
-from tui.dialogs.ask import ChoiceDialog, LineDialog
+from tui.dialogs.dialog import ChoiceDialog, LineDialog
 from tui.dialogs.pick import PlansDialog
 
 PLAN = scenes.HOMELAB_PLAN

@@ -12,7 +12,8 @@ import pytest
 from backends.split.cost import mean_delay_ms
 from backends.state import ClusterSnapshot, Generation, Lab, Link, Pass, Speed
 from tests.tui import scenes
-from tui.screens.lab.forecast import (
+from tui.screens.lab.links import GRACE_S, PRESETS, LabWishes, describe, preset_of
+from tui.screens.lab.speed import (
     Samples,
     added_ms,
     forecast,
@@ -20,7 +21,6 @@ from tui.screens.lab.forecast import (
     rate_at,
     same_lab,
 )
-from tui.screens.lab.links import GRACE_S, PRESETS, LabWishes, describe, preset_of
 from tui.widgets.throttle import Throttle
 
 SLOW = Lab(latency_ms=10)

@@ -22,7 +22,7 @@ from tests.tui import scenes
 from tests.tui.flowing import dialog, layers, planning
 from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.scripted import ScriptedCluster
-from tui.dialogs.ask import ChoiceDialog
+from tui.dialogs.dialog import ChoiceDialog
 from tui.flows.plans import _what_ends
 from tui.screens.logs.screen import LogsScreen
 

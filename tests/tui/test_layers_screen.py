@@ -17,7 +17,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
-from tui.dialogs.ask import ChoiceDialog
+from tui.dialogs.dialog import ChoiceDialog
 from tui.screens.layers.screen import LayersScreen
 from tui.screens.layers.table import LayerTable, quants_text
 

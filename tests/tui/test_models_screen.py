@@ -18,9 +18,8 @@ from tests.tui.flowing import dialog
 from tests.tui.helpers import resize, screen_text, toasts, until
 from tests.tui.shelf import GIB, Shelf, model
 from tests.tui.stages import ScreenStage, Stage
-from tui.screens.models.detail import ModelDetail
 from tui.screens.models.picker import ModelPicker
-from tui.screens.models.screen import ModelsScreen
+from tui.screens.models.screen import ModelDetail, ModelsScreen
 from tui.screens.models.table import ModelTable
 from tui.widgets.inputs import FilterBar
 

@@ -22,7 +22,7 @@ from tests.tui.flowing import planning
 from tests.tui.helpers import settled, toasts, until
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
-from tui.dialogs.ask import ChoiceDialog
+from tui.dialogs.dialog import ChoiceDialog
 from tui.screens.cluster.split_bar import SplitBar
 
 SIZE = (120, 36)

@@ -17,7 +17,7 @@ from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.lineups import HOME, Patient, at_peer, cluster_of, on_peer
-from tui.dialogs.ask import ChoiceDialog
+from tui.dialogs.dialog import ChoiceDialog
 
 
 async def test_provisioning_ends_with_a_toast(started: Started) -> None:

@@ -21,7 +21,7 @@ from tests.tui.looks import MakeApp
 from tests.tui.peering import on_peers
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
-from tui.dialogs.ask import LineDialog
+from tui.dialogs.dialog import LineDialog
 from tui.dialogs.help import HelpDialog
 from tui.dialogs.settings import SettingsDialog
 

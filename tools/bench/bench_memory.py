@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from backends.engine.find import find_engine
 from backends.engine.fit_params import MemoryQuestion, ask_memory
+from backends.engine.install import find_engine
 from backends.models.layers import read_model
 from backends.paths import relay_binary, user_paths
 from backends.split.layout import make_split

@@ -43,14 +43,7 @@ UNWATCHED_SLOWER = 8.0
 
 
 class Bridge:
-    """Turns the cluster's snapshots into messages, and its absence into one.
-
-    Args:
-        cluster: The cluster to listen to.
-        post: Takes each message; the app's ``post_message``.
-        interval_s: Least time between two snapshots posted.
-        retry_s: First pause before asking a lost controller again; it doubles.
-    """
+    """Turns the cluster's snapshots into messages, and its absence into one."""
 
     def __init__(
         self,

@@ -20,7 +20,6 @@ from typing import Any
 import click
 import msgspec
 
-from backends.bench.chart import as_svg, chart_of
 from backends.bench.matrix import (
     CACHED,
     NO_RELAY,
@@ -40,6 +39,8 @@ from backends.bench.results import (
     Measurement,
     as_csv,
     as_markdown,
+    as_svg,
+    chart_of,
     comparison_tables,
     conditions,
     conditions_text,
@@ -314,11 +315,7 @@ class BenchRunner:
         self._worker_cache = self._caches / str(os.getpid())
 
     async def run(self) -> BenchRun:
-        """Measure round by round; each round has every case once.
-
-        Raises:
-            KeyboardInterrupt: it was interrupted; the file has all samples so far.
-        """
+        """Measure round by round; each round has every case once."""
         await asyncio.to_thread(remove_leftovers, self._caches)
         try:
             with _live(self) as shown:

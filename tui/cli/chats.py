@@ -12,8 +12,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from backends.client.chats import ChatsClient, NoSuchChat, find_chat
-from backends.client.client import ControllerClient
+from backends.client.client import ChatsClient, ControllerClient, NoSuchChat, find_chat
 from backends.errors import ControllerError, ProcessFailed, UsageError
 from backends.state import (
     Answering,

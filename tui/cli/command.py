@@ -90,11 +90,7 @@ class Command(click.Command):
             self.epilog = examples_text(examples, notes)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the function, print its result, and exit with 1 if that is a failure.
-
-        Raises:
-            ReadOnly: it would change something where one only watches.
-        """
+        """Run the function, print its result, and exit with 1 if that is a failure."""
         given = ctx.params
         acts = given.get("write", True) and not given.get("dry_run")
         if ASKING.get().readonly and acts and not self.watches:
@@ -294,21 +290,13 @@ def _option(
 
 
 def refuse_with(option: str, *others: str) -> None:
-    """Refuse options that have no effect beside another one that is given.
-
-    Raises:
-        click.UsageError: one of the others, as it is typed, is given.
-    """
+    """Refuse options that have no effect beside another one that is given."""
     for other in _typed(others):
         raise click.UsageError(f"{other} has no effect with {option}.")
 
 
 def refuse_without(needed: str, *options: str) -> None:
-    """Refuse options that have no effect without something that is not given.
-
-    Raises:
-        click.UsageError: one of the options, as it is typed, is given.
-    """
+    """Refuse options that have no effect without something that is not given."""
     for option in _typed(options):
         raise click.UsageError(f"{option} needs {needed}.")
 
@@ -405,11 +393,7 @@ def prompting() -> Iterator[None]:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine; TERM and HUP end it like Ctrl-C, with its clean-up done.
-
-    Raises:
-        KeyboardInterrupt: a signal ended it.
-    """
+    """Run a coroutine; TERM and HUP end it like Ctrl-C, with its clean-up done."""
     with signals_kept():
         return asyncio.run(_until_signal(work))
 

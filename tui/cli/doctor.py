@@ -116,7 +116,7 @@ async def _repaired(
     paths: Paths, checks: Sequence[Check], *, yes: bool
 ) -> list[Repair]:
     """Do what is agreed to; the repairs that were done."""
-    from backends.doctor.repairs import do_repair, repairs_of
+    from backends.doctor.installation import do_repair, repairs_of
 
     offered, done = repairs_of(checks), []
     if not offered:

@@ -15,7 +15,7 @@ import msgspec
 
 from backends.client.client import ControllerClient
 from backends.config import load_config, set_value
-from backends.engine import find
+from backends.engine import install
 from backends.engine.build import build_engine
 from backends.engine.get import get_engine
 from backends.engine.install import read_manifest
@@ -105,9 +105,9 @@ async def show_engine() -> Found:
     """Show the llama.cpp in use: version, RPC protocol, devices."""
     paths = user_paths()
     configured = load_config(paths).engine
-    location = find.find_engine(configured, paths)
+    location = install.find_engine(configured, paths)
     info = await describe_here(location, paths)
-    others = find.all_engines(configured, paths)
+    others = install.all_engines(configured, paths)
     rest = [o for o in others if o.server_path != location.server_path]
     return Found(info, rest, _made_by(location))
 
@@ -182,7 +182,7 @@ async def require_engine(paths: Paths) -> None:
     """Get or build an engine if none is here; say which is used."""
     configured = load_config(paths).engine
     try:
-        found = find.find_engine(configured, paths)
+        found = install.find_engine(configured, paths)
     except EngineError:
         if configured or os.environ.get(ENGINE_DIR_VARIABLE):
             raise
@@ -248,7 +248,7 @@ async def build(version: str | None, accelerator: str, jobs: int | None) -> Made
 def _say_if_unused(location: EngineInfo, paths: Paths) -> None:
     """Warn if another engine is preferred to the one just built."""
     try:
-        used = find.find_engine(load_config(paths).engine, paths)
+        used = install.find_engine(load_config(paths).engine, paths)
     except DllmError:
         return
     if used.directory != location.directory:
@@ -273,9 +273,9 @@ async def use(path: str) -> EngineInfo:
     paths = user_paths()
     if path == AUTO:
         set_value(paths, "engine", "")
-        location = find.find_engine(None, paths)
+        location = install.find_engine(None, paths)
     else:
-        location = find.engine_at(path, EngineSource.CONFIG, "engine use")
+        location = install.engine_at(path, EngineSource.CONFIG, "engine use")
     info = await describe_here(location, paths)
     if not info.rpc_protocol:
         raise EngineError(

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from textual import on
+from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widget import Widget
+from textual.widgets import Input, Static
 
-from backends.state import Peer
+from backends.state import ClusterBrief, Peer
 from tui.actions import bindings
+from tui.model.names import model_name
+from tui.widgets.inputs import LineInput
 from tui.widgets.keys import key_link
+from tui.widgets.row_list import Choice, ChoiceList
+from tui.widgets.safe_text import safe, safe_line
 from tui.widgets.strips import retitle
 from tui.widgets.worker_reports import report_worker
 
@@ -66,3 +74,77 @@ class Dialog(ModalScreen[Result]):
         hints = [key_link(self.app, *one) for one in named]
         hints.append(key_link(self.app, "dialogs.help", "help", typing=self.TYPING))
         box.border_subtitle = " · ".join(filter(None, hints))
+
+
+class ChoiceDialog(Dialog[str | None]):
+    """Dismisses with the id of the answer, or None when it was closed."""
+
+    BINDINGS = bindings("dialog")
+    DEFAULT_CSS = "ChoiceDialog Static { margin: 0 0 1 0; }"
+
+    def __init__(self, title: str, text: str, choices: Sequence[Choice]) -> None:
+        super().__init__()
+        self._title = title
+        self._text = text
+        self._choices = choices
+
+    def compose(self) -> ComposeResult:
+        keys = ("choice.choose", "chooses"), ("dialog.cancel", "cancels")
+        with self.frame(self._title, *keys):
+            yield Static(safe(self._text), markup=False)
+            yield ChoiceList(self._choices)
+
+    @on(ChoiceList.Picked)
+    def _chosen(self, message: ChoiceList.Picked) -> None:
+        message.stop()
+        self.dismiss(message.row.id)
+
+
+def confirm(title: str, text: str, verb: str, key: str) -> ChoiceDialog:
+    """A dialog for something that ends or cuts off something: Cancel comes first."""
+    return ChoiceDialog(
+        title, text, (Choice("cancel", "Cancel", "n"), Choice("yes", verb, key))
+    )
+
+
+HOW_TO_ADD = "dllm-tui --cluster NAME opens another."
+
+
+def clusters_dialog(briefs: Sequence[ClusterBrief], here: str) -> ChoiceDialog:
+    """Offer the clusters, the present one first; the answer is a name."""
+    others = [brief for brief in briefs if brief.name != here]
+    present = [b for b in briefs if b.name == here] or [ClusterBrief(name=here)]
+    choices = []
+    for number, brief in enumerate(present + others, start=1):
+        model = f"  {model_name(brief.model)}" if brief.model else ""
+        is_here = "  (here)" if number == 1 else ""
+        key, detail = str(number), f"{brief.state:9}{model}{is_here}"
+        choices.append(Choice(brief.name, brief.name, key * (number < 10), detail))
+    return ChoiceDialog("Clusters", HOW_TO_ADD, choices)
+
+
+class LineDialog(Dialog[str | None]):
+    """Dismisses with the typed line, or None when the user closes it."""
+
+    BINDINGS = bindings("dialog")
+    TYPING = True
+    DEFAULT_CSS = "LineDialog Static { margin: 1 0 0 0; color: $dim; }"
+
+    def __init__(self, title: str, value: str, placeholder: str, remark: str) -> None:
+        super().__init__()
+        self._title = title
+        self._remark = remark
+        self._input = LineInput(value, placeholder=safe_line(placeholder))
+
+    def compose(self) -> ComposeResult:
+        with self.frame(self._title, ("dialog.cancel", "cancels")):
+            yield self._input
+            yield Static(safe_line(self._remark), markup=False)
+
+    def on_mount(self) -> None:
+        self._input.focus()
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.dismiss(event.value)

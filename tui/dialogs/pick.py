@@ -59,8 +59,7 @@ class PickDialog(Dialog[Result]):
             yield self.rows
             yield self.remark
 
-    def search(self) -> None:
-        raise NotImplementedError
+    def search(self) -> None: ...
 
     def result_of(self, row: Any) -> Any:
         return row

@@ -186,7 +186,7 @@ class ChatFlows:
             self._keep_undo(_Undo("open", now.id))
 
     async def delete(self) -> None:
-        from tui.dialogs.ask import confirm
+        from tui.dialogs.dialog import confirm
 
         now = self._now
         questions = format_count(len(now.turns), "question")
@@ -217,7 +217,7 @@ class ChatFlows:
         self._pane.can_undo = undo is not None
 
     async def rename(self) -> None:
-        from tui.dialogs.ask import LineDialog
+        from tui.dialogs.dialog import LineDialog
 
         now = self._now
         dialog = LineDialog(
@@ -238,7 +238,7 @@ class ChatFlows:
             await self._change(change, now)
 
     async def export(self) -> None:
-        from tui.dialogs.ask import LineDialog
+        from tui.dialogs.dialog import LineDialog
         from tui.flows.chat_export import export_text, suggested_file, write_export
 
         now = self._now

@@ -53,7 +53,7 @@ class EngineFlow(Flow):
             self._show("")
 
     async def _ask_to_cancel(self, task: asyncio.Task[EngineInfo]) -> None:
-        from tui.dialogs.ask import confirm
+        from tui.dialogs.dialog import confirm
 
         text = "llama.cpp is being got. What has arrived is kept: the next run resumes."
         dialog = confirm("Cancel?", text, "Cancel it", "y")

@@ -87,7 +87,7 @@ class PeerFlows(Flow):
                 f"There is only one way to send data to {peer.name}", "warning"
             )
             return
-        from tui.dialogs.ask import LineDialog
+        from tui.dialogs.dialog import LineDialog
 
         name = f"peers.{peer.name}.data"
         # A peer in use goes by what was set before until its cluster has ended.
@@ -103,7 +103,7 @@ class PeerFlows(Flow):
         if peer.transport == Transport.LOCAL:
             self._app.tell("This machine is always there", "warning")
             return
-        from tui.dialogs.ask import confirm
+        from tui.dialogs.dialog import confirm
 
         text = f"The console forgets {peer.name}. What is installed there stays."
         dialog = confirm("Remove?", text, "Remove it", "y")

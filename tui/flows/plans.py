@@ -129,7 +129,7 @@ class PlanFlows(Flow):
 
     async def save(self) -> None:
         from backends.plan_files import PlanFile, save_plan
-        from tui.dialogs.ask import LineDialog
+        from tui.dialogs.dialog import LineDialog
 
         if (plan := self._editor.plan) is None:
             self._app.tell(PICK_FIRST, "warning")
@@ -152,7 +152,7 @@ class PlanFlows(Flow):
         self._app.tell(f"Saved {path}")
 
     async def pick_cluster(self) -> None:
-        from tui.dialogs.ask import clusters_dialog
+        from tui.dialogs.dialog import clusters_dialog
 
         here = self._cluster.cluster
         briefs = self._editor.snapshot.clusters if self._editor.snapshot else ()
@@ -245,7 +245,7 @@ class PlanFlows(Flow):
             self._app.exit()
 
     async def _ask_leaving(self, snapshot: ClusterSnapshot) -> str | None:
-        from tui.dialogs.ask import ChoiceDialog
+        from tui.dialogs.dialog import ChoiceDialog
         from tui.widgets.row_list import Choice
 
         choices = (
@@ -282,7 +282,7 @@ class PlanFlows(Flow):
         return await self._agrees("Launch?", text, "Launch it")
 
     async def _agrees(self, title: str, text: str, verb: str) -> bool:
-        from tui.dialogs.ask import confirm
+        from tui.dialogs.dialog import confirm
 
         dialog = confirm(title, text, verb, "y")
         return await self._app.push_screen_wait(dialog) == "yes"

@@ -171,13 +171,7 @@ CLOCK_MATTERS_S = 2.0
 
 
 def peer_rows(peer: Peer, now: float, *, hints: bool = True) -> list[Row]:
-    """State, transport and devices, then the findings of the last probe.
-
-    Args:
-        peer: The peer.
-        now: Seconds of the same clock as its times.
-        hints: Whether to name the console's keys that help.
-    """
+    """State, transport and devices, then the findings of the last probe."""
     facts = () if peer.facts is None else _facts(peer.facts, now)
     return [*_state(peer, now, hints=hints), *_devices(peer), *facts]
 

@@ -2,13 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from backends.split.layout import counts
-from backends.state import ClusterSnapshot, Plan
-from backends.units import format_bytes
+from backends.split.cost import band_text
+from backends.split.layout import counts, format_range
+from backends.state import (
+    ClusterSnapshot,
+    Fit,
+    Forecast,
+    MemorySource,
+    Plan,
+    SpeedSource,
+)
+from backends.state.models import RemoteModel
+from backends.units import (
+    format_bytes,
+    format_count,
+    format_difference,
+    format_seconds,
+    format_speed,
+)
 from tui.model.edit import Edit, runs_now, same_plan
+from tui.model.facts import is_off
 from tui.model.launch_settings import differences
+
+SOURCES = {
+    SpeedSource.PRIOR: "usual speeds",
+    SpeedSource.GIVEN: "the cluster file",
+    SpeedSource.MEASURED: "measured runs",
+}
+
+
+def first_token_text(told: Forecast) -> str:
+    prompt = format_count(told.prompt_tokens, "token")
+    return f"first token ~{format_seconds(told.first_token_s)} after {prompt}"
+
+
+def crossing_text(told: Forecast) -> str:
+    trips = format_count(round(told.trips_per_token), "trip")
+    return f"~{trips}, {format_bytes(told.bytes_per_token)} a token"
+
+
+def speed_texts(edit: Edit, snapshot: ClusterSnapshot | None) -> tuple[str, ...]:
+    """The prediction, the longest text first; beside the last answer's of this plan."""
+    told = edit.forecast
+    if told is None:
+        return ()
+    speed = f"predicted {band_text(told)}"
+    if edit.plan.speculation is not None:
+        speed += " without the draft"
+    elif measured := _measured_words(edit, snapshot):
+        off = format_difference(measured / told.tok_per_s - 1)
+        speed += f" · measured {format_speed(measured)} ({off})"
+    first = f"{speed} · {first_token_text(told)}"
+    crossing = f"{first} · {crossing_text(told)}"
+    whole = f"{crossing} · from {SOURCES[told.source]}"
+    return whole, crossing, first, speed, band_text(told)
+
+
+def _measured_words(edit: Edit, snapshot: ClusterSnapshot | None) -> float | None:
+    # Of the last answer, if this plan gave it over the network as it is.
+    running = runs_now(snapshot)
+    if snapshot is None or running is None or not same_plan(running, edit.plan):
+        return None
+    plain = all(is_off(link.lab) for link in snapshot.links)
+    return snapshot.speed.last_tok_per_s if plain else None
+
+
+def fits_text(model: RemoteModel) -> str:
+    """``yes``, ``~yes`` where llama.cpp was not asked, ``no``; ``?``: not known."""
+    if model.fit is None:
+        return "?"
+    if not model.fit.ctx_size:
+        return "no"
+    return "~yes" if model.fit.source is MemorySource.PREDICTED else "yes"
+
+
+def context_text(model: RemoteModel) -> str:
+    return str(model.fit.ctx_size) if model.fit and model.fit.ctx_size else ""
+
+
+def split_text(fit: Fit | None) -> str:
+    """``local/CPU 0–38, mini/MTL0 39–46 + output``."""
+    if fit is None:
+        return ""
+    return ", ".join(f"{e.device} {format_range(e, fit.n_layer)}" for e in fit.layers)
+
+
+def why_text(model: RemoteModel) -> str:
+    """Why it does not fit, is not known to, or is only predicted to."""
+    if model.problem or model.fit is None:
+        return model.problem
+    return model.fit.why or model.fit.note
+
+
+def notes(models: Sequence[RemoteModel]) -> list[str]:
+    """``Q8_0, BF16: why``, each reason once."""
+    named: dict[str, list[str]] = {}
+    for model in models:
+        named.setdefault(why_text(model).rstrip("."), []).append(model.quant)
+    return [f"{', '.join(quants)}: {why}." for why, quants in named.items() if why]
+
 
 Tone = Literal["ok", "warn", "bad", "dim"]
 

@@ -127,8 +127,7 @@ class SortableTable(DataTable[Text], Generic[Row]):
         """The first row of the cursor, also if the cursor's row vanishes."""
         return 0
 
-    def tell(self) -> None:
-        raise NotImplementedError
+    def tell(self) -> None: ...
 
     @property
     def shown(self) -> list[Row]:
@@ -279,8 +278,7 @@ class FilteredTable:
     table: SortableTable[Any]
     filter_bar: FilterBar
 
-    def summarise(self) -> None:
-        raise NotImplementedError
+    def summarise(self) -> None: ...
 
     def action_sort(self) -> None:
         self.table.set_order(self.table.order.next(self.table.column_keys))

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from backends.client.chats import NoSuchChat, find_chat
-from backends.client.client import ControllerClient
+from backends.client.client import ControllerClient, NoSuchChat, find_chat
 from backends.demo import MODEL_PATH
 from backends.errors import ControllerError, UsageError
 from backends.paths import Paths

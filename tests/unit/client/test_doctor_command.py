@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backends.doctor import repairs
+from backends.doctor import installation
 from backends.doctor.check import Check, Repair, RepairKind, Verdict
 from backends.paths import Paths
 from tests.unit.client.test_commands import command
@@ -31,7 +31,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[Repair]:
         found.append(repair)
         return f"{repair.text}: done."
 
-    monkeypatch.setattr(repairs, "do_repair", does)
+    monkeypatch.setattr(installation, "do_repair", does)
     return found
 
 

@@ -22,14 +22,14 @@ from backends.controller.degraded_plan import (
 from backends.controller.gateway import ApiPorts
 from backends.controller.journal import Goal, Journal, Record
 from backends.controller.memory_usage import still_held
-from backends.controller.phases import (
+from backends.controller.processes import ProcessBook
+from backends.controller.reconciler import (
     REQUESTS,
     TRANSITIONS,
     Phase,
     Trigger,
     next_phase,
 )
-from backends.controller.processes import ProcessBook
 from backends.controller.stopping import ClusterProcesses
 from backends.errors import PlanError
 from backends.gateway.access import ApiSettings

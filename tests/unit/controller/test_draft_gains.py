@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from backends.controller.draft_gains import gains_now
+from backends.controller.drafting import gains_now
 from backends.state import NGRAM_DRAFT, Lab, Link, ServerSettings, Speculation
 from tests.kit.clusters import Stage, plan_on
 
@@ -43,5 +43,5 @@ async def test_what_cannot_be_predicted_stops_no_launch(
         raise ZeroDivisionError("oh")
 
     stage = Stage(tmp_path)
-    monkeypatch.setattr("backends.controller.draft_gains.ground_of", broken)
+    monkeypatch.setattr("backends.controller.drafting.ground_of", broken)
     assert await gains_now(stage.context, PLAN) == {}

@@ -17,12 +17,11 @@ from msgspec.structs import replace
 
 from backends.controller import preparation
 from backends.controller.clusters import Clusters
-from backends.controller.discovery import Discovery
+from backends.controller.discovery import Discovery, draft_path
 from backends.controller.drafting import Drafting
 from backends.controller.journal import Record
 from backends.controller.memory_usage import machines_now
 from backends.controller.preparation import LASTS_S, Preparations
-from backends.controller.site import draft_path
 from backends.data_place import DataPlace
 from backends.demo import MODEL_PATH
 from backends.engine.ask import Engine

@@ -13,11 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from backends.demo import MODEL_PATH
-from backends.doctor import golden, known_answers
+from backends.doctor import golden
 from backends.doctor.check import Verdict
 from backends.doctor.examine import golden_check, operator_check
-from backends.doctor.golden import GoldenRun
-from backends.doctor.known_answers import BUNDLED, SMOLLM2, KnownAnswer, known_model
+from backends.doctor.golden import BUNDLED, SMOLLM2, GoldenRun, KnownAnswer, known_model
 from backends.engine.server import GreedyToken, parse_greedy
 from backends.models.download import DEMO_PACKAGE, PACKAGES
 from backends.paths import user_paths
@@ -65,7 +64,7 @@ def test_without_a_checkout_the_models_that_were_got_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert known_model([str(tmp_path)]) == (MODEL_PATH, BUNDLED)
-    monkeypatch.setattr(known_answers, "is_bundled", lambda: False)
+    monkeypatch.setattr(golden, "is_bundled", lambda: False)
     assert known_model([str(tmp_path)]) is None
     package = PACKAGES[DEMO_PACKAGE]
     file = tmp_path / package.file

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from backends.doctor.check import RepairKind
-from backends.doctor.network import network_checks
+from backends.doctor.peer_checks import network_checks
 from backends.machines.ways import rounds
 from backends.state import Peer, Transport
 from backends.state.health import MeasuredWay

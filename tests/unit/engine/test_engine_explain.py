@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.engine.explain import explain
-from backends.engine.logs import clean_lines
+from backends.engine.logs import clean_lines, explain
 
 DATA = Path(__file__).parent / "data"
 

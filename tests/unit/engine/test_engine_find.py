@@ -8,11 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backends.engine import find
 from backends.engine.install import (
     PROGRAMS,
     Manifest,
+    all_engines,
     engine_key,
+    find_engine,
     host_cpu,
     install,
     installed,
@@ -64,15 +65,15 @@ def test_the_order_is_config_env_cache_path(
 ) -> None:
     both = ("llama-server", "ggml-rpc-server")
     on_path = put(tmp_path / "nothing", *both)
-    assert find.find_engine(None, paths).directory == str(on_path)
+    assert find_engine(None, paths).directory == str(on_path)
     cached = put_cached(paths, tmp_path, 0)
-    assert find.find_engine(None, paths).directory == str(cached)
+    assert find_engine(None, paths).directory == str(cached)
     named = put(tmp_path / "env", *both)
     monkeypatch.setenv(ENGINE_DIR_VARIABLE, str(named))
-    assert find.find_engine(None, paths).source is EngineSource.ENV
+    assert find_engine(None, paths).source is EngineSource.ENV
     mine = put(tmp_path / "mine", *both)
-    assert find.find_engine(str(mine), paths).directory == str(mine)
-    sources = [e.source for e in find.all_engines(str(mine), paths)]
+    assert find_engine(str(mine), paths).directory == str(mine)
+    sources = [e.source for e in all_engines(str(mine), paths)]
     assert sources == ["config", "env", "cache", "path"]
 
 
@@ -80,7 +81,7 @@ def test_a_bin_folder_and_the_old_worker_name_will_do(
     paths: Paths, tmp_path: Path
 ) -> None:
     put(tmp_path / "build" / "bin", "llama-server", "rpc-server")
-    found = find.find_engine(str(tmp_path / "build"), paths)
+    found = find_engine(str(tmp_path / "build"), paths)
     assert found.worker_path.endswith("/build/bin/rpc-server")
 
 
@@ -89,9 +90,9 @@ def test_a_relative_path_and_a_home_are_made_absolute(
 ) -> None:
     put(tmp_path / "e", "llama-server", "ggml-rpc-server")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert find.find_engine("~/e", paths).directory == str(tmp_path / "e")
+    assert find_engine("~/e", paths).directory == str(tmp_path / "e")
     monkeypatch.chdir(tmp_path)
-    assert find.find_engine("e", paths).directory == str(tmp_path / "e")
+    assert find_engine("e", paths).directory == str(tmp_path / "e")
 
 
 @pytest.mark.parametrize(
@@ -112,20 +113,20 @@ def test_a_named_folder_without_engine_is_not_skipped(
     put(tmp_path / "nothing", "llama-server", "ggml-rpc-server")
     folder = put(tmp_path / "half", *names)
     with pytest.raises(EngineError, match=problem):
-        find.find_engine(str(folder), paths)
+        find_engine(str(folder), paths)
     monkeypatch.setenv(ENGINE_DIR_VARIABLE, str(folder))
     with pytest.raises(EngineError, match=r"\$DLLM_ENGINE_DIR"):
-        find.find_engine(None, paths)
+        find_engine(None, paths)
 
 
 def test_a_named_folder_that_does_not_exist(paths: Paths, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="is not a directory"):
-        find.find_engine(str(tmp_path / "gone"), paths)
+        find_engine(str(tmp_path / "gone"), paths)
 
 
 def test_nothing_anywhere_names_the_way_out(paths: Paths) -> None:
     with pytest.raises(EngineError) as caught:
-        find.find_engine(None, paths)
+        find_engine(None, paths)
     assert "dllm-tui engine get" in str(caught.value)
 
 
@@ -135,7 +136,7 @@ def test_what_cannot_be_executed_is_no_engine(paths: Paths, tmp_path: Path) -> N
     if os.access(folder / "llama-server", os.X_OK):
         pytest.skip("everything is executable for this user")
     with pytest.raises(EngineError):
-        find.find_engine(str(folder), paths)
+        find_engine(str(folder), paths)
 
 
 def test_the_default_version_of_this_cpu_is_preferred(
@@ -144,7 +145,7 @@ def test_the_default_version_of_this_cpu_is_preferred(
     put_cached(paths, tmp_path, 1, built_at=9.0)
     wanted = put_cached(paths, tmp_path, 0, built_at=2.0)
     put_cached(paths, tmp_path, 0, built_at=8.0, host_cpu="another")
-    assert find.find_engine(None, paths).directory == str(wanted)
+    assert find_engine(None, paths).directory == str(wanted)
 
 
 def test_half_an_engine_in_the_cache_is_none(paths: Paths, tmp_path: Path) -> None:
@@ -184,8 +185,8 @@ def test_a_folder_that_cannot_be_looked_into_holds_none(
     folder = str(tmp_path / ("x" * 300))
     monkeypatch.setenv(ENGINE_DIR_VARIABLE, folder)
     with pytest.raises(EngineError, match="is not a directory"):
-        find.find_engine(None, paths)
+        find_engine(None, paths)
     monkeypatch.delenv(ENGINE_DIR_VARIABLE)
     monkeypatch.setenv("PATH", folder)
     with pytest.raises(EngineError):
-        find.find_engine(None, paths)
+        find_engine(None, paths)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engine.explain import explain
-from backends.engine.logs import LoadLog, clean_lines
+from backends.engine.logs import LoadLog, clean_lines, explain
 
 DATA = Path(__file__).parent / "data"
 MIB = 1 << 20

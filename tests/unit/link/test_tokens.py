@@ -7,8 +7,14 @@ import json
 import pytest
 
 from backends.link.figures import lower_edge_us, token_totals
-from backends.link.meter import LinkMeter, pass_times_ms
-from backends.link.tokens import WINDOW_TOKENS, Outcomes, ServerCount, TokensPerPass
+from backends.link.meter import (
+    WINDOW_TOKENS,
+    LinkMeter,
+    Outcomes,
+    ServerCount,
+    TokensPerPass,
+    pass_times_ms,
+)
 from backends.link.wire import Line, parse
 from backends.state import Link, Pass
 

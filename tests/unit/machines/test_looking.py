@@ -13,7 +13,7 @@ import pytest
 
 from backends.config import PeerConfig
 from backends.engine.ask import describe
-from backends.engine.find import engine_at
+from backends.engine.install import engine_at
 from backends.machines.probing import Prober, find_engines
 from backends.models.identity import identity_of
 from backends.paths import Paths, relay_binary

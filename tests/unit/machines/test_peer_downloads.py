@@ -29,7 +29,7 @@ from backends.machines.peer_downloads import (
 from backends.machines.shell import WrongFile
 from backends.models.layer_file import Run, has_layers_of, layer_files
 from backends.models.layers import read_model
-from backends.planning.holes import check_holes
+from backends.planning.checking import check_holes
 from backends.split.layout import make_split
 from backends.state import ModelFile, PeerWork, Plan
 from backends.state.models import Delivered, RemoteFile, RemoteModel

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backends.models.header import Header, Params
-from backends.models.kv_cache import (
+from backends.models.layers import (
     has_one_type,
     head_lengths,
     layer_memory,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backends.models.layers import read_model
-from backends.models.ollama import OWN_ARCHITECTURES
+from backends.models.search import OWN_ARCHITECTURES
 from tests.unit.models.ggufs import F32, LLAMA, Tensors, llama_tensors, write_gguf
 
 GEMMA3 = {**LLAMA, "attention.layer_norm_rms_epsilon": 1e-6}

@@ -11,11 +11,19 @@ import pytest
 from backends.data_place import DataPlace
 from backends.engine.ask import TRACES, Engine
 from backends.machines.agent import ProcessRecord, ProcessSpec
-from backends.planning.blueprint import Blueprint, Facts, Node, compare, draw
-from backends.planning.commands import Site, commands, model_alias
+from backends.planning.blueprint import (
+    Blueprint,
+    Facts,
+    Node,
+    Site,
+    commands,
+    compare,
+    draw,
+    model_alias,
+)
+from backends.planning.checking import remarks, token_bytes
 from backends.planning.pairing import Pairing
 from backends.planning.proposal import plan_devices
-from backends.planning.remarks import remarks, token_bytes
 from backends.split.flags import Placement
 from backends.split.layout import make_split
 from backends.state import (

@@ -19,6 +19,8 @@ from backends.speculation.drafts import (
     drafts_for,
     head_method,
     own_layers_misfit,
+    read_vocabulary,
+    why_not,
 )
 from backends.speculation.memory import (
     own_layers,
@@ -26,7 +28,6 @@ from backends.speculation.memory import (
     with_own_layers,
     with_own_weights,
 )
-from backends.speculation.vocabulary import read_vocabulary, why_not
 from backends.split.layout import make_split
 from backends.state import (
     MTP_DRAFT,

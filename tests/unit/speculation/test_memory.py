@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from backends.controller.degraded_plan import degraded_text, split_text
 from backends.engine.ask import parse_flags
 from backends.errors import EngineError, PlanError
+from backends.planning.checking import remarks
 from backends.planning.fallback import plan_without
 from backends.planning.proposal import plan_devices
-from backends.planning.remarks import remarks
 from backends.planning.room import require_room
 from backends.speculation.memory import best_place, whole_on, with_draft
 from backends.speculation.methods import (

@@ -19,7 +19,7 @@ from backends.units import format_bytes, format_lab, format_ms
 from tui.model.facts import is_off
 from tui.model.names import letter
 from tui.model.quantities import trips_text
-from tui.screens.lab.forecast import Labs, added_ms, same_lab
+from tui.screens.lab.speed import Labs, added_ms, same_lab
 from tui.widgets.keys import key_of
 from tui.widgets.slider import Scale, Slider
 from tui.widgets.strips import (

@@ -19,9 +19,17 @@ from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
 from tui.app.messages import Copyable
 from tui.model.facts import device_marks
 from tui.model.quantities import acceptance_text
-from tui.screens.lab.forecast import Labs, Samples, forecast, own_ms, total_added_ms
 from tui.screens.lab.links import LabWishes, LinkBlock, PresetList, preset_named
-from tui.screens.lab.speed import Picture, SpeedPane, Speeds
+from tui.screens.lab.speed import (
+    Labs,
+    Picture,
+    Samples,
+    SpeedPane,
+    Speeds,
+    forecast,
+    own_ms,
+    total_added_ms,
+)
 from tui.widgets.keys import with_keys
 from tui.widgets.strips import resubtitle
 from tui.widgets.throttle import Throttle

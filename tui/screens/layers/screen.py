@@ -28,13 +28,12 @@ from tui.actions import bindings
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable
-from tui.dialogs.ask import ChoiceDialog
+from tui.dialogs.dialog import ChoiceDialog
 from tui.model.best_choices import change
 from tui.model.edit import Edit
 from tui.model.editor import PlanEditor
-from tui.model.forecast_words import speed_texts
 from tui.model.names import device_label, letter
-from tui.model.verdict import verdict
+from tui.model.verdict import speed_texts, verdict
 from tui.screens.layers.table import LayerRow, LayerTable, layer_rows, spans
 from tui.widgets.keys import with_keys
 from tui.widgets.row_list import Choice

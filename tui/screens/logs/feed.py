@@ -88,8 +88,6 @@ class LogFeed:
         self.view.feed(text)
 
     def title(self) -> Content:
-        from textual.content import Content
-
         info = self.info
         sign = ("●", "$ok") if info.state is ProcessState.RUNNING else ("◐", "$warn")
         if info.state is ProcessState.EXITED:

@@ -3,32 +3,237 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 
+from msgspec.structs import replace
 from textual import on, work
 from textual.app import ComposeResult
-from textual.containers import Container, Vertical
+from textual.containers import Container, Vertical, VerticalScroll
+from textual.content import Content
+from textual.strip import Strip
 from textual.widgets import Static
 from textual.worker import Worker
 
 from backends.errors import DllmError
 from backends.places import LOCAL, at_peer
 from backends.state import ClusterSnapshot, ModelCatalogue, ModelFile, ModelInfo
-from backends.state.models import Download
-from backends.units import Transfer, format_bytes
+from backends.state.models import Download, RemoteModel
+from backends.units import Transfer, format_bytes, format_count
 from tui.actions import bindings
 from tui.api.services import ClusterService
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable
-from tui.dialogs.ask import confirm
-from tui.screens.models.detail import ModelDetail
-from tui.screens.models.quants import QuantsDialog
+from tui.dialogs.dialog import confirm
+from tui.dialogs.pick import PickDialog
+from tui.model.finding import has_words
+from tui.model.verdict import context_text, fits_text, split_text, why_text
 from tui.screens.models.search import POLL_S, PathBar, check_path, watch_catalogue
 from tui.screens.models.table import ModelTable, empty_text, removal_text, summary_text
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
+from tui.widgets.row_list import RowList
+from tui.widgets.safe_text import safe_line
+from tui.widgets.size_bars import (
+    BAR_CELLS,
+    LABEL_CELLS,
+    group_bytes,
+    quant_bytes,
+    size_bars,
+)
+from tui.widgets.sources import predicted
+from tui.widgets.strips import clip, line
 from tui.widgets.table import FilteredTable
+
+NAME_CELLS = 20
+SIZE_CELLS = 9
+FITS_CELLS = 4
+CONTEXT_CELLS = 8
+
+
+class QuantRows(RowList):
+    MOST = 16
+
+    def row(self, row: RemoteModel, here: bool, width: int) -> Strip:
+        palette = self.palette
+        fits = fits_text(row)
+        style = palette.dim if fits in ("no", "?") else palette.text
+        return line(
+            [
+                ("▸ " if here else "  ", palette.key),
+                (clip(row.quant, NAME_CELLS), palette.strong if here else palette.text),
+                (format_bytes(row.size_bytes).rjust(SIZE_CELLS), palette.text),
+                (f"  {fits:{FITS_CELLS}}", style),
+                (f"{context_text(row):>{CONTEXT_CELLS}}  ", style),
+                (split_text(row.fit) or why_text(row), palette.dim),
+            ],
+            width,
+        )
+
+
+class QuantsDialog(PickDialog[str | None]):
+    """Dismisses with the source of the model to get."""
+
+    HELP = """\
+## Models of a repository
+
+Each with its size, whether it fits on this machine and the peers that are ready, the
+longest context it has there, and the layers of each device. `~yes` is predicted; `yes`
+is llama.cpp's own answer to the header, which is all that was read. Only the model you
+choose is downloaded.
+"""
+    BINDINGS = bindings("finder")
+    TITLE = "Models of a repository"
+    PLACEHOLDER = "part of a name"
+    HINTS = (("finder.choose", "downloads"), ("finder.cancel", "closes"))
+
+    def __init__(self, cluster: ClusterService, source: str) -> None:
+        super().__init__(QuantRows())
+        self._cluster = cluster
+        self._source = source
+        self._found: dict[str, RemoteModel] = {}
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.remark.display = True
+        self.remark.update(f"Asking for {self._source}…")
+        self._ask()
+
+    @work(exclusive=True, exit_on_error=False)
+    async def _ask(self) -> None:
+        try:
+            async with aclosing(self._cluster.remote_models(self._source)) as told:
+                async for one in told:
+                    self._found[one.source] = one
+                    self.search()
+        except DllmError as error:
+            self.remark.update(str(error))
+            return
+        self._found = {
+            name: one if one.fit else replace(one, problem=one.problem or "not known")
+            for name, one in self._found.items()
+        }
+        self.search()
+
+    def search(self) -> None:
+        chosen = self.rows.chosen
+        query = self.input.value
+        shown = [one for one in self._found.values() if has_words(one.source, query)]
+        self.rows.rows = tuple(shown)
+        sources = [one.source for one in shown]
+        if chosen is not None and chosen.source in sources:
+            self.rows.selected = sources.index(chosen.source)
+        if self._found:
+            known = sum(bool(one.fit or one.problem) for one in self._found.values())
+            left = len(self._found) - known
+            text = format_count(len(self._found), "model")
+            reading = f", reading the headers of {left}" if left else ""
+            self.remark.update(f"{text}{reading}")
+
+    def result_of(self, row: RemoteModel) -> str:
+        return row.source
+
+
+class ModelDetail(VerticalScroll, can_focus=False):
+    DEFAULT_CSS = """
+    ModelDetail {
+        height: 1fr;
+        padding: 0 1;
+        scrollbar-size: 1 1;
+        & > Static { width: 1fr; height: auto; margin: 0 0 1 0; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id, classes=classes)
+        self._facts = Static(markup=False)
+        self._bytes = Static(classes="detail-bytes", markup=False)
+
+    def compose(self) -> ComposeResult:
+        yield self._facts
+        yield self._bytes
+
+    def clear(self) -> None:
+        self._show([], [])
+
+    def show_file(self, model: ModelFile, refusal: str = "") -> None:
+        note = refusal or model.problem or "reading the header…"
+        tone = "$bad" if refusal else "$warn" if model.problem else "$dim"
+        said = Content.styled(safe_line(note), tone)
+        self._show([_title(model.name), said, _path(model.path)], [])
+
+    def show_info(self, info: ModelInfo, held_by: Sequence[str] = ()) -> None:
+        facts = fact_lines(info)
+        if any(name != "local" for name in held_by):
+            facts.insert(-1, _fact("held by", ", ".join(held_by)))
+        self._show(facts, [*_group_lines(info), *_quant_lines(info)])
+
+    def _show(self, facts: list[Content], sizes: list[Content]) -> None:
+        self._facts.update(_join(facts))
+        self._bytes.update(_join(sizes))
+        self._bytes.display = bool(sizes)
+
+
+def fact_lines(info: ModelInfo) -> list[Content]:
+    return [
+        _title(info.name or info.path.rpartition("/")[2]),
+        Content(f"{safe_line(info.arch)} · {info.n_layer} layers + output"),
+        *_facts(info),
+        *([Content.styled(safe_line(info.caveat), "$warn")] if info.caveat else []),
+        _path(info.path),
+    ]
+
+
+def _facts(info: ModelInfo) -> Iterable[Content]:
+    yield _fact("size", _size_text(info))
+    if info.n_ctx_train:
+        yield _fact("context", format_count(info.n_ctx_train, "token"))
+    if kv_bytes := sum(layer.kv_bytes_per_token for layer in info.layers):
+        yield _fact("KV cache", f"{predicted(format_bytes(kv_bytes))} a token (f16)")
+    if info.n_expert:
+        yield _fact("experts", f"{info.n_expert}, {info.n_expert_used} used at a time")
+    if not info.has_chat_template:
+        yield _fact("template", "none: chat may read oddly")
+    if info.unknown_types:
+        yield _fact("unknown", ", ".join(info.unknown_types))
+
+
+def _size_text(info: ModelInfo) -> str:
+    size = format_bytes(info.size_bytes)
+    return f"{size} in {len(info.files)} files" if len(info.files) > 1 else size
+
+
+def _group_lines(info: ModelInfo) -> list[Content]:
+    outside = {"output": info.output_bytes, "embedding": info.embedding_bytes}
+    return size_bars(group_bytes(info.layers) | outside)
+
+
+def _quant_lines(info: ModelInfo) -> list[Content]:
+    lines = [
+        _fact(name, f"{format_bytes(size):>{BAR_CELLS + 10}}")
+        for name, size in quant_bytes(info.layers).most_common()
+    ]
+    return (
+        [Content(""), Content.styled("layers by type", "$dim"), *lines] if lines else []
+    )
+
+
+def _title(name: str) -> Content:
+    return Content.styled(safe_line(name), "bold")
+
+
+def _fact(label: str, value: str) -> Content:
+    return Content.assemble((f"{label:<{LABEL_CELLS}}", "$dim"), safe_line(value))
+
+
+def _path(path: str) -> Content:
+    return Content.styled(safe_line(path), "$dim")
+
+
+def _join(lines: Iterable[Content]) -> Content:
+    return Content("\n").join(lines)
+
 
 REST_S = 0.1
 """A cursor that rests this long gets its model's header read."""

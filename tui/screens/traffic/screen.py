@@ -28,8 +28,7 @@ from tui.model.quantities import (
     wire_down_text,
     wire_up_text,
 )
-from tui.screens.traffic.detail import TrafficDetail
-from tui.screens.traffic.last_run import LastRunTable
+from tui.screens.traffic.detail import LastRunTable, TrafficDetail
 from tui.screens.traffic.table import TrafficTable, row_text
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
