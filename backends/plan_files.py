@@ -86,7 +86,6 @@ class PlanFile(
         )
 
     def text(self) -> str:
-        """The content as TOML."""
         # Imported here because only who writes needs it.
         import tomlkit
 
@@ -105,7 +104,6 @@ class KeptPlan(NamedTuple):
 
 
 def read_plan(path: Path) -> PlanFile:
-    """Read a file."""
     try:
         with path.open("rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)
@@ -128,7 +126,6 @@ def _kept(path: Path) -> KeptPlan:
 
 
 def kept_plans(folder: Path) -> Iterator[KeptPlan]:
-    """The plans of a folder, the newest first; files that are none are left out."""
     found = []
     for path in folder.glob("*.toml"):
         try:

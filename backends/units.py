@@ -25,7 +25,6 @@ def grouped(count: int) -> str:
 
 
 def format_count(count: int, noun: str) -> str:
-    """``1 token``, ``42 tokens``, ``20 000 lines``."""
     return f"{grouped(count)} {noun}{'' if count == 1 else 's'}"
 
 

@@ -412,7 +412,6 @@ def acts(action: object, node: DOMNode) -> bool:
 
 
 def bindings(*areas: str) -> list[BindingType]:
-    """The bindings of these areas, for a widget's ``BINDINGS``."""
     return [
         binding
         for action in ACTIONS

@@ -35,7 +35,6 @@ from tui.cli.main import main as run_command  # noqa: E402 -- hundreds of module
 
 
 def main() -> None:
-    """Run a command and exit with its code."""
     if _HEARS:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

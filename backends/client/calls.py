@@ -72,7 +72,6 @@ class ControllerConnection:
         """True if a controller was started for us."""
 
     async def running(self) -> bool:
-        """True if a controller listens now; starts none."""
         return await find_running(self.paths) is not None
 
     async def start(self) -> Path:

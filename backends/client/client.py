@@ -1,4 +1,4 @@
-"""The controller as the console and the commands use it."""
+"""The controller and its chats, as the console and the commands use them."""
 
 from __future__ import annotations
 
@@ -92,11 +92,9 @@ class ChatsClient:
         return self._connection.followed(target, ChatFrame, chat_applied)
 
     async def begin(self, model: str) -> ChatState:
-        """Another conversation with a model becomes the current one."""
         return await self._post(self._of("/v1/chats"), {"model": model})
 
     async def open(self, chat: str, model: str) -> ChatState:
-        """Make a conversation the current one with a model."""
         return await self._post(self._of(_path(chat, "open")), {"model": model})
 
     async def ask(
@@ -193,7 +191,6 @@ class ControllerClient:
         return self._connection.started
 
     async def running(self) -> bool:
-        """True if a controller answers now; starts none."""
         return await self._connection.running()
 
     def left_processes(self) -> bool:
@@ -262,7 +259,6 @@ class ControllerClient:
         return await self._post(self._of("/v1/launch"), ClusterSnapshot, asked)
 
     async def stop(self) -> ClusterSnapshot:
-        """Begin to stop the cluster; the answer has the generation that does it."""
         return await self._post(self._of("/v1/stop"), ClusterSnapshot)
 
     async def drain(self, *, on: bool = True) -> ClusterSnapshot:
@@ -300,7 +296,6 @@ class ControllerClient:
         return await self._get(f"/v1/models?refresh={int(refresh)}", ModelCatalogue)
 
     def get_model(self, source: str) -> AsyncGenerator[Download, None]:
-        """Get a model; closing the stream ends it, and the next call resumes."""
         from backends.models.download import hub_settings
 
         asked = {"source": source, "settings": hub_settings()}
@@ -315,7 +310,6 @@ class ControllerClient:
     async def remove_model(
         self, path: str, *, machine: str = LOCAL, lm_studio: bool = False
     ) -> Removal:
-        """Delete a model; what was deleted."""
         asked = {"path": path, "machine": machine, "lm_studio": lm_studio}
         return await self._post("/v1/models/remove", Removal, asked)
 
@@ -398,7 +392,6 @@ class ControllerClient:
         return await self._post(self._of("/v1/best"), tuple[Alternative, ...], asked)
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:
-        """Every pass still remembered, by worker, oldest first."""
         return await self._get(self._of("/v1/passes"), dict[str, tuple[Pass, ...]])
 
     async def peers(self) -> tuple[Peer, ...]:
@@ -415,7 +408,6 @@ class ControllerClient:
         return peers
 
     async def peers_to_pick(self) -> tuple[str, ...]:
-        """Names in the user's SSH configuration that are no peers yet."""
         return await self._get("/v1/peers-to-pick", tuple[str, ...])
 
     async def add_peer(
@@ -452,7 +444,6 @@ class ControllerClient:
     async def provision_peer(
         self, name: str, mode: ProvisionMode = ProvisionMode.AUTO
     ) -> Peer:
-        """Install engine and helper there; returns when done."""
         return await self._post(_peer(name, "provision"), Peer, {"mode": mode})
 
     async def clean_peer(self, name: str) -> int:
@@ -461,7 +452,6 @@ class ControllerClient:
         return answer["freed_bytes"]
 
     async def deliver(self, name: str, source: str, layers: str = "") -> Delivered:
-        """Have a peer get a model, or layers of it, by the fastest way."""
         from backends.models.download import hub_settings
 
         asked = {"source": source, "layers": layers, "settings": hub_settings()}
@@ -475,11 +465,9 @@ class ControllerClient:
         return await self._post("/v1/doctor/health", tuple[MachineHealth, ...])
 
     async def ways(self) -> tuple[MeasuredWay, ...]:
-        """The ways of data between all of them, tried now."""
         return await self._post("/v1/doctor/ways", tuple[MeasuredWay, ...])
 
     def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
-        """Stream an answer; closing the iterator stops the generation."""
         return self._stream(self._of("/v1/chat"), ChatDelta, request)
 
     def _of(self, path: str, **query: object) -> str:
@@ -513,7 +501,6 @@ class ModelsClient:
     def hashing(
         self, path: str, *, machine: str = LOCAL
     ) -> AsyncGenerator[Hashing, None]:
-        """Hash every tensor of a model on a machine; at last the hashes."""
         asked = {"path": path, "machine": machine}
         return self._stream("/v1/models/hash", Hashing, asked)
 
@@ -557,7 +544,6 @@ class ModelsClient:
     async def prune(
         self, names: Sequence[str], *, machine: str, directory: str = ""
     ) -> int:
-        """Delete files of that cache; the bytes freed."""
         asked = {"machine": machine, "directory": directory, "names": names}
         answer = await self._post("/v1/models/prune", dict[str, int], asked)
         return answer["freed_bytes"]

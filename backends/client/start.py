@@ -145,7 +145,6 @@ def wake_or_end(pid: int | None) -> str:
 
 
 def _spawn(paths: Paths) -> subprocess.Popen[bytes]:
-    """Start a controller in a session of its own, its words going to a file."""
     with (paths.state_dir / "controller.err").open("wb") as errors:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "backends.controller"],

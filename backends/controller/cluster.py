@@ -73,12 +73,10 @@ class Cluster:
 
     @property
     def stands(self) -> bool:
-        """Return true if the goal failed and the cluster waits for a new one."""
         return self._journal.record.failure is not None
 
     @property
     def pursued(self) -> Plan | None:
-        """The plan that runs or is being brought up."""
         return self.reconciler.wanted
 
     @property
@@ -93,7 +91,6 @@ class Cluster:
 
     @property
     def busy(self) -> bool:
-        """Return true if a process runs, starts, stops, or is still to be ended."""
         return (
             self.is_changing
             or not self.reconciler.is_at_rest

@@ -141,12 +141,10 @@ class Clusters:
         self._begun.set()
 
     async def leave(self) -> None:
-        """Let go of all; everything keeps running for the next controller."""
         await end_tasks(*self._tasks.values())
         self.event_log.close()
 
     def close(self) -> None:
-        """End every stream of snapshots."""
         for cluster in self:
             cluster.store.close()
 
@@ -157,12 +155,10 @@ class Clusters:
 
     @property
     def busy(self) -> bool:
-        """Return true if any cluster runs, starts, stops, or waits for a machine."""
         return any(cluster.busy for cluster in self)
 
     @property
     def plans(self) -> list[Plan]:
-        """Every plan that runs or is being brought up."""
         return [c.pursued for c in self if c.pursued is not None]
 
     def serves(self, machine: str) -> bool:
@@ -265,7 +261,6 @@ class Clusters:
                 cluster.store.update(message=text)
 
     def look_at_processes(self) -> None:
-        """Show every process as last reported by its machine."""
         self.book.take()
         for cluster in self:
             cluster.store.update(processes=self.book.of(cluster.name))

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,23 +59,21 @@ class Found(NamedTuple):
     """True if the user told the hash."""
 
 
+@dataclass(frozen=True, eq=False)
 class Deliveries:
     """Has peers get models; ``catalogue`` gives those that were found here.
 
     Headers are kept below ``cache``.
     """
 
-    def __init__(
-        self, peers: Peers, catalogue: Callable[[], ModelCatalogue], cache: Path
-    ) -> None:
-        self._peers = peers
-        self._catalogue = catalogue
-        self._cache = cache
+    peers: Peers
+    catalogue: Callable[[], ModelCatalogue]
+    cache: Path
 
     async def deliver(
         self, peer: SshPeer, source: str, layers: str, settings: Mapping[str, str]
     ) -> Delivered:
-        await self._peers.reached([peer.name])
+        await self.peers.reached([peer.name])
         found = _of_known_origin(await self._found(peer, source, settings))
         if layers:
             found = await asyncio.to_thread(_checked, found)
@@ -92,7 +91,7 @@ class Deliveries:
             ways = (FromHere(files),)
             return Found(files, names, ("",) * len(files), ways, source)
         is_given = bool(parse_source(source).sha256)
-        env, headers = hub_environment(settings), self._cache / "remote"
+        env, headers = hub_environment(settings), self.cache / "remote"
 
         async def ask() -> RemoteModel:
             return await remote_addresses(source, headers, env)
@@ -116,10 +115,10 @@ class Deliveries:
         )
 
     async def _at_peer(self, name: str, path: str) -> Found:
-        other = self._peers.ssh(name)
-        await self._peers.reached([name])
+        other = self.peers.ssh(name)
+        await self.peers.reached([name])
         info = await other.model(path)
-        copies = files_here(info, self._cache / "headers")
+        copies = files_here(info, self.cache / "headers")
         parts = [str(part) for part in part_paths(PurePosixPath(path))]
         return Found(
             headers=tuple(map(Path, copies)),
@@ -130,7 +129,7 @@ class Deliveries:
         )
 
     async def _here(self, copies: Sequence[Path]) -> list[FromHere]:
-        for model in self._catalogue().models:
+        for model in self.catalogue().models:
             if _is_alike(model, copies) and not model.problem:
                 files = await asyncio.to_thread(files_of, Path(model.path))
                 if await asyncio.to_thread(_same_header, files[0], copies[0]):
@@ -140,14 +139,14 @@ class Deliveries:
     async def _elsewhere(self, peer: SshPeer, copies: Sequence[Path]) -> list[FromPeer]:
         """Files of other peers with the same header."""
         ways = []
-        for other in self._peers.values():
+        for other in self.peers.values():
             if other.name == peer.name or other.facts is None:
                 continue
             for model in other.facts.models:
                 if not _is_alike(model, copies):
                     continue
                 try:
-                    shell = self._peers.ssh(other.name).connection
+                    shell = self.peers.ssh(other.name).connection
                     async with asyncio.timeout(LOOK_S), shell.files() as sftp:
                         theirs = await _beginning(sftp, model.path, copies[0])
                 except (DllmError, asyncssh.Error, OSError):

@@ -1,4 +1,8 @@
-"""The facts a blueprint is drawn from: engines, model, ports, ways."""
+"""The facts a blueprint is drawn from: engines, model, draft, pairs, ports, ways.
+
+A preparation finds those of ``site_of`` before a launch, the builder before each later
+start.
+"""
 
 from __future__ import annotations
 

@@ -157,7 +157,6 @@ class EventFiles:
                             yield event
 
     def append(self, event: Event) -> None:
-        """Add one line; a disk that is full costs the line, nothing else."""
         try:
             file = self._current() or self._begun(event.number)
             append_line(file, json_bytes(_Line(v=VERSION, event=event)))

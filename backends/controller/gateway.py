@@ -298,7 +298,6 @@ class Gateway:
         log.warning("%s", text)
 
     async def let_go(self) -> None:
-        """Say nothing more to it, and want it no more; it is stopped by others."""
         self._port = None
         self._deaths.reset()
         await self._link.close()

@@ -187,7 +187,6 @@ class Journal:
                 await asyncio.wrap_future(_disk().submit(int))
 
     def set_aside(self) -> None:
-        """Keep a file that was not understood beside the one that replaces it."""
         with contextlib.suppress(OSError):
             self._file.replace(self._file.with_suffix(".unreadable"))
 

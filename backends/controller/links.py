@@ -176,7 +176,6 @@ class Links:
         return self._outcomes.rows if self._outcomes.known and not plain else None
 
     def carried_bytes(self) -> dict[str, int]:
-        """Return the bytes that each relay has passed on since it began."""
         return {name: r.meter.link.bytes_up for name, r in self._readers.items()}
 
     def weight_bytes(self) -> dict[str, int]:

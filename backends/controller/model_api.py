@@ -1,4 +1,4 @@
-"""The part of the API that gets models and the engine, and hashes what is there."""
+"""The part of the API that gets, hashes and deletes models, and gets the engine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from aiohttp import web
@@ -60,22 +61,16 @@ from backends.tasks import end_tasks
 from backends.units import format_bytes, format_count
 
 
+@dataclass(frozen=True, eq=False)
 class Removals:
-    def __init__(
-        self,
-        machines: Peers,
-        clusters: Clusters,
-        catalogue: Catalogue,
-        readers: Readers,
-    ) -> None:
-        self._machines = machines
-        self._clusters = clusters
-        self._catalogue = catalogue
-        self._readers = readers
+    machines: Peers
+    clusters: Clusters
+    catalogue: Catalogue
+    readers: Readers
 
     async def of_model(self, machine: str, path: str, *, lm_studio: bool) -> Removal:
-        await self._machines.reached([machine])
-        host = self._machines.get(machine).host
+        await self.machines.reached([machine])
+        host = self.machines.get(machine).host
         used = await self._used(machine)
         found = await model_removal(host, path, lm_studio=lm_studio, used=used)
         return replace(found, machine=machine)
@@ -84,8 +79,8 @@ class Removals:
         self, machine: str, *, older_than_s: float = DAY_S, lm_studio: bool = False
     ) -> Removal:
         """Plan to delete there what interrupted work left, and what nobody uses."""
-        await self._machines.reached([machine])
-        host = self._machines.get(machine).host
+        await self.machines.reached([machine])
+        host = self.machines.get(machine).host
         before_s = time.time() - older_than_s
         here = machine == LOCAL
         more = await self._unused_here(before_s) if here else {}
@@ -100,17 +95,16 @@ class Removals:
         return replace(found, machine=machine)
 
     async def carry_out(self, removal: Removal) -> Removal:
-        """Delete what a plan names, and look again at what is there."""
-        await remove(self._machines.get(removal.machine).host, removal)
+        await remove(self.machines.get(removal.machine).host, removal)
         if removal.machine == LOCAL:
-            await self._catalogue.refresh()
+            await self.catalogue.refresh()
         else:
-            await self._machines.known(removal.machine).look()
+            await self.machines.known(removal.machine).look()
         return replace(removal, deleted=True)
 
     async def _used(self, machine: str) -> dict[str, str]:
         used: dict[str, str] = {}
-        for cluster in self._clusters:
+        for cluster in self.clusters:
             for plan in filter(None, (cluster.pursued, cluster.goal.plan)):
                 who = f"the cluster {cluster.name} runs it, or is to"
                 for path in await self._files_of(plan, machine):
@@ -127,11 +121,11 @@ class Removals:
             found += [path for _, path in named]
         if machine in machines_of(plan):
             try:
-                model = await self._readers.model(plan.model)
-                found += await self._machines.get(machine).copies_of(model)
+                model = await self.readers.model(plan.model)
+                found += await self.machines.get(machine).copies_of(model)
             except DllmError:
                 name = PurePath(plan.model).name
-                for peer in self._machines.values():
+                for peer in self.machines.values():
                     models = peer.facts.models if peer.facts else ()
                     if peer.name == machine:
                         found += [
@@ -141,21 +135,21 @@ class Removals:
 
     async def _folders(self, machine: str) -> tuple[Folder, ...]:
         if machine == LOCAL:
-            return self._catalogue.folders
-        told = await self._machines.get(machine).host.machine()
-        config = self._readers.settings().peers.get(machine, PeerConfig())
+            return self.catalogue.folders
+        told = await self.machines.get(machine).host.machine()
+        config = self.readers.settings().peers.get(machine, PeerConfig())
         home = Path(told.variables.get("HOME", "/"))
         return configured_folders(config.model_dirs, home, told.variables)
 
     async def _unused_here(self, before_s: float) -> dict[str, str]:
         """Headers of peers' models, and sparse copies whose whole model is known."""
-        listing = await self._catalogue.refresh()
+        listing = await self.catalogue.refresh()
         held = {model.identity for model in listing.models if not model.sparse}
-        for peer in self._machines.values():
+        for peer in self.machines.values():
             there = peer.facts.models if peer.facts else ()
             held |= {model.identity for model in there}
-        names = {peer.name for peer in self._machines.values()}
-        headers = self._readers.paths.cache_dir / "headers"
+        names = {peer.name for peer in self.machines.values()}
+        headers = self.readers.paths.cache_dir / "headers"
         return await asyncio.to_thread(
             lambda: (
                 _headers(headers, names, before_s)

@@ -54,7 +54,6 @@ class Steps:
     def update(
         self, step_id: str, *, detail: str | None = None, progress: float | None = None
     ) -> None:
-        """Tell more about a running step."""
         told = {"detail": detail, "progress": progress}
         self._change(step_id, **{k: v for k, v in told.items() if v is not None})
 
@@ -72,7 +71,6 @@ class Steps:
 
     @contextmanager
     def step(self, step_id: str) -> Iterator[None]:
-        """Run one step; leaving with an error marks it failed, with the sentence."""
         self._begin(step_id)
         try:
             yield

@@ -48,7 +48,6 @@ class ClusterProcesses:
         self._steps = context.steps
 
     def found(self) -> list[MachineProcess]:
-        """Every process directory of the cluster, as last reported."""
         return [
             MachineProcess(machine.name, record)
             for machine in self._machines.all()
@@ -59,7 +58,6 @@ class ClusterProcesses:
 
     @property
     def server_runs(self) -> bool:
-        """True if the llama-server of the cluster is alive, as last reported."""
         servers = (r for _, r in self.found() if r.role is ProcessRole.SERVER)
         return any(record.alive for record in servers)
 
@@ -112,7 +110,6 @@ class ClusterProcesses:
                 continue
 
     async def remove_ended(self, wanted: Collection[str]) -> None:
-        """Forget ended processes of earlier runs; their logs go with them."""
         for machine, record in self.found():
             if not record.alive and short_name(record.name) not in wanted:
                 await self._machines.get(machine).host.remove(record.name)

@@ -20,17 +20,15 @@ from backends.doctor.check import (
 )
 from backends.doctor.golden import GoldenRun, canary_runs, golden_runs, known_model
 from backends.doctor.installation import CHECKS, engine_here
+from backends.doctor.model_checks import differing_weights, other_files, tensors
 from backends.doctor.peer_checks import (
     builds,
-    differing_weights,
     health_checks,
     network_checks,
-    other_files,
     protocols,
     reached,
     several_engines,
     spoken,
-    tensors,
 )
 from backends.errors import DllmError
 from backends.machines.health import read_health

@@ -3,6 +3,9 @@
 A machine that gives another one has a wrong driver, bad memory or another build. Each
 worker computes alone, then all together in their order. Every run has a cluster of its
 own: nothing that serves is touched.
+
+Each known answer was computed once, greedily, on a CPU. The candidates at each of its
+tokens lie so far apart that no rounding changes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of this machine: settings, folders, helper, engine, ports, orphans."""
+"""Checks of this machine, and repairs that the doctor does itself after a yes."""
 
 from __future__ import annotations
 
@@ -192,12 +192,10 @@ CHECKS: dict[str, Callable[[Paths], Awaitable[Check]]] = {
 
 
 def repairs_of(checks: Iterable[Check]) -> list[Repair]:
-    """Every repair that was offered, once."""
     return list(dict.fromkeys(one for check in checks for one in check.repairs))
 
 
 async def do_repair(paths: Paths, repair: Repair) -> str:
-    """Do one repair; what was done, in a sentence."""
     match repair.kind:
         case RepairKind.END_ORPHANS:
             ended = await end_orphans(paths)

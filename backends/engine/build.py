@@ -94,7 +94,6 @@ class _Job:
 
 
 def default_jobs() -> int:
-    """Compilers to run at once: one per core, as far as the memory goes."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -69,16 +70,11 @@ def script(*names: str, package: str = "backends.engine.scripts") -> str:
     return "\n".join(texts)
 
 
+@dataclass(frozen=True, eq=False)
 class Here:
-    def __init__(
-        self,
-        env: Mapping[str, str],
-        log: BinaryIO | None = None,
-        keep_fd: int | None = None,
-    ) -> None:
-        self._env = env
-        self._log = log
-        self._keep_fd = keep_fd
+    env: Mapping[str, str]
+    log: BinaryIO | None = None
+    keep_fd: int | None = None
 
     async def run(
         self, name: str, *args: str, on_line: Callable[[str], None]
@@ -90,15 +86,15 @@ class Here:
 
         argv = ("/bin/sh", "-c", script("common", name), "sh", *args)
         code, lines = await children.run(
-            argv, env=self._env, on_line=take, keep_fd=self._keep_fd
+            argv, env=self.env, on_line=take, keep_fd=self.keep_fd
         )
         said = [line for line in lines if line != BEAT]
         return code, said[-1] if said else f"exit status {code}"
 
     def _write(self, line: str) -> None:
-        if self._log is not None:
-            self._log.write(f"{line}\n".encode(errors="replace"))
-            self._log.flush()
+        if self.log is not None:
+            self.log.write(f"{line}\n".encode(errors="replace"))
+            self.log.flush()
 
 
 class Progress:

@@ -112,7 +112,6 @@ async def _install(
 async def release_for_others(
     release: Release, archive: Archive, paths: Paths, progress: Tell
 ) -> Path:
-    """The unpacked archive for other machines; none of it is run here."""
     target = paths.cache_dir / "releases" / archive.key
     async with _making(target, archive, paths, progress) as fresh:
         if not target.is_dir():

@@ -1,4 +1,4 @@
-"""Installed engines: what is in the cache, and putting one there in one step."""
+"""Engines on this machine: found where they may be, and installed in one step."""
 
 from __future__ import annotations
 
@@ -96,7 +96,6 @@ def missing(directory: Path) -> tuple[str, ...]:
 
 
 def installed(paths: Paths) -> list[tuple[Path, Manifest]]:
-    """All complete engines in the cache, those built for this CPU and newest first."""
     try:
         folders = [d for d in paths.engines_dir.iterdir() if d.name[:1] != "."]
     except OSError:

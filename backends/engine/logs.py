@@ -1,4 +1,4 @@
-"""Facts from the output of llama-server and rpc-server; pure, never raises."""
+"""Facts from the output of llama.cpp's programs, and why one ended; never raises."""
 
 from __future__ import annotations
 

@@ -318,7 +318,6 @@ def _number(value: Any) -> float:
 
 
 def parse_slots(body: Any) -> tuple[Slot, ...]:
-    """``/slots`` of any version; what is missing counts as 0."""
     items = body if isinstance(body, list) else []
     return tuple(_slot(item) for item in items if isinstance(item, dict))
 

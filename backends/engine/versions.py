@@ -53,7 +53,6 @@ DEFAULT = SOURCES[0]
 
 
 def find_source(version: str | None) -> Source:
-    """The pinned source for an RPC protocol or package version; None: the default."""
     if version is None:
         return DEFAULT
     wanted = version.strip().removeprefix("v")

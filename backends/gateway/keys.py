@@ -98,7 +98,6 @@ class KeyFile:
         return secret
 
     def remove(self, name: str) -> None:
-        """Revoke a key: from now on no request with it is answered."""
         with self._turn():
             before = self.read()
             left = tuple(key for key in before if key.name != name)

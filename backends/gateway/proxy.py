@@ -50,7 +50,6 @@ class Proxy:
 
     @property
     def counts(self) -> RequestCounts:
-        """The counts, with the answers that another llama-server could not resume."""
         fragile = sum(self._is_fragile(*one) for one in self.queue.in_flight)
         return replace(self.counters.counts, fragile=fragile, drains=self.target.drains)
 

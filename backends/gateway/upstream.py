@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
@@ -50,22 +51,15 @@ class UpstreamConnection(ResponseHandler):
             self.on_lost()
 
 
+@dataclass(frozen=True, eq=False)
 class Answer:
     """An answer of llama-server, as it comes."""
 
-    def __init__(
-        self,
-        status: int,
-        reason: str | None,
-        headers: CIMultiDictProxy[str],
-        content: StreamReader,
-        connection: UpstreamConnection | aiohttp.ClientResponse,
-    ) -> None:
-        self.status = status
-        self.reason = reason
-        self.headers = headers
-        self.content = content
-        self._connection = connection
+    status: int
+    reason: str | None
+    headers: CIMultiDictProxy[str]
+    content: StreamReader
+    connection: UpstreamConnection | aiohttp.ClientResponse
 
     @property
     def content_type(self) -> str:
@@ -87,7 +81,7 @@ class Answer:
     def close(self) -> None:
         """Read no more; llama-server ends what it works on for an unfinished one."""
         if not self.content.is_eof():
-            self._connection.close()
+            self.connection.close()
 
 
 class Upstream:

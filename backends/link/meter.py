@@ -1,4 +1,10 @@
-"""One relay's counters and passes, folded into a ``Link``."""
+"""One relay's counters and passes, folded into a ``Link``.
+
+Tokens leave the cluster as rows of logits, one each, at the worker with the last layer.
+Its relay counts them. The others' passes are the same ones, a little earlier. If no
+worker has the last layer, llama-server's own counters are asked. So they are if the
+head drafts tokens and throws rows away.
+"""
 
 from __future__ import annotations
 

@@ -165,7 +165,6 @@ class RelayReader:
         self._writer: asyncio.StreamWriter | None = None
 
     async def run(self) -> None:
-        """Read line by line; connect again when the relay goes away."""
         while True:
             with contextlib.suppress(OSError, ValueError):
                 await self._read()

@@ -302,7 +302,6 @@ class AgentSession:
         await self._connected()
 
     async def close(self) -> None:
-        """End the agent; what it started lives on. A later request starts another."""
         self._closes += 1
         await end_tasks(self._keeping, self._renewing, self._opening)
         self._keeping = self._renewing = None
@@ -466,11 +465,9 @@ class AgentSession:
         return self._one(answer)
 
     async def remove(self, name: str) -> None:
-        """Delete the directory of an ended process; fine when there is none."""
         await self._ask("remove", name=checked_name(name))
 
     async def orphans(self) -> list[Orphan]:
-        """Processes of ours whose directory is lost; ``stop`` ends them by name."""
         answer = await self._ask("orphans")
         return list(self._part(answer.get("orphans"), tuple[Orphan, ...]))
 

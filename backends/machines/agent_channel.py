@@ -102,7 +102,6 @@ class Lines:
         self._size = 0
 
     def add(self, data: bytes) -> Iterator[bytes]:
-        """The lines that are complete now, without their ends."""
         *whole, rest = data.split(b"\n")
         for line in whole:
             yield b"".join([*self._parts, line])
@@ -193,7 +192,6 @@ class Channel:
             self._waiting.pop(number, None)
 
     async def close(self) -> None:
-        """End the agent; what it started lives on."""
         await end_tasks(self._reader)
         self._end()
         await self._stream.close()

@@ -107,7 +107,6 @@ def engine_parcel(
 
 
 def relay_parcel(relay: Path, version: str, paths: Paths) -> Parcel:
-    """Our relay, with the hash of it as a mark of what it was made from."""
     notes = _notes(paths, f"relay-{version}", {"made-from": sha256_of(relay).encode()})
     files = [("dllm-relay", relay, "--version")]
     files += [(path.name, path, "-") for path in notes]

@@ -1,4 +1,4 @@
-"""A peer reached over SSH: processes, engine, tunnels, probes and long work."""
+"""A peer reached over SSH: processes, engine, models, tunnels, probes, long work."""
 
 from __future__ import annotations
 
@@ -260,7 +260,6 @@ class SshPeer:
 
     @property
     def connected(self) -> bool:
-        """True if it has been reached and probed, and the connection holds."""
         return self._ready.is_set() and self.connection.connected
 
     async def run(self) -> None:
@@ -500,7 +499,6 @@ class SshPeer:
         return freed
 
     async def cancel_work(self) -> None:
-        """End what goes on; the next time it resumes."""
         await end_tasks(self._work)
 
     async def _at_work(self, work: Coroutine[Any, Any, T]) -> T:

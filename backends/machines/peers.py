@@ -92,7 +92,6 @@ class Peers:
                 yield known
 
     async def reached(self, names: Iterable[str]) -> None:
-        """Wait until these are connected and looked at."""
         await asyncio.gather(*(self._reached(name) for name in names if name != LOCAL))
 
     async def _reached(self, name: str) -> None:
@@ -280,7 +279,6 @@ class Peers:
         return self._known[name].peer
 
     async def remove(self, name: str) -> None:
-        """Forget a peer; what is installed there stays."""
         host_key = self._configs[self.known(name).peer.name].host_key
         if self._serves(name):
             raise ControllerError(f"{name} is part of the cluster", "Stop it first.")

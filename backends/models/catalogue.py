@@ -78,7 +78,6 @@ class Catalogue:
         return self._task
 
     async def refresh(self) -> ModelCatalogue:
-        """Search and wait for it; giving up waiting does not end the search."""
         await asyncio.shield(self.start_refresh())
         return self.listing
 
@@ -159,7 +158,6 @@ class ModelCache:
         self.elsewhere: Callable[[str, str], Awaitable[ModelInfo]] | None = None
 
     async def get(self, path: str) -> ModelInfo:
-        """A model's header; ``peer:/path`` is one that a peer holds."""
         if "\0" in path:
             raise UsageError("The path of a model holds no NUL character")
         there = at_peer(path)

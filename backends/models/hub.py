@@ -196,7 +196,6 @@ class HubCache(NamedTuple):
         return max(_size_bytes(blob), _size_bytes(half_of(blob)))
 
     def link(self, file: HubFile) -> None:
-        """Give a file its name in this commit, which ``main`` is."""
         path = self.path(file)
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():

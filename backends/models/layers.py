@@ -1,4 +1,10 @@
-"""Headers to ``ModelInfo``: what every layer, the output and the embedding weigh."""
+"""Headers to ``ModelInfo``: what layers, output and embedding weigh and cache.
+
+Sources of the cache's sizes in llama.cpp: llama_hparams::n_embd_k_gqa, n_embd_v_gqa,
+has_kv, n_embd_r and n_embd_s (src/llama-hparams.cpp); the constructors of
+llama_kv_cache and llama_memory_recurrent (src/); llama_model::create_memory for the
+cached layers (src/llama-model.cpp); load_hparams of each architecture (src/models/).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Finding the GGUF files of a folder, each with the name its owner would give it."""
+"""Finding the GGUF files of a folder, each with the name its owner would give it.
+
+Ollama keeps them as blobs, some of which only its own engine loads.
+"""
 
 from __future__ import annotations
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import NamedTuple
 
 N_VOCAB = 320
 N_CTX = 2048

@@ -1,8 +1,8 @@
 """From a plan and the facts to every process of a cluster: one pure step.
 
-A process is wanted exactly as its specification says. A running process is
-kept if it was started from an equal one. The processes and transports that it depends
-on must still be the same.
+A process is wanted exactly as its specification, its command line included, says. A
+running process is kept if it was started from an equal one. The processes and
+transports that it depends on must still be the same.
 """
 
 from __future__ import annotations
@@ -329,7 +329,6 @@ def machines_of(plan: Plan) -> tuple[str, ...]:
 
 
 def needed_names(plan: Plan) -> dict[str, str]:
-    """Short name of every process of a plan, and the machine it runs on."""
     workers = {worker.name: worker.peer for worker in own_workers(plan)}
     beside = {worker_relay_name(w.name): w.peer for w in paired_workers(plan)}
     relays = [relay_name(w.name) for w in used_workers(plan)] if plan.relay else []

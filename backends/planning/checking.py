@@ -1,4 +1,4 @@
-"""Limits of a request's numbers, and checks of any plan."""
+"""Limits of a request's numbers, checks of any plan, and remarks on it."""
 
 from __future__ import annotations
 

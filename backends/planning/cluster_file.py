@@ -105,7 +105,6 @@ _USUAL_UNITS = ("GiB", "Mbit/s", "GB/s", "ms", "TFLOPS")
 
 
 def read_cluster(text: str, name: str = "The cluster file") -> GivenCluster:
-    """The machines and links that a file describes."""
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

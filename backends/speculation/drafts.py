@@ -1,4 +1,10 @@
-"""Draft models for a model: those found that fit, and the reasons of the others."""
+"""Draft models for a model: those found that fit, and the reasons of the others.
+
+Vocabularies are compared as llama-server does. Sources:
+``common_speculative_are_compatible`` (``common/speculative.cpp``), and
+``llama_vocab::impl::load`` (``src/llama-vocab.cpp``) for what counts where a file does
+not say. llama-server only logs that two do not go together, and serves without draft.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +85,6 @@ class Vocabulary:
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary of a model; any part of a split one stands for all of them."""
     return vocabulary_of(read_header(first_part(path), texts=(TOKENS,)))
 
 

@@ -1,4 +1,4 @@
-"""Best splits of a plan for an aim, and what else would be possible.
+"""Best splits of a plan for an aim, the Pareto front, and what else would be possible.
 
 The devices of the plan take part, as far as pins and memory allow. Every answer is a
 prediction of ``split.cost``; the search is that of ``split.optimiser``.

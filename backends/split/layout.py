@@ -62,7 +62,6 @@ def with_idle(split: Split, names: Iterable[str]) -> Split:
 
 
 def ranges(split: Split) -> tuple[LayerRange, ...]:
-    """The layers of each device that holds any; ``last == n_layer`` is the output."""
     ends = accumulate(counts(split))
     return tuple(
         LayerRange(share.device, end - share.layers, end - 1)

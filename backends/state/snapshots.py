@@ -1,4 +1,4 @@
-"""The running processes, and the snapshot that every screen shows."""
+"""The running processes, the events, and the snapshot that every screen shows."""
 
 from __future__ import annotations
 

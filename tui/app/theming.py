@@ -75,7 +75,6 @@ STAND_INS: Mapping[str, str] = {
 
 
 def load_theme(path: Path) -> Theme:
-    """Read one theme file."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
         file = msgspec.convert(raw, ThemeFile)

@@ -20,6 +20,7 @@ from typing import Any
 import click
 import msgspec
 
+from backends.bench.chart import as_svg, chart_of
 from backends.bench.matrix import (
     CACHED,
     NO_RELAY,
@@ -39,8 +40,6 @@ from backends.bench.results import (
     Measurement,
     as_csv,
     as_markdown,
-    as_svg,
-    chart_of,
     comparison_tables,
     conditions,
     conditions_text,
@@ -293,7 +292,6 @@ def _words(option: str, text: str | None, known: Sequence[str]) -> list[str]:
 
 
 async def require_quiet(client: ControllerClient) -> None:
-    """Refuse to measure beside another cluster: both would be slower."""
     now = await client.snapshot()
     if now.wanted_generation or now.others_run:
         raise ControllerError(
@@ -379,7 +377,6 @@ class BenchRunner:
         preview: Preview,
         shown: Callable[[str], None],
     ) -> None:
-        """Launch once, and take a sample of each network."""
         shown(f"round {number}: launching")
         try:
             if launch.weights == CACHED:

@@ -213,7 +213,6 @@ async def _answered(
 async def _followed(
     client: ControllerClient, chat: str, turns: int, on_text: Callable[[str], None]
 ) -> Answer:
-    """Follow the newest answer to the question after so many, to its end."""
     shown, told = 0, ""
     async with aclosing(client.chats.states("", chat=chat)) as states:
         async for state in states:
@@ -368,7 +367,6 @@ async def delete_chat(
 
 
 def _require_agreed(found: tuple[ChatBrief, ...]) -> None:
-    """Ask the user to confirm; refuse without a terminal."""
     if not sys.stdin.isatty():
         raise UsageError("Deleting cannot be undone", "Add --yes.")
     for brief in found:

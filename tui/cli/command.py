@@ -186,7 +186,6 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command meant, by its own name or a former one."""
         for former, now in self.aliases.items():
             args = renamed(args, former.split(), now.split())
         known = self.list_commands(ctx)
@@ -204,7 +203,6 @@ def renamed(args: list[str], former: list[str], now: list[str]) -> list[str]:
 
 
 def examples_text(examples: str, notes: str = "") -> str:
-    """The end of a help text: examples as they are, then paragraphs."""
     lines = (f"  {line}" for line in examples.strip().splitlines())
     return "\n".join(["\b", "Examples:", *lines, "", notes.strip()])
 
@@ -248,7 +246,6 @@ class Name(click.ParamType[str]):
         self.name = name
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        """The name as it is written; arguments have their own."""
         return self.name if isinstance(param, click.Option) else None
 
     def shell_complete(

@@ -154,7 +154,6 @@ def edit_config() -> None:
 
 
 def _wait_for_controller() -> None:
-    """Let whatever comes next find a running controller with these settings."""
     from backends.client.client import ControllerClient
 
     try:

@@ -176,7 +176,6 @@ def _result(serving: ClusterSnapshot, answer: Answer) -> dict[str, Any]:
 async def _launch_if_idle(
     client: ControllerClient, model: str | None, split: str | None, *, bundled: bool
 ) -> str | None:
-    """Serve the demo's model, and return its path; None if a cluster runs already."""
     if (await client.snapshot()).state in BUSY:
         say("A cluster is already running: opening the console on it.")
         return None

@@ -115,7 +115,6 @@ async def _examined(
 async def _repaired(
     paths: Paths, checks: Sequence[Check], *, yes: bool
 ) -> list[Repair]:
-    """Do what is agreed to; the repairs that were done."""
     from backends.doctor.installation import do_repair, repairs_of
 
     offered, done = repairs_of(checks), []

@@ -196,7 +196,6 @@ async def _made(
     work: Callable[[Callable[[EngineProgress], None]], Awaitable[EngineInfo]],
     paths: Paths,
 ) -> Made:
-    """Get or build an engine, show how far it is, and describe it."""
     started = time.monotonic()
     printer = EnginePrinter()
     try:

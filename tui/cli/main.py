@@ -106,7 +106,6 @@ class Root(Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of a command, and find it by its name."""
         if cmd_name not in COMMANDS:
             return None
         with importing(), _ctrl_c_ends():
@@ -269,7 +268,6 @@ def open_console(
     theme: str | None = None,
     ascii_only: bool = False,
 ) -> None:
-    """Run the console until the user leaves it; what runs keeps running."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "The console needs a terminal",
@@ -308,7 +306,6 @@ def open_console(
 
 
 def guarded(command: Callable[[], object]) -> int:
-    """Run a command; errors become one sentence and an exit code."""
     try:
         code = command()
     except click.exceptions.Exit as error:

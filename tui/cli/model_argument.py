@@ -23,7 +23,6 @@ model_argument = click.argument("model", type=Name("models"))
 
 
 async def resolve(model: str) -> Path:
-    """The file meant by a path or a catalogue name."""
     if path := _path_meant(model):
         return path
     from backends.config import load_config

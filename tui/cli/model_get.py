@@ -124,7 +124,6 @@ async def get(
 
 
 async def got(source: str, folder: Path) -> Download:
-    """Get a model, and show how far it is."""
     from backends.models.download import download
 
     line, transfer, last = ProgressLine(), Transfer(), None

@@ -180,7 +180,6 @@ def _info_lines(info: ModelInfo) -> Iterator[str]:
 
 
 def _info_rows(info: ModelInfo) -> Iterator[tuple[str, str]]:
-    """The model as a whole: label and text, one line each."""
     parts = f" and {len(info.files) - 1} more parts" if len(info.files) > 1 else ""
     yield "file", f"{info.path}{parts}"
     if info.sparse:

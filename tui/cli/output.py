@@ -44,7 +44,6 @@ def say(text: str = "") -> None:
 
 
 def warn(text: str) -> None:
-    """Print a line on stderr that counts under ``--quiet`` too."""
     _write(text, err=True)
 
 
@@ -90,7 +89,6 @@ def _escaped(character: str) -> str:
 
 
 def require_folder(file: str) -> None:
-    """Refuse a file to write whose folder is not there."""
     if not Path(file).absolute().parent.is_dir():
         raise UsageError(f"There is no folder for {file}", "Make it first.")
 
@@ -116,7 +114,6 @@ class Table(NamedTuple):
     """Lines about the whole, on stderr."""
 
     def print(self, found: Any, form: str = "table") -> None:
-        """Print a result as ``table``, ``wide`` or ``name``."""
         rows = list(self.rows(found))
         if form == "name":
             for row in rows:

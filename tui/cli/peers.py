@@ -233,7 +233,6 @@ async def _answered(client: ControllerClient, name: str, trusted: str | None) ->
 
 
 async def settled_peer(client: ControllerClient, name: str) -> Peer:
-    """A peer once it is probed."""
     while True:
         known = {peer.name: peer for peer in await client.peers()}
         if name not in known:

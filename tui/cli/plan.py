@@ -348,7 +348,6 @@ async def plan(
 
 
 def _given_cluster(path: str) -> GivenCluster:
-    """Read a cluster file."""
     try:
         with open(path, "rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)
@@ -386,7 +385,6 @@ async def ask_of(
     server_args: tuple[str, ...],
     **wish: Any,
 ) -> Ask:
-    """Make a request of the options of ``up`` and ``plan``."""
     if (path is None) is (model is None):
         what = "Missing argument 'MODEL'." if path is None else "Give one model."
         raise click.UsageError(what, click.get_current_context())
@@ -410,6 +408,5 @@ async def ask_of(
 
 
 def shares(split: str | None) -> dict[str, Any]:
-    """The fields of an ``Ask`` for what ``--split`` says."""
     found = parse_split(split) if split is not None else None
     return {"split" if isinstance(found, dict) else "counts": found}

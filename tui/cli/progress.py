@@ -43,7 +43,6 @@ def progress_text(
 
 
 def remaining_s(fraction: float | None, elapsed_s: float) -> float | None:
-    """Seconds that are left at the mean rate so far; None while that says little."""
     if fraction is None or not LEFT_AFTER_FRACTION <= fraction < 1:
         return None
     if elapsed_s < LEFT_AFTER_S:

@@ -34,7 +34,6 @@ def service() -> None:
 def state_lines(
     state: ServiceState, ends: str = "It ends when you log out, with all it has started"
 ) -> Iterator[str]:
-    """Tell the state of a service; ``ends`` begins the advice if it does not linger."""
     running = f"running, pid {state.pid}" if state.running else "not running"
     yield f"service  {running if state.installed else 'not installed'}"
     yield f"file     {state.file}"

@@ -68,7 +68,6 @@ async def up(
 async def serve(
     client: ControllerClient, ask: Ask, *, detach: bool, replace: bool, as_json: bool
 ) -> None:
-    """Launch what is asked for; unless ``detach``, stay until it ends."""
     preview = await prepared(client, ask)
     if preview.refusal is not None:
         raise PlanError(preview.refusal.what, preview.refusal.hint)

@@ -1,4 +1,4 @@
-"""The base of all dialogs: help on its own keys, none of the keys behind it."""
+"""The base of all dialogs, and short questions: a decision or a line of text."""
 
 from __future__ import annotations
 
@@ -70,7 +70,6 @@ class Dialog(ModalScreen[Result]):
         return made
 
     def show_keys(self, box: Widget, *named: tuple[str, str]) -> None:
-        """Name keys in the frame: action ids and their effect."""
         hints = [key_link(self.app, *one) for one in named]
         hints.append(key_link(self.app, "dialogs.help", "help", typing=self.TYPING))
         box.border_subtitle = " · ".join(filter(None, hints))

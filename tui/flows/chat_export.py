@@ -27,7 +27,6 @@ def suggested_file(conversation: Conversation, folder: Path) -> Path:
 
 
 def export_text(conversation: Conversation, file: Path) -> str:
-    """The text for a file of this name: JSON if it ends in .json, else Markdown."""
     if file.suffix.lower() == ".json":
         return to_json(conversation, indent=2) + "\n"
     return markdown_text(conversation)

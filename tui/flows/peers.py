@@ -130,7 +130,6 @@ class PeerFlows(Flow):
             await self._long(peer, self._cluster.provision_peer(peer.name), what)
 
     async def copy(self, peer: Peer) -> None:
-        """Copy the edited model; says when it is done."""
         plan = self._editor.plan
         if plan is None:
             self._app.tell(PICK_FIRST, "warning")

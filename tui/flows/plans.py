@@ -55,7 +55,6 @@ class PlanFlows(Flow):
             self._app.attempt(self.recall(plan), group="model")
 
     async def recall(self, plan: Plan) -> None:
-        """Put a remembered plan in the editor if its model is unchanged."""
         cluster = self._cluster.cluster
         try:
             model = await self._cluster.inspect(plan.model)
@@ -111,7 +110,6 @@ class PlanFlows(Flow):
             self._editor.put(chosen, edit.model)
 
     async def take_kept(self) -> None:
-        """Put a saved plan, or one of the last launches, in the editor."""
         # Imported when needed, like all dialogs.
         from backends.plan_files import PlanFile, kept_plans
         from tui.dialogs.pick import PlansDialog
@@ -224,7 +222,6 @@ class PlanFlows(Flow):
         self._editor.set_split(split)
 
     async def leave(self) -> None:
-        """Leave the console; the cluster runs on unless the user says otherwise."""
         snapshot, answer = self._editor.snapshot, None
         if self._app.readonly:
             # Whoever only watches has nothing to decide.

@@ -22,7 +22,6 @@ class SettingsFlow(Flow):
         self._file = file
 
     async def all(self) -> list[Setting]:
-        """Every setting with its effective value; empty if there is no file."""
         return await asyncio.to_thread(self._file.read) if self._file else []
 
     async def value(self, name: str) -> Any:

@@ -118,7 +118,6 @@ def _why(one: Alternative, plan: Plan) -> str:
 
 
 def change(new: float, old: float) -> float | None:
-    """The part by which a figure differs from another; None if it does not."""
     if old <= 0:
         return None
     part = new / old - 1

@@ -205,7 +205,6 @@ class PlanEditor:
 
     @property
     def model(self) -> ModelInfo | None:
-        """The header of its model; None until it is read."""
         return self._version.model if self._version else None
 
     @property
@@ -416,7 +415,6 @@ class PlanEditor:
             self._work.history = history.push(version)
 
     def learn(self, path: str, model: ModelInfo) -> None:
-        """Give a header that was read to every plan that waits for it."""
         self._learn(path, model)
         self.changed()
 

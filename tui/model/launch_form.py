@@ -88,7 +88,6 @@ class LaunchForm:
         }
 
     def presets(self) -> tuple[str, ...]:
-        """Contexts to pick: what the model was trained for, and halves of it."""
         most = self.model.n_ctx_train or self.plan.ctx_size
         halves = (most >> shift for shift in range(PRESETS_MAX))
         return tuple(str(size) for size in halves if size >= PRESET_MIN)[::-1]

@@ -207,7 +207,6 @@ def _unusual(plan: Plan) -> Iterator[str]:
 
 
 def differences(plan: Plan, running: Plan) -> str:
-    """The changes if one plan replaced the other, in few words."""
     return ", ".join(_differences(plan, running))
 
 
@@ -262,7 +261,6 @@ def _threads(count: int | None) -> str:
 
 
 def launch_command(snapshot: ClusterSnapshot | None) -> str:
-    """The command line of the llama-server that runs; empty for none."""
     for process in snapshot.processes if snapshot else ():
         if process.role is ProcessRole.SERVER and process.argv:
             return shlex.join(process.argv)

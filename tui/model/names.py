@@ -28,7 +28,6 @@ def device_label(device: str) -> str:
 
 
 def model_name(path: str) -> str:
-    """A model's file name without its ending."""
     name = PurePath(path).name
     return name.removesuffix(".gguf")
 

@@ -53,7 +53,6 @@ _SILENT = Look("◌", "warn", "no answer")
 
 
 def look_of(peer: Peer) -> Look:
-    """The look of a peer; a silent one looks suspect, whatever its last state."""
     return LOOKS[peer.state] if peer.silent_since is None else _SILENT
 
 
@@ -81,7 +80,6 @@ _HINTS = {
 
 
 def hint_of(peer: Peer) -> str:
-    """The key that leads on, and what it does; empty where there is none."""
     return _HINTS.get(peer.state, "")
 
 

@@ -36,7 +36,6 @@ class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def recall(path: Path) -> Remembered:
-    """Read the state file; a missing one is an empty memory."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Remembered)
     except FileNotFoundError:

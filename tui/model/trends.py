@@ -63,7 +63,6 @@ class Trend:
         self._readings: list[TrendReading] = []
 
     def add(self, reading: TrendReading) -> None:
-        """Take a reading of the present stretch."""
         self.now = reading
         self._readings.append(reading)
 
@@ -74,7 +73,6 @@ class Trend:
         self._readings = [self.now]
 
     def series(self, figure: int) -> list[float | None]:
-        """The values of one figure of ``Reading``, oldest first."""
         return [reading[figure] for reading in (*self._past, _mean(self._readings))]
 
 
@@ -91,7 +89,6 @@ class Trends:
         self._tokens: int | None = None
 
     def add(self, facts: LiveFacts) -> None:
-        """Take the figures of a newer snapshot."""
         snapshot = facts.snapshot
         self.rates.push(snapshot.at, self._rate(snapshot))
         step = int(snapshot.at / STEP_S)

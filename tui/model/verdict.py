@@ -1,4 +1,4 @@
-"""The line under the split: what stands between what is shown and what runs."""
+"""Words on a plan's speed and fit, and the line under the split."""
 
 from __future__ import annotations
 

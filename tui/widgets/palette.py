@@ -69,7 +69,6 @@ def _mixed(colour: RichColor, ground: RichColor) -> RichColor:
 
 
 def palette_from(variables: Mapping[str, str]) -> Palette:
-    """The palette of a theme's variables (cached: few themes, many calls)."""
     return _palette(tuple(variables[name] for name in _NAMES))
 
 

@@ -22,31 +22,19 @@ from tui.widgets.strips import Drawn, Part, clip, line
 _ALMOST = 1e-9
 
 
+@dataclass(frozen=True, eq=False)
 class Scale:
-    """Values along a track: the stops at even distances, straight lines between.
+    """Values along a track: the stops at even distances, straight lines between."""
 
-    Args:
-        stops: Values at even distances, ascending; the last may be infinite.
-        parts: The number of steps between two stops.
-        unit: Written after a value.
-        neutral: The value that changes nothing.
-        typed_max: The most a typed value may be, also beyond the last stop.
-    """
-
-    def __init__(
-        self,
-        stops: tuple[float, ...],
-        parts: tuple[int, ...],
-        unit: str,
-        *,
-        neutral: float = 0.0,
-        typed_max: float = 1e4,
-    ) -> None:
-        self.stops = stops
-        self.parts = parts
-        self.unit = unit
-        self.neutral = neutral
-        self.typed_max = typed_max
+    stops: tuple[float, ...]
+    """Ascending; the last may be infinite."""
+    parts: tuple[int, ...]
+    """The number of steps between two stops."""
+    unit: str
+    neutral: float = 0.0
+    """The value that changes nothing."""
+    typed_max: float = 1e4
+    """The most a typed value may be, also beyond the last stop."""
 
     @cached_property
     def grid(self) -> tuple[float, ...]:
@@ -57,7 +45,6 @@ class Scale:
         return tuple(values)
 
     def fraction(self, value: float) -> float:
-        """The place of a value on the track, 0…1."""
         stops = self.stops
         if value <= stops[0]:
             return 0.0
@@ -69,7 +56,6 @@ class Scale:
         return (gap + part) / (len(stops) - 1)
 
     def at(self, fraction: float) -> float:
-        """The value of the grid nearest to a place on the track."""
         return min(self.grid, key=lambda value: abs(self.fraction(value) - fraction))
 
     def step(self, value: float, by: int) -> float:

@@ -40,7 +40,6 @@ def predicted(text: str) -> str:
 
 
 def told(text: str, source: MemorySource | None) -> str:
-    """A figure with the sign it has by its source; None: it is of no plan."""
     return predicted(text) if source is MemorySource.PREDICTED else text
 
 

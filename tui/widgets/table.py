@@ -107,7 +107,6 @@ class SortableTable(DataTable[Text], Generic[Row]):
         raise NotImplementedError
 
     def key_of(self, row: Row) -> str:
-        """The key of a row, the same while its cells change."""
         raise NotImplementedError
 
     def cell_of(self, row: Row, column: TableColumn[Row], width: int) -> Text:

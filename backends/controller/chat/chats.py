@@ -1,4 +1,7 @@
-"""All conversations: which is the current one of a cluster and model, and who looks."""
+"""All conversations: which is the current one of a cluster and model, and who looks.
+
+Each is a file on disk, for this user only, replaced in one step.
+"""
 
 from __future__ import annotations
 

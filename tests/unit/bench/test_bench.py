@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from backends.bench.chart import as_svg, chart_of
 from backends.bench.matrix import CACHED, HOME, STOCK, Case, by_launch, combined
 from backends.bench.results import (
     BenchRun,
@@ -27,8 +28,6 @@ from backends.bench.results import (
     Measurement,
     as_csv,
     as_markdown,
-    as_svg,
-    chart_of,
     comparison_tables,
     load,
     save,

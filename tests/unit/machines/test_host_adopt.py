@@ -40,7 +40,7 @@ CONTROLLER = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from backends.machines.agent import ProcessSpec
-from backends.machines.machine import local_host
+from backends.machines.local import local_host
 from backends.state import ProcessRole
 
 async def main():

@@ -298,7 +298,6 @@ class ChatPane(Widget):
             self._settle()
 
     def sent_back(self, question: str, again: int | None = None) -> None:
-        """Keep the text of a question that could not be sent."""
         self._asked_at = None
         if question and again is not None:
             self._composer.take_up(question, again)

@@ -393,7 +393,6 @@ peer whose own does not fit.
 
     @property
     def peer_to_mend(self) -> str:
-        """The peer whose engine failed a launch; empty for none."""
         return self._failure.to_mend
 
     def _fit_columns(self) -> None:

@@ -121,7 +121,6 @@ def short_span(load: DeviceLoad, n_layer: int) -> str:
 
 
 def span_width(n_layer: int, *, short: bool = False) -> int:
-    """Columns the longest span of a model takes."""
     digits = len(str(n_layer - 1))
     return 2 * digits + 1 + (2 if short else len(" + output"))
 

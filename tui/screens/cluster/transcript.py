@@ -189,7 +189,6 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         return True
 
     def set_speaker(self, speaker: str) -> None:
-        """Name the speaker of answers whose model is not known."""
         self._speaker = speaker
 
     def _drop(self, first: int, end: int | None = None) -> None:

@@ -1,4 +1,10 @@
-"""The Lab's speeds: predicted beside measured, and the plot of both."""
+"""The Lab's speeds: predicted beside measured, and the plot of both.
+
+A token costs what the machines compute, and for each worker
+``trips · RTT + bytes / bandwidth``. What the machines take is measured; trips and bytes
+are counted; the lab's part is arithmetic. So the figures hold for any lab, whichever
+one was on while they were measured.
+"""
 
 from __future__ import annotations
 

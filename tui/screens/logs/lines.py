@@ -75,7 +75,6 @@ class LogBuffer:
         self._open = ""
 
     def prune(self) -> int:
-        """Drop the oldest lines over the limits; return how many."""
         surplus = max(0, len(self._lines) - self.limit)
         self._chars -= sum(map(len, self._lines[:surplus]))
         while self._chars > self.chars_limit and surplus < len(self._lines) - 1:

@@ -176,7 +176,6 @@ class LogsScreen(ConsoleScreen):
             self._open_once_there()
 
     def show_process(self, name: str) -> None:
-        """Open a process's log at its end, now or once it is known."""
         self._wanted = name
         if self.is_mounted and self.shown is not None:
             self._open_once_there()

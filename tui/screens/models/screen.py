@@ -1,4 +1,4 @@
-"""Models: every GGUF file found, and what is in the one under the cursor."""
+"""Models: the files found, what is in the one under the cursor, and what to get."""
 
 from __future__ import annotations
 

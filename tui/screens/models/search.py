@@ -32,7 +32,6 @@ async def watch_catalogue(
 
 
 async def check_path(cluster: ClusterService, text: str) -> str:
-    """The absolute path of a model that can be read."""
     path = whole_path(text)
     await cluster.inspect(path)
     return path

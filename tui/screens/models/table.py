@@ -257,7 +257,6 @@ and say why.
         return cell_text(row, column, width, current=row.path == self.current)
 
     def title_of(self, column: TableColumn[ModelFile]) -> str:
-        """Matches sort themselves: no arrow then."""
         title = column.label if self.query_text else super().title_of(column)
         return f"  {title}" if column.key == "name" else title
 

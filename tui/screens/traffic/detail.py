@@ -1,4 +1,4 @@
-"""The histogram of one command's times, with its p50, p99 and longest time."""
+"""The times of one command as a histogram, and the last run part by part."""
 
 from __future__ import annotations
 
