@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import asyncssh
@@ -18,8 +19,6 @@ from backends.state import PeerWork, Transport
 from backends.state.models import Delivered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from backends.config import PeerConfig
     from backends.link.transport import LinkTransport, TransportSpec
     from backends.machines.peer_downloads import Wanted

@@ -7,6 +7,8 @@ import contextlib
 import logging
 import socket
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncssh
@@ -29,9 +31,6 @@ from backends.state import NOT_JSON
 from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     from backends.mesh.token import Token
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,6 @@ from backends.places import LOCAL, suggested_name
 from backends.writing import write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-
     from backends.machines.join_listener import JoinListener
     from backends.machines.machine import Machine
     from backends.machines.peer import SshPeer

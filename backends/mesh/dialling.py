@@ -7,16 +7,13 @@ import contextlib
 import ipaddress
 import re
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import psutil
 
 from backends.errors import HostError, UsageError
 from backends.machines.ssh.login import dial
 from backends.mesh.token import place
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DIAL_S = 5.0
 BACKLOG = 128

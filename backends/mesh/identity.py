@@ -6,15 +6,12 @@ import base64
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import asyncssh
 
 from backends.errors import HostError
 from backends.writing import write_private
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KIND = "ssh-ed25519"
 _FOR_OTHERS = 0o077

@@ -6,7 +6,8 @@ import fcntl
 import hmac
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -15,10 +16,6 @@ from backends.errors import HostError, UsageError
 from backends.mesh.token import secret_hash
 from backends.state import NOT_JSON, Value
 from backends.writing import try_lock, write_private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 CONSOLES_MAX = 64
 INVITATIONS_MAX = 64

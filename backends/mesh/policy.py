@@ -7,8 +7,10 @@ import glob
 import os
 import socket
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backends.engine.ask import NO_GPU, parse_devices
@@ -21,9 +23,6 @@ from backends.machines.ways import PROBE, TOKEN_VARIABLE
 from backends.mesh.messages import PART
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from backends.mesh.limits import OwnerLimits
 
 FREE = frozenset(

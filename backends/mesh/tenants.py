@@ -9,6 +9,7 @@ import os
 import platform
 import time
 from collections import deque
+from collections.abc import Callable
 from hashlib import sha256
 from importlib.metadata import version
 from itertools import pairwise
@@ -30,8 +31,6 @@ from backends.state import Value
 from backends.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from backends.machines.agent import AgentSession, ProcessRecord
     from backends.mesh.limits import OwnerLimits
     from backends.mesh.messages import PairRequest

@@ -10,6 +10,7 @@ import random
 import socket
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import asyncssh
@@ -26,8 +27,6 @@ from backends.mesh.token import TokenKind, new_token, place
 from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from backends.mesh.pairings import PairingFile
     from backends.mesh.tenants import Tenants
     from backends.mesh.token import Token

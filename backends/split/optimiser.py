@@ -9,6 +9,7 @@ the answer says so.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -20,8 +21,6 @@ import numpy as np
 from backends.split.flags import DEVICES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from numpy.typing import NDArray
 
     Figures = NDArray[np.float64]

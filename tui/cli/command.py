@@ -8,6 +8,7 @@ import inspect
 import math
 import re
 import signal
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,8 +22,6 @@ from backends.state import CLUSTER_NAME, DEFAULT_CLUSTER
 from tui.cli.output import Table, emit_json, quieted, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-
     from click.shell_completion import CompletionItem
 
     from backends.client.client import ControllerClient

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,8 +25,6 @@ from tui.cli.output import show
 from tui.model.theme_folders import theme_folders
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
     from backends.client.client import ControllerClient
 
     Source = Callable[[click.Context], Iterable[str]]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import asyncssh
@@ -40,10 +43,6 @@ from backends.mesh.messages import (
 from backends.state import NOT_JSON
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from pathlib import Path
-
     from backends.link.transport import LinkTransport
     from backends.machines.shell import ShellResult
     from backends.machines.ssh.tunnels import Tunnel
