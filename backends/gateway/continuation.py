@@ -21,7 +21,7 @@ from backends.engine.sse import DONE_EVENT, event_of, payload
 from backends.gateway.request import LIMITS, RequestOptions
 from backends.state.base import NOT_JSON, Value
 
-Ask = Callable[[str, bytes], Awaitable[bytes]]
+Post = Callable[[str, bytes], Awaitable[bytes]]
 
 TOKENS_MAX = 1 << 18
 """A longer answer is not continued: a mebibyte of ids."""
@@ -324,7 +324,7 @@ class StreamAdapter(ABC):
         self._tokens = self._no_tokens()
         self._watch = Stopwatch()
 
-    async def next_body(self, ask: Ask) -> bytes:
+    async def next_body(self, post: Post) -> bytes:
         """The request for ``/completion`` that continues the answer.
 
         Raises:
@@ -333,9 +333,9 @@ class StreamAdapter(ABC):
         if self.why_not:
             raise CannotResume(self.why_not)
         try:
-            prompt = await self._asked(ask)
+            prompt = await self._asked(post)
             ids = await self._tokens.until_now(
-                partial(_tokenized, ask), partial(_detokenized, ask)
+                partial(_tokenized, post), partial(_detokenized, post)
             )
         except NOT_JSON as error:
             raise CannotResume(STRANGE) from error
@@ -348,7 +348,7 @@ class StreamAdapter(ABC):
             fields["n_predict"] = max(self._options.limit - self._base, 1)
         return self._options.with_fields(fields, drop=(*_OURS, *self.drops))
 
-    async def _asked(self, ask: Ask) -> list[Any]:
+    async def _asked(self, post: Post) -> list[Any]:
         prompt = msgspec.json.decode(self._options.fields["prompt"])
         return prompt if isinstance(prompt, list) else [prompt]
 
@@ -393,15 +393,15 @@ class StreamAdapter(ABC):
     def _last(self, ending: Ending) -> bytes: ...
 
 
-async def _tokenized(ask: Ask, text: str) -> list[int]:
+async def _tokenized(post: Post, text: str) -> list[int]:
     body = msgspec.json.encode({"content": text, "add_special": False})
-    return msgspec.json.decode(await ask("/tokenize", body), type=_Tokenized).tokens
+    return msgspec.json.decode(await post("/tokenize", body), type=_Tokenized).tokens
 
 
-async def _detokenized(ask: Ask, tokens: list[int]) -> str:
+async def _detokenized(post: Post, tokens: list[int]) -> str:
     body = msgspec.json.encode({"tokens": tokens})
     return msgspec.json.decode(
-        await ask("/detokenize", body), type=_Detokenized
+        await post("/detokenize", body), type=_Detokenized
     ).content
 
 
@@ -427,10 +427,10 @@ class NativeAdapter(StreamAdapter):
         self._sent_bytes += len(text.encode())
         self._has_new_line = self._has_new_line or "\n" in text
 
-    async def next_body(self, ask: Ask) -> bytes:
+    async def next_body(self, post: Post) -> bytes:
         self._told = max(self._told, len(self._tokens))
         self._sent_before = self._sent_bytes
-        return await super().next_body(ask)
+        return await super().next_body(post)
 
     def _piece(self, told: CompletionEvent, data: bytes) -> bytes:
         is_known = self._base + told.tokens_predicted <= self._told
@@ -652,9 +652,9 @@ class ChatAdapter(OpenAiAdapter):
     def _without_ids(self, event: bytes, logprobs: bytes) -> bytes:
         return event.replace(b',"logprobs":' + logprobs, b"", 1)
 
-    async def _asked(self, ask: Ask) -> list[Any]:
+    async def _asked(self, post: Post) -> list[Any]:
         raw = self._options.with_fields({}, drop=("stream", "stream_options"))
-        found = msgspec.json.decode(await ask("/apply-template", raw), type=_Templated)
+        found = msgspec.json.decode(await post("/apply-template", raw), type=_Templated)
         return [found.prompt]
 
     def _text_chunk(self, text: str, more: dict[str, Any]) -> bytes:

@@ -17,8 +17,8 @@ import msgspec
 from backends.gateway.api_shapes import EndMark, has_known_end
 from backends.gateway.continuation import (
     TOO_LONG,
-    Ask,
     CannotResume,
+    Post,
     StreamAdapter,
     adapter_of,
 )
@@ -149,7 +149,7 @@ class PlainAdapter:
     def first_body(self, raw: bytes) -> bytes:
         return raw
 
-    async def next_body(self, ask: Ask) -> bytes:
+    async def next_body(self, post: Post) -> bytes:
         raise CannotResume(NO_IDS)
 
     def take(self, event: bytes) -> bytes:
@@ -223,7 +223,7 @@ class ResumableStream:
     def ending(self) -> bytes:
         return self._adapter.ending()
 
-    async def next_body(self, ask: Ask, *, bound: bool) -> bytes | None:
+    async def next_body(self, post: Post, *, bound: bool) -> bytes | None:
         """The request for ``/completion`` that continues it; None for a replay.
 
         ``bound``: llama-server's arguments hold answers to a form or a length.
@@ -238,7 +238,7 @@ class ResumableStream:
             if bound:
                 raise CannotResume(BOUND)
             if not self.is_behind:
-                return await self._adapter.next_body(ask)
+                return await self._adapter.next_body(post)
         except CannotResume:
             if self._sent.is_full:
                 raise

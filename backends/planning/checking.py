@@ -1,4 +1,4 @@
-"""Limits of a request's numbers, checks of any plan, and remarks on it."""
+"""Limits of a request's numbers, checks of a plan, remarks on it, and sparse holes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from backends.server_settings import (
 from backends.split.buffers import F32_BYTES
 from backends.split.experts import check_experts
 from backends.split.flags import is_relayed, used_workers
-from backends.split.layout import counts, devices, is_head_cpu, make_split, ranges
+from backends.split.layout import counts, is_head_cpu, make_split, ranges
+from backends.split.layout import devices as devices_of
 from backends.split.loads import overcommitted, plan_loads
 from backends.state import (
     MTP_DRAFT,
@@ -38,106 +39,6 @@ from backends.units import (
     format_ranges,
     format_speed,
 )
-
-
-def check_holes(plan: Plan, model: ModelInfo) -> None:
-    """Refuse a plan under which a hole would be read as weights."""
-    if (sparse := model.sparse) is None:
-        return
-    name = _name(model)
-    if sparse.for_worker:
-        raise PlanError(
-            f"{name} has some layers of {_base(sparse.source)}, for a worker",
-            "Launch from the model itself; the worker finds these.",
-        )
-    counted = [arg for arg in plan.extra_args if ".block_count=" in arg]
-    elsewhere = ["-ot"] if plan.experts else []
-    if moved := [*elsewhere, *moving(plan.extra_args), *counted]:
-        raise PlanError(
-            f"{name} is sparse, and {moved[0]} may ask the head for what it lacks",
-            "Leave that out, or launch from the whole model.",
-        )
-    used = (share.device for share in plan.split.shares if share.layers)
-    own = {device for device in used if device.startswith(f"{plan.head}/")}
-    if missing := _missing(plan, model, own, sparse):
-        raise PlanError(
-            f"{name} is sparse: it lacks {missing}, which {plan.head} is to hold",
-            "Give that to workers (--split), or make a file that has it: dllm-tui "
-            "models sparse.",
-        )
-    for worker, lacked in _served(plan, model, sparse):
-        why = alone_by_plan(plan, worker) if plan.relay else "relays are turned off"
-        if why:
-            raise _alone(model, worker, lacked, why)
-
-
-def check_stand_ins(
-    plan: Plan,
-    model: ModelInfo,
-    pairings: Mapping[str, Pairing],
-    head_features: Iterable[str],
-) -> None:
-    """Refuse a sparse file where a worker could not have what is a hole in it."""
-    if model.sparse is None:
-        return
-    if CAN_BE_SPARSE not in head_features:
-        raise PlanError(
-            f"{_name(model)} is sparse, and dllm-relay on {plan.head} is too old for "
-            "that",
-            f"Install ours there: dllm-tui peers setup {plan.head}.",
-        )
-    for worker, lacked in _served(plan, model, model.sparse):
-        pairing = pairings.get(worker.name)
-        if pairing is None or not pairing.paired:
-            why = pairing.why if pairing else "no relay stands beside it"
-            raise _alone(model, worker, lacked, why)
-        if not pairing.models:
-            why = f"{worker.peer} has no file of {model.sparse.source}"
-            raise _alone(model, worker, lacked, why)
-
-
-def _alone(model: ModelInfo, worker: WorkerSpec, lacked: str, why: str) -> PlanError:
-    return PlanError(
-        f"{_name(model)} is sparse: it lacks {lacked}, and {worker.name} cannot have "
-        f"that from a file of its own: {why}",
-        "Launch from the whole model, or give the worker that or a sparse file of it, "
-        "and let pairs be used.",
-    )
-
-
-def _served(
-    plan: Plan, model: ModelInfo, sparse: SparseModel
-) -> Iterable[tuple[WorkerSpec, str]]:
-    for worker in used_workers(plan):
-        if missing := _missing(plan, model, set(worker.device_ids), sparse):
-            yield worker, missing
-
-
-def _missing(
-    plan: Plan, model: ModelInfo, devices: set[str], sparse: SparseModel
-) -> str:
-    held = [each for each in ranges(plan.split) if each.device in devices]
-    wanted = {index for each in held for index in range(each.first, each.last + 1)}
-    layers = sorted(wanted - set(sparse.layers) - {model.n_layer})
-    has_output = sparse.embedding if model.tied_output else sparse.output
-    words = []
-    if layers:
-        words.append(f"layer{'s' if len(layers) > 1 else ''} {format_ranges(layers)}")
-    if model.n_layer in wanted and not has_output:
-        words.append("the output")
-    is_head = any(device.startswith(f"{plan.head}/") for device in devices)
-    if (is_head or not devices) and not sparse.embedding:
-        words.append("the embedding")
-    return " and ".join(words)
-
-
-def _name(model: ModelInfo) -> str:
-    return _base(model.path)
-
-
-def _base(path: str) -> str:
-    return path.rpartition("/")[2]
-
 
 WORKERS_MAX = 16
 """As many devices as llama.cpp takes."""
@@ -186,7 +87,7 @@ def _check_arguments(plan: Plan) -> None:
 
 
 def _check_split(plan: Plan, model: ModelInfo) -> None:
-    names = devices(plan.split)
+    names = devices_of(plan.split)
     if plan.split.n_layer != model.n_layer:
         raise PlanError(
             f"The split is of {plan.split.n_layer} layers, and the model has "
@@ -355,3 +256,104 @@ def _breaks_off(plan: Plan) -> str:
         "With a draft a chat's stream that breaks off is not gone on with: "
         "llama-server does not tell which tokens it made."
     )
+
+
+def check_holes(plan: Plan, model: ModelInfo) -> None:
+    """Refuse a plan under which a hole would be read as weights."""
+    if (sparse := model.sparse) is None:
+        return
+    name = _sparse_name(model)
+    if sparse.for_worker:
+        raise PlanError(
+            f"{name} has some layers of {_sparse_base(sparse.source)}, for a worker",
+            "Launch from the model itself; the worker finds these.",
+        )
+    counted = [arg for arg in plan.extra_args if ".block_count=" in arg]
+    elsewhere = ["-ot"] if plan.experts else []
+    if moved := [*elsewhere, *moving(plan.extra_args), *counted]:
+        raise PlanError(
+            f"{name} is sparse, and {moved[0]} may ask the head for what it lacks",
+            "Leave that out, or launch from the whole model.",
+        )
+    used = (share.device for share in plan.split.shares if share.layers)
+    own = {device for device in used if device.startswith(f"{plan.head}/")}
+    if missing := _sparse_missing(plan, model, own, sparse):
+        raise PlanError(
+            f"{name} is sparse: it lacks {missing}, which {plan.head} is to hold",
+            "Give that to workers (--split), or make a file that has it: dllm-tui "
+            "models sparse.",
+        )
+    for worker, lacked in _sparse_served(plan, model, sparse):
+        why = alone_by_plan(plan, worker) if plan.relay else "relays are turned off"
+        if why:
+            raise _sparse_alone(model, worker, lacked, why)
+
+
+def check_stand_ins(
+    plan: Plan,
+    model: ModelInfo,
+    pairings: Mapping[str, Pairing],
+    head_features: Iterable[str],
+) -> None:
+    """Refuse a sparse file where a worker could not have what is a hole in it."""
+    if model.sparse is None:
+        return
+    if CAN_BE_SPARSE not in head_features:
+        raise PlanError(
+            f"{_sparse_name(model)} is sparse, and dllm-relay on {plan.head} is too "
+            "old for that",
+            f"Install ours there: dllm-tui peers setup {plan.head}.",
+        )
+    for worker, lacked in _sparse_served(plan, model, model.sparse):
+        pairing = pairings.get(worker.name)
+        if pairing is None or not pairing.paired:
+            why = pairing.why if pairing else "no relay stands beside it"
+            raise _sparse_alone(model, worker, lacked, why)
+        if not pairing.models:
+            why = f"{worker.peer} has no file of {model.sparse.source}"
+            raise _sparse_alone(model, worker, lacked, why)
+
+
+def _sparse_alone(
+    model: ModelInfo, worker: WorkerSpec, lacked: str, why: str
+) -> PlanError:
+    return PlanError(
+        f"{_sparse_name(model)} is sparse: it lacks {lacked}, and {worker.name} cannot "
+        f"have that from a file of its own: {why}",
+        "Launch from the whole model, or give the worker that or a sparse file of it, "
+        "and let pairs be used.",
+    )
+
+
+def _sparse_served(
+    plan: Plan, model: ModelInfo, sparse: SparseModel
+) -> Iterable[tuple[WorkerSpec, str]]:
+    for worker in used_workers(plan):
+        if missing := _sparse_missing(plan, model, set(worker.device_ids), sparse):
+            yield worker, missing
+
+
+def _sparse_missing(
+    plan: Plan, model: ModelInfo, devices: set[str], sparse: SparseModel
+) -> str:
+    held = [each for each in ranges(plan.split) if each.device in devices]
+    wanted = {index for each in held for index in range(each.first, each.last + 1)}
+    layers = sorted(wanted - set(sparse.layers) - {model.n_layer})
+    has_output = sparse.embedding if model.tied_output else sparse.output
+    words = []
+    if layers:
+        words.append(f"layer{'s' if len(layers) > 1 else ''} {format_ranges(layers)}")
+    if model.n_layer in wanted and not has_output:
+        words.append("the output")
+    is_head = any(device.startswith(f"{plan.head}/") for device in devices)
+    if (is_head or not devices) and not sparse.embedding:
+        words.append("the embedding")
+    return " and ".join(words)
+
+
+def _sparse_name(model: ModelInfo) -> str:
+    return _sparse_base(model.path)
+
+
+def _sparse_base(path: str) -> str:
+    return path.rpartition("/")[2]

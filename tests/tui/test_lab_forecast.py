@@ -15,9 +15,9 @@ from tests.tui import scenes
 from tui.screens.lab.links import GRACE_S, PRESETS, LabWishes, describe, preset_of
 from tui.screens.lab.speed import (
     Samples,
-    added_ms,
     forecast,
-    own_ms,
+    link_added_ms,
+    links_own_ms,
     rate_at,
     same_lab,
 )
@@ -61,12 +61,12 @@ def passes(at_ms: float, span_ms: float, n: int = 4) -> tuple[Pass, ...]:
     ],
 )
 def test_what_a_lab_adds_to_a_token(lab: Lab | None, expected: float) -> None:
-    assert added_ms(link(), lab) == pytest.approx(expected)
+    assert link_added_ms(link(), lab) == pytest.approx(expected)
 
 
 def test_more_round_trips_pay_the_latency_more_often() -> None:
-    assert added_ms(link(round_trips_per_token=3.0), SLOW) == pytest.approx(60)
-    assert added_ms(link(round_trips_per_token=None), SLOW) is None
+    assert link_added_ms(link(round_trips_per_token=3.0), SLOW) == pytest.approx(60)
+    assert link_added_ms(link(round_trips_per_token=None), SLOW) is None
 
 
 def test_jitter_cut_at_zero_adds_to_the_mean() -> None:
@@ -77,31 +77,35 @@ def test_jitter_cut_at_zero_adds_to_the_mean() -> None:
 def test_a_token_of_two_links_takes_head_machines_and_ways() -> None:
     """Each head part of 30 ms holds the 11 ms of the other link: the head has 19."""
     links = (link("mini"), link("box"))
-    assert own_ms(links) == pytest.approx(19 + 2 * (8 + 1 + 2))
-    assert forecast(links, {}, own_ms(links)) == pytest.approx(1000 / 41)
-    assert forecast(links, {"mini": SLOW}, own_ms(links)) == pytest.approx(1000 / 61)
-    assert forecast(links, {"mini": SLOW, "box": SLOW}, own_ms(links)) == pytest.approx(
-        1000 / 81
+    assert links_own_ms(links) == pytest.approx(19 + 2 * (8 + 1 + 2))
+    assert forecast(links, {}, links_own_ms(links)) == pytest.approx(1000 / 41)
+    assert forecast(links, {"mini": SLOW}, links_own_ms(links)) == pytest.approx(
+        1000 / 61
     )
+    assert forecast(
+        links, {"mini": SLOW, "box": SLOW}, links_own_ms(links)
+    ) == pytest.approx(1000 / 81)
 
 
 def test_a_lab_that_was_on_while_measuring_does_not_count_twice() -> None:
     slowed = link("mini", up_ms_per_token=11.0, down_ms_per_token=11.0, lab=SLOW)
     links = (slowed, link("box", head_ms=50.0))
-    assert own_ms(links) == pytest.approx(41)
-    assert forecast(links, {"mini": SLOW}, own_ms(links)) == pytest.approx(1000 / 61)
+    assert links_own_ms(links) == pytest.approx(41)
+    assert forecast(links, {"mini": SLOW}, links_own_ms(links)) == pytest.approx(
+        1000 / 61
+    )
 
 
 def test_without_rtt_the_measured_way_counts_less_the_lab() -> None:
     slowed = link(rtt_ms=None, up_ms_per_token=11, down_ms_per_token=11, lab=SLOW)
-    assert own_ms((slowed,)) == pytest.approx(30 + 9 + 2)
+    assert links_own_ms((slowed,)) == pytest.approx(30 + 9 + 2)
 
 
 @pytest.mark.parametrize("missing", ["head_ms_per_token", "compute_ms_per_token"])
 def test_nothing_is_predicted_before_everything_is_measured(missing: str) -> None:
     links = (link("mini"), msgspec.structs.replace(link("box"), **{missing: None}))
-    assert forecast(links, {}, own_ms(links)) is None
-    assert forecast((), {}, own_ms(())) is None
+    assert forecast(links, {}, links_own_ms(links)) is None
+    assert forecast((), {}, links_own_ms(())) is None
 
 
 def served(

@@ -22,9 +22,9 @@ from tui.model.edit import marks_for
 from tui.model.editor import PlanEditor
 from tui.model.facts import LiveFacts
 from tui.model.names import letter
+from tui.model.plan_words import verdict
 from tui.model.quantities import common_unit, in_unit, part_of, short_part_of
 from tui.model.trends import RateHistory
-from tui.model.verdict import verdict
 from tui.screens.cluster.live_figures import LiveFigures, TokenBar
 from tui.screens.cluster.live_pane import StepList, exit_text, failure_text
 from tui.screens.cluster.peers_pane import PeerList

@@ -24,7 +24,7 @@ from tests.tui.scripted import ScriptedCluster
 from tests.unit.state.scene import busy_scene
 from tui.app.app import DllmApp
 from tui.model.edit import Edit, Prospect
-from tui.model.verdict import speed_texts
+from tui.model.plan_words import speed_texts
 from tui.widgets.sources import OVER, TIGHT
 
 GIB = 1 << 30

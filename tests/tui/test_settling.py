@@ -19,7 +19,7 @@ from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
 from tui.flows import watching
 from tui.model.editor import PlanEditor
-from tui.model.verdict import verdict
+from tui.model.plan_words import verdict
 
 MIB = 1 << 20
 

@@ -20,7 +20,7 @@ from tui.cli.command import Command, Name, options
 from tui.cli.output import Column, say, show, table_lines
 from tui.cli.peers import delivered
 from tui.cli.progress import ProgressLine, ticking
-from tui.model.verdict import context_text, fits_text, notes, split_text
+from tui.model.plan_words import context_text, fits_text, notes, split_text
 from tui.widgets.safe_text import safe_line
 
 

@@ -17,8 +17,8 @@ from tui.model.edit import Edit
 from tui.model.editor import PlanEditor
 from tui.model.launch_settings import ctx_text, launch_command, unusual, up_command
 from tui.model.names import device_label, letter, model_name
+from tui.model.plan_words import Verdict, speed_texts, verdict
 from tui.model.quantities import common_unit, in_unit
-from tui.model.verdict import Verdict, speed_texts, verdict
 from tui.screens.cluster.split_bar import SplitBar, layer_span, short_span, span_width
 from tui.widgets.keys import takes_text, with_keys
 from tui.widgets.sources import (

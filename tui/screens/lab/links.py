@@ -19,7 +19,7 @@ from backends.units import format_bytes, format_lab, format_ms
 from tui.model.facts import is_off
 from tui.model.names import letter
 from tui.model.quantities import trips_text
-from tui.screens.lab.speed import Labs, added_ms, same_lab
+from tui.screens.lab.speed import Labs, link_added_ms, same_lab
 from tui.widgets.keys import key_of
 from tui.widgets.slider import Scale, Slider
 from tui.widgets.strips import (
@@ -171,7 +171,7 @@ class LinkHeading(StripWidget):
     def _state(self, link: Link, lab: Lab | None) -> list[Part]:
         if is_off(lab):
             return [("no lab", self.palette.dim)]
-        cost, preset = added_ms(link, lab), preset_of(lab)
+        cost, preset = link_added_ms(link, lab), preset_of(lab)
         name = preset.short if preset else "set"
         added = "" if cost is None else f"{f'~+{format_ms(cost)} a token':>18}"
         return [(f"{name}{added}", self.palette.warn)]

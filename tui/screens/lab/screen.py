@@ -27,7 +27,7 @@ from tui.screens.lab.speed import (
     SpeedPane,
     Speeds,
     forecast,
-    own_ms,
+    links_own_ms,
     total_added_ms,
 )
 from tui.widgets.keys import with_keys
@@ -179,7 +179,7 @@ speed without a draft under the same lab, once both were measured.
         samples = self._samples
         own = samples.base.own_ms if samples.base is not None else None
         if own is None or own <= 0:
-            own = own_ms(self._links)
+            own = links_own_ms(self._links)
         added, latest = total_added_ms(self._links, labs), samples.latest
         speeds = Speeds(
             predicted=forecast(self._links, labs, own),

@@ -39,7 +39,7 @@ def same_lab(one: Lab | None, other: Lab | None) -> bool:
     return all(abs(getattr(one, n) - getattr(other, n)) < _SAME for n in names)
 
 
-def added_ms(link: Link, lab: Lab | None) -> float | None:
+def link_added_ms(link: Link, lab: Lab | None) -> float | None:
     """The time a lab adds to a token on one link: each trip goes there and back.
 
     The arithmetic is that of every prediction (``split.cost``); None before a token.
@@ -52,10 +52,10 @@ def added_ms(link: Link, lab: Lab | None) -> float | None:
 
 
 def total_added_ms(links: Sequence[Link], labs: Mapping[str, Lab | None]) -> float:
-    return sum(added_ms(link, labs.get(link.worker)) or 0.0 for link in links)
+    return sum(link_added_ms(link, labs.get(link.worker)) or 0.0 for link in links)
 
 
-def own_ms(links: Sequence[Link]) -> float | None:
+def links_own_ms(links: Sequence[Link]) -> float | None:
     """The time of a token without any lab, by what relays measured of its parts."""
     pairs = [
         (link.head_ms_per_token, _link_ms(link) + _machine_ms(link))
@@ -91,7 +91,7 @@ def _machine_ms(link: Link) -> float:
 def _network_ms(link: Link) -> float:
     if link.rtt_ms is not None:
         return link.rtt_ms * (link.round_trips_per_token or 0.0)
-    return max(_link_ms(link) - (added_ms(link, link.lab) or 0.0), 0.0)
+    return max(_link_ms(link) - (link_added_ms(link, link.lab) or 0.0), 0.0)
 
 
 SAMPLES_MAX = 400

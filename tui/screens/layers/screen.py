@@ -33,7 +33,7 @@ from tui.model.best_choices import change
 from tui.model.edit import Edit
 from tui.model.editor import PlanEditor
 from tui.model.names import device_label, letter
-from tui.model.verdict import speed_texts, verdict
+from tui.model.plan_words import speed_texts, verdict
 from tui.screens.layers.table import LayerRow, LayerTable, layer_rows, spans
 from tui.widgets.keys import with_keys
 from tui.widgets.row_list import Choice

@@ -28,7 +28,7 @@ from tui.app.messages import Copyable
 from tui.dialogs.dialog import confirm
 from tui.dialogs.pick import PickDialog
 from tui.model.finding import has_words
-from tui.model.verdict import context_text, fits_text, split_text, why_text
+from tui.model.plan_words import context_text, fits_text, split_text, why_text
 from tui.screens.models.search import POLL_S, PathBar, check_path, watch_catalogue
 from tui.screens.models.table import ModelTable, empty_text, removal_text, summary_text
 from tui.widgets.inputs import FilterBar

@@ -52,7 +52,7 @@ def speed_texts(edit: Edit, snapshot: ClusterSnapshot | None) -> tuple[str, ...]
     speed = f"predicted {band_text(told)}"
     if edit.plan.speculation is not None:
         speed += " without the draft"
-    elif measured := _measured_words(edit, snapshot):
+    elif measured := _measured_tok_per_s(edit, snapshot):
         off = format_difference(measured / told.tok_per_s - 1)
         speed += f" · measured {format_speed(measured)} ({off})"
     first = f"{speed} · {first_token_text(told)}"
@@ -61,7 +61,7 @@ def speed_texts(edit: Edit, snapshot: ClusterSnapshot | None) -> tuple[str, ...]
     return whole, crossing, first, speed, band_text(told)
 
 
-def _measured_words(edit: Edit, snapshot: ClusterSnapshot | None) -> float | None:
+def _measured_tok_per_s(edit: Edit, snapshot: ClusterSnapshot | None) -> float | None:
     # Of the last answer, if this plan gave it over the network as it is.
     running = runs_now(snapshot)
     if snapshot is None or running is None or not same_plan(running, edit.plan):
