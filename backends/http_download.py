@@ -104,7 +104,10 @@ def finish(
     *,
     is_given: bool = False,
 ) -> None:
-    """Check what has arrived, and give it its name; remove it if it is wrong."""
+    """Check what has arrived, and give it its name; remove it if it is wrong.
+
+    It is kept if the hash is one that the user has given, who may be wrong.
+    """
     name, found = progress.file, sha256
     if sha256:
         progress.begin(f"checking {name}")

@@ -10,6 +10,7 @@ import tempfile
 import zlib
 from pathlib import Path
 from shutil import which
+from typing import Literal
 
 from backends.errors import DllmError
 from backends.state import Value
@@ -21,10 +22,13 @@ ENGINE_DIR_VARIABLE = "DLLM_ENGINE_DIR"
 SOCKET_PATH_BYTES_MAX = 103
 
 
+_Directory = Literal["config_dir", "data_dir", "state_dir", "cache_dir", "runtime_dir"]
+
+
 class _Below:
     """A file or folder by its name in one of the directories."""
 
-    def __init__(self, directory: str, name: str) -> None:
+    def __init__(self, directory: _Directory, name: str) -> None:
         self._directory = directory
         self._name = name
 
@@ -50,6 +54,7 @@ class Paths(Value, frozen=True, kw_only=True):
     plans_dir = _Below("data_dir", "plans")
     """Plans saved by name."""
     launches_dir = _Below("data_dir", "launches")
+    """The plans launched last."""
     chats_dir = _Below("state_dir", "chats")
     run_dir = _Below("state_dir", "run")
     clusters_dir = _Below("state_dir", "clusters")

@@ -137,7 +137,11 @@ def _best_plan(options: Sequence[Option], objective: Objective) -> Plan:
 def _best_of_each_kind(
     problem: SplitProblem, objective: Objective
 ) -> Iterator[tuple[tuple[float, float], Plan]]:
-    """The best split of whole layers, or what else fits or is so much faster."""
+    """The best split of whole layers, or what else fits or is so much faster.
+
+    Raises:
+        PlanError: nothing fits.
+    """
     # Imported here because numpy, which it needs, is no matter of starting up.
     from backends.split.best import best_split
     from backends.split.by_tensor import by_tensor
@@ -248,7 +252,7 @@ def _predicted(option: Option, objective: Objective | None) -> Told:
 
 
 def _explained(option: Option, objective: Objective | None) -> Told:
-    from backends.split.best import best_split, why
+    from backends.split.best import best_split, why_best
     from backends.split.problem import check_pins
 
     plan = option.plan
@@ -259,7 +263,7 @@ def _explained(option: Option, objective: Objective | None) -> Told:
     by_memory = shared_out(
         option.model, option.devices, plan.ctx_size, head=plan.head, server=plan.server
     )
-    text = why(told, problem.with_split(by_memory).forecast())
+    text = why_best(told, problem.with_split(by_memory).forecast())
     aim = objective or Objective.DECODE
     try:
         check_pins(problem.pins, problem)
@@ -402,7 +406,11 @@ async def longest_fit(
 
 
 def _longest(made: Callable[[int], Plan], sizes: Sequence[int]) -> tuple[int, Plan]:
-    """The index of the longest context that has a plan, and that."""
+    """The index of the longest context that has a plan, and that.
+
+    Raises:
+        PlanError: not even the shortest fits.
+    """
     try:
         return len(sizes) - 1, made(sizes[-1])
     except PlanError:

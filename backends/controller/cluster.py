@@ -192,7 +192,10 @@ class Cluster:
         return None
 
     async def drain(self, *, on: bool, by: Actor = CONTROLLER) -> None:
-        """Let what runs at the API end and what comes wait, or go on."""
+        """Let what runs at the API end and what comes wait, or go on.
+
+        It holds until somebody says otherwise, or launches or stops the cluster.
+        """
         async with self._word:
             record = self._journal.record
             is_drained = record.drained_since is not None
@@ -227,7 +230,10 @@ class Cluster:
             self.store.update(fallbacks=fallbacks)
 
     async def require_possible(self, plan: Plan) -> ApiSettings:
-        """See that a plan can be had as wanted, before anything is stopped for it."""
+        """See that a plan can be had as wanted, before anything is stopped for it.
+
+        Returns how the settings want the API given out.
+        """
         discovery = self.reconciler.discovery
         api = await discovery.require_access()
         await discovery.require_port(plan.api_port or api.port)

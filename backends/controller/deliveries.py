@@ -66,14 +66,14 @@ class Deliveries:
     Headers are kept below ``cache``.
     """
 
-    peers: Peers
-    catalogue: Callable[[], ModelCatalogue]
-    cache: Path
+    _peers: Peers
+    _catalogue: Callable[[], ModelCatalogue]
+    _cache: Path
 
     async def deliver(
         self, peer: SshPeer, source: str, layers: str, settings: Mapping[str, str]
     ) -> Delivered:
-        await self.peers.reached([peer.name])
+        await self._peers.reached([peer.name])
         found = _of_known_origin(await self._found(peer, source, settings))
         if layers:
             found = await asyncio.to_thread(_checked, found)
@@ -91,7 +91,7 @@ class Deliveries:
             ways = (FromHere(files),)
             return Found(files, names, ("",) * len(files), ways, source)
         is_given = bool(parse_source(source).sha256)
-        env, headers = hub_environment(settings), self.cache / "remote"
+        env, headers = hub_environment(settings), self._cache / "remote"
 
         async def ask() -> RemoteModel:
             return await remote_addresses(source, headers, env)
@@ -115,10 +115,10 @@ class Deliveries:
         )
 
     async def _at_peer(self, name: str, path: str) -> Found:
-        other = self.peers.ssh(name)
-        await self.peers.reached([name])
+        other = self._peers.ssh(name)
+        await self._peers.reached([name])
         info = await other.model(path)
-        copies = files_here(info, self.cache / "headers")
+        copies = files_here(info, self._cache / "headers")
         parts = [str(part) for part in part_paths(PurePosixPath(path))]
         return Found(
             headers=tuple(map(Path, copies)),
@@ -129,7 +129,7 @@ class Deliveries:
         )
 
     async def _here(self, copies: Sequence[Path]) -> list[FromHere]:
-        for model in self.catalogue().models:
+        for model in self._catalogue().models:
             if _is_alike(model, copies) and not model.problem:
                 files = await asyncio.to_thread(files_of, Path(model.path))
                 if await asyncio.to_thread(_same_header, files[0], copies[0]):
@@ -139,14 +139,14 @@ class Deliveries:
     async def _elsewhere(self, peer: SshPeer, copies: Sequence[Path]) -> list[FromPeer]:
         """Files of other peers with the same header."""
         ways = []
-        for other in self.peers.values():
+        for other in self._peers.values():
             if other.name == peer.name or other.facts is None:
                 continue
             for model in other.facts.models:
                 if not _is_alike(model, copies):
                     continue
                 try:
-                    shell = self.peers.ssh(other.name).connection
+                    shell = self._peers.ssh(other.name).connection
                     async with asyncio.timeout(LOOK_S), shell.files() as sftp:
                         theirs = await _beginning(sftp, model.path, copies[0])
                 except (DllmError, asyncssh.Error, OSError):

@@ -110,10 +110,10 @@ async def gains_now(context: ClusterContext, plan: Plan) -> dict[str, DraftGain]
 
 @dataclass(frozen=True, eq=False)
 class Drafting:
-    readers: Readers
-    machines: Machines
-    memory: PlannedMemory
-    models: Callable[[], Awaitable[Sequence[ModelFile]]]
+    _readers: Readers
+    _machines: Machines
+    _memory: PlannedMemory
+    _models: Callable[[], Awaitable[Sequence[ModelFile]]]
 
     async def settled(self, plan: Plan, peers: Sequence[Peer]) -> Plan:
         """The plan with its speculation; ``peers`` as they are, ours first."""
@@ -140,23 +140,23 @@ class Drafting:
         return plan
 
     async def candidates(self, path: str, found: Iterable[ModelFile]) -> Drafts:
-        model = await self.readers.model(path)
-        flags = (await self.readers.engine()).flags
+        model = await self._readers.model(path)
+        flags = (await self._readers.engine()).flags
         return await asyncio.to_thread(
             drafts_for, model, self._header(model), flags, tuple(found)
         )
 
     def _header(self, model: ModelInfo) -> Path:
-        return Path(self.memory.files(model)[0])
+        return Path(self._memory.files(model)[0])
 
     async def _to_choose_from(
         self, plan: Plan, peers: Sequence[Peer]
     ) -> Speculation | None:
         """The methods that ``auto`` compares, a draft model first."""
-        model = await self.readers.model(plan.model)
+        model = await self._readers.model(plan.model)
         devices = _devices(plan, peers)
-        protocol = await self.readers.rpc_protocol(plan)
-        listed = await self.candidates(plan.model, await self.models())
+        protocol = await self._readers.rpc_protocol(plan)
+        listed = await self.candidates(plan.model, await self._models())
         methods: list[Speculation] = []
         for draft in (*best_first(listed), MTP_DRAFT, NGRAM_DRAFT):
             if methods and draft not in (MTP_DRAFT, NGRAM_DRAFT):
@@ -172,26 +172,26 @@ class Drafting:
     async def _method(
         self, plan: Plan, draft: str, peers: Sequence[Peer]
     ) -> Speculation:
-        await self.machines.reached([plan.head])
-        head = self.machines.get(plan.head)
+        await self._machines.reached([plan.head])
+        head = self._machines.get(plan.head)
         engine = await head.engine(plan.engine)
         flags, protocol = engine.flags, engine.info.rpc_protocol
         if draft == NGRAM_DRAFT:
             return Speculation(type=method_for(flags, draft))
-        model = await self.readers.model(plan.model)
+        model = await self._readers.model(plan.model)
         if draft == MTP_DRAFT:
             if why := own_layers_misfit(model):
                 raise PlanError(why, OTHER_DRAFT)
             method = method_for(flags, MTP_DRAFT)
             return own_layers(plan, model, method, protocol)
         with blaming_draft():
-            info = await self.readers.model(draft)
+            info = await self._readers.model(draft)
         method = method_for(flags, draft, head_method(info.arch))
         await asyncio.to_thread(self._require_fit, model, info)
         with blaming_draft():
             await head.model_path(info)
         device = best_place(info, plan, model, _devices(plan, peers), protocol)
-        memory = await self.memory.of(whole_on(info, device, plan))
+        memory = await self._memory.of(whole_on(info, device, plan))
         return Speculation(
             type=method,
             model=draft,

@@ -30,8 +30,9 @@ from backends.writing import write_private
 log = logging.getLogger(__name__)
 
 VERSION = 2
-HANGS_S = 5.0
 """Changes when an older controller would misread the file."""
+HANGS_S = 5.0
+"""A disk that hangs for longer costs adoption, not the cluster."""
 
 
 class Goal(Value, frozen=True, kw_only=True):
@@ -118,7 +119,12 @@ class Journal:
         """True if the file lacks the last change."""
 
     def load(self) -> Record:
-        """The last record written; an empty one if there is no file."""
+        """The last record written; an empty one if there is no file.
+
+        Raises:
+            ControllerError: the file cannot be read or understood, or a newer version
+                wrote it. What it tells of must be left alone until somebody decides.
+        """
         # An empty task returns once every earlier write has ended.
         _disk().submit(int).result()
         try:
@@ -146,6 +152,9 @@ class Journal:
         """Write the changed record, and go by it once it is written.
 
         What else changes meanwhile is changed in the same way.
+
+        Raises:
+            ControllerError: it cannot be written; the record is the one before.
         """
         self._is_committing = True
         changed = change(self.record)

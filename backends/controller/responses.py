@@ -134,7 +134,10 @@ async def frames(
 async def outlives_its_asker(
     request: web.Request, handler: Handler
 ) -> web.StreamResponse:
-    """Let work go on when its asker leaves, and tell one who waits that it does."""
+    """Let work go on when its asker leaves, and tell one who waits that it does.
+
+    Half a launch or half a stop helps nobody; only a stream ends with its reader.
+    """
     work = asyncio.ensure_future(handler(request))
     _at_work.add(work)
     work.add_done_callback(_ended)

@@ -76,7 +76,11 @@ class ClusterProcesses:
         return left
 
     async def stop(self, found: Collection[MachineProcess]) -> list[Leftover]:
-        """Stop these, who uses others first; all of a stage at once."""
+        """Stop these, who uses others first; all of a stage at once.
+
+        Ended ones are stopped too: they may have left children. What could not be
+        stopped is returned, and left over.
+        """
         machine_of = {id(one.record): one.machine for one in found}
         left: list[Leftover] = []
         failed: list[HostError] = []

@@ -196,6 +196,11 @@ def repairs_of(checks: Iterable[Check]) -> list[Repair]:
 
 
 async def do_repair(paths: Paths, repair: Repair) -> str:
+    """Do a repair and say so.
+
+    Raises:
+        DllmError: it failed; the sentence says why.
+    """
     match repair.kind:
         case RepairKind.END_ORPHANS:
             ended = await end_orphans(paths)

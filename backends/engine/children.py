@@ -115,7 +115,10 @@ def _signal_group(group: int, sign: int) -> bool:
 
 
 async def in_thread(work: Callable[[Callable[[], bool]], T]) -> T:
-    """Run blocking work in a thread; ``work(stopped)`` must stop once told to."""
+    """Run blocking work in a thread; ``work(stopped)`` must stop once told to.
+
+    A thread cannot be cancelled: on cancellation it is told, and waited for.
+    """
     stop = threading.Event()
     task = asyncio.ensure_future(asyncio.to_thread(work, stop.is_set))
     try:

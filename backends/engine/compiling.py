@@ -70,11 +70,11 @@ def script(*names: str, package: str = "backends.engine.scripts") -> str:
     return "\n".join(texts)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Here:
-    env: Mapping[str, str]
-    log: BinaryIO | None = None
-    keep_fd: int | None = None
+    _env: Mapping[str, str]
+    _log: BinaryIO | None = None
+    _keep_fd: int | None = None
 
     async def run(
         self, name: str, *args: str, on_line: Callable[[str], None]
@@ -86,15 +86,15 @@ class Here:
 
         argv = ("/bin/sh", "-c", script("common", name), "sh", *args)
         code, lines = await children.run(
-            argv, env=self.env, on_line=take, keep_fd=self.keep_fd
+            argv, env=self._env, on_line=take, keep_fd=self._keep_fd
         )
         said = [line for line in lines if line != BEAT]
         return code, said[-1] if said else f"exit status {code}"
 
     def _write(self, line: str) -> None:
-        if self.log is not None:
-            self.log.write(f"{line}\n".encode(errors="replace"))
-            self.log.flush()
+        if self._log is not None:
+            self._log.write(f"{line}\n".encode(errors="replace"))
+            self._log.flush()
 
 
 class Progress:
@@ -139,7 +139,10 @@ class NinjaProgress:
             self._all = int(path.read_text()) if path is not None else 0
 
     def fraction(self, done: int, total: int) -> float | None:
-        """The done part of everything, if ``done`` of the ``total`` left is."""
+        """The done part of everything, if ``done`` of the ``total`` left is.
+
+        None for a build inside the build, such as that of Vulkan's shader generator.
+        """
         if total < self._left:
             return None
         self._left = total

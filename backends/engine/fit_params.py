@@ -290,6 +290,7 @@ def _with_last(question: MemoryQuestion, counts: tuple[int, ...]) -> MemoryQuest
 def _with_less_compute(
     answer: Sequence[DeviceMemory], rest: Sequence[DeviceMemory], device: str
 ) -> tuple[DeviceMemory, ...]:
+    """The answer, one device's compute buffers being what they are without logits."""
     without = next(memory.compute_bytes for memory in rest if memory.device == device)
     return tuple(
         msgspec.structs.replace(m, compute_bytes=min(m.compute_bytes, without))

@@ -54,6 +54,7 @@ async def get_engine(
 ) -> EngineInfo:
     """Get a release of llama.cpp; build it where none can be had or used.
 
+    If ``version`` names a release, nothing else will do.
     Cancelling it keeps what has arrived; calling it again goes on from there.
     """
     release = find_release(version)
@@ -79,7 +80,11 @@ async def get_release(
     progress: Tell = lambda _: None,
     accelerator: str = "auto",
 ) -> EngineInfo:
-    """Get the archive that suits this machine, and try its programs."""
+    """Get the archive that suits this machine, and try its programs.
+
+    Raises:
+        DllmError: there is none, it cannot be got, or it does not run here.
+    """
     sight = await look(Here(os.environ), SEEN)
     machine = platform.system(), platform.machine()
     archives = archives_for(release, *machine, sight, accelerator)

@@ -85,6 +85,7 @@ class Release(Value, frozen=True, kw_only=True):
 
 @cache
 def releases() -> tuple[Release, ...]:
+    """All pinned releases, the preferred first."""
     raw = files("backends.engine").joinpath("releases.json").read_bytes()
     return msgspec.json.decode(raw, type=tuple[Release, ...])
 

@@ -51,7 +51,7 @@ class UpstreamConnection(ResponseHandler):
             self.on_lost()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Answer:
     """An answer of llama-server, as it comes."""
 
@@ -59,7 +59,7 @@ class Answer:
     reason: str | None
     headers: CIMultiDictProxy[str]
     content: StreamReader
-    connection: UpstreamConnection | aiohttp.ClientResponse
+    _connection: UpstreamConnection | aiohttp.ClientResponse
 
     @property
     def content_type(self) -> str:
@@ -81,7 +81,7 @@ class Answer:
     def close(self) -> None:
         """Read no more; llama-server ends what it works on for an unfinished one."""
         if not self.content.is_eof():
-            self.connection.close()
+            self._connection.close()
 
 
 class Upstream:

@@ -426,7 +426,10 @@ class AgentSession:
         return record
 
     async def record(self, name: str) -> ProcessRecord | None:
-        """The process of that name, alive or ended; None when there is none."""
+        """The process of that name, alive or ended; None when there is none.
+
+        One whose record is damaged appears as ended, with pid 0.
+        """
         answer = await self._ask("records", name=checked_name(name))
         return next(iter(self._records(answer)), None)
 
@@ -607,7 +610,11 @@ class AgentSession:
         suffix: str = "",
         whole: bool = False,
     ) -> list[FoundFile]:
-        """The files below some folders there whose names end like that, by path."""
+        """The files below some folders there whose names end like that, by path.
+
+        Raises:
+            HostError: there are too many to list, and the ``whole`` list is wanted.
+        """
         answer = await self._errand(
             "find",
             FIND_TIMEOUT_S,

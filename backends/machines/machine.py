@@ -172,7 +172,10 @@ class Machines(Protocol):
 def stand_ins(
     sparse: SparseModel, path: str, found: Iterable[ModelFile]
 ) -> tuple[str, ...]:
-    """Files that may hold what is a hole in a sparse one: the model, or sparse ones."""
+    """Files that may hold what is a hole in a sparse one: the model, or sparse ones.
+
+    Those are told by their names; their reader compares what is in them.
+    """
     names = {PurePath(sparse.source).name, PurePath(path.rpartition(":")[2]).name}
     return tuple(
         sorted(
@@ -207,7 +210,10 @@ def called_alike(model: ModelInfo, found: Iterable[ModelFile]) -> tuple[str, ...
 async def open_way(
     worker: Machine, head: Machine, port: int, spec: TransportSpec
 ) -> LinkTransport:
-    """The way from the head to a loopback port of a worker's machine."""
+    """The way from the head to a loopback port of a worker's machine.
+
+    Between two peers the bytes pass through this machine.
+    """
     if worker is head:
         return local_transport(port)
     # Where the head is a peer, nobody but us uses the end here.

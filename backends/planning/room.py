@@ -167,7 +167,11 @@ PART = 0.5
 def with_prompt_cache(
     plan: Plan, model: ModelInfo, devices: Sequence[Device], *, protocol: str = ""
 ) -> Plan:
-    """The plan with a bound from what it leaves of the head's main memory."""
+    """The plan with a bound from what it leaves of the head's main memory.
+
+    ``devices`` are those of the plan, with what is free there for it. None is set if
+    nothing is known of the head's memory, or if the user sets one.
+    """
     plan = replace(plan, prompt_cache_mib=None)
     if not OPTIONS.isdisjoint(plan.extra_args):
         return plan

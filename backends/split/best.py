@@ -232,7 +232,11 @@ def sizes_of(problem: SplitProblem, ctx_size: int) -> list[int]:
 
 
 def best_split(problem: SplitProblem, objective: Objective) -> Best:
-    """The best split of a plan for an aim."""
+    """The best split of a plan for an aim.
+
+    Raises:
+        PlanError: none keeps to the pins and fits.
+    """
     check_pins(problem.pins, problem)
     if objective is Objective.CONTEXT:
         return _longest(problem)
@@ -379,7 +383,11 @@ def crowded_by(problem: SplitProblem, plan: Plan) -> frozenset[str]:
 
 
 def _longest(problem: SplitProblem) -> Best:
-    """The longest context that any split can hold, and the fastest split for it."""
+    """The longest context that any split can hold, and the fastest split for it.
+
+    Raises:
+        PlanError: not even the shortest context fits.
+    """
     most = problem.model.n_ctx_train or problem.plan.ctx_size
     low, high = _CTX_STEP, max(most // _CTX_STEP * _CTX_STEP, _CTX_STEP)
     found = _at_context(problem, Objective.DECODE, high)
@@ -585,7 +593,7 @@ def with_twin(problem: SplitProblem, like: WorkerSpec) -> SplitProblem:
     )
 
 
-def why(chosen: Forecast, baseline: Forecast) -> str:
+def why_best(chosen: Forecast, baseline: Forecast) -> str:
     """Sentences: where the time of a token goes, and the gain over another split."""
     text = time_text(chosen)
     if baseline.tok_per_s <= 0 or baseline.parts == chosen.parts:
@@ -616,10 +624,10 @@ def pareto_front(
     aims = aims_of(problem.plan)
     for aim in aims:
         if aim in bests:
-            best = bests[aim]
+            found = bests[aim]
             name = f"whole layers, {AIMS[aim]}"
-            why = "" if best.exact else INEXACT
-            _add(plans, alternative(name, problem, best, why))
+            inexact = "" if found.exact else INEXACT
+            _add(plans, alternative(name, problem, found, inexact))
     for aim in aims:
         if aim is not Objective.CONTEXT:
             for one in best_of_sizes(problem, aim):
@@ -688,5 +696,5 @@ def _with_objectives(
     }
     for at, one in enumerate(front):
         yield replace(
-            one, objectives=tuple(a for a, best in best_for.items() if best == at)
+            one, objectives=tuple(a for a, first in best_for.items() if first == at)
         )

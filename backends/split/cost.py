@@ -186,6 +186,7 @@ def _values_in_byte(kind: str) -> float:
 
 
 def kv_read_bytes(layer: Layer, depth: int, plan: Plan) -> float:
+    """Bytes of KV cache that one token reads in a layer."""
     cells = min(depth, layer.kv_window) if layer.kv_window else depth
     k_values = layer.k_bytes_per_token // buffers.F16_BYTES
     v_values = layer.kv_bytes_per_token // buffers.F16_BYTES - k_values

@@ -160,7 +160,10 @@ def _with_moved(
     ctx_size: int,
     server: ServerSettings,
 ) -> tuple[DeviceLoad, ...]:
-    """The loads of the split, with the experts where the plan has them."""
+    """The loads of the split, with the experts where the plan has them.
+
+    A device that has experts alone needs a device's compute buffers too.
+    """
     own = buffers.device_compute_bytes(model, ctx_size, 1, server)
     more = dict.fromkeys((load.device for load in loads), 0)
     for layer, home, device in moved_layers(split, experts):

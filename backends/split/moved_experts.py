@@ -161,7 +161,10 @@ def _targets(problem: SplitProblem) -> list[str]:
 
 
 def _plans(problem: SplitProblem, move: _Move) -> Iterator[Plan]:
-    """The best splits with these experts there, with and without the head's CPU."""
+    """The best splits with these experts there, with and without the head's CPU.
+
+    A device other than that gets experts only beside a layer of its own.
+    """
     plan = problem.plan
     sizes = sizes_of(problem, plan.ctx_size)
     for layer in move.layers:

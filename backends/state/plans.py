@@ -44,6 +44,8 @@ AIMS = {
 
 
 class MemorySource(StrEnum):
+    """The sources of a figure, the least certain first."""
+
     PREDICTED = "predicted"
     """Our own arithmetic."""
     ENGINE = "engine"

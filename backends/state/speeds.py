@@ -11,6 +11,8 @@ from backends.state.plans import LayerRange, Objective
 
 
 class SpeedSource(StrEnum):
+    """The sources of a speed, the least certain first."""
+
     PRIOR = "prior"
     """Usual for a device of its kind; it never ran here."""
     GIVEN = "given"

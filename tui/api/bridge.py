@@ -43,7 +43,10 @@ UNWATCHED_SLOWER = 8.0
 
 
 class Bridge:
-    """Turns the cluster's snapshots into messages, and its absence into one."""
+    """Turns the cluster's snapshots into messages, and its absence into one.
+
+    ``retry_s`` is the first pause before it asks a lost controller again; it doubles.
+    """
 
     def __init__(
         self,

@@ -381,26 +381,35 @@ class ClusterConsole(ConsoleApp):
 
     def take(self, snapshot: ClusterSnapshot) -> None:
         """Show a snapshot, if nothing newer is known."""
+        raise NotImplementedError
 
     async def go_to(self, mode: str, pane: str = "") -> None:
         """Show a screen, and one of its panes."""
+        raise NotImplementedError
 
-    def use_model(self, path: str) -> None: ...
+    def use_model(self, path: str) -> None:
+        raise NotImplementedError
 
     def work_at(self, verb: str, peer: Peer | None = None) -> None:
         """Do at a peer what one of the peers' flows is named for."""
+        raise NotImplementedError
 
     def get_engine(self) -> None:
         """Get llama.cpp for this machine, or ask whether to cancel that."""
+        raise NotImplementedError
 
     def set_lab(self, worker: str | None, lab: Lab | None) -> None:
         """Simulate a network on a link (None: on all), or none."""
+        raise NotImplementedError
 
-    def export_trace(self) -> None: ...
+    def export_trace(self) -> None:
+        raise NotImplementedError
 
-    def show_setting(self, name: str) -> None: ...
+    def show_setting(self, name: str) -> None:
+        raise NotImplementedError
 
-    def show_cluster(self, name: str) -> None: ...
+    def show_cluster(self, name: str) -> None:
+        raise NotImplementedError
 
 
 class Flow:

@@ -59,7 +59,8 @@ class PickDialog(Dialog[Result]):
             yield self.rows
             yield self.remark
 
-    def search(self) -> None: ...
+    def search(self) -> None:
+        raise NotImplementedError
 
     def result_of(self, row: Any) -> Any:
         return row

@@ -10,6 +10,8 @@ _BARE_LEVEL = re.compile(r"\s*(?:[\w.]+:\s+)?(error|fatal|warning|failed)\b", re
 
 
 class LogLevel(StrEnum):
+    """The level of a log line, the least serious first."""
+
     DEBUG = "debug"
     INFO = "info"
     WARNING = "warning"

@@ -36,6 +36,11 @@ class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def recall(path: Path) -> Remembered:
+    """Read the state file; a missing one is an empty memory.
+
+    Raises:
+        DllmError: it is there but cannot be read or understood.
+    """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Remembered)
     except FileNotFoundError:

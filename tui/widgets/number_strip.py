@@ -32,11 +32,14 @@ class NumberStrip(StripWidget):
 
     def take_number(self, text: str) -> None:
         """A number was typed: digits, and one point at most."""
+        raise NotImplementedError
 
-    def drag_to(self, x: int) -> None: ...
+    def drag_to(self, x: int) -> None:
+        raise NotImplementedError
 
     def drop(self, *, cancel: bool = False) -> None:
         """End the drag; ``cancel`` leaves all as it was before."""
+        raise NotImplementedError
 
     def grab(self) -> None:
         self.dragging = True

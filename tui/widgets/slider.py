@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import isinf
@@ -31,6 +31,8 @@ class Scale:
     parts: tuple[int, ...]
     """The number of steps between two stops."""
     unit: str
+    """Written after a value."""
+    _: KW_ONLY
     neutral: float = 0.0
     """The value that changes nothing."""
     typed_max: float = 1e4
@@ -45,6 +47,7 @@ class Scale:
         return tuple(values)
 
     def fraction(self, value: float) -> float:
+        """The place of a value on the track, 0…1."""
         stops = self.stops
         if value <= stops[0]:
             return 0.0

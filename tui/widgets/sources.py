@@ -7,12 +7,12 @@ Without a sign a figure is measured, counted, or was asked for.
 
 from __future__ import annotations
 
-# Commands say figures, too, and start without what draws.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from backends.state import MemorySource
 
+# Commands say figures, too, and start without what draws.
 if TYPE_CHECKING:
     from rich.style import Style
 

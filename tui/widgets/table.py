@@ -126,7 +126,8 @@ class SortableTable(DataTable[Text], Generic[Row]):
         """The first row of the cursor, also if the cursor's row vanishes."""
         return 0
 
-    def tell(self) -> None: ...
+    def tell(self) -> None:
+        raise NotImplementedError
 
     @property
     def shown(self) -> list[Row]:
@@ -277,7 +278,8 @@ class FilteredTable:
     table: SortableTable[Any]
     filter_bar: FilterBar
 
-    def summarise(self) -> None: ...
+    def summarise(self) -> None:
+        raise NotImplementedError
 
     def action_sort(self) -> None:
         self.table.set_order(self.table.order.next(self.table.column_keys))

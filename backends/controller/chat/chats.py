@@ -230,7 +230,10 @@ class Chats:
         return self._blank(cluster, model)
 
     async def begin(self, cluster: str, model: str) -> LiveChat:
-        """Make another conversation the current one, with the settings of the last."""
+        """Make another conversation the current one, with the settings of the last.
+
+        If the current one is blank already, it stays.
+        """
         last = await self.current(cluster, model)
         before = last.conversation
         if before.is_blank:

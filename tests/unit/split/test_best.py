@@ -15,7 +15,7 @@ from backends.split.best import (
     alternatives,
     best_split,
     crowded_by,
-    why,
+    why_best,
 )
 from backends.split.calibration import HEAD_PRIOR, given_speed
 from backends.split.cost import KINDS, Workload, forecast
@@ -338,7 +338,7 @@ def test_a_model_larger_than_all_is_one_sentence() -> None:
 def test_why_names_where_the_time_goes() -> None:
     there = site()
     found: Best = best_split(there, Objective.DECODE)
-    text = why(found.forecast, there.forecast())
+    text = why_best(found.forecast, there.forecast())
     assert "ms" in text
     assert "layers by memory: +" in text
 
