@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import asyncssh
 import msgspec
@@ -26,12 +25,9 @@ from backends.mesh.messages import (
     PairRequest,
     read_line,
 )
-from backends.mesh.token import TokenKind, new_token, secret_hash
+from backends.mesh.token import Token, TokenKind, new_token, secret_hash
 from backends.state import NOT_JSON
 from backends.tasks import end_tasks
-
-if TYPE_CHECKING:
-    from backends.mesh.token import Token
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Best splits of a plan for an aim, the Pareto front, and what else would be possible.
+"""Best splits of a plan for an aim, and what else would be possible.
 
 The devices of the plan take part, as far as pins and memory allow. Every answer is a
 prediction of ``split.cost``; the search is that of ``split.optimiser``.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -34,7 +34,6 @@ from backends.split.loads import layer_bytes, overcommitted, room_bytes
 from backends.split.optimiser import FoundSplit, Place, best, best_of_each_size, cost_of
 from backends.split.problem import PartsPlan, Pins, SplitProblem, check_pins
 from backends.state import (
-    AIMS,
     Alternative,
     Device,
     Forecast,
@@ -45,7 +44,7 @@ from backends.state import (
     Split,
     WorkerSpec,
 )
-from backends.units import MS_PER_S, format_bytes, format_count, format_difference
+from backends.units import MS_PER_S, format_bytes, format_difference
 
 MARGIN = 0.01
 """Part of a device's room that a best split leaves free."""
@@ -600,101 +599,3 @@ def why_best(chosen: Forecast, baseline: Forecast) -> str:
         return text
     gain = format_difference(chosen.tok_per_s / baseline.tok_per_s - 1)
     return f"{text} Speed against layers by memory: {gain}."
-
-
-INEXACT = "not every set of devices was tried"
-
-
-def aims_of(plan: Plan) -> tuple[Objective, ...]:
-    slots = plan.server.slots > 1
-    return tuple(a for a in Objective if slots or a is not Objective.THROUGHPUT)
-
-
-def pareto_front(
-    problem: SplitProblem,
-    bests: Mapping[Objective, Best],
-    others: Iterable[Alternative],
-) -> tuple[Alternative, ...]:
-    """The front, the fastest first.
-
-    ``bests`` are the best splits for aims. Compared with them are those of each number
-    of devices, and ``others``: parts of layers, where they win.
-    """
-    plans: dict[object, Alternative] = {}
-    aims = aims_of(problem.plan)
-    for aim in aims:
-        if aim in bests:
-            found = bests[aim]
-            name = f"whole layers, {AIMS[aim]}"
-            inexact = "" if found.exact else INEXACT
-            _add(plans, alternative(name, problem, found, inexact))
-    for aim in aims:
-        if aim is not Objective.CONTEXT:
-            for one in best_of_sizes(problem, aim):
-                n_devices = sum(share.layers > 0 for share in one.split.shares)
-                name = f"{format_count(n_devices, 'device')}, {AIMS[aim]}"
-                _add(plans, alternative(name, problem, one))
-    for other in others:
-        if other.forecast is not None:
-            _add(plans, other)
-    front = [
-        one
-        for one in plans.values()
-        if not any(_beats(other, one) for other in plans.values())
-    ]
-    front.sort(key=lambda one: _figures(one)[Objective.DECODE])
-    return tuple(_with_objectives(front, aims, problem.plan.ctx_size))
-
-
-def _add(plans: dict[object, Alternative], one: Alternative) -> None:
-    plans.setdefault(identity(one), one)
-
-
-def identity(one: Alternative) -> object:
-    """The same for two plans that do the same."""
-    held = dict(zip(one.devices, one.counts, strict=True))
-    used = tuple((device, count) for device, count in held.items() if count)
-    parts = one.by_tensor, one.experts
-    return one.head, used, one.ctx_size, parts, one.imagined
-
-
-def _figures(one: Alternative) -> dict[Objective, float]:
-    told = one.forecast
-    assert told is not None
-    return {
-        Objective.DECODE: -told.tok_per_s,
-        Objective.FIRST_TOKEN: told.first_token_s,
-        Objective.THROUGHPUT: -(one.all_slots_tok_per_s or 0.0),
-        Objective.NETWORK: told.bytes_per_token,
-        Objective.CONTEXT: -one.ctx_size,
-    }
-
-
-def _beats(other: Alternative, one: Alternative) -> bool:
-    # A longer context takes more memory, so only plans of one context are compared.
-    if other.ctx_size != one.ctx_size:
-        return False
-    mine, theirs = _figures(one), _figures(other)
-    return theirs != mine and all(theirs[aim] <= mine[aim] for aim in mine)
-
-
-def _with_objectives(
-    front: list[Alternative], aims: Iterable[Objective], ctx_size: int
-) -> Iterable[Alternative]:
-    """Each aim is told of the fastest of those that are best for it.
-
-    All but the longest context is asked for at the plan's own.
-    """
-    own = [at for at, one in enumerate(front) if one.ctx_size == ctx_size]
-    best_for = {
-        aim: min(
-            range(len(front)) if aim is Objective.CONTEXT else own,
-            key=lambda at: _figures(front[at])[aim],
-            default=None,
-        )
-        for aim in aims
-    }
-    for at, one in enumerate(front):
-        yield replace(
-            one, objectives=tuple(a for a, first in best_for.items() if first == at)
-        )

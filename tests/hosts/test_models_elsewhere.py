@@ -10,7 +10,7 @@ import pytest
 
 from backends.demo import MODEL_PATH
 from backends.errors import ModelError
-from backends.machines.peer import read_there
+from backends.machines.model_files import read_there
 from backends.models.layers import read_model
 from tests.hosts.reaching import reached
 from tests.hosts.user import answer, prepared

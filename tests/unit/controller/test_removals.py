@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from backends.controller.model_api import Removals
+from backends.controller.removals import Removals
 from backends.errors import UsageError
 from backends.machines.agent import AgentSession
 from backends.machines.local import local_host_for_now

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from backends.demo import MODEL_PATH
 from backends.errors import HostError
 from backends.machines.machine import merged, path_at
-from backends.machines.peer import UNUSED_S, read_there
+from backends.machines.model_files import UNUSED_S, read_there
 from backends.models.layers import read_model
 from backends.paths import SOCKET_PATH_BYTES_MAX
 from backends.places import at_peer
