@@ -84,6 +84,10 @@ def test_compile_errors_keep_the_end_of_the_log() -> None:
     assert error.failure().log_tail[-1] == "FAILED"
 
 
+def test_a_runner_never_shows_its_environment() -> None:
+    assert "secret" not in repr(compiling.Here({"TOKEN": "secret"}))
+
+
 def test_a_full_disk_while_compiling() -> None:
     lines = ["fatal error: error writing to x.o: No space left on device"]
     error = build_errors.explain_compile("compile", lines, LOG)
