@@ -9,8 +9,8 @@ from functools import partial
 from msgspec.structs import replace
 
 from backends.controller.context import ClusterContext
-from backends.controller.deaths import failure_of
 from backends.controller.discovery import Discovery
+from backends.controller.exit_reasons import failure_of
 from backends.controller.stopping import ClusterProcesses
 from backends.errors import HostError, NeverListened, ProcessFailed, about_worker
 from backends.gateway.target import GATEWAY

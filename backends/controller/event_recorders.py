@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from backends.controller.deaths import failed_at
 from backends.controller.event_log import CONTROLLER, EventLog
+from backends.controller.exit_reasons import failed_at
 from backends.errors import DllmError
 from backends.split.layout import format_range
 from backends.state import (

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from backends.controller.deaths import Deaths, failure_of
 from backends.controller.event_recorders import EventRecorder
+from backends.controller.exit_reasons import Deaths, failure_of
 from backends.controller.journal import ReplacedServer
 from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import DllmError, HostError, ProcessFailed

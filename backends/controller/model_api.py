@@ -22,7 +22,7 @@ from backends.controller.responses import (
     start_stream,
     write_values,
 )
-from backends.engine.get import get_engine
+from backends.engine.download import get_engine
 from backends.machines.agent import AgentSession
 from backends.models.download import (
     download,

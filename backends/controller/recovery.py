@@ -9,14 +9,14 @@ import time
 from msgspec.structs import replace
 
 from backends.controller.context import ClusterContext
-from backends.controller.deaths import (
+from backends.controller.degraded_plan import DegradedPlans, degraded_text
+from backends.controller.exit_reasons import (
     DEATHS_MAX,
     GIVEN_UP,
     Breaker,
     ended_unwatched,
     needs_tunnels,
 )
-from backends.controller.degraded_plan import DegradedPlans, degraded_text
 from backends.controller.gateway import ApiPortTaken
 from backends.controller.memory_usage import still_held
 from backends.controller.stopping import ClusterProcesses

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from backends.controller.builder import Built
 from backends.controller.context import ClusterContext
-from backends.controller.deaths import failure_of
+from backends.controller.exit_reasons import failure_of
 from backends.controller.links import Links
 from backends.controller.snapshot_store import SnapshotStore
 from backends.controller.speed_book import RunRecorder

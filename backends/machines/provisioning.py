@@ -20,7 +20,7 @@ from backends.engine import build_errors, compiling, install, releases
 from backends.engine.accelerators import SEEN, Accelerator, Choice, choose, look
 from backends.engine.ask import list_devices, parse_version
 from backends.engine.compiling import CMAKE_MIN, MEMORY_PER_JOB_BYTES, Toolchain
-from backends.engine.get import release_for_others, release_manifest
+from backends.engine.download import release_for_others, release_manifest
 from backends.engine.install import Manifest
 from backends.engine.releases import Archive, Release
 from backends.errors import DllmError, HostError, PeerUnreachable

@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 
 from backends.client.http import request
-from backends.engine import get, install, releases
-from backends.engine.get import get_engine
+from backends.engine import download, install, releases
+from backends.engine.download import get_engine
 from backends.engine.releases import PACKAGE
 from backends.errors import DllmError, HostError, UsageError
 from backends.machines.local import local_host_for_now
@@ -46,7 +46,7 @@ class Getting:
         self._monkeypatch = monkeypatch
         monkeypatch.setenv("DLLM_ENGINE_URL", f"{hub.url}/cdn/")
         monkeypatch.delenv("DLLM_ENGINE_DIR", raising=False)
-        monkeypatch.setattr(get, "build_engine", self._build)
+        monkeypatch.setattr(download, "build_engine", self._build)
 
     def offer(self, content: bytes, sha256: str = "") -> None:
         archive = archive_of(content)
@@ -237,7 +237,7 @@ async def test_no_name_in_an_archive_leads_out_of_its_folder(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that downloads waits a moment, and fills a disk to the end."""
-    monkeypatch.setattr(get, "DOWNLOAD", "tests.unit.models.impatient_http")
+    monkeypatch.setattr(download, "DOWNLOAD", "tests.unit.models.impatient_http")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 

@@ -17,7 +17,7 @@ from shlex import quote
 import psutil
 import pytest
 
-from backends.controller.deaths import DEATHS_MAX
+from backends.controller.exit_reasons import DEATHS_MAX
 from backends.engine.install import find_engine
 from backends.paths import user_paths
 from tests.engine.conftest import User, wait_for

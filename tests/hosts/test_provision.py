@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from backends.engine.accelerators import Sight
-from backends.engine.get import release_manifest
+from backends.engine.download import release_manifest
 from backends.engine.install import BINARIES, MANIFEST, engine_at
 from backends.engine.releases import archives_for, find_release
 from backends.errors import PeerUnreachable

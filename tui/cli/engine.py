@@ -17,7 +17,7 @@ from backends.client.client import ControllerClient
 from backends.config import load_config, set_value
 from backends.engine import install
 from backends.engine.build import build_engine
-from backends.engine.get import get_engine
+from backends.engine.download import get_engine
 from backends.engine.install import read_manifest
 from backends.engine.releases import PACKAGE, releases
 from backends.engine.versions import DEFAULT, SOURCES

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from backends.config import Config
 from backends.controller import processes as module
 from backends.controller.clusters import Clusters
-from backends.controller.deaths import failure_of
+from backends.controller.exit_reasons import failure_of
 from backends.controller.processes import ProcessBook, Usage, usage_of
 from backends.machines.agent import ProcessRecord
 from backends.paths import Paths

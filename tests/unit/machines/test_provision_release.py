@@ -11,7 +11,7 @@ import pytest
 
 from backends.engine import releases
 from backends.engine.accelerators import Sight
-from backends.engine.get import release_manifest
+from backends.engine.download import release_manifest
 from backends.engine.install import MANIFEST, SERVER, WORKER
 from backends.engine.releases import Archive, archives_for, find_release
 from backends.machines.local import local_host_for_now
