@@ -70,10 +70,12 @@ def local_host(
     name: str = "local",
     relay: Path | None = None,
     log_limit_bytes: int = LOG_LIMIT_BYTES,
+    stop_at_end: bool = False,
 ) -> AgentSession:
     """The machine we run on, over the processes in ``run_dir``.
 
-    The first call starts its agent; the caller closes it at the end.
+    The first call starts its agent; the caller closes it at the end. With
+    ``stop_at_end`` all processes there end with it, also if we are killed.
     """
 
     directory = os.path.abspath(run_dir)
@@ -85,6 +87,7 @@ def local_host(
         try:
             process = await asyncio.create_subprocess_exec(
                 *(program, "host", "--run-dir", directory),
+                *(["--stop-at-end"] if stop_at_end else []),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

@@ -14,8 +14,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 #include "arguments.h"
+#include "family.h"
 #include "link/compression.h"
 #include "link/transport_security.h"
 #include "ports.h"
@@ -31,14 +34,15 @@
 namespace dllm::agent {
 
 const char* const kHostHelp =
-    R"(usage: dllm-relay host --run-dir DIR [--look]
+    R"(usage: dllm-relay host --run-dir DIR [--look] [--stop-at-end]
 
 Looks after the processes of this machine: reads requests from standard input and writes answers and
 news to standard output, one JSON object a line (native/HOST.md tells which). Ends when standard
-input ends; what it started lives on.
+input ends; what it started lives on, unless --stop-at-end is given.
 
   --run-dir DIR       holds the process directories; absolute; made by the first start
   --look              look for changes every 250 ms instead of being told by the kernel
+  --stop-at-end       at the end, however it comes, stop everything below DIR
 )";
 
 namespace {
@@ -47,15 +51,20 @@ constexpr int kProtocol = 1;
 constexpr std::size_t kBlock = 64 * 1024;
 constexpr std::chrono::duration<double> kLeaseMin(0.1);
 constexpr std::chrono::duration<double> kLeaseMax(86400);
+constexpr std::chrono::duration<double> kStopGrace(2);
+constexpr std::chrono::duration<double> kStartsUnderWay(0.5);
+constexpr std::chrono::milliseconds kStopPause(100);
 
 struct Options {
   std::string run_dir;
   bool looks = false;
+  bool stops = false;
 };
 
 Options parse_options(std::span<char* const> args) {
   Options options;
-  parse_arguments(args, {kept("--run-dir", options.run_dir), flag("--look", options.looks)});
+  parse_arguments(args, {kept("--run-dir", options.run_dir), flag("--look", options.looks),
+                         flag("--stop-at-end", options.stops)});
   if (!options.run_dir.starts_with('/')) throw UsageError("host needs --run-dir and a whole path");
   return options;
 }
@@ -239,6 +248,56 @@ class Host {
   std::map<std::string, Quick> slow_;
 };
 
+// At the end of an agent, however it comes, stops everything that it looked after.
+//
+// A start may be under way in another agent, whose input has ended with ours: so it looks again.
+// What is started much later is of a program that has come after ours.
+class Stopping {
+ public:
+  explicit Stopping(const Options& options) : run_(options.run_dir), stops_(options.stops) {}
+  Stopping(const Stopping&) = delete;
+  Stopping& operator=(const Stopping&) = delete;
+
+  ~Stopping() {
+    if (!stops_) return;
+    const double before = since_1970() + kStartsUnderWay.count();
+    do {
+      std::this_thread::sleep_for(kStopPause);
+    } while (stop_all(before) > 0 && since_1970() < before + kStopGrace.count());
+  }
+
+ private:
+  static double since_1970() {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    return std::chrono::duration<double>(now).count();
+  }
+
+  // Returns how many there were.
+  [[nodiscard]] std::size_t stop_all(double before) const noexcept try {
+    std::vector<std::thread> ending;
+    for (const std::string& name : run_.names()) {
+      const auto record = run_.read(name);
+      if (!record || !record->alive || record->started_at > before) continue;
+      ending.emplace_back([this, name] { stop_one(name); });
+    }
+    for (std::thread& one : ending) one.join();
+    return ending.size();
+  } catch (...) {
+    return 0;
+  }
+
+  void stop_one(const std::string& name) const noexcept try {
+    Patience patience;
+    patience.grace = kStopGrace;
+    end_family(run_, name, patience);
+  } catch (...) {
+    // The others are to end all the same.
+  }
+
+  RunDir run_;
+  bool stops_;
+};
+
 }  // namespace
 
 int host(std::span<char* const> args, const char* version) {
@@ -248,6 +307,7 @@ int host(std::span<char* const> args, const char* version) {
   close_from(STDERR_FILENO + 1);
   // So that no disk is kept busy by our working directory.
   check(::chdir("/"), "cannot enter /");
+  const Stopping at_the_end(options);
   Host(options, version).serve();
   return kExitOk;
 }

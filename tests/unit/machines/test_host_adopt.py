@@ -89,6 +89,24 @@ async def test_a_killed_controller_leaves_everything_running(
     assert not any(exists(record.pid) for record in records)
 
 
+async def test_what_is_lent_ends_with_a_killed_lender(
+    run_dir: Path, open_host: OpenHost
+) -> None:
+    """It cannot end anything any more: its agent does."""
+    lender = CONTROLLER.replace("sys.argv[1])", "sys.argv[1]), stop_at_end=True")
+    assert lender != CONTROLLER
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", lender, str(run_dir), cwd=ROOT
+    )
+    assert await process.wait() == -signal.SIGKILL
+    host = open_host(run_dir)
+    for number in range(3):
+        await wait_ended(host, f"w{number}")
+    records = await host.records()
+    assert len(records) == 3
+    assert not any(exists(record.pid) for record in records)
+
+
 async def test_killing_everything_is_survived(
     host: AgentSession, run_dir: Path, open_host: OpenHost
 ) -> None:
