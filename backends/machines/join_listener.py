@@ -15,6 +15,7 @@ import msgspec
 
 from backends.errors import DllmError, HostError
 from backends.machines.ssh.invited import client_over
+from backends.mesh.acceptor import Acceptor
 from backends.mesh.dialling import listening_at, reachable
 from backends.mesh.identity import key_of_line, own_key, public_line, raw_of
 from backends.mesh.messages import (
@@ -35,7 +36,6 @@ ANYWHERE = "::"
 HINT_S = 5.0
 HINT_BYTES_MAX = 128
 PAIR_S = 15.0
-STRANGERS_MAX = 32
 
 
 class Awaited:
@@ -88,7 +88,7 @@ class JoinListener:
         self._invited: dict[str, tuple[float, str]] = {}
         self._listening: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
-        self._welcoming: set[asyncio.Task[None]] = set()
+        self._acceptor = Acceptor(self._welcome, log.warning)
 
     def awaited(self, host_key: str, came: Callable[[], None]) -> Awaited:
         one = Awaited(came, self.listen)
@@ -105,10 +105,11 @@ class JoinListener:
             return
         made = listening_at(ANYWHERE, self._port())
         self._listening = made
-        self._accepting = asyncio.create_task(self._accept(made))
+        self._accepting = asyncio.create_task(self._acceptor.run(made))
 
     async def close(self) -> None:
-        await end_tasks(self._accepting, *self._welcoming)
+        await end_tasks(self._accepting)
+        await self._acceptor.close()
         if self._listening is not None:
             self._listening.close()
             self._listening = None
@@ -134,23 +135,10 @@ class JoinListener:
         self._invited[secret_hash(token.secret)] = float(token.expires_at), name
         return token
 
-    async def _accept(self, listening: socket.socket) -> None:
-        while True:
-            try:
-                made, place = await asyncio.get_running_loop().sock_accept(listening)
-            except OSError as error:
-                log.warning("no worker can dial in now: %s", error)
-                await asyncio.sleep(1.0)
-                continue
-            if len(self._welcoming) >= STRANGERS_MAX:
-                made.close()
-                continue
-            task = asyncio.create_task(self._welcome(made, str(place[0])))
-            self._welcoming.add(task)
-            task.add_done_callback(self._welcoming.discard)
-
-    async def _welcome(self, made: socket.socket, address: str) -> None:
-        """Hear who it says it is; its login proves it."""
+    async def _welcome(
+        self, made: socket.socket, address: str, known: Callable[[], None]
+    ) -> None:
+        """Hear who it says it is; its login proves it, elsewhere."""
         made.setblocking(False)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:

@@ -132,6 +132,19 @@ async def test_a_token_is_good_for_one_worker(console: Console, tmp_path: Path) 
     assert len(console.joined) == 1
 
 
+async def test_silent_connections_keep_no_joiner_out(
+    console: Console, tmp_path: Path
+) -> None:
+    token = console.invite()
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            made = stack.enter_context(socket.socket())
+            made.bind(("127.0.0.2", 0))
+            made.connect(("127.0.0.1", token.port))
+        await asyncio.sleep(0.2)
+        assert await Joiner(tmp_path / "nuc").worker.join(token) == "studio"
+
+
 async def test_an_expired_token_is_refused(console: Console, tmp_path: Path) -> None:
     token = console.invite(life_s=1.0)
     console.invite()

@@ -1,0 +1,90 @@
+"""Accepting connections, so that those who are silent keep nobody out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from backends.tasks import end_tasks
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    Welcome = Callable[
+        [socket.socket, str, Callable[[], None]], Coroutine[Any, Any, None]
+    ]
+
+STRANGERS_MAX = 32
+"""Connections of which nobody is known yet; more are closed at once."""
+STRANGERS_OF_ONE_MAX = 8
+PAUSE_S = 1.0
+_TELL_EVERY_S = 10.0
+
+
+class Acceptor:
+    """Welcomes each that comes, in a task of its own.
+
+    ``welcome`` gets a socket, its address, and what to call once it is known who it is:
+    until then, or until its welcome ends, it counts as a stranger.
+    """
+
+    def __init__(self, welcome: Welcome, say: Callable[[str], None]) -> None:
+        self._welcome = welcome
+        self._say = say
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.strangers: Counter[str] = Counter()
+        """By address."""
+        self._refused = 0
+        self._told_at = -_TELL_EVERY_S
+
+    async def run(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                made, come_from = await loop.sock_accept(listening)
+            except OSError as error:
+                # Out of descriptors: some will be free again.
+                self._say(f"nobody can be let in now ({error.strerror})")
+                await asyncio.sleep(PAUSE_S)
+                continue
+            # Whoever is known is not to wait until a flood is over.
+            await asyncio.sleep(0)
+            address = str(come_from[0])
+            crowded = self.strangers.total() >= STRANGERS_MAX
+            if crowded or self.strangers[address] >= STRANGERS_OF_ONE_MAX:
+                made.close()
+                self._count_refused(address)
+                continue
+            self.strangers[address] += 1
+            task = asyncio.create_task(self._welcomed(made, address))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        await end_tasks(*self._tasks)
+
+    async def _welcomed(self, made: socket.socket, address: str) -> None:
+        counted = [address]
+
+        def known() -> None:
+            self.strangers.subtract(counted)
+            self.strangers += Counter()
+            counted.clear()
+
+        try:
+            await self._welcome(made, address, known)
+        finally:
+            known()
+
+    def _count_refused(self, address: str) -> None:
+        self._refused += 1
+        if time.monotonic() - self._told_at > _TELL_EVERY_S:
+            self._say(
+                f"{self._refused} connections refused: too many without a login, "
+                f"the last from {address}"
+            )
+            self._told_at, self._refused = time.monotonic(), 0
