@@ -29,6 +29,12 @@ def unknown_peer(name: str, known: Iterable[str]) -> tuple[str, str]:
     )
 
 
+def cannot_take_part(name: str, why: str) -> str:
+    """Say why a machine is left out; "now" once, if its owner does not lend it now."""
+    why = why.removeprefix(f"{name} is not lent now: ")
+    return f"{name} cannot take part now: {why}".rstrip(".")
+
+
 class DllmError(Exception):
     """Base of every expected error; its text is fit to show as it is."""
 
@@ -78,6 +84,10 @@ class HostError(DllmError):
 
 class PeerUnreachable(HostError):
     """A machine cannot be reached, or the connection to it broke."""
+
+
+class Revoked(PeerUnreachable):
+    """A machine lets us in no more; its owner has ended what ran there for us."""
 
 
 class NeedsAnswer(HostError):

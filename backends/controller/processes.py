@@ -87,7 +87,8 @@ class ProcessBook:
             self._known[machine.name] = host.seen
             self._listen(machine.name, host)
             connected.add(machine.name)
-        self._known = {n: r for n, r in self._known.items() if self.is_peer(n)}
+        gone = {n for n in self._known if not self.is_peer(n) or self.is_revoked(n)}
+        self._known = {n: r for n, r in self._known.items() if n not in gone}
         self._away = set(self._known) - connected
         for name in set(self._heard) - connected:
             self._heard.pop(name)[1]()
@@ -99,6 +100,12 @@ class ProcessBook:
         except HostError:
             return False
         return True
+
+    def is_revoked(self, machine: str) -> bool:
+        """Return true if a machine lets us in no more: what ran there has ended."""
+        return any(
+            one.name == machine and one.revoked for one in self._machines.values()
+        )
 
     def _listen(self, machine: str, host: AgentSession) -> None:
         before, end = self._heard.get(machine, (None, None))
@@ -130,7 +137,7 @@ class ProcessBook:
         """Return true if a process may run on a machine, by all reports."""
         records = self._known.get(machine)
         if records is None:
-            return True
+            return not self.is_revoked(machine)
         return any(record.name == name and record.alive for record in records)
 
     def _shown(self, machine: str, record: ProcessRecord) -> ProcessInfo:

@@ -161,9 +161,13 @@ class ClusterProcesses:
         self._keep(known.values())
 
     def _keep(self, leftovers: Iterable[Leftover]) -> None:
-        # A machine that left the settings is out of our hands.
-        is_peer = self._context.book.is_peer
-        known = tuple(one for one in leftovers if is_peer(one.peer))
+        # A machine that left the settings, or lets us in no more, is out of our hands.
+        book = self._context.book
+        known = tuple(
+            one
+            for one in leftovers
+            if book.is_peer(one.peer) and not book.is_revoked(one.peer)
+        )
         self._context.journal.change(leftovers=known)
         self._context.store.update(leftovers=known)
 

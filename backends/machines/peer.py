@@ -239,14 +239,19 @@ class SshPeer:
         if state.phase is ConnectionPhase.ASKING:
             self._become(PeerState.ASKING, note=state.note, question=state.question)
         elif state.phase is ConnectionPhase.WAITING:
-            gone = {"rtt_ms": None, "silent_since": None, "since": state.since}
-            self._become(PeerState.UNREACHABLE, note=state.note, **gone)
+            gone: dict[str, Any] = {
+                "rtt_ms": None,
+                "silent_since": None,
+                "since": state.since,
+            }
+            gone |= {"note": state.note, "revoked": state.revoked}
+            self._become(PeerState.UNREACHABLE, **gone)
         elif self.peer.state is not PeerState.UNREACHABLE:
             self._become(PeerState.PROBING, note="")
 
     def _on_connected(self, state: ConnectionState) -> None:
         if self.peer.state in _NOT_REACHED:
-            self._become(PeerState.PROBING, note="")
+            self._become(PeerState.PROBING, note="", revoked=False)
             self._news.set()
         if state.suspect:
             silent_s = state.silent_for_s

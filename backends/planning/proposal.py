@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.errors import PlanError, did_you_mean, unknown_peer
+from backends.errors import PlanError, cannot_take_part, did_you_mean, unknown_peer
 from backends.places import LOCAL, at_peer
 from backends.planning.checking import check_numbers, check_plan, check_worker_count
 from backends.planning.sharing import by_name, by_order, shared_out
@@ -270,7 +270,7 @@ def _ready(machines: Mapping[str, Peer], name: str) -> Peer:
     peer = _known(machines, name)
     if peer.state not in _ABLE or not peer.devices:
         why = peer.note or f"it is {peer.state.value}"
-        raise PlanError(f"{name} cannot take part now: {why}".rstrip("."))
+        raise PlanError(cannot_take_part(name, why))
     return peer
 
 

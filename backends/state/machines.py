@@ -110,6 +110,38 @@ class PeerInvitation(Value, frozen=True, kw_only=True):
         return f"PeerInvitation(port={self.port})"
 
 
+class FoundWorker(Value, frozen=True, kw_only=True):
+    """A worker that announces itself on the network; nothing of it is proved."""
+
+    name: str
+    address: str
+    """``10.0.0.7:50080``, where it answers."""
+    version: str = ""
+    id: str = ""
+    """The fingerprint of its key."""
+    peer: str = ""
+    """The peer of ours that has this key."""
+
+
+class FoundWorkers(Value, frozen=True, kw_only=True):
+    """The workers that are known on this network now."""
+
+    workers: tuple[FoundWorker, ...] = ()
+    settled: bool = False
+    """True once those that are there have had time to answer."""
+    problem: str = ""
+    """One sentence: why it cannot be looked for them."""
+
+
+class PeerPairing(Value, frozen=True, kw_only=True):
+    """A pairing by digits, which both screens show now."""
+
+    name: str = ""
+    """As the worker calls itself."""
+    digits: str = ""
+    """Empty: no worker listens there."""
+
+
 class ProvisionMode(StrEnum):
     AUTO = "auto"
     """Copied where the head's runs there, else built."""
@@ -252,6 +284,8 @@ class Peer(Value, frozen=True, kw_only=True):
     devices: tuple[Device, ...] = ()
     note: str = ""
     """One sentence: why it is unreachable, what is missing, what to do."""
+    revoked: bool = False
+    """True if its owner lets us in no more, which has ended what ran there for us."""
     data: PeerData | None = None
     """None where there is no choice: this machine, bare rpc-servers."""
     question: PeerQuestion | None = None

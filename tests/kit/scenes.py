@@ -278,6 +278,11 @@ class Scene:
     def connected(self, name: str) -> None:
         self.cast.machines[name].there = True
 
+    def revoked(self, machine: str) -> None:
+        """It lets us in no more, and has ended what ran there for us."""
+        self.cast.machines[machine].revoked = True
+        self.clusters.show_peers(self.cast.values())
+
     def removed(self, machine: str) -> None:
         del self.cast.machines[machine]
         self.clusters.show_peers(self.cast.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from backends.errors import cannot_take_part
 from backends.split.layout import ranges_text
 from backends.state import (
     Device,
@@ -146,9 +147,8 @@ def why_not(peer: Peer) -> str:
     """Why a peer cannot take part now, and what to do; empty when it can."""
     if peer.state in FINE and peer.devices:
         return ""
-    note = note_text(peer).rstrip(".")
-    why = note or f"it is {state_words(peer)}"
-    sentence = f"{peer.name} cannot take part now: {why}"
+    why = note_text(peer) or f"it is {state_words(peer)}"
+    sentence = cannot_take_part(peer.name, why)
     hint = hint_of(peer)
     return f"{sentence}. {hint}" if hint else sentence
 

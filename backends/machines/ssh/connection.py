@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import asyncssh
 from msgspec.structs import replace
 
-from backends.errors import HostError, NeedsAnswer, PeerUnreachable
+from backends.errors import HostError, NeedsAnswer, PeerUnreachable, Revoked
 from backends.link.transport import LOOPBACK, LinkTransport
 from backends.machines.shell import (
     RUN_TIMEOUT_S,
@@ -87,6 +87,8 @@ class ConnectionState(Value, frozen=True, kw_only=True):
     """Seconds since the newest answer, while suspect."""
     retry_at: float | None = None
     """Unix seconds of the next attempt."""
+    revoked: bool = False
+    """True if it let us in no more, when it was tried last."""
 
 
 class Opener(Protocol):
@@ -199,16 +201,17 @@ class Connection:
                 self._tell(replace(asking, question=question, note=question.text))
                 await self._answered.wait()
             except HostError as error:
-                await self._wait(str(error))
+                await self._wait(str(error), revoked=isinstance(error, Revoked))
             else:
                 await self._watch()
 
-    async def _wait(self, note: str) -> None:
+    async def _wait(self, note: str, *, revoked: bool = False) -> None:
         most_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2**self._failures)
         self._failures = min(self._failures + 1, 16)
         delay_s = random.uniform(0, most_s)
         waiting = self._unreached(ConnectionPhase.WAITING)
-        self._tell(replace(waiting, note=note, retry_at=time.time() + delay_s))
+        retry_at = time.time() + delay_s
+        self._tell(replace(waiting, note=note, revoked=revoked, retry_at=retry_at))
         await _wait_for(self._poked, delay_s)
 
     async def _watch(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import asyncssh
 import msgspec
 
-from backends.errors import HostError, PeerUnreachable
+from backends.errors import HostError, PeerUnreachable, Revoked
 from backends.machines.shell import Greeting
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import Connection
@@ -98,13 +98,13 @@ class InvitedLogin:
         """Connect and log in, within 15 s."""
         key = await asyncio.to_thread(own_key, self._key_file)
         try:
-            async with _reaching(self._name, self._dial.label, CONNECT_TIMEOUT_S):
+            async with reaching(self._name, self._dial.label, CONNECT_TIMEOUT_S):
                 made = await self._dial.connected()
                 return await client_over(
                     made, self._host_key, username=USER_BY_KEY, client_keys=[key]
                 )
         except asyncssh.PermissionDenied as error:
-            raise PeerUnreachable(
+            raise Revoked(
                 f"{self._name} lets this console in no more",
                 "Its owner has revoked it: ask for a token, and add it again.",
             ) from error
@@ -114,7 +114,7 @@ class InvitedLogin:
 
 
 @contextlib.asynccontextmanager
-async def _reaching(name: str, label: str, within_s: float) -> AsyncIterator[None]:
+async def reaching(name: str, label: str, within_s: float) -> AsyncIterator[None]:
     """Tell in one sentence why a worker is not reached; a refusal is the caller's."""
     try:
         async with asyncio.timeout(within_s):
@@ -266,7 +266,7 @@ async def pair(token: Token, key_file: Path, name: str) -> str:
     made = await dial_any(token.places)
     label = " or ".join(token.places)
     try:
-        async with _reaching(token.name, label, PAIR_S):
+        async with reaching(token.name, label, PAIR_S):
             link = await client_over(
                 made,
                 line_of_raw(token.key),

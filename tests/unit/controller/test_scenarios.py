@@ -393,6 +393,13 @@ MACHINES = {
         serves ada; away ada; stop; until idle; leftovers ada
         removed ada; stop; wait 5; leftovers; busy no
         """,
+    "one that lets us in no more is not waited for": """
+        serves ada; away ada; stop; until idle; leftovers ada; busy yes
+        revoked ada; stop; wait 5; leftovers; busy no
+        """,
+    "one that has let us in no more leaves nothing": """
+        serves ada; away ada; revoked ada; stop; until idle; leftovers; busy no
+        """,
     "it is not taken back where that is not wanted": """
         settings "rejoin = 'never'"; serves ada bob; away ada; wait 70; until serving
         back ada; stays serving 600; untold "launch again to use it"

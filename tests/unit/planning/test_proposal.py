@@ -48,6 +48,7 @@ from tests.unit.planning.machines import (
     plan_for,
     shares,
 )
+from tui.model.peer_words import why_not
 
 STUDIO = here(device("local", "CPU", 64 * GIB), device("local", "MTL0", 55 * GIB))
 MINI = peer("mini", device("mini", "CPU"), device("mini", "MTL0", 12 * GIB))
@@ -213,6 +214,16 @@ def test_a_bare_peer_is_one_worker_with_all_its_devices() -> None:
 def test_the_context_stays_within_the_training_unless_asked() -> None:
     assert plan_for(PLAIN).ctx_size == 1024
     assert plan_for(PLAIN, ctx_size=8192).ctx_size == 8192
+
+
+def test_a_machine_that_is_not_lent_is_named_once() -> None:
+    note = "cy is not lent now: its owner has paused it"
+    paused = replace(AWAY, note=note)
+    with pytest.raises(PlanError) as refused:
+        plan_for(PLAIN, paused, peers=("cy",))
+    told = "cy cannot take part now: its owner has paused it"
+    assert refused.value.what == told
+    assert why_not(paused).startswith(told)
 
 
 @pytest.mark.parametrize(
