@@ -9,6 +9,7 @@ LOCAL = "local"
 """The name of the machine we run on."""
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _TAKEN = re.compile(r"(worker|relay-).*|local|llama-server|api-gateway|all|demo")
+_PLACE = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s@/:\[\]]+):\d{1,5}")
 NAME_MAX = 32
 TOKEN = re.compile(r"dllm(\d{1,4})-")
 """The beginning of an invitation, with its version."""
@@ -32,6 +33,11 @@ def beside_a_peer(path: str) -> tuple[str, str] | None:
 
 def is_token(text: str) -> bool:
     return bool(TOKEN.match(text.strip()))
+
+
+def is_place(text: str) -> bool:
+    """True for ``HOST:PORT``, where no user is named."""
+    return bool(_PLACE.fullmatch(text.strip()))
 
 
 def bracketed(host: str) -> str:

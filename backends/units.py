@@ -155,3 +155,8 @@ class Transfer:
             left_s = (size_bytes - done_bytes) / rate
             parts += [format_mb_s(rate / 1e6), f"{format_seconds(left_s)} left"]
         return " · ".join(parts)
+
+
+def format_digits(digits: str) -> str:
+    """``123 456``, which people compare by halves."""
+    return f"{digits[:3]} {digits[3:]}"

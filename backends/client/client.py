@@ -35,6 +35,7 @@ from backends.state import (
     EngineProgress,
     Event,
     EventKind,
+    FoundWorkers,
     GivenCluster,
     Lab,
     LogChunk,
@@ -44,6 +45,7 @@ from backends.state import (
     Peer,
     PeerAnswer,
     PeerInvitation,
+    PeerPairing,
     PeerState,
     Plan,
     PlanMemory,
@@ -431,6 +433,36 @@ class ControllerClient:
         """Make a token for a machine that is to dial this one."""
         asked = {"name": name, "life_s": life_s, "addresses": addresses}
         return await self._post("/v1/invitations", PeerInvitation, asked)
+
+    async def found_workers(self) -> FoundWorkers:
+        """The workers that announce themselves on this network, as far as is known."""
+        return await self._get("/v1/found", FoundWorkers)
+
+    async def settled_workers(self) -> FoundWorkers:
+        """The same, once those that are there have had time to answer."""
+        while True:
+            found = await self.found_workers()
+            if found.settled:
+                return found
+            await asyncio.sleep(SETTLE_POLL_S)
+
+    async def begin_pairing(self, name: str, place: str) -> PeerPairing:
+        """Agree on digits with the worker at a place; without where there is none.
+
+        The machine may name itself: then ``name`` is empty.
+        """
+        return await self._post(
+            "/v1/pairings", PeerPairing, {"name": name, "place": place}
+        )
+
+    async def decide_pairing(self, digits: str, *, agrees: bool) -> None:
+        """Tell whether both screens show the same digits."""
+        path = f"/v1/pairings/{digits}"
+        await self._post(path, tuple[Peer, ...], {"agrees": agrees})
+
+    async def pairing_outcome(self, digits: str) -> Peer:
+        """The new peer, once both sides have agreed; an error tells who did not."""
+        return await self._get(f"/v1/pairings/{digits}", Peer)
 
     async def remove_peer(self, name: str) -> None:
         await self._connection.call("DELETE", _peer(name), tuple[Peer, ...])

@@ -52,6 +52,21 @@ class InviteRequest(Value, frozen=True, kw_only=True):
     """At which it dials us; empty: those that this machine has."""
 
 
+class PairingRequest(Value, frozen=True, kw_only=True):
+    """A worker to be paired with by digits."""
+
+    place: str
+    """``10.0.0.7:50080``."""
+    name: str = ""
+    """For the peer; empty: as it is called."""
+
+
+class PairingDecision(Value, frozen=True, kw_only=True):
+    """The word of who compared the digits."""
+
+    agrees: bool
+
+
 class ProvisionRequest(Value, frozen=True, kw_only=True):
     """The way to install: copy our binaries, build there, or either."""
 
@@ -96,6 +111,10 @@ class PeerApi:
             web.get("/v1/peers-to-pick", self._to_pick),
             web.post("/v1/peers", self._add),
             web.post("/v1/invitations", self._invite),
+            web.get("/v1/found", self._found),
+            web.post("/v1/pairings", self._begin_pairing),
+            web.post("/v1/pairings/{digits}", self._decide_pairing),
+            web.get("/v1/pairings/{digits}", self._pairing_outcome),
             web.delete(one, self._remove),
             web.post(f"{one}/probe", self._probe),
             web.post(f"{one}/answer", self._answer),
@@ -142,6 +161,24 @@ class PeerApi:
                 port=token.port,
             )
         )
+
+    async def _found(self, request: web.Request) -> web.Response:
+        return json_response(self._peers.found())
+
+    async def _begin_pairing(self, request: web.Request) -> web.Response:
+        asked = await body(request, PairingRequest)
+        return json_response(await self._peers.begin_pairing(asked.name, asked.place))
+
+    async def _decide_pairing(self, request: web.Request) -> web.Response:
+        asked = await body(request, PairingDecision)
+        self._peers.decide_pairing(request.match_info["digits"], asked.agrees)
+        return json_response(self._peers.values())
+
+    async def _pairing_outcome(self, request: web.Request) -> web.Response:
+        added = await self._peers.pairing_outcome(request.match_info["digits"])
+        told = self._told(request, added.name)
+        told.did(f"added the peer {added.name} by comparing digits")
+        return json_response(added)
 
     async def _remove(self, request: web.Request) -> web.Response:
         name = _name(request)

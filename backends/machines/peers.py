@@ -12,6 +12,8 @@ from functools import cached_property
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from backends.config import PeerConfig, check_peer_name, drop_peer, put_peer
 from backends.errors import (
     ControllerError,
@@ -24,6 +26,8 @@ from backends.errors import (
 from backends.machines.bare import BarePeer
 from backends.mesh.token import TokenKind, read_token
 from backends.places import LOCAL, suggested_name
+from backends.state import PeerPairing
+from backends.tasks import end_tasks
 from backends.writing import write_private
 
 if TYPE_CHECKING:
@@ -31,9 +35,11 @@ if TYPE_CHECKING:
     from backends.machines.machine import Machine
     from backends.machines.peer import SshPeer
     from backends.machines.readers import Readers
+    from backends.mesh.digits import DigitsPairing
+    from backends.mesh.discovery import Browser
     from backends.mesh.token import Token
     from backends.paths import Paths
-    from backends.state import Peer
+    from backends.state import FoundWorkers, Peer
 
     KnownPeer = SshPeer | BarePeer
 
@@ -77,6 +83,7 @@ class Peers:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._showing: asyncio.TimerHandle | None = None
         self._head_id = ""
+        self._pairing: tuple[DigitsPairing, asyncio.Task[Peer]] | None = None
 
     def get(self, name: str) -> Machine:
         if name == LOCAL:
@@ -142,8 +149,11 @@ class Peers:
     async def close(self) -> None:
         for name in list(self._tasks):
             await self._release(name)
+        await self._end_pairing()
         if "_join_listener" in self.__dict__:
             await self._join_listener.close()
+        if "_browser" in self.__dict__:
+            await self._browser.close()
 
     def _take(self, name: str, config: PeerConfig) -> None:
         known = self._made(name, config)
@@ -208,6 +218,79 @@ class Peers:
         places, host_key = " ".join(token.places), line_of_raw(token.key)
         return self.add(name, PeerConfig(worker=places, host_key=host_key))
 
+    # --- found here, and paired by digits ---------------------------------------------
+
+    @cached_property
+    def _browser(self) -> Browser:
+        from backends.mesh.discovery import Browser
+
+        return Browser()
+
+    def found(self) -> FoundWorkers:
+        """The workers on this network that announce themselves, ours among them."""
+        from backends.mesh.identity import key_of_line
+
+        keys = {n: c.host_key for n, c in self._configs.items() if c.host_key}
+        ours = {key_of_line(key).get_fingerprint(): name for name, key in keys.items()}
+        found = self._browser.found()
+        workers = [replace(one, peer=ours.get(one.id, "")) for one in found.workers]
+        return replace(found, workers=tuple(workers))
+
+    async def begin_pairing(self, name: str, place: str) -> PeerPairing:
+        """Agree on digits with the worker at a place; an earlier pairing ends.
+
+        Raises:
+            HostError: it does not pair now; it says why.
+        """
+        from backends.mesh.digits import begin_pairing
+
+        if name:
+            self._require_new(name)
+        await self._end_pairing()
+        key_file, own = self._paths.console_key_file, socket.gethostname()
+        made = await begin_pairing(place, key_file, own)
+        if made is None:
+            return PeerPairing()
+        outcome = asyncio.create_task(self._paired(name, made))
+        # Who asked may have gone.
+        outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._pairing = made, outcome
+        return PeerPairing(name=made.name, digits=made.digits)
+
+    async def _paired(self, name: str, made: DigitsPairing) -> Peer:
+        try:
+            await made.outcome()
+            name = name or suggested_name(made.name, self._known)
+            config = PeerConfig(worker=made.place, host_key=made.host_key)
+            return self.add(name, config)
+        finally:
+            made.close()
+
+    def decide_pairing(self, digits: str, agrees: bool) -> None:
+        self._pairing_of(digits)[0].decide(agrees)
+
+    async def pairing_outcome(self, digits: str) -> Peer:
+        """The new peer, once both sides have compared the digits.
+
+        Raises:
+            HostError: one of them refused, or took too long.
+        """
+        outcome = self._pairing_of(digits)[1]
+        await asyncio.wait([outcome])
+        if outcome.cancelled():
+            raise _over()
+        return outcome.result()
+
+    def _pairing_of(self, digits: str) -> tuple[DigitsPairing, asyncio.Task[Peer]]:
+        if self._pairing is None or self._pairing[0].digits != digits:
+            raise _over()
+        return self._pairing
+
+    async def _end_pairing(self) -> None:
+        if self._pairing is not None:
+            await end_tasks(self._pairing[1])
+            self._pairing = None
+
     async def _supervise(self, known: KnownPeer) -> None:
         """Run a peer; after an error of ours, show it and run the peer again."""
         for pause_s in chain(RESTART_PAUSES_S, repeat(RESTART_PAUSES_S[-1])):
@@ -256,7 +339,9 @@ class Peers:
 
     @property
     def invites(self) -> bool:
-        """Return true while a token is good, which this controller alone knows."""
+        """Return true while it pairs, or a token is good that it alone knows."""
+        if self._pairing is not None and not self._pairing[1].done():
+            return True
         return "_join_listener" in self.__dict__ and self._join_listener.invites
 
     def values(self) -> tuple[Peer, ...]:
@@ -300,3 +385,7 @@ class Peers:
                 "Add the machine by its SSH name for more.",
             )
         return known
+
+
+def _over() -> HostError:
+    return HostError("This pairing is over", "Begin again.")

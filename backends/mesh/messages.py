@@ -8,7 +8,7 @@ from backends.state import Value
 
 HELLO, AGENT, PAIR, SFTP, NOISE = "hello", "agent", "pair", "sftp", "noise"
 """The subsystems of a worker; ``PAIR`` is all that a secret opens."""
-USER_BY_KEY, USER_BY_SECRET = "console", "invited"
+USER_BY_KEY, USER_BY_SECRET, USER_BY_DIGITS = "console", "invited", "newcomer"
 PROTOCOL = 1
 LINE_BYTES_MAX = 16 << 10
 NOISE_BYTES = 1 << 20
@@ -16,6 +16,9 @@ PART = ".part"
 """Ends the name of a model while it is sent."""
 LENDS_NO = "the owner of this machine lends no "
 """Begins why a way is not opened."""
+SERVER_VERSION = "dllm-tui-worker"
+BANNER = b"SSH-2.0-" + SERVER_VERSION.encode()
+"""The first words of a worker that listens."""
 DIALLED = b"dllm-tui worker "
 """Begins the line that a worker says before all else, where it is the one who dials.
 Its host key's fingerprint follows: a hint, which the login then proves."""
@@ -49,6 +52,20 @@ class PairRequest(Value, frozen=True, kw_only=True):
 
 class PairAnswer(Value, frozen=True, kw_only=True):
     name: str = ""
+    problem: str = ""
+
+
+class DigitsStep(Value, frozen=True, kw_only=True):
+    """A step of pairing by digits; it has the members that its turn needs.
+
+    Console: name and commitment. Worker: name and nonce. Console: nonce, and once its
+    user has compared the digits, whether they agree. A ``PairAnswer`` ends it.
+    """
+
+    name: str = ""
+    commitment: str = ""
+    nonce: str = ""
+    agrees: bool = False
     problem: str = ""
 
 

@@ -43,6 +43,19 @@ class Invitation(Value, frozen=True, kw_only=True):
     used: bool = False
 
 
+class Asking(Value, frozen=True, kw_only=True):
+    """A console that its owner may let in, if both screens show these digits."""
+
+    name: str
+    address: str
+    digits: str
+    expires_at: float
+    accepted: bool | None = None
+    """None while its owner has not decided."""
+    differs: bool = False
+    """True if its owner typed other digits."""
+
+
 class Pairings(Value, frozen=True, kw_only=True):
     """All that is remembered, in one file."""
 
@@ -55,6 +68,7 @@ class Pairings(Value, frozen=True, kw_only=True):
     """Of the program that lends this machine now, while it does."""
     addresses: tuple[str, ...] = ()
     port: int = 0
+    asking: Asking | None = None
 
     def console(self, name: str) -> PairedConsole:
         for console in self.consoles:
@@ -172,6 +186,39 @@ class PairingFile:
             )
 
         self.change(changed)
+
+    def ask(self, asking: Asking | None) -> None:
+        """Have the owner asked, here or by ``worker accept``; None: no more."""
+        self.change(lambda pairings: replace(pairings, asking=asking))
+
+    def decide(self, digits: str, accepts: bool = True) -> Asking:
+        """The owner's word on the console that asks; other digits refuse it.
+
+        Raises:
+            HostError: no console asks, or its digits are others.
+        """
+
+        def changed(pairings: Pairings) -> Pairings:
+            one = pairings.asking
+            if one is None or one.accepted is not None or one.expires_at < time.time():
+                raise HostError(
+                    "No console asks to be paired now",
+                    "Begin there: dllm-tui peers add HOST:PORT.",
+                )
+            is_same = hmac.compare_digest(one.digits.encode(), digits.encode())
+            decided = replace(
+                one, accepted=accepts and is_same, differs=accepts and not is_same
+            )
+            return replace(pairings, asking=decided)
+
+        decided = self.change(changed).asking
+        assert decided is not None
+        if decided.differs:
+            raise HostError(
+                f"The digits here are others: {decided.name} was refused",
+                "Somebody may be in between: begin again, or use a token.",
+            )
+        return decided
 
     def rename(self, name: str, new: str) -> None:
         def changed(pairings: Pairings) -> Pairings:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import asyncssh
 import msgspec
@@ -20,6 +20,7 @@ from backends.machines.agent_channel import (
     decode_line,
     encode_line,
 )
+from backends.mesh.digits import COMPARE_S
 from backends.mesh.identity import public_line
 from backends.mesh.messages import (
     AGENT,
@@ -29,7 +30,9 @@ from backends.mesh.messages import (
     NOISE_BYTES,
     PAIR,
     PART,
+    SERVER_VERSION,
     SFTP,
+    USER_BY_DIGITS,
     USER_BY_KEY,
     USER_BY_SECRET,
     PairAnswer,
@@ -41,10 +44,14 @@ from backends.mesh.token import SECRET_BYTES
 from backends.tasks import first_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from backends.mesh.tenants import Tenant, Tenants
     from backends.mesh.token import Token
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LOGIN_S = 15.0
 KEEPALIVE_S = 15.0
@@ -58,6 +65,7 @@ LEFT_BYTES_MIN = 1 << 30
 """So much of a disk is left to its owner."""
 _CHUNK_BYTES = 64 << 10
 OPTIONS: dict[str, Any] = {
+    "server_version": SERVER_VERSION,
     "login_timeout": LOGIN_S,
     "keepalive_interval": KEEPALIVE_S,
     "keepalive_count_max": KEEPALIVE_MISSES,
@@ -85,12 +93,18 @@ class WorkerServer(asyncssh.SSHServer):
     """
 
     def __init__(
-        self, tenants: Tenants, address: str, joining: Token | None = None
+        self,
+        tenants: Tenants,
+        address: str,
+        joining: Token | None = None,
+        *,
+        host_key: str = "",
     ) -> None:
         self._tenants = tenants
         self._address = address
         self._joining = joining
-        self._key = ""
+        self._host_key = host_key
+        self._key = self._new_key = ""
         self._secret = b""
         self._sessions = 0
         self._tenant: Tenant | None = None
@@ -121,16 +135,19 @@ class WorkerServer(asyncssh.SSHServer):
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         # The last one asked about is the one whose signature then counts.
-        self._key, self._secret = "", b""
-        if username == USER_BY_KEY and key.algorithm == b"ssh-ed25519":
-            line = public_line(key)
-            if self._tenants.lets_in(line, self._joining):
-                self._key = line
-        return bool(self._key)
+        self._key, self._new_key, self._secret = "", "", b""
+        if key.algorithm != b"ssh-ed25519":
+            return False
+        line = public_line(key)
+        if username == USER_BY_DIGITS and self._joining is None:
+            self._new_key = line
+        elif username == USER_BY_KEY and self._tenants.lets_in(line, self._joining):
+            self._key = line
+        return bool(self._key or self._new_key)
 
     def validate_password(self, username: str, password: str) -> bool:
         # A key that was only asked about proves nothing.
-        self._key, self._secret = "", b""
+        self._key, self._new_key, self._secret = "", "", b""
         with contextlib.suppress(ValueError):
             secret = bytes.fromhex(password)
             is_one = username == USER_BY_SECRET and len(secret) == SECRET_BYTES
@@ -141,14 +158,19 @@ class WorkerServer(asyncssh.SSHServer):
     def auth_completed(self) -> None:
         if self._joining is not None:
             return
-        if self._secret:
-            asyncio.get_running_loop().call_later(2 * PAIR_S, self.link.close)
+        if self._secret or self._new_key:
+            stays_s = 2 * PAIR_S + (COMPARE_S if self._new_key else 0.0)
+            asyncio.get_running_loop().call_later(stays_s, self.link.close)
         if self._key:
             self._tenant = self._tenants.came(self._key, self.link, self._address)
             if len(self._tenant.links) > LINKS_MAX:
                 self.link.disconnect(
                     asyncssh.DISC_TOO_MANY_CONNECTIONS, "too many connections"
                 )
+
+    @property
+    def is_paired(self) -> bool:
+        return self._tenant is not None
 
     # --- what it may do -------------------------------------------------------------
 
@@ -169,7 +191,7 @@ class WorkerServer(asyncssh.SSHServer):
         self._sessions -= 1
 
     def refused(self, what: str) -> bool:
-        who = self._tenant.name if self._tenant else "somebody with a token"
+        who = self._tenant.name if self._tenant else "somebody who is not paired"
         self._tenants.say(f"{who} asked for {what}: refused")
         return False
 
@@ -212,6 +234,12 @@ class WorkerServer(asyncssh.SSHServer):
                     process.stdout.write(msgspec.json.encode(hello) + b"\n")
                 case "noise":
                     process.stdout.write(os.urandom(NOISE_BYTES))
+                case "pair" if self._new_key:
+                    keys = self._new_key, self._host_key
+                    address = str(self.link.get_extra_info("peername")[0])
+                    address = address.removeprefix("::ffff:")
+                    ends = process.stdin, process.stdout
+                    await self._tenants.by_digits.serve(*ends, address, keys)
                 case "pair":
                     await self._pair(process)
                 case "agent" if self._tenant is not None:
@@ -280,6 +308,12 @@ def _forbidden(what: str) -> asyncssh.ChannelOpenError:
 class ModelFiles(asyncssh.SFTPServer):
     """The model folders, to be read; half models may be added where that is lent."""
 
+    _written: ClassVar[dict[int, tuple[int, int]]] = {}
+    """By descriptor, of all consoles, the half models that are open to be written.
+
+    None gets its name while it may be changed.
+    """
+
     def __init__(self, channel: Any, tenant: Tenant) -> None:
         super().__init__(channel)
         self._tenant = tenant
@@ -298,19 +332,49 @@ class ModelFiles(asyncssh.SFTPServer):
         here = os.fsdecode(path)
         if os.path.lexists(here) and not os.path.isfile(here):
             raise asyncssh.SFTPFailure("that is no file")
-        return super().open(path, pflags, attrs)
+        if not pflags & ~asyncssh.FXF_READ:
+            return super().open(path, pflags, attrs)
+        if os.path.exists(here) and os.stat(here).st_nlink > 1:
+            # A rename that broke off: this is a model already.
+            raise _only_read()
+        made: Any = super().open(path, pflags, attrs)
+        self._written[made.fileno()] = _identity(os.fstat(made.fileno()))
+        return made
+
+    def close(self, file_obj: Any) -> None:
+        self._written.pop(file_obj.fileno(), None)
+        file_obj.close()
 
     # The disk's time is not the event loop's, and a console's figures are bounded.
 
     async def read(self, file_obj: Any, offset: int, size: int) -> bytes:
         size = min(size, READ_BYTES_MAX)
-        return await asyncio.to_thread(os.pread, file_obj.fileno(), size, offset)
+        return await self._apart(file_obj, lambda held: os.pread(held, size, offset))
 
     async def write(self, file_obj: Any, offset: int, data: bytes) -> int:
-        return await asyncio.to_thread(_write_at, file_obj.fileno(), data, offset)
+        return await self._apart(file_obj, lambda held: _write_at(held, data, offset))
 
     async def fsync(self, file_obj: Any) -> None:
-        await asyncio.to_thread(os.fsync, file_obj.fileno())
+        await self._apart(file_obj, os.fsync)
+
+    async def _apart(self, file_obj: Any, work: Callable[[int], T]) -> T:
+        """Work on a file in a thread, by a descriptor of its own.
+
+        Those of a console it may close meanwhile, and another file has its number then.
+        """
+        held = os.dup(file_obj.fileno())
+        if (identity := self._written.get(file_obj.fileno())) is not None:
+            self._written[held] = identity
+
+        def works() -> T:
+            try:
+                return work(held)
+            finally:
+                self._written.pop(held, None)
+                os.close(held)
+
+        running = asyncio.get_running_loop().run_in_executor(None, works)
+        return await asyncio.shield(running)
 
     def open56(
         self, path: bytes, desired_access: int, flags: int, attrs: asyncssh.SFTPAttrs
@@ -325,11 +389,17 @@ class ModelFiles(asyncssh.SFTPServer):
         old, new = os.fsdecode(oldpath), os.fsdecode(newpath)
         if not self._tenant.policy.may_add(old) or f"{new}{PART}" != old:
             raise _only_read()
+        if _identity(os.stat(old)) in self._written.values():
+            raise asyncssh.SFTPFailure("that file is still being written")
         os.link(old, new)
         os.unlink(old)
 
     fsetstat = lsetstat = remove = mkdir = rmdir = posix_rename = setstat
     symlink = link = lock = unlock = readlink = setstat  # type: ignore[assignment]
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _write_at(descriptor: int, data: bytes, offset: int) -> int:

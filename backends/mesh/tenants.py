@@ -21,6 +21,7 @@ import asyncssh
 from backends.engine.install import all_engines
 from backends.errors import DllmError, HostError
 from backends.machines.local import local_host, local_host_for_now
+from backends.mesh.digits import DigitsDesk, shown_name
 from backends.mesh.identity import key_of_line, line_of_raw, public_line
 from backends.mesh.messages import PROTOCOL, WorkerHello
 from backends.mesh.pairings import PairedConsole
@@ -47,7 +48,6 @@ LINES_MAX = 200
 LINE_CHARS_MAX = 300
 STOPS_AT_ONCE = 16
 """An agent refuses many more."""
-NAME_MAX = 32
 
 
 class TenantState(Value, frozen=True, kw_only=True):
@@ -80,7 +80,9 @@ class Tenant:
         self.left_at = time.monotonic()
         self._run_dir = run_dir
         self._relay = relay_binary()
-        self._host: AgentSession = local_host(run_dir, name=console.name)
+        self._host: AgentSession = local_host(
+            run_dir, name=console.name, stop_at_end=True
+        )
 
     async def start_agent(self) -> asyncio.subprocess.Process:
         """An agent for a session of the console, over its processes alone."""
@@ -166,6 +168,7 @@ class Tenants:
         self.lines: deque[str] = deque(maxlen=LINES_MAX)
         """All that happened, the newest last."""
         self.known: dict[str, Tenant] = {}
+        self.by_digits = DigitsDesk(pairings, self.name, self.say)
         self._paths = paths
         self._pairings = pairings
         self._looking = asyncio.Lock()
@@ -215,7 +218,7 @@ class Tenants:
 
     def pair(self, secret: bytes, asked: PairRequest) -> None:
         key = public_line(key_of_line(asked.key))
-        name = printable(asked.name)[:NAME_MAX].strip() or "console"
+        name = shown_name(asked.name, "console")
         console = PairedConsole(name=name, key=key, added_at=time.time())
         self._pairings.pair(secret, console)
         self.say(f"{name} is paired")

@@ -9,8 +9,8 @@ import os
 import random
 import socket
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import asyncssh
@@ -18,13 +18,17 @@ from msgspec.structs import replace
 
 from backends.engine.install import all_engines
 from backends.errors import DllmError, HostError
+from backends.mesh.acceptor import Acceptor
 from backends.mesh.dialling import dial_any, listening_at, reachable
-from backends.mesh.identity import line_of_raw, own_key, raw_of
+from backends.mesh.discovery import WORD_CHARS, announced
+from backends.mesh.identity import line_of_raw, own_key, public_line, raw_of
 from backends.mesh.messages import DIALLED
 from backends.mesh.pairings import PairedConsole, with_console
 from backends.mesh.server import OPTIONS, WorkerServer
 from backends.mesh.token import TokenKind, new_token, place
-from backends.tasks import end_tasks
+from backends.printable import printable
+from backends.state import FoundWorker
+from backends.tasks import end_tasks, forever
 
 if TYPE_CHECKING:
     from backends.mesh.pairings import PairingFile
@@ -34,13 +38,9 @@ if TYPE_CHECKING:
 
 LISTEN_PORT = 50080
 LOOK_S = 1.0
-STRANGERS_MAX = 32
-"""Connections that nobody has logged in on yet; more are closed at once."""
-STRANGERS_OF_ONE_MAX = 8
 FIRST_REDIAL_S = 1.0
 LAST_REDIAL_S = 30.0
 JOIN_S = 30.0
-_TELL_EVERY_S = 10.0
 
 
 class Worker:
@@ -51,12 +51,9 @@ class Worker:
         self._pairings = pairings
         self._paths = paths
         self._key = own_key(paths.worker_key_file)
-        self._tasks: set[asyncio.Task[None]] = set()
         self._dialling: dict[str, asyncio.Task[None]] = {}
-        self.strangers: Counter[str] = Counter()
-        """Connections by address on which nobody has logged in yet."""
-        self._refused = 0
-        self._told_at = -_TELL_EVERY_S
+        self.acceptor = Acceptor(self._welcome, tenants.say)
+        self._announced: tuple[FoundWorker, Sequence[str]] | None = None
         self._listening: socket.socket | None = None
         self._held: int | None = None
         self._wrong = ""
@@ -77,10 +74,13 @@ class Worker:
     def pause(self, paused: bool) -> None:
         self._pairings.pause(paused)
 
+    def decide(self, digits: str, accepts: bool) -> None:
+        self._pairings.decide(digits, accepts)
+
     # --- its life -------------------------------------------------------------------
 
-    def listen(self, address: str, port: int) -> None:
-        """Begin to listen, and write down where.
+    def listen(self, address: str, port: int, *, announces: bool = False) -> None:
+        """Begin to listen, and write down where; ``announces`` it on the network.
 
         Raises:
             HostError: the port cannot be had.
@@ -94,19 +94,28 @@ class Worker:
             lambda pairings: replace(pairings, pid=os.getpid(), **own)
         )
         self.tenants.say(f"listening at {place(address, port)}")
+        if announces:
+            worker = FoundWorker(
+                name=printable(self.tenants.name, WORD_CHARS),
+                address=place(addresses[0], port),
+                version=version("dllm-tui"),
+                id=self._key.get_fingerprint(),
+            )
+            self._announced = worker, addresses
 
     async def run(self) -> None:
         """Serve until cancelled; then everything that runs for others is ended."""
         self._hold()
         if not all_engines(None, self._paths):
             self.tenants.say("no llama.cpp is here yet: dllm-tui engine get")
-        own: dict[str, Any] = {"pid": os.getpid()}
+        own: dict[str, Any] = {"pid": os.getpid(), "asking": None}
         if not self.listens:
             # As one that was killed has left it.
             own |= {"port": 0, "addresses": ()}
         self._pairings.change(lambda pairings: replace(pairings, **own))
         await self.tenants.begin()
         accepting = asyncio.create_task(self._accept())
+        announcing = asyncio.create_task(self._announce())
         try:
             while True:
                 if accepting.done():
@@ -114,12 +123,13 @@ class Worker:
                 await self._look()
                 await asyncio.sleep(LOOK_S)
         finally:
-            await end_tasks(accepting, *self._dialling.values())
+            await end_tasks(accepting, announcing, *self._dialling.values())
             if self._listening is not None:
                 self._listening.close()
             await self.tenants.close()
-            await end_tasks(*self._tasks)
-            self._pairings.change(lambda pairings: replace(pairings, pid=0, port=0))
+            await self.acceptor.close()
+            ended: dict[str, Any] = {"pid": 0, "port": 0, "asking": None}
+            self._pairings.change(lambda pairings: replace(pairings, **ended))
             if self._held is not None:
                 os.close(self._held)
 
@@ -139,48 +149,31 @@ class Worker:
         if self._held is None:
             self._held = self._pairings.hold()
 
+    async def _announce(self) -> None:
+        if self._announced is None:
+            return
+        try:
+            async with announced(*self._announced):
+                await forever()
+        except HostError as error:
+            self.tenants.say(f"{error.what}: consoles need its address or a token")
+
     # --- those who come ---------------------------------------------------------------
 
     async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._listening is not None:
-            try:
-                made, come_from = await loop.sock_accept(self._listening)
-            except OSError as error:
-                # Out of descriptors: some will be free again.
-                self.tenants.say(f"nobody can be let in now ({error.strerror})")
-                await asyncio.sleep(LOOK_S)
-                continue
-            # Whoever has a login is not to wait until a flood is over.
-            await asyncio.sleep(0)
-            address = str(come_from[0])
-            of_one = self.strangers[address]
-            crowded = self.strangers.total() >= STRANGERS_MAX
-            if crowded or of_one >= STRANGERS_OF_ONE_MAX:
-                made.close()
-                self._count_refused(address)
-                continue
-            self.strangers[address] += 1
-            task = asyncio.create_task(self._welcome(made, address))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if self._listening is not None:
+            await self.acceptor.run(self._listening)
 
-    def _count_refused(self, address: str) -> None:
-        self._refused += 1
-        if time.monotonic() - self._told_at > _TELL_EVERY_S:
-            self.tenants.say(
-                f"{self._refused} connections refused: too many without a login, "
-                f"the last from {address}"
-            )
-            self._told_at, self._refused = time.monotonic(), 0
-
-    async def _welcome(self, made: socket.socket, address: str) -> None:
-        try:
-            link = await self.serve(made)
-        finally:
-            self.strangers[address] -= 1
-            self.strangers += Counter()
+    async def _welcome(
+        self, made: socket.socket, address: str, known: Callable[[], None]
+    ) -> None:
+        key = public_line(self._key)
+        owner = WorkerServer(self.tenants, _own_address(made), host_key=key)
+        link = await self.serve(made, owner)
         if link is not None:
+            # Anybody may log in to be paired, and is a stranger still.
+            if owner.is_paired:
+                known()
             await link.wait_closed()
 
     async def serve(

@@ -27,6 +27,7 @@ from backends.state import (
     EngineStage,
     Event,
     Fit,
+    FoundWorkers,
     Lab,
     LayerRange,
     LogChunk,
@@ -37,6 +38,7 @@ from backends.state import (
     Pass,
     Peer,
     PeerAnswer,
+    PeerPairing,
     PeerState,
     Plan,
     PlanMemory,
@@ -126,6 +128,11 @@ class ScriptedCluster:
         self.downloads = asyncio.Event()
         """Cleared, a download waits after its first piece."""
         self.downloads.set()
+        self.found = FoundWorkers()
+        """On this network."""
+        self.pairing = PeerPairing()
+        self.paired = asyncio.Event()
+        """Set once the owner of a worker has compared digits."""
         self.provisioned_note = ""
         """What a peer's installation ends with."""
         self.quants = QUANTS
@@ -225,6 +232,21 @@ class ScriptedCluster:
     ) -> Peer:
         self._call("add_peer", (name, token or ssh, bare))
         return self._peer(name or "lent")
+
+    async def found_workers(self) -> FoundWorkers:
+        return self.found
+
+    async def begin_pairing(self, name: str, place: str) -> PeerPairing:
+        self._call("begin_pairing", (name, place))
+        return self.pairing
+
+    async def decide_pairing(self, digits: str, *, agrees: bool) -> None:
+        self._call("decide_pairing", (digits, agrees))
+
+    async def pairing_outcome(self, digits: str) -> Peer:
+        await self.paired.wait()
+        self._call("pairing_outcome", digits)
+        return self._peer("nuc")
 
     async def remove_peer(self, name: str) -> None:
         self._call("remove_peer", name)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from textual.pilot import Pilot
 
-from backends.errors import ControllerError, UsageError
-from backends.state import Peer, PeerState
+from backends.errors import ControllerError, HostError, UsageError
+from backends.state import FoundWorker, FoundWorkers, Peer, PeerPairing, PeerState
 from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
@@ -51,6 +52,91 @@ async def test_a_machine_that_is_lent_is_added_by_its_token(started: Started) ->
         cluster.push(people.here(people.ADA, lent))
         await until(pilot, lambda: "lent is reached" in screen_text(app))
         assert [choice.id for choice in outcome_of(lent).choices] == ["close"]
+
+
+FOUND = FoundWorker(name="nuc", address="10.0.0.7:50080", version="0.1.0", id="k")
+OTHER = FoundWorker(name="[b]eve\x1b[2J", address="10.0.0.8:50080")
+
+
+async def test_workers_found_here_come_and_go(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
+        dialog = await adding(pilot)
+        ours = msgspec.structs.replace(FOUND, name="ours", peer="mini")
+        cluster.found = FoundWorkers(workers=(OTHER, FOUND, ours), settled=True)
+        await until(pilot, lambda: "found here" in screen_text(app))
+        text = screen_text(app)
+        assert "nuc" in text
+        assert "10.0.0.7:50080  0.1.0" in text
+        assert "[b]eve" in text
+        assert "ours" not in text
+        assert "\x1b" not in text
+        await pilot.press("down", "down")
+        cluster.found = FoundWorkers(workers=(FOUND,), settled=True)
+        await until(pilot, lambda: "eve" not in screen_text(app))
+        # The cursor stays with its row.
+        assert dialog._names.chosen == FOUND
+        cluster.found = FoundWorkers(settled=True, problem="No multicast: [b]why")
+        await until(pilot, lambda: "No multicast: [b]why" in screen_text(app))
+
+
+async def comparing(
+    pilot: Pilot[None], cluster: ScriptedCluster, found: FoundWorker = FOUND
+) -> AddPeerDialog:
+    dialog = await adding(pilot)
+    cluster.found = FoundWorkers(workers=(found,), settled=True)
+    cluster.pairing = PeerPairing(name=found.name, digits="012345")
+    await until(pilot, lambda: dialog._names.rows[0] == found)
+    await pilot.press("down", "enter")
+    await until(pilot, lambda: "show 012 345?" in screen_text(pilot.app))
+    await until(pilot, lambda: isinstance(pilot.app.focused, ChoiceList))
+    return dialog
+
+
+async def test_a_worker_found_here_is_added_by_digits(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
+        await comparing(pilot, cluster)
+        assert cluster.called("begin_pairing") == [("", "10.0.0.7:50080")]
+        assert not cluster.called("add_peer")
+        await pilot.press("y")
+        await until(pilot, lambda: "Waiting for the owner" in screen_text(app))
+        assert cluster.called("decide_pairing") == [("012345", True)]
+        lent = msgspec.structs.replace(people.ADA, name="nuc", transport="invited")
+        cluster.push(people.here(people.ADA, lent))
+        cluster.paired.set()
+        await until(pilot, lambda: "nuc is ready" in screen_text(app))
+        await until(pilot, lambda: isinstance(app.focused, ChoiceList))
+
+
+async def test_an_owner_who_refuses_is_told_and_the_form_is_back(
+    started: Started,
+) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
+        dialog = await comparing(pilot, cluster, OTHER)
+        assert "[b]eve" in screen_text(app)
+        cluster.errors["pairing_outcome"] = HostError("The owner of nuc refused")
+        await pilot.press("y")
+        cluster.paired.set()
+        await until(pilot, lambda: "The owner of nuc refused" in screen_text(app))
+        assert app.focused is dialog._address
+        assert not dialog.query(ChoiceList)
+
+
+@pytest.mark.parametrize("key", ["n", "escape"])
+async def test_other_digits_are_refused(started: Started, key: str) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, _, cluster):
+        await comparing(pilot, cluster)
+        await pilot.press(key)
+        await until(pilot, lambda: cluster.called("decide_pairing"))
+        assert cluster.called("decide_pairing") == [("012345", False)]
+
+
+async def test_an_ssh_server_at_a_port_is_added_as_ever(started: Started) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, _, cluster):
+        await adding(pilot)
+        await pilot.press(*"mini:2222", "enter")
+        await until(pilot, lambda: cluster.called("add_peer"))
+        assert cluster.called("begin_pairing") == [("mini", "mini:2222")]
+        assert cluster.called("add_peer") == [("mini", "mini:2222", None)]
 
 
 async def test_a_name_is_picked_from_the_ssh_configuration(started: Started) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from backends.data_place import DataPlace, place_of, wanted_place
 from backends.errors import UsageError
-from backends.places import suggested_name
+from backends.places import is_place, suggested_name
 
 
 @pytest.mark.parametrize(
@@ -100,3 +100,10 @@ def test_a_tunnel_may_be_told() -> None:
 def test_what_is_no_address_is_refused(setting: str) -> None:
     with pytest.raises(UsageError, match="data cannot be"):
         wanted_place(setting)
+
+
+def test_a_place_is_a_host_with_a_port() -> None:
+    for place in ("10.0.0.7:50080", "nuc.lan:1", "[fd00::2]:80", "[fe80::1%eth0]:80"):
+        assert is_place(place)
+    for other in ("mini", "ada@mini:22", "fd00::2", "ssh://mini:22", "a b:1", "mini:x"):
+        assert not is_place(other)

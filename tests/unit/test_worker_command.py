@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from backends.errors import DllmError, UsageError
 from backends.mesh.dialling import parse_place
 from backends.mesh.limits import OwnerLimits
-from backends.mesh.pairings import PairedConsole, PairingFile, with_console
+from backends.mesh.pairings import Asking, PairedConsole, PairingFile, with_console
 from backends.mesh.tenants import Tenants
 from backends.mesh.token import TokenKind, new_token, read_token
 from backends.mesh.worker import Worker
@@ -135,6 +137,40 @@ def test_a_token_is_read_from_standard_input() -> None:
     assert "That is no token" in str(result.exception)
 
 
+def test_limits_beside_a_running_worker_are_not_ignored(pairings: PairingFile) -> None:
+    token = new_token(TokenKind.JOIN, "studio", ("127.0.0.1",), 1, bytes(32)).text
+    held = pairings.hold()
+    try:
+        for limit in (("--memory", "8GiB"), ("--name", "x"), ("--models-writable",)):
+            refused = run("join", token, *limit).exception
+            assert isinstance(refused, UsageError)
+            assert "has limits of its own" in str(refused)
+        # Without any it goes on.
+        assert "cannot be reached" in str(run("join", token).exception)
+    finally:
+        os.close(held)
+
+
+def test_digits_are_accepted_by_a_command(pairings: PairingFile) -> None:
+    assert "No console asks" in str(run("worker", "accept", "123456").exception)
+    asking = Asking(
+        name="ada",
+        address="10.0.0.2",
+        digits="012345",
+        expires_at=time.time() + 60,
+    )
+    pairings.ask(asking)
+    assert "Accepted ada" in run("worker", "accept", "012 345").output
+    assert (now := pairings.read().asking) is not None
+    assert now.accepted
+    pairings.ask(asking)
+    wrong = run("worker", "accept", "123456").exception
+    assert "The digits here are others: ada was refused" in str(wrong)
+    assert "No console asks" in str(run("worker", "accept", "012345").exception)
+    pairings.ask(replace(asking, expires_at=time.time() - 1))
+    assert "No console asks" in str(run("worker", "accept", "012345").exception)
+
+
 def test_the_unit_has_the_limits_that_were_given(tmp_path: Path) -> None:
     more = ("--memory", "8GiB", "--models", str(tmp_path), "--models", "/m")
     install = ("worker", "service", "install", "--dry-run", "--models-writable")
@@ -180,5 +216,17 @@ async def test_keys_pause_invite_and_end(
     await until(has_token, "a token")
     (text,) = {w for w in out.split() if w.startswith("dllm1-")}
     assert read_token(text, TokenKind.ADD).port == pairings.read().port
+    asking = Asking(
+        name="ada",
+        address="10.0.0.2",
+        digits="012345",
+        expires_at=time.time() + 60,
+    )
+    for key, accepted in (("y", True), ("n", False)):
+        pairings.ask(asking)
+        await until(lambda: "show 012 345?" in capsys.readouterr().out, "the digits")
+        pressed.put_nowait(key)
+        await until(lambda: pairings.read().asking != asking, "the answer")
+        assert pairings.read().asking == replace(asking, accepted=accepted)
     pressed.put_nowait("q")
     await shown

@@ -15,6 +15,7 @@ from backends.state import (
     ClusterSpeeds,
     EngineProgress,
     Event,
+    FoundWorkers,
     Lab,
     LogChunk,
     ModelCatalogue,
@@ -22,6 +23,7 @@ from backends.state import (
     Pass,
     Peer,
     PeerAnswer,
+    PeerPairing,
     Plan,
     PlanMemory,
     ProvisionMode,
@@ -125,6 +127,18 @@ class ClusterService(Protocol):
 
         Returns at once; what becomes of it (a question, a failure) comes as snapshots.
         """
+
+    async def found_workers(self) -> FoundWorkers:
+        """The workers that announce themselves on this network, as far as is known."""
+
+    async def begin_pairing(self, name: str, place: str) -> PeerPairing:
+        """Agree on digits with the worker at a place; without where there is none."""
+
+    async def decide_pairing(self, digits: str, *, agrees: bool) -> None:
+        """Tell whether both screens show the same digits."""
+
+    async def pairing_outcome(self, digits: str) -> Peer:
+        """The new peer, once both sides have agreed."""
 
     async def remove_peer(self, name: str) -> None: ...
     async def probe_peer(self, name: str) -> Peer: ...

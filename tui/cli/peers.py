@@ -13,10 +13,12 @@ import click
 
 from backends.client.client import ControllerClient
 from backends.errors import DllmError, HostError, unknown_peer
-from backends.places import is_token, suggested_name
+from backends.places import is_place, is_token, suggested_name
 from backends.state import (
+    FoundWorker,
     Peer,
     PeerAnswer,
+    PeerPairing,
     PeerQuestion,
     PeerState,
     ProvisionMode,
@@ -25,7 +27,7 @@ from backends.state import (
 )
 from backends.state.models import Delivered
 from backends.tasks import end_tasks
-from backends.units import format_bytes, format_ms
+from backends.units import format_bytes, format_digits, format_ms
 from tui.cli.command import Group, Name, options, prompting, refuse_with
 from tui.cli.measure import measure
 from tui.cli.output import Column, Table, emit_json, say, show
@@ -41,6 +43,8 @@ dllm-tui peers add ada@10.0.0.7 --name nuc
 dllm-tui peers add box --bare 10.0.0.3:50052
 dllm-tui peers add TOKEN           of dllm-tui worker, on a lent machine
 dllm-tui peers add - < token.txt   no other program sees it
+dllm-tui peers discover            lent machines on this network
+dllm-tui peers add 10.0.0.7:50080  one of these: compare six digits
 dllm-tui peers invite              a token for a machine that dials us
 dllm-tui peers show mini           probe it: devices, engines, disk
 dllm-tui peers setup mini          install engine and relay
@@ -151,7 +155,8 @@ async def add_peer(
     """Add and probe a peer.
 
     DESTINATION is what you would pass to ssh, or a token of a machine that is lent.
-    With - the token is read from standard input.
+    With - the token is read from standard input. If a dllm-tui worker listens at
+    HOST:PORT, you and its owner compare six digits.
     """
     destination = read_secret(destination)
     if is_token(destination):
@@ -160,6 +165,10 @@ async def add_peer(
         return await settled_peer(client, added.name)
     if bare:
         refuse_with("--bare", "--accept-host-key")
+    elif is_place(destination):
+        pairing = await client.begin_pairing(name or "", destination)
+        if pairing.digits:
+            return await _paired(client, pairing)
     name = name or suggested_name(destination)
     ssh = None if bare else destination
     waits = any(
@@ -179,6 +188,49 @@ async def add_peer(
         why = peer.note.rstrip(".")
         raise HostError(f"Added {name}, but it cannot be reached: {why}")
     return peer
+
+
+async def _paired(client: ControllerClient, pairing: PeerPairing) -> Peer:
+    its_name = safe_line(pairing.name)
+    say(f"{its_name} and this machine are to show the same digits:")
+    say(f"  {format_digits(pairing.digits)}")
+    agrees = False
+    try:
+        with prompting():
+            agrees = click.confirm(f"Does {its_name} show them?", err=True)
+    finally:
+        # A worker whose user went away is told so, too.
+        await client.decide_pairing(pairing.digits, agrees=agrees)
+    if not agrees:
+        raise HostError(f"{its_name} was not added", "Use a token: dllm-tui worker.")
+    say(f"Waiting for the owner of {its_name}.")
+    added = await client.pairing_outcome(pairing.digits)
+    return await settled_peer(client, added.name)
+
+
+FOUND = Table(
+    columns=[
+        Column("NAME", lambda one: one.name),
+        Column("ADDRESS", lambda one: one.address),
+        Column("VERSION", lambda one: one.version),
+        Column("PEER", lambda one: one.peer),
+        Column("KEY", lambda one: one.id, wide=True),
+    ],
+    name=lambda one: one.address,
+    none=lambda _: "No lent machines on this network. There: dllm-tui worker.",
+)
+
+
+@peers.command("discover", shows=FOUND, watches=True)
+async def discover_peers(client: ControllerClient) -> tuple[FoundWorker, ...]:
+    """List the lent machines that announce themselves on this network.
+
+    Add one: dllm-tui peers add ADDRESS. You and its owner compare six digits.
+    """
+    found = await client.settled_workers()
+    if found.problem:
+        say(found.problem)
+    return found.workers
 
 
 @peers.command("invite", quiet=True, stays=True)

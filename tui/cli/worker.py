@@ -23,7 +23,7 @@ from backends.mesh.token import LIFE_S, Token, TokenKind, read_token
 from backends.paths import user_paths
 from backends.service.manager import ServiceState, worker_manager
 from backends.service.unit import worker_service
-from backends.units import format_age, format_bytes, format_count
+from backends.units import format_age, format_bytes, format_count, format_digits
 from tui.cli.command import SECONDS, Group, Name, options, quantity
 from tui.cli.output import Column, Table, emit_json, redraw_screen, say, show
 from tui.cli.service import state_lines
@@ -37,6 +37,8 @@ dllm-tui worker                      lend this machine; shows a token
 dllm-tui worker run --headless --memory 8GiB --hours 22-7
 dllm-tui worker run --devices CUDA0 --models ~/.models
 dllm-tui worker invite --qr          another token, good once within an hour
+dllm-tui worker accept 123456        a console that shows these digits
+dllm-tui worker run --no-announce    consoles need its address or a token
 dllm-tui worker list                 the consoles that may use it
 dllm-tui worker rename ada studio
 dllm-tui worker revoke studio        takes effect within a second
@@ -54,10 +56,11 @@ dllm-tui join TOKEN --headless --memory 8GiB
 BYTES = {"gib": 2.0**30, "mib": 2.0**20, "gb": 1e9, "mb": 1e6}
 DRAW_S = 1.0
 LOG_LINES = 8
-QUIT, PAUSE, INVITE = "q", "p", "i"
+QUIT, PAUSE, INVITE, ACCEPT, REFUSE = "q", "p", "i", "y", "n"
 
 listen_option = options(
     ("--listen", "PLACE", "Where consoles dial: ADDRESS:PORT.", "[::]:50080"),
+    ("--no-announce", bool, "Do not tell this network that the machine is lent."),
 )
 headless_option = options(
     ("--headless", bool, "Print a log, without the status screen."),
@@ -81,17 +84,20 @@ def worker() -> None:
 @listen_option
 @headless_option
 @lending_options
-async def run_worker(listen: str, headless: bool, as_json: bool, **given: Any) -> None:
+async def run_worker(
+    listen: str, no_announce: bool, headless: bool, as_json: bool, **given: Any
+) -> None:
     """Lend this machine until you end it.
 
     Consoles get workers of its llama.cpp and its models, within your limits: no shell,
-    and no other file. In the status screen, p pauses, i invites, q ends it.
+    and no other file. In the status screen, p pauses, i invites, q ends it; y and n
+    answer a console that asks to be paired.
     """
     from backends.mesh.dialling import parse_place
     from backends.mesh.worker import LISTEN_PORT
 
     made = _worker(**given)
-    made.listen(*parse_place(listen, LISTEN_PORT))
+    made.listen(*parse_place(listen, LISTEN_PORT), announces=not no_announce)
     await _lend(made, headless, as_json)
 
 
@@ -107,6 +113,11 @@ async def join(token: str, headless: bool, as_json: bool, **given: Any) -> None:
     """
     made = _worker(**given)
     runs = _pairings().lent
+    if runs and any(given.values()):
+        raise UsageError(
+            "The worker that runs here has limits of its own, which a join keeps",
+            "End that first, or join without --name, --memory and the like.",
+        )
     name = await made.join(read_token(read_secret(token), TokenKind.JOIN))
     say(f"Joined {name}.")
     if runs:
@@ -204,6 +215,7 @@ async def _on_screen(made: Worker) -> None:
     drawn = ""
     async with _keys() as keys:
         while True:
+            asking = made.tenants.pairings.asking
             text = "\n".join([line async for line in _screen(made, token)])
             if text != drawn:
                 redraw_screen(text)
@@ -222,6 +234,10 @@ async def _on_screen(made: Worker) -> None:
                     await made.tenants.look()
             elif key == INVITE and made.listens:
                 token = made.invite(LIFE_S)
+            elif key in (ACCEPT, REFUSE) and asking is not None:
+                # It may have gone meanwhile.
+                with contextlib.suppress(DllmError):
+                    made.decide(asking.digits, key == ACCEPT)
 
 
 async def _screen(made: Worker, token: Token | None) -> AsyncIterator[str]:
@@ -231,6 +247,10 @@ async def _screen(made: Worker, token: Token | None) -> AsyncIterator[str]:
     if token is not None and not made.used(token):
         yield f"  token    {token.text}"
         yield "           good once, for an hour: dllm-tui peers add TOKEN"
+    if (asking := lending.pairings.asking) is not None and asking.accepted is None:
+        yield f"  pairing  {safe_line(asking.name)} ({asking.address}) wants to use it"
+        shown = format_digits(asking.digits)
+        yield f"           Does it show {shown}?   {ACCEPT} yes   {REFUSE} no"
     yield ""
     states = await lending.states()
     for state in states:
@@ -346,6 +366,18 @@ def list_consoles() -> tuple[PairedConsole, ...]:
     return _pairings().read().consoles
 
 
+@worker.command("accept")
+@click.argument("digits")
+def accept_console(digits: str) -> dict[str, str]:
+    """Let in the console that asks now, if it shows these DIGITS.
+
+    Other digits refuse it.
+    """
+    asking = _pairings().decide(digits.replace(" ", ""))
+    say(f"Accepted {safe_line(asking.name)}; it is paired once its user agrees, too.")
+    return {"accepted": asking.name}
+
+
 @worker.command("rename")
 @click.argument("name", type=Name("consoles"))
 @click.argument("new")
@@ -401,11 +433,15 @@ def _unit_lines(state: ServiceState) -> Iterator[str]:
 @options(("--dry-run", bool, "Print the unit file; change nothing."))
 @listen_option
 @lending_options
-def install_worker(dry_run: bool, listen: str, **given: Any) -> ServiceState | None:
+def install_worker(
+    dry_run: bool, listen: str, no_announce: bool, **given: Any
+) -> ServiceState | None:
     """Install and start it with these limits."""
     # Wrong ones are told here, and not in a log.
     limits_of(given["memory"], given["devices"], given["hours"], given["models"])
     args = ["--headless", "--listen", listen]
+    if no_announce:
+        args.append("--no-announce")
     if given.pop("models_writable"):
         args.append("--models-writable")
     for option, value in given.items():

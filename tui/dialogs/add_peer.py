@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple
 
 from textual import on, work
@@ -11,9 +12,9 @@ from textual.strip import Strip
 from textual.widgets import Input, Label, Static
 
 from backends.errors import DllmError
-from backends.places import is_token, suggested_name
-from backends.state import Peer, PeerState, Transport
-from backends.units import format_bytes
+from backends.places import is_place, is_token, suggested_name
+from backends.state import FoundWorker, FoundWorkers, Peer, PeerState, Transport
+from backends.units import format_bytes, format_digits
 from tui.actions import bindings
 from tui.api.services import ClusterService
 from tui.app.messages import PeerAdded
@@ -22,8 +23,9 @@ from tui.model.peer_words import UNFIT, note_text
 from tui.widgets.inputs import LineInput, TickBox
 from tui.widgets.row_list import Choice, ChoiceList, RowList
 from tui.widgets.safe_text import safe_line
-from tui.widgets.strips import line
+from tui.widgets.strips import clip, line
 
+LOOK_EVERY_S = 1.0
 OPENING = "As for ssh: mini, ada@mini:2222. Or a token of dllm-tui worker"
 OPENING_BARE = "Address of a running rpc-server: 10.0.0.7:50052"
 FORM_KEYS = (
@@ -34,8 +36,14 @@ FORM_KEYS = (
 Wish = tuple[str, str]
 
 
+COMPARING = (
+    Choice("agree", "Yes, both show the same", "y"),
+    Choice("refuse", "No", "n", "somebody else may have answered"),
+)
+
+
 class NameList(RowList):
-    """The names that contain the typed address; the field keeps the focus."""
+    """Workers found here and names of SSH, as typed; the field keeps the focus."""
 
     MOST = 6
     LEAST = -1
@@ -44,10 +52,18 @@ class NameList(RowList):
         super().move(by)
         self.action_choose()
 
-    def row(self, row: str, here: bool, width: int) -> Strip:
+    def row(self, row: str | FoundWorker, here: bool, width: int) -> Strip:
         palette = self.palette
         style = palette.strong if here else palette.dim
-        return line([("▸ " if here else "  ", palette.key), (row, style)], width)
+        shown = [("▸ " if here else "  ", palette.key)]
+        if isinstance(row, str):
+            return line([*shown, (row, style)], width)
+        where = f" {row.address}  {row.version}"
+        shown += [
+            (clip(safe_line(row.name), 16), style),
+            (safe_line(where), palette.dim),
+        ]
+        return line([*shown, ("  found here", palette.key)], width)
 
 
 class AddPeerDialog(Dialog[Wish | None]):
@@ -60,8 +76,9 @@ Type what you would give to **ssh**, or pick a name of your ssh configuration. A
 rpc-server* is one that somebody else started: only its `host:port` is known, and
 nothing is installed there.
 
-A machine whose owner lends it (`dllm-tui worker` there) is added by the **token** that
-it shows: paste it in place of the address.
+A machine whose owner lends it (`dllm-tui worker` there) is listed as *found here* if it
+is on the same network. Pick it, and compare the six digits that both screens show.
+Elsewhere type its address and port, or paste the **token** that it shows.
 """
     BINDINGS = bindings("adding")
     TYPING = True
@@ -93,8 +110,10 @@ it shows: paste it in place of the address.
         self._added = False
         self._peers = peers
         self._known: tuple[str, ...] = ()
+        self._found = FoundWorkers()
+        self._digits = ""
         self._suggested = ""
-        self._picked = ""
+        self._picked = self._typed = ""
         self._shown: Outcome | None = None
         self._address = LineInput(placeholder="mini", id="add-address")
         self._called = LineInput(placeholder="filled in", id="add-name")
@@ -118,6 +137,23 @@ it shows: paste it in place of the address.
     def on_mount(self) -> None:
         self._address.focus()
         self._read_names()
+        self._look_around()
+        self.set_interval(LOOK_EVERY_S, self._look_around)
+
+    def action_cancel(self) -> None:
+        if self._digits:
+            # The owner of that machine is not to compare any more.
+            self.app.run_worker(self._decided(False), exit_on_error=False)
+        super().action_cancel()
+
+    @work(group="around", exclusive=True, exit_on_error=False)
+    async def _look_around(self) -> None:
+        with contextlib.suppress(DllmError):
+            found = await self._cluster.found_workers()
+            if found.problem and found.problem != self._found.problem:
+                self._say(found.problem)
+            self._found = found
+            self._show_names()
 
     @work(group="names", exit_on_error=False)
     async def _read_names(self) -> None:
@@ -128,19 +164,29 @@ it shows: paste it in place of the address.
             self._say(str(error), "wrong")
 
     def _show_names(self) -> None:
-        wanted = self._address.value.strip().lower()
-        self._names.rows = tuple(n for n in self._known if wanted in n.lower())
+        wanted = self._typed
+        here = [one for one in self._found.workers if not one.peer]
+        chosen = self._names.chosen
+        self._names.rows = rows = (
+            *(w for w in here if wanted in f"{w.name} {w.address}".lower()),
+            *(name for name in self._known if wanted in name.lower()),
+        )
+        # They come and go: the cursor stays with its row.
+        if chosen in rows:
+            self._names.selected = rows.index(chosen)
 
     @on(Input.Changed, "#add-address")
     def _address_changed(self, event: Input.Changed) -> None:
         if event.value != self._picked:
-            self._picked = ""
+            self._picked, self._typed = "", event.value.strip().lower()
             self._show_names()
         if self._called.value in ("", self._suggested):
             taken = {peer.name for peer in self._peers}
-            # The machine of a token names itself.
-            by_token = is_token(event.value)
-            self._suggested = "" if by_token else suggested_name(event.value, taken)
+            # A worker names itself.
+            itself = is_token(event.value) or any(
+                one.address == event.value for one in self._found.workers
+            )
+            self._suggested = "" if itself else suggested_name(event.value, taken)
             self._called.value = self._suggested
         self._open_form()
 
@@ -160,8 +206,10 @@ it shows: paste it in place of the address.
         if isinstance(message.row, Choice):
             self._go_on(message.row)
         elif not self.follows:
-            self._picked = self._address.value = message.row
-            self._address.cursor_position = len(message.row)
+            named = message.row
+            address = named if isinstance(named, str) else named.address
+            self._picked = self._address.value = address
+            self._address.cursor_position = len(address)
 
     @on(Input.Submitted)
     def action_add(self) -> None:
@@ -177,17 +225,55 @@ it shows: paste it in place of the address.
         self._say(f"Adding {name or 'it'}…", "busy")
         self.follows = name or address
         try:
-            peer = await self._cluster.add_peer(name, **{way: address})
+            digits = ""
+            if way == "ssh" and is_place(address):
+                digits = await self._begin_pairing(name, address)
+            if digits:
+                peer = await self._cluster.pairing_outcome(digits)
+            else:
+                peer = await self._cluster.add_peer(name, **{way: address})
         except DllmError as error:
-            self.follows = ""
+            self.follows = self._digits = ""
+            await self._choices.remove_children()
+            self.show_keys(self._box, *FORM_KEYS)
+            self._form_is_open(True)
             self._say(str(error), "wrong")
+            self._address.focus()
             return
+        self._digits = ""
+        await self._choices.remove_children()
         self._added, self.follows = True, peer.name
         self.post_message(PeerAdded(peer.name))
         self.show_keys(self._box, ("adding.cancel", "closes"))
         self._form_is_open(False)
         self._show_outcome(peer)
         self.show_peers(self._peers)
+
+    async def _begin_pairing(self, name: str, address: str) -> str:
+        """Show digits, if a worker listens there; an SSH server has none."""
+        pairing = await self._cluster.begin_pairing(name, address)
+        self._digits = digits = pairing.digits
+        if digits:
+            self._form_is_open(False)
+            self.show_keys(self._box, ("adding.cancel", "closes"))
+            shown = format_digits(digits)
+            self._say(f"Does the screen of {pairing.name} show {shown}?", "busy")
+            choices = ChoiceList(COMPARING)
+            await self._choices.mount(choices)
+            choices.focus()
+        return digits
+
+    async def _decided(self, agrees: bool) -> None:
+        digits, self._digits = self._digits, ""
+        # Who waits for the outcome is told what goes wrong.
+        with contextlib.suppress(DllmError):
+            await self._cluster.decide_pairing(digits, agrees=agrees)
+
+    @work(group="decide", exit_on_error=False)
+    async def _decide(self, agrees: bool) -> None:
+        await self._choices.remove_children()
+        self._say("Waiting for the owner of that machine…", "busy")
+        await self._decided(agrees)
 
     def show_peers(self, peers: tuple[Peer, ...]) -> None:
         self._peers = peers
@@ -213,7 +299,9 @@ it shows: paste it in place of the address.
             choices.focus()
 
     def _go_on(self, choice: Choice) -> None:
-        if choice.id == "again":
+        if choice in COMPARING:
+            self._decide(choice.id == "agree")
+        elif choice.id == "again":
             self._forget()
         else:
             self.dismiss(None if choice.id == "close" else (choice.id, self.follows))

@@ -46,7 +46,7 @@ def public(seam: type) -> list[str]:
 WATCHING = {
     *("snapshots", "propose", "inspect", "catalogue", "read_log", "events", "memory"),
     *("removal", "passes", "peers_to_pick", "probe_peer", "chat", "names_after"),
-    *("speeds", "best"),
+    *("speeds", "best", "found_workers", "pairing_outcome"),
     # Talking changes nothing of the cluster; a chat that is deleted is lost.
     *(f"chats.{name}" for name in public(ChatService) if name != "delete"),
 }
@@ -62,6 +62,9 @@ MADE_UP: dict[str, Any] = {
     "name": "mini",
     "offset": 0,
     "worker": None,
+    "place": "10.0.0.7:50080",
+    "digits": "123456",
+    "agrees": True,
     "lab": Lab(latency_ms=5),
     "answer": PeerAnswer(kind=QuestionKind.PASSWORD, text="x"),
     "request": ChatRequest(messages=()),
@@ -144,7 +147,13 @@ WATCHES = {
     *("chat", "completion", "doctor", "events", "logs", "plan", "status", "trace"),
     *("config show", "config check", "config paths", "engine show", "links list"),
     *("models list", "models verify", "models show", "models drafts"),
-    *("models cache list", "peers list", "peers show", "service status"),
+    *(
+        "models cache list",
+        "peers list",
+        "peers show",
+        "peers discover",
+        "service status",
+    ),
     *("worker list", "worker service status"),
     *("plans list", "plans launches", "plans show", "plans diff"),
     *("chats list", "chats show", "chats export", "keys list"),

@@ -24,12 +24,13 @@ from msgspec.structs import replace
 from backends.errors import HostError
 from backends.machines.agent import ProcessRecord
 from backends.machines.ssh.invited import Dialled, InvitedConnection, pair
+from backends.mesh.acceptor import STRANGERS_MAX
 from backends.mesh.identity import own_key
 from backends.mesh.limits import OwnerLimits
 from backends.mesh.messages import AGENT, PAIR, USER_BY_KEY, USER_BY_SECRET
 from backends.mesh.server import READ_BYTES_MAX, ModelFiles, WorkerServer
 from backends.mesh.tenants import Tenant, Tenants
-from backends.mesh.worker import STRANGERS_MAX, Worker
+from backends.mesh.worker import Worker
 from backends.tasks import end_tasks
 from tests.kit.waiting import until
 from tests.unit.mesh.lent import Asking, LentMachine, asking, lent
@@ -419,6 +420,36 @@ async def test_models_may_be_added_where_their_owner_lets_them(
     assert not (tmp_path / "x.gguf.part").exists()
 
 
+async def test_a_half_model_gets_no_name_while_it_may_be_written(
+    tmp_path: Path,
+) -> None:
+    """Nor by a handle of another session: what is there is changed by nobody."""
+    folder = tmp_path / "models"
+    limits = OwnerLimits(models=(folder,), writable=True)
+    async with lent(tmp_path, limits) as machine:
+        await machine.pair()
+        half, whole = f"{folder}/new.gguf.part", f"{folder}/new.gguf"
+        async with (
+            machine.login() as link,
+            link.start_sftp_client() as sftp,
+            machine.login() as other,
+            other.start_sftp_client() as others,
+        ):
+            file = await sftp.open(half, "wb")
+            await file.write(b"GGUF new")
+            for one in (sftp, others):
+                with pytest.raises(asyncssh.SFTPFailure, match="still being written"):
+                    await one.rename(half, whole)
+            await file.close()
+            await others.rename(half, whole)
+            # As a rename leaves it that breaks off in the middle.
+            os.link(whole, half)
+            with pytest.raises(asyncssh.SFTPPermissionDenied):
+                await sftp.open(half, "r+b")
+        assert (folder / "new.gguf").read_bytes() == b"GGUF new"
+    assert not ModelFiles._written
+
+
 async def test_lines_that_are_no_requests_end_nothing(paired: LentMachine) -> None:
     async with paired.agent() as agent:
         for line in (b"", b"[]", b"{", b"7", b'{"id":901}', b'{"do":"run"}', b"\xff"):
@@ -623,10 +654,10 @@ async def test_thousands_of_connections_keep_nobody_out(paired: LentMachine) -> 
                     for one in held:
                         one.close()
                     held.clear()
-                assert len(paired.worker.strangers) <= STRANGERS_MAX
+                assert len(paired.worker.acceptor.strangers) <= STRANGERS_MAX
         assert "total_bytes" in await agent.ask("memory")
         assert closed == 10_000
-    await until(lambda: not paired.worker.strangers, "the strangers' end")
+    await until(lambda: not paired.worker.acceptor.strangers, "the strangers' end")
     async with paired.login():
         pass
     said = "\n".join(paired.tenants.lines)

@@ -1,0 +1,226 @@
+"""Workers on this network announce themselves (DNS-SD over multicast DNS).
+
+What is announced is a hint, which anybody may forge: keys are proved by pairing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import re
+import socket
+import time
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from backends.errors import DllmError, HostError
+from backends.mesh.dialling import dial_any
+from backends.mesh.messages import BANNER
+from backends.mesh.token import ADDRESSES_MAX, place
+from backends.printable import printable
+from backends.state import FoundWorker, FoundWorkers
+from backends.tasks import end_tasks, gather_or_cancel
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from zeroconf import ServiceStateChange
+    from zeroconf.asyncio import AsyncZeroconf
+
+SERVICE = "_dllm._tcp.local."
+FOUND_MAX = 64
+ASKED_S = 10.0
+"""So long after the last question it is looked."""
+SETTLED_S = 3.0
+"""By then all that are there have answered."""
+LOOK_S = 0.5
+CHECK_EVERY_S = 5.0
+"""A machine that was switched off says no goodbye: so each is dialled now and then."""
+ANSWER_S = 2.0
+WORD_CHARS = 32
+_ID = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
+
+
+async def _responder_on(interfaces: Sequence[str] = ()) -> AsyncZeroconf:
+    """Send and hear multicast on some interfaces, else on all.
+
+    Raises:
+        HostError: this machine cannot.
+    """
+    # Only who announces or looks needs it, and its import takes a while.
+    await asyncio.to_thread(importlib.import_module, "zeroconf.asyncio")
+    from zeroconf import InterfaceChoice, IPVersion
+    from zeroconf.asyncio import AsyncZeroconf
+
+    # It says again and again what we say once.
+    logging.getLogger("zeroconf").setLevel(logging.CRITICAL)
+    where = list(interfaces) or InterfaceChoice.All
+    versions = (None,) if interfaces else (IPVersion.All, IPVersion.V4Only)
+    for version in versions:
+        try:
+            return AsyncZeroconf(interfaces=where, ip_version=version)
+        except (OSError, RuntimeError, ValueError) as error:
+            failed = error
+    raise _no_multicast(failed) from failed
+
+
+def _no_multicast(error: Exception) -> HostError:
+    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return HostError(f"This machine sends no multicast ({why})")
+
+
+@contextlib.asynccontextmanager
+async def announced(
+    worker: FoundWorker, addresses: Sequence[str]
+) -> AsyncIterator[None]:
+    """Say on the network that a worker is here, and at the end that it is gone.
+
+    Raises:
+        HostError: this machine sends no multicast.
+    """
+    # At one address alone it is announced there alone.
+    responder = await _responder_on(addresses if len(addresses) == 1 else ())
+    from zeroconf import Error
+    from zeroconf.asyncio import AsyncServiceInfo
+
+    # Two machines may have one name, but no two one id.
+    label = sha256(worker.id.encode()).hexdigest()[:16]
+    info = AsyncServiceInfo(
+        SERVICE,
+        f"{label}.{SERVICE}",
+        port=int(worker.address.rpartition(":")[2]),
+        properties={"name": worker.name, "id": worker.id, "version": worker.version},
+        server=f"{label}.local.",
+        parsed_addresses=list(addresses),
+    )
+    try:
+        try:
+            await (await responder.async_register_service(info))
+        except (OSError, Error) as error:
+            raise _no_multicast(error) from error
+        yield
+    finally:
+        with contextlib.suppress(OSError, Error):
+            # The goodbye is a task of its own.
+            await (await responder.async_unregister_service(info))
+        await responder.async_close()
+
+
+class Browser:
+    """Looks for workers on this network while somebody asks for them."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._checked: dict[str, float] = {}
+        self._found: dict[str, FoundWorker] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._asked_at = self._begun_at = 0.0
+        self._problem = ""
+
+    def found(self) -> FoundWorkers:
+        """The workers that are known now; it looks for more for a while."""
+        self._asked_at = time.monotonic()
+        if self._task is None or self._task.done():
+            self._begun_at = self._asked_at
+            self._task = asyncio.create_task(self._look())
+        age_s = self._asked_at - self._begun_at
+        workers = sorted(self._found.values(), key=lambda one: (one.name, one.address))
+        return FoundWorkers(
+            workers=tuple(workers),
+            settled=age_s > SETTLED_S or bool(self._problem),
+            problem=self._problem,
+        )
+
+    async def close(self) -> None:
+        await end_tasks(self._task)
+
+    async def _look(self) -> None:
+        self._names, self._checked, self._found = set(), {}, {}
+        try:
+            responder = await _responder_on()
+        except HostError as error:
+            self._problem = f"{error.what}: add a machine by its address or a token."
+            return
+        self._problem = ""
+        from zeroconf.asyncio import AsyncServiceBrowser
+
+        browser = AsyncServiceBrowser(
+            responder.zeroconf, SERVICE, handlers=[self._heard]
+        )
+        try:
+            while time.monotonic() - self._asked_at < ASKED_S:
+                due = time.monotonic() - CHECK_EVERY_S
+                names = [n for n in self._names if self._checked.get(n, due) <= due]
+                await gather_or_cancel(self._check(responder, name) for name in names)
+                await asyncio.sleep(LOOK_S)
+        finally:
+            self._found = {}
+            await browser.async_cancel()
+            await responder.async_close()
+
+    def _heard(self, name: str, state_change: ServiceStateChange, **_: object) -> None:
+        if state_change.name == "Removed":
+            self._names.discard(name)
+            self._found.pop(name, None)
+        elif len(self._names) < FOUND_MAX:
+            self._names.add(name)
+            self._checked.pop(name, None)
+
+    async def _check(self, responder: AsyncZeroconf, name: str) -> None:
+        worker = await _asked(responder, name)
+        self._checked[name] = time.monotonic()
+        if worker is not None and name in self._names:
+            self._found[name] = worker
+        else:
+            self._found.pop(name, None)
+
+
+async def _asked(responder: AsyncZeroconf, name: str) -> FoundWorker | None:
+    """The worker of an announcement, at the first address where one answers."""
+    from zeroconf.asyncio import AsyncServiceInfo
+
+    info = AsyncServiceInfo(SERVICE, name)
+    if not await info.async_request(responder.zeroconf, 1000 * ANSWER_S):
+        return None
+    told = {key: _word(value) for key, value in info.properties.items()}
+    key_id = told.get(b"id", "")
+    addresses = info.parsed_scoped_addresses()[:ADDRESSES_MAX]
+    for address in addresses if _ID.fullmatch(key_id) else ():
+        here = place(address, info.port or 0)
+        if await _answers(here):
+            name = told.get(b"name", "")[:WORD_CHARS] or "worker"
+            version = told.get(b"version", "")[:WORD_CHARS]
+            return FoundWorker(name=name, address=here, version=version, id=key_id)
+    return None
+
+
+def _word(value: bytes | None) -> str:
+    return printable((value or b"").decode("utf-8", "replace")).strip()
+
+
+async def _answers(here: str) -> bool:
+    try:
+        with contextlib.closing(await dial_any([here])) as made:
+            return await is_worker(made)
+    except DllmError:
+        return False
+
+
+async def is_worker(made: socket.socket) -> bool:
+    """Return true if a worker is there, by its first words; they are left unread."""
+    loop, head = asyncio.get_running_loop(), b""
+    with contextlib.suppress(TimeoutError, OSError):
+        async with asyncio.timeout(ANSWER_S):
+            while True:
+                readable = asyncio.Event()
+                loop.add_reader(made, readable.set)
+                try:
+                    await readable.wait()
+                finally:
+                    loop.remove_reader(made)
+                before, head = head, made.recv(len(BANNER), socket.MSG_PEEK)
+                if head in (BANNER, before) or not BANNER.startswith(head):
+                    break
+    return head == BANNER

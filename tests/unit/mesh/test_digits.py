@@ -1,0 +1,332 @@
+"""Pairing by six digits: what both screens show, and who is not let in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from backends.errors import DllmError, HostError
+from backends.mesh import digits
+from backends.mesh.acceptor import STRANGERS_OF_ONE_MAX
+from backends.mesh.digits import DigitsPairing, begin_pairing, commitment, digits_of
+from backends.mesh.messages import (
+    AGENT,
+    HELLO,
+    NOISE,
+    PAIR,
+    SFTP,
+    USER_BY_DIGITS,
+    DigitsStep,
+)
+from tests.kit.waiting import until
+from tests.unit.mesh.lent import LentMachine, lent
+
+A, B, M = (bytes([one]) * 32 for one in (1, 2, 3))
+N1, N2 = bytes(16), bytes([7]) * 16
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[LentMachine]:
+    async with lent(tmp_path) as made:
+        yield made
+
+
+async def begun(machine: LentMachine, name: str = "studio") -> DigitsPairing:
+    made = await begin_pairing(
+        machine.places[0], machine.console.console_key_file, name
+    )
+    assert made is not None
+    await until(lambda: machine.pairings.read().asking is not None, "the question")
+    return made
+
+
+def said(machine: LentMachine) -> str:
+    return "\n".join(machine.tenants.lines)
+
+
+async def nobody_is_let_in(machine: LentMachine, pairing: DigitsPairing) -> None:
+    pairing.close()
+    await until(lambda: machine.pairings.read().asking is None, "its end")
+    assert not machine.pairings.read().consoles
+    with pytest.raises(asyncssh.PermissionDenied):
+        async with machine.login():
+            pass
+
+
+# --- the digits ----------------------------------------------------------------------
+
+
+def test_digits_depend_on_both_keys_and_both_nonces() -> None:
+    same = digits_of(A, B, N1, N2)
+    assert len(same) == 6
+    assert same.isdigit()
+    others = [
+        digits_of(M, B, N1, N2),
+        digits_of(A, M, N1, N2),
+        digits_of(A, B, N2, N2),
+        digits_of(A, B, N1, N1),
+        digits_of(B, A, N1, N2),
+    ]
+    assert same not in others
+    assert len(set(others)) == len(others)
+
+
+def test_a_commitment_binds_keys_and_nonce() -> None:
+    promised = {commitment(*one) for one in ((A, B, N1), (A, B, N2), (M, B, N1))}
+    assert len(promised) == 3
+
+
+async def test_both_sides_agree_and_keep_each_others_key(machine: LentMachine) -> None:
+    pairing = await begun(machine)
+    asking = machine.pairings.read().asking
+    assert asking is not None
+    assert asking.digits == pairing.digits
+    assert (asking.name, asking.address) == ("studio", "127.0.0.1")
+    assert pairing.name == "nuc"
+    outcome = asyncio.create_task(pairing.outcome())
+    machine.pairings.decide(pairing.digits)
+    await asyncio.sleep(0.5)
+    # Its owner alone is not enough.
+    assert not outcome.done()
+    assert not machine.pairings.read().consoles
+    pairing.decide(True)
+    await outcome
+    assert pairing.host_key == machine.host_key
+    (console,) = machine.pairings.read().consoles
+    assert console.name == "studio"
+    async with machine.login():
+        pass
+    pairing.close()
+    await until(lambda: not machine.worker.acceptor.strangers, "its end")
+
+
+async def test_who_is_in_between_shows_other_digits(
+    machine: LentMachine, tmp_path: Path
+) -> None:
+    """Towards each side it has a key of its own, and no choice of its nonces."""
+    async with lent(tmp_path / "eve") as eve:
+        near = await begun(eve)
+        far = await begin_pairing(
+            machine.places[0], eve.console.console_key_file, "studio"
+        )
+        assert far is not None
+        await until(lambda: machine.pairings.read().asking is not None, "the question")
+        assert near.digits != far.digits
+        with pytest.raises(HostError, match="digits here are others"):
+            machine.pairings.decide(near.digits)
+        with pytest.raises(HostError, match="The owner of nuc sees other digits"):
+            await far.outcome()
+        near.close()
+        await nobody_is_let_in(machine, far)
+
+
+# --- who is refused ------------------------------------------------------------------
+
+
+async def test_the_owner_refuses(machine: LentMachine) -> None:
+    pairing = await begun(machine)
+    pairing.decide(True)
+    machine.pairings.decide(pairing.digits, accepts=False)
+    with pytest.raises(HostError, match="The owner of nuc refused"):
+        await pairing.outcome()
+    assert "studio (127.0.0.1) was not paired: The owner of nuc refused" in said(
+        machine
+    )
+    await nobody_is_let_in(machine, pairing)
+
+
+async def test_the_user_of_the_console_refuses(machine: LentMachine) -> None:
+    pairing = await begun(machine)
+    machine.pairings.decide(pairing.digits)
+    pairing.decide(False)
+    with pytest.raises(HostError, match="studio refused, or went away"):
+        await pairing.outcome()
+    await nobody_is_let_in(machine, pairing)
+
+
+async def test_a_console_that_goes_away_is_not_paired(machine: LentMachine) -> None:
+    pairing = await begun(machine)
+    machine.pairings.decide(pairing.digits)
+    await nobody_is_let_in(machine, pairing)
+    assert "studio refused, or went away" in said(machine)
+
+
+async def test_nobody_waits_for_ever(
+    machine: LentMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digits, "COMPARE_S", 0.5)
+    pairing = await begun(machine)
+    pairing.decide(True)
+    with pytest.raises(HostError, match="Nobody compared the digits in time"):
+        await pairing.outcome()
+    with pytest.raises(HostError, match="No console asks to be paired now"):
+        machine.pairings.decide(pairing.digits)
+    assert "Nobody compared the digits in time" in said(machine)
+    await nobody_is_let_in(machine, pairing)
+
+
+async def test_one_at_a_time(machine: LentMachine) -> None:
+    first = await begun(machine)
+    with pytest.raises(HostError, match="nuc is being paired with another console"):
+        await begun(machine, "eve")
+    asking = machine.pairings.read().asking
+    assert asking is not None
+    assert asking.digits == first.digits
+    first.close()
+
+
+async def test_tries_are_few_also_those_that_nobody_saw(machine: LentMachine) -> None:
+    """Who hangs up once it knows that the digits differ has had its try."""
+    async with newcomer(machine) as link:
+        for _ in range(digits.TRIES_MAX):
+            process = await link.create_process(subsystem=PAIR, encoding=None)
+            process.stdin.write(b'{"name":"eve","commitment":"00"}\n')
+            assert b"nonce" in await process.stdout.readline()
+            process.stdin.write_eof()
+            await process.wait_closed()
+    with pytest.raises(HostError, match="nuc was asked too often"):
+        await begun(machine)
+
+
+async def test_a_nonce_that_was_not_promised_is_refused(machine: LentMachine) -> None:
+    async with newcomer(machine) as link:
+        process = await link.create_process(subsystem=PAIR, encoding=None)
+        process.stdin.write(b'{"name":"eve","commitment":"00"}\n')
+        await process.stdout.readline()
+        process.stdin.write(msgspec.json.encode(DigitsStep(nonce=N1.hex())) + b"\n")
+        assert b"changed its nonce" in await process.stdout.readline()
+    assert machine.pairings.read().asking is None
+
+
+@contextlib.asynccontextmanager
+async def newcomer(machine: LentMachine) -> AsyncIterator[Any]:
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    async with machine.login(username=USER_BY_DIGITS, client_keys=[key]) as link:
+        yield link
+
+
+async def test_a_newcomer_may_do_nothing_else(machine: LentMachine) -> None:
+    async with newcomer(machine) as link:
+        for subsystem in (AGENT, SFTP, HELLO, NOISE):
+            with pytest.raises(asyncssh.ChannelOpenError):
+                await link.create_process(subsystem=subsystem, encoding=None)
+        with pytest.raises(asyncssh.ChannelOpenError):
+            await link.create_process("id")
+        with pytest.raises(asyncssh.ChannelOpenError):
+            await link.create_connection(asyncssh.SSHTCPSession, "127.0.0.1", 22)
+
+
+async def test_newcomers_are_strangers_still(machine: LentMachine) -> None:
+    """A login that anybody has gives nobody a place."""
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(STRANGERS_OF_ONE_MAX):
+            await stack.enter_async_context(newcomer(machine))
+        assert machine.worker.acceptor.strangers.total() == STRANGERS_OF_ONE_MAX
+        with pytest.raises((OSError, asyncssh.Error)):
+            await stack.enter_async_context(newcomer(machine))
+
+
+async def test_another_server_is_no_worker(tmp_path: Path) -> None:
+    async def greets(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(greets, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    assert await begin_pairing(f"127.0.0.1:{port}", tmp_path / "key", "a") is None
+    server.close()
+    await server.wait_closed()
+    assert await begin_pairing(f"127.0.0.1:{port}", tmp_path / "key", "a") is None
+
+
+# --- data ----------------------------------------------------------------------------
+
+
+async def test_names_are_data(machine: LentMachine) -> None:
+    pairing = await begun(machine, "\x1b[2Jst\nudio" + "x" * 100)
+    asking = machine.pairings.read().asking
+    assert asking is not None
+    assert asking.name.isprintable()
+    assert len(asking.name) <= digits.NAME_MAX
+    pairing.close()
+
+
+LINES = st.one_of(
+    st.binary(max_size=200),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=40),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["name", "commitment", "nonce", "agrees", "problem"]),
+                inner,
+                max_size=5,
+            )
+        ),
+        max_leaves=8,
+    ).map(msgspec.json.encode),
+)
+
+
+class Told:
+    """Reads what a machine at the other end says; what we say goes nowhere."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._left = b"".join(one + b"\n" for one in lines)
+
+    async def read(self, n: int) -> bytes:
+        data, self._left = self._left[:1], self._left[1:]
+        return data
+
+    def write(self, data: bytes) -> None:
+        pass
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(lines=st.lists(LINES, max_size=3))
+def test_junk_pairs_nobody_and_ends_that_try_alone(
+    lines: list[bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    from backends.mesh.identity import line_of_raw
+    from backends.mesh.pairings import PairingFile
+
+    pairings = PairingFile(tmp_path_factory.mktemp("worker") / "consoles.json")
+    heard: list[str] = []
+    desk = digits.DigitsDesk(pairings, "nuc", heard.append)
+    told, keys = Told(lines), (line_of_raw(A), line_of_raw(B))
+    asyncio.run(desk.serve(told, told, "127.0.0.1", keys))
+    assert not pairings.read().consoles
+    assert pairings.read().asking is None
+    assert "was not paired" in heard[-1]
+    assert all(one.isprintable() for one in heard)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lines=st.lists(LINES, max_size=3))
+def test_junk_of_a_worker_is_told_in_a_sentence(lines: list[bytes]) -> None:
+    async def asked() -> None:
+        told = Told(lines)
+        process = type("Process", (), {"stdin": told, "stdout": told})()
+        link = type("Link", (), {"get_server_host_key": lambda self: key})()
+        pairing = DigitsPairing("10.0.0.7:50080", link, process)
+        await pairing.agree_on_digits(key, "studio")
+        assert pairing.name.isprintable()
+        await pairing.outcome()
+
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    with pytest.raises((DllmError, ValueError)):
+        asyncio.run(asked())

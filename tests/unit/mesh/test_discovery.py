@@ -1,0 +1,176 @@
+"""Workers that announce themselves: found, gone, forged, and no multicast at all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import zeroconf.asyncio
+from msgspec.structs import replace
+
+from backends.mesh import discovery
+from backends.mesh.discovery import Browser, announced
+from backends.state import FoundWorker
+from tests.kit.waiting import until
+from tests.unit.mesh.lent import LentMachine, lent
+
+ON = ["127.0.0.1"]
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[LentMachine]:
+    async with lent(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    made = Browser()
+    yield made
+    await made.close()
+
+
+def known(machine: LentMachine) -> FoundWorker:
+    return FoundWorker(
+        name="nuc",
+        address=machine.places[0],
+        version="0.1.0",
+        id=machine.worker._key.get_fingerprint(),
+    )
+
+
+def here(browser: Browser, worker: FoundWorker) -> list[FoundWorker]:
+    """Others that run at the same time announce themselves, too."""
+    return [one for one in browser.found().workers if one.id == worker.id]
+
+
+async def test_a_worker_is_found_and_says_goodbye(
+    machine: LentMachine, browser: Browser
+) -> None:
+    worker = known(machine)
+    async with announced(worker, ON):
+        await until(lambda: here(browser, worker), "the worker")
+        assert here(browser, worker) == [worker]
+        await until(lambda: browser.found().settled, "the others")
+    await until(lambda: not here(browser, worker), "its end")
+
+
+async def test_one_that_does_not_answer_is_not_shown(
+    machine: LentMachine, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is switched off says no goodbye."""
+    monkeypatch.setattr(discovery, "CHECK_EVERY_S", 0.2)
+    worker = known(machine)
+    async with announced(worker, ON):
+        await until(lambda: here(browser, worker), "the worker")
+        assert machine.worker._listening is not None
+        machine.worker._listening.close()
+        await until(lambda: not here(browser, worker), "its silence")
+
+
+async def test_what_is_announced_is_data(
+    machine: LentMachine, browser: Browser
+) -> None:
+    worker = known(machine)
+    hostile = replace(worker, name="[red]\x1b[2J\n", version="\u202e1" + "9" * 90)
+    async with announced(hostile, ON):
+        await until(lambda: here(browser, worker), "the worker")
+        (shown,) = here(browser, worker)
+    assert shown.name.isprintable()
+    assert shown.version.isprintable()
+    assert len(shown.version) <= discovery.WORD_CHARS
+
+
+async def test_an_id_that_is_none_is_not_shown(
+    machine: LentMachine, browser: Browser
+) -> None:
+    worker = replace(known(machine), id="\x1b]0;SHA256:")
+    async with announced(worker, ON):
+        await until(lambda: browser.found() and browser._names, "the announcement")
+        await until(lambda: browser.found().settled, "the look")
+        assert not here(browser, worker)
+
+
+async def test_what_is_announced_is_name_port_id_and_version(
+    machine: LentMachine,
+) -> None:
+    worker = known(machine)
+    async with (
+        announced(worker, ON),
+        zeroconf.asyncio.AsyncZeroconf(interfaces=ON) as other,
+    ):
+        names: set[str] = set()
+        browser = zeroconf.asyncio.AsyncServiceBrowser(
+            other.zeroconf,
+            discovery.SERVICE,
+            handlers=[lambda name, **_: names.add(name)],
+        )
+        label = sha256(worker.id.encode()).hexdigest()[:16]
+        name = f"{label}.{discovery.SERVICE}"
+        await until(lambda: name in names, "the announcement")
+        info = zeroconf.asyncio.AsyncServiceInfo(discovery.SERVICE, name)
+        await info.async_request(other.zeroconf, 3000)
+        await browser.async_cancel()
+    assert set(info.properties) == {b"name", b"id", b"version"}
+    assert info.port == machine.pairings.read().port
+    assert info.server == f"{label}.local."
+
+
+def no_multicast(*_: object, **__: object) -> None:
+    raise PermissionError(1, "Operation not permitted")
+
+
+async def test_without_multicast_it_is_said_once_and_all_else_works(
+    tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zeroconf.asyncio, "AsyncZeroconf", no_multicast)
+    async with lent(tmp_path, announces=True) as machine:
+
+        def told() -> list[str]:
+            return [one for one in machine.tenants.lines if "multicast" in one]
+
+        await until(told, "the sentence")
+        await machine.pair()
+        assert len(told()) == 1
+        assert told()[0].endswith(
+            "This machine sends no multicast (Operation not permitted): consoles need "
+            "its address or a token"
+        )
+    await until(lambda: browser.found().problem, "the sentence")
+    assert browser.found() == browser.found()
+    assert browser.found().settled
+    assert "by its address or a token" in browser.found().problem
+
+
+async def test_a_worker_that_announces_is_found(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with lent(tmp_path, announces=True) as machine:
+        await until(lambda: here(browser, known(machine)), "the worker")
+        (found,) = here(browser, known(machine))
+        assert found.address == machine.places[0]
+    await until(lambda: not here(browser, known(machine)), "its end")
+
+
+async def test_it_is_looked_while_somebody_asks(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "ASKED_S", 0.1)
+    browser.found()
+    task = browser._task
+    assert task is not None
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait_for(task, 20)
+    assert browser.found().workers == ()
+
+
+def test_nothing_of_zeroconf_is_imported_before_it_is_needed() -> None:
+    names = "backends.mesh.worker, backends.machines.peers, tui.cli.main, tui.cli.peers"
+    code = f"import sys, {names}; assert 'zeroconf' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
