@@ -42,7 +42,7 @@ input ends; what it started lives on, unless --stop-at-end is given.
 
   --run-dir DIR       holds the process directories; absolute; made by the first start
   --look              look for changes every 250 ms instead of being told by the kernel
-  --stop-at-end       at the end, however it comes, stop everything below DIR
+  --stop-at-end       at the end, unless a signal ends it, stop everything below DIR
 )";
 
 namespace {
@@ -248,10 +248,10 @@ class Host {
   std::map<std::string, Quick> slow_;
 };
 
-// At the end of an agent, however it comes, stops everything that it looked after.
+// At the end of an agent, unless a signal ends it, stops everything that it looked after.
 //
-// A start may be under way in another agent, whose input has ended with ours: so it looks again.
-// What is started much later is of a program that has come after ours.
+// A start may be under way in another agent, whose input has ended with ours: so it looks for a
+// while, also where it has found nothing. What is started much later is of a program that has come after ours.
 class Stopping {
  public:
   explicit Stopping(const Options& options) : run_(options.run_dir), stops_(options.stops) {}
@@ -263,7 +263,8 @@ class Stopping {
     const double before = since_1970() + kStartsUnderWay.count();
     do {
       std::this_thread::sleep_for(kStopPause);
-    } while (stop_all(before) > 0 && since_1970() < before + kStopGrace.count());
+    } while ((stop_all(before) > 0 && since_1970() < before + kStopGrace.count()) ||
+             since_1970() < before);
   }
 
  private:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ import pytest
 
 from backends.errors import HostError
 from backends.machines.agent import ProcessSpec
+from backends.paths import relay_binary
 from backends.state import ProcessRole, ProcessState
 from tests.unit.machines.processes import (
     SLEEPER,
@@ -105,6 +108,32 @@ async def test_what_is_lent_ends_with_a_killed_lender(
     records = await host.records()
     assert len(records) == 3
     assert not any(exists(record.pid) for record in records)
+
+
+async def test_what_was_started_meanwhile_ends_with_it(
+    host: AgentSession, run_dir: Path, tmp_path: Path
+) -> None:
+    """Its first look finds nothing yet."""
+    await host.start(spec())
+    command = (str(relay_binary()), "host", "--run-dir", str(run_dir), "--stop-at-end")
+    for _ in range(5):
+        (run_dir / "p").rename(tmp_path / "aside")
+        agent = await asyncio.create_subprocess_exec(
+            *command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        await asyncio.sleep(0.2)
+        # On a busy machine we may come too late, and try again.
+        with contextlib.suppress(ProcessLookupError):
+            agent.send_signal(signal.SIGSTOP)
+        looks = exists(agent.pid)
+        (tmp_path / "aside").rename(run_dir / "p")
+        with contextlib.suppress(ProcessLookupError):
+            agent.send_signal(signal.SIGCONT)
+        await agent.wait()
+        if looks:
+            break
+    assert looks
+    await wait_ended(host)
 
 
 async def test_killing_everything_is_survived(
