@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import ipaddress
 import logging
 import re
 import socket
@@ -24,7 +25,7 @@ from backends.state import FoundWorker, FoundWorkers
 from backends.tasks import end_tasks, gather_or_cancel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
     from zeroconf import ServiceStateChange
     from zeroconf.asyncio import AsyncZeroconf
@@ -39,6 +40,7 @@ LOOK_S = 0.5
 CHECK_EVERY_S = 5.0
 """A machine that was switched off says no goodbye: so each is dialled now and then."""
 ANSWER_S = 2.0
+CHECK_S = 5.0
 WORD_CHARS = 32
 _ID = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
@@ -161,20 +163,28 @@ class Browser:
             await responder.async_close()
 
     def _heard(self, name: str, state_change: ServiceStateChange, **_: object) -> None:
-        if state_change.name == "Removed":
-            self._names.discard(name)
-            self._found.pop(name, None)
-        elif len(self._names) < FOUND_MAX:
+        gone = {name} if state_change.name == "Removed" else set()
+        if len(self._names) >= FOUND_MAX:
+            # Who fills the list with names of nobody keeps no worker out.
+            gone |= self._checked.keys() - self._found.keys()
+        for one in gone:
+            self._names.discard(one)
+            self._found.pop(one, None)
+        if name not in gone and len(self._names) < FOUND_MAX:
             self._names.add(name)
-            self._checked.pop(name, None)
+        for one in (*gone, name):
+            self._checked.pop(one, None)
 
     async def _check(self, responder: AsyncZeroconf, name: str) -> None:
-        worker = await _asked(responder, name)
-        self._checked[name] = time.monotonic()
-        if worker is not None and name in self._names:
-            self._found[name] = worker
-        else:
-            self._found.pop(name, None)
+        worker = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CHECK_S):
+                worker = await _asked(responder, name)
+        self._found.pop(name, None)
+        if name in self._names:
+            self._checked[name] = time.monotonic()
+            if worker is not None:
+                self._found[name] = worker
 
 
 async def _asked(responder: AsyncZeroconf, name: str) -> FoundWorker | None:
@@ -186,7 +196,7 @@ async def _asked(responder: AsyncZeroconf, name: str) -> FoundWorker | None:
         return None
     told = {key: _word(value) for key, value in info.properties.items()}
     key_id = told.get(b"id", "")
-    addresses = info.parsed_scoped_addresses()[:ADDRESSES_MAX]
+    addresses = near(info.parsed_scoped_addresses())[:ADDRESSES_MAX]
     for address in addresses if _ID.fullmatch(key_id) else ():
         here = place(address, info.port or 0)
         if await _answers(here):
@@ -194,6 +204,17 @@ async def _asked(responder: AsyncZeroconf, name: str) -> FoundWorker | None:
             version = told.get(b"version", "")[:WORD_CHARS]
             return FoundWorker(name=name, address=here, version=version, id=key_id)
     return None
+
+
+def near(addresses: Iterable[str]) -> list[str]:
+    """The addresses that a machine of this network may have."""
+    return [one for one in addresses if _is_near(one)]
+
+
+def _is_near(address: str) -> bool:
+    known = ipaddress.ip_address(address.partition("%")[0])
+    known = getattr(known, "ipv4_mapped", None) or known
+    return (known.is_private or known.is_link_local) and not known.is_loopback
 
 
 def _word(value: bytes | None) -> str:

@@ -17,10 +17,12 @@ from msgspec.structs import replace
 from backends.mesh import discovery
 from backends.mesh.discovery import Browser, announced
 from backends.state import FoundWorker
+from backends.tasks import forever
 from tests.kit.waiting import until
 from tests.unit.mesh.lent import LentMachine, lent
 
 ON = ["127.0.0.1"]
+IS_NEAR = discovery._is_near
 
 
 @pytest.fixture
@@ -34,6 +36,12 @@ async def browser() -> AsyncIterator[Browser]:
     made = Browser()
     yield made
     await made.close()
+
+
+@pytest.fixture(autouse=True)
+def loopback_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no network hears of what is tested here."""
+    monkeypatch.setattr(discovery, "_is_near", lambda _: True)
 
 
 def known(machine: LentMachine) -> FoundWorker:
@@ -120,6 +128,43 @@ async def test_what_is_announced_is_name_port_id_and_version(
     assert set(info.properties) == {b"name", b"id", b"version"}
     assert info.port == machine.pairings.read().port
     assert info.server == f"{label}.local."
+
+
+def test_only_addresses_of_this_network_are_announced_and_dialled() -> None:
+    right = ["192.168.1.7", "10.0.0.7", "169.254.3.4", "fd00::7", "fe80::7%eth0"]
+    wrong = ["127.0.0.1", "::1", "8.8.8.8", "2600::7", "::ffff:127.0.0.1"]
+    assert [one for one in (*right, *wrong) if IS_NEAR(one)] == right
+
+
+async def test_names_of_nobody_keep_no_worker_out(
+    machine: LentMachine, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "FOUND_MAX", 2)
+    worker = known(machine)
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(2):
+            # Its id is none, so that it is of nobody.
+            forged = replace(worker, name="eve", id=f"x{number}")
+            await stack.enter_async_context(announced(forged, ON))
+        await until(lambda: browser.found() and len(browser._checked) == 2, "those")
+        await stack.enter_async_context(announced(worker, ON))
+        await until(lambda: here(browser, worker), "the worker")
+
+
+async def test_an_address_that_swallows_all_holds_nobody_up(
+    machine: LentMachine, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def swallowed(here: str) -> bool:
+        return here == machine.places[0] or await forever()
+
+    monkeypatch.setattr(discovery, "_answers", swallowed)
+    monkeypatch.setattr(discovery, "CHECK_S", 0.2)
+    worker = known(machine)
+    forged = replace(worker, address="127.0.0.1:9", id="SHA256:" + "x" * 43)
+    async with announced(forged, ON):
+        await until(lambda: browser.found() and browser._checked, "the forged one")
+        async with announced(worker, ON):
+            await until(lambda: here(browser, worker), "the worker")
 
 
 def no_multicast(*_: object, **__: object) -> None:
