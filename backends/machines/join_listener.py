@@ -39,7 +39,10 @@ PAIR_S = 15.0
 
 
 class Awaited:
-    """The dial of a worker that dials us: its newest socket."""
+    """The dial of a worker that dials us: its socket.
+
+    Anybody may say to be that worker: none takes the place of one that is there.
+    """
 
     label = "which dials this console"
     shares = True
@@ -60,6 +63,9 @@ class Awaited:
 
     def put(self, made: socket.socket) -> None:
         if self._waiting is not None:
+            if _is_alive(self._waiting):
+                made.close()
+                return
             self._waiting.close()
         self._waiting = made
         self._is_there.set()
@@ -194,6 +200,15 @@ class JoinListener:
         if until <= time.time():
             raise HostError("This token has expired", "Ask for another one.")
         return name
+
+
+def _is_alive(made: socket.socket) -> bool:
+    try:
+        return bool(made.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 async def _hint(made: socket.socket) -> str:

@@ -224,15 +224,18 @@ def test_any_first_words_end_that_connection_alone(
     asyncio.run(said())
 
 
-async def test_one_that_waits_is_replaced_by_a_newer_one() -> None:
+@pytest.mark.parametrize("is_alive", [True, False])
+async def test_one_that_waits_is_replaced_once_it_has_gone(is_alive: bool) -> None:
     came: list[int] = []
     awaited = Awaited(lambda: came.append(1), lambda: None)
     pairs = [socket.socketpair() for _ in range(2)]
-    for near, _ in pairs:
-        awaited.put(near)
-    assert await awaited.connected() is pairs[1][0]
-    assert pairs[0][1].recv(1) == b""
-    assert len(came) == 2
+    awaited.put(pairs[0][0])
+    if not is_alive:
+        pairs[0][1].shutdown(socket.SHUT_WR)
+    awaited.put(pairs[1][0])
+    assert await awaited.connected() is pairs[not is_alive][0]
+    assert pairs[is_alive][1].recv(1) == b""
+    assert len(came) == 1 + (not is_alive)
     for near, far in pairs:
         near.close()
         far.close()
