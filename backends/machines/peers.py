@@ -21,11 +21,12 @@ from backends.errors import (
     HostError,
     NeedsAnswer,
     PeerUnreachable,
+    UsageError,
     unknown_peer,
 )
 from backends.machines.bare import BarePeer
 from backends.mesh.token import TokenKind, read_token
-from backends.places import LOCAL, suggested_name
+from backends.places import LOCAL, is_place, suggested_name
 from backends.state import PeerPairing
 from backends.tasks import end_tasks
 from backends.writing import write_private
@@ -84,6 +85,7 @@ class Peers:
         self._showing: asyncio.TimerHandle | None = None
         self._head_id = ""
         self._pairing: tuple[DigitsPairing, asyncio.Task[Peer]] | None = None
+        self._pairing_turn = asyncio.Lock()
 
     def get(self, name: str) -> Machine:
         if name == LOCAL:
@@ -240,21 +242,25 @@ class Peers:
         """Agree on digits with the worker at a place; an earlier pairing ends.
 
         Raises:
+            UsageError: the place is none.
             HostError: it does not pair now; it says why.
         """
         from backends.mesh.digits import begin_pairing
 
         if name:
             self._require_new(name)
-        await self._end_pairing()
+        if not is_place(place):
+            raise UsageError(f"{place!r} is no place", "Write it like 10.0.0.7:50080.")
         key_file, own = self._paths.console_key_file, socket.gethostname()
-        made = await begin_pairing(place, key_file, own)
-        if made is None:
-            return PeerPairing()
-        outcome = asyncio.create_task(self._paired(name, made))
-        # Who asked may have gone.
-        outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._pairing = made, outcome
+        async with self._pairing_turn:
+            await self._end_pairing()
+            made = await begin_pairing(place, key_file, own)
+            if made is None:
+                return PeerPairing()
+            outcome = asyncio.create_task(self._paired(name, made))
+            # Who asked may have gone.
+            outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._pairing = made, outcome
         return PeerPairing(name=made.name, digits=made.digits)
 
     async def _paired(self, name: str, made: DigitsPairing) -> Peer:

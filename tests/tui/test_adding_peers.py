@@ -121,7 +121,7 @@ async def test_an_owner_who_refuses_is_told_and_the_form_is_back(
         assert not dialog.query(ChoiceList)
 
 
-@pytest.mark.parametrize("key", ["n", "escape"])
+@pytest.mark.parametrize("key", ["n", "escape", "enter"])
 async def test_other_digits_are_refused(started: Started, key: str) -> None:
     async with started(scenes.idle(), wait=False) as (pilot, _, cluster):
         await comparing(pilot, cluster)

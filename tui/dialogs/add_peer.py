@@ -37,8 +37,9 @@ Wish = tuple[str, str]
 
 
 COMPARING = (
-    Choice("agree", "Yes, both show the same", "y"),
+    # The first has the focus: a second Enter is to agree to nothing.
     Choice("refuse", "No", "n", "somebody else may have answered"),
+    Choice("agree", "Yes, both show the same", "y"),
 )
 
 

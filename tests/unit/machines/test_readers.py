@@ -22,6 +22,7 @@ from backends.machines.peers import Peers
 from backends.machines.readers import DEVICES_LAST_S, Readers
 from backends.paths import Paths
 from backends.state import Device, EngineInfo, EngineSource, Peer, PeerState
+from backends.tasks import forever
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -195,6 +196,33 @@ async def test_a_token_that_is_good_is_known_to_keep_the_controller(
     assert not peers.invites
     peers.__dict__["_join_listener"] = SimpleNamespace(invites=True)
     assert peers.invites
+
+
+async def test_each_pairing_ends_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where both were begun at once: none is left without an owner."""
+    closed: list[str] = []
+
+    async def begun(place: str, *_: object) -> Any:
+        await asyncio.sleep(0)
+        return SimpleNamespace(
+            name=place,
+            digits="012345",
+            outcome=forever,
+            close=lambda: closed.append(place),
+        )
+
+    monkeypatch.setattr("backends.mesh.digits.begin_pairing", begun)
+    peers = peers_with(Clumsy(failures=0), tmp_path)
+    first, second = "10.0.0.7:1", "10.0.0.7:2"
+    await asyncio.gather(
+        peers.begin_pairing("", first), peers.begin_pairing("", second)
+    )
+    await peers.close()
+    assert closed == [first, second]
+    with pytest.raises(UsageError, match="'mini' is no place"):
+        await peers.begin_pairing("", "mini")
 
 
 async def test_an_error_of_ours_is_shown_and_the_peer_looked_after_again(
