@@ -56,7 +56,10 @@ COMPARE_S = 60.0
 """So long people may compare."""
 STEP_S = 10.0
 POLL_S = 0.2
-TRIES_MAX = 5
+NEWCOMERS_MAX = 4
+TRIES_MAX = 20
+TRIES_OF_ONE_MAX = 5
+"""From one address."""
 TRIES_S = 600.0
 NAME_MAX = 32
 NONCE_BYTES = 16
@@ -126,7 +129,16 @@ class DigitsDesk:
         self._name = name
         self._tell = say
         self._turn = asyncio.Lock()
-        self._tries: deque[float] = deque(maxlen=TRIES_MAX)
+        self._tries: deque[tuple[float, str]] = deque(maxlen=TRIES_MAX)
+        self.is_open = False
+        self.newcomers: set[object] = set()
+        """Connections of those who want to be paired, at most four."""
+
+    def lets_in(self, newcomer: object) -> bool:
+        if not self.is_open or len(self.newcomers - {newcomer}) == NEWCOMERS_MAX:
+            return False
+        self.newcomers.add(newcomer)
+        return True
 
     async def serve(
         self, reader: Reader, writer: Writer, address: str, keys: tuple[str, str]
@@ -144,6 +156,7 @@ class DigitsDesk:
                 )
             async with self._turn:
                 async with asyncio.timeout(STEP_S):
+                    self._count_try(address)
                     digits = await self._digits(reader, writer, keys, asked)
                 until = time.time() + COMPARE_S
                 one = Asking(
@@ -161,6 +174,16 @@ class DigitsDesk:
             self._tell(f"{name} is paired")
             _say(writer, PairAnswer(name=self._name))
 
+    def _count_try(self, address: str) -> None:
+        oldest = time.monotonic() - TRIES_S
+        recent = [come_from for at, come_from in self._tries if at > oldest]
+        if len(recent) == TRIES_MAX or recent.count(address) >= TRIES_OF_ONE_MAX:
+            raise HostError(
+                f"{self._name} was asked too often",
+                f"Use a token, or try again in {format_age(TRIES_S)}.",
+            )
+        self._tries.append((time.monotonic(), address))
+
     async def _digits(
         self,
         reader: Reader,
@@ -168,13 +191,6 @@ class DigitsDesk:
         keys: tuple[str, str],
         asked: DigitsStep,
     ) -> str:
-        oldest = time.monotonic() - TRIES_S
-        if len(self._tries) == TRIES_MAX and self._tries[0] > oldest:
-            raise HostError(
-                f"{self._name} was asked too often",
-                f"Use a token, or try again in {format_age(TRIES_S)}.",
-            )
-        self._tries.append(time.monotonic())
         nonce = new_nonce()
         _say(writer, DigitsStep(name=self._name, nonce=nonce.hex()))
         revealed = _nonce_in((await _heard(reader, DigitsStep)).nonce)
@@ -188,7 +204,8 @@ class DigitsDesk:
         """Wait until both sides say that the digits agree."""
         self._tell(
             f"{asking.name} ({asking.address}) wants to be paired. If it shows "
-            f"{format_digits(asking.digits)}: dllm-tui worker accept {asking.digits}"
+            f"{format_digits(asking.digits)}: dllm-tui worker accept, and the digits "
+            "that it shows"
         )
         self._pairings.ask(asking)
         heard = asyncio.create_task(_agrees(reader))
@@ -235,21 +252,17 @@ class DigitsPairing:
         self.place = place
         self.name = ""
         """As the worker calls itself."""
-        self.digits = ""
+        self.digits = self.host_key = ""
         self._link = link
         self._process = process
         self._agreed = False
-
-    @property
-    def host_key(self) -> str:
-        key = self._link.get_server_host_key()
-        assert key is not None
-        return public_line(key)
 
     async def agree_on_digits(self, key: asyncssh.SSHKey, name: str) -> None:
         nonce = new_nonce()
         host_key = self._link.get_server_host_key()
         assert host_key is not None
+        # The one that the digits speak of: the link may get another later.
+        self.host_key = public_line(host_key)
         keys = raw_of(key), raw_of(host_key)
         promised = commitment(*keys, nonce)
         _say(self._process.stdin, DigitsStep(name=name, commitment=promised))
@@ -303,7 +316,14 @@ async def begin_pairing(place: str, key_file: Path, name: str) -> DigitsPairing 
         if not await is_worker(made):
             made.close()
             return None
-        link = await client_over(made, None, username=USER_BY_DIGITS, client_keys=[key])
+        try:
+            login = {"username": USER_BY_DIGITS, "client_keys": [key]}
+            link = await client_over(made, None, **login)
+        except asyncssh.PermissionDenied as error:
+            raise HostError(
+                f"The worker at {place} lets nobody in by digits now",
+                "Try again in a minute, or use a token of its owner.",
+            ) from error
         try:
             process = await link.create_process(subsystem=PAIR, encoding=None)
             pairing = DigitsPairing(place, link, process)

@@ -20,12 +20,12 @@ from backends.machines.agent_channel import (
     decode_line,
     encode_line,
 )
-from backends.mesh.digits import COMPARE_S
 from backends.mesh.identity import public_line
 from backends.mesh.messages import (
     AGENT,
     HELLO,
     LENDS_NO,
+    LINE_BYTES_MAX,
     NOISE,
     NOISE_BYTES,
     PAIR,
@@ -89,7 +89,7 @@ class WorkerServer(asyncssh.SSHServer):
     """One connection of a console, or of somebody who wants to be one.
 
     ``joining``: the token of a console; no other is let in then, and to nothing but the
-    pairing.
+    pairing. Without ``host_key`` nobody is paired by digits.
     """
 
     def __init__(
@@ -99,14 +99,17 @@ class WorkerServer(asyncssh.SSHServer):
         joining: Token | None = None,
         *,
         host_key: str = "",
+        come_from: str = "",
     ) -> None:
         self._tenants = tenants
         self._address = address
         self._joining = joining
         self._host_key = host_key
+        self._come_from = come_from.removeprefix("::ffff:")
         self._key = self._new_key = ""
         self._secret = b""
         self._sessions = 0
+        self._pairs = self._is_sent_away = False
         self._tenant: Tenant | None = None
         self.link: asyncssh.SSHServerConnection
         self.paired: asyncio.Future[PairAnswer] = (
@@ -121,6 +124,7 @@ class WorkerServer(asyncssh.SSHServer):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.paired.done():
             self.paired.set_result(PairAnswer(problem="The console hung up"))
+        self._tenants.by_digits.newcomers.discard(self)
         if self._tenant is not None:
             self._tenant.left(self.link)
 
@@ -139,8 +143,10 @@ class WorkerServer(asyncssh.SSHServer):
         if key.algorithm != b"ssh-ed25519":
             return False
         line = public_line(key)
-        if username == USER_BY_DIGITS and self._joining is None:
-            self._new_key = line
+        if username == USER_BY_DIGITS:
+            desk = self._tenants.by_digits
+            if self._host_key and desk.lets_in(self):
+                self._new_key = line
         elif username == USER_BY_KEY and self._tenants.lets_in(line, self._joining):
             self._key = line
         return bool(self._key or self._new_key)
@@ -158,15 +164,18 @@ class WorkerServer(asyncssh.SSHServer):
     def auth_completed(self) -> None:
         if self._joining is not None:
             return
-        if self._secret or self._new_key:
-            stays_s = 2 * PAIR_S + (COMPARE_S if self._new_key else 0.0)
-            asyncio.get_running_loop().call_later(stays_s, self.link.close)
-        if self._key:
-            self._tenant = self._tenants.came(self._key, self.link, self._address)
-            if len(self._tenant.links) > LINKS_MAX:
-                self.link.disconnect(
-                    asyncssh.DISC_TOO_MANY_CONNECTIONS, "too many connections"
-                )
+        if not self._key:
+            asyncio.get_running_loop().call_later(PAIR_S, self._close_unless_it_pairs)
+            return
+        self._tenant = self._tenants.came(self._key, self.link, self._address)
+        if len(self._tenant.links) > LINKS_MAX:
+            self.link.disconnect(
+                asyncssh.DISC_TOO_MANY_CONNECTIONS, "too many connections"
+            )
+
+    def _close_unless_it_pairs(self) -> None:
+        if not self._pairs:
+            self.link.close()
 
     @property
     def is_paired(self) -> bool:
@@ -182,17 +191,26 @@ class WorkerServer(asyncssh.SSHServer):
         return subsystem == PAIR
 
     def session_requested(self) -> Any:
-        if self._sessions >= SESSIONS_MAX:
+        if self._sessions >= (SESSIONS_MAX if self._tenant is not None else 1):
             return False
         self._sessions += 1
-        return _Session(self)
+        if self._tenant is not None:
+            return _Session(self)
+        # It gets no memory beyond a line.
+        channel = self.link.create_server_channel(None, window=LINE_BYTES_MAX)
+        return channel, _Session(self)
 
     def session_ended(self) -> None:
         self._sessions -= 1
 
     def refused(self, what: str) -> bool:
         who = self._tenant.name if self._tenant else "somebody who is not paired"
+        if self._is_sent_away:
+            return False
         self._tenants.say(f"{who} asked for {what}: refused")
+        if self._tenant is None:
+            self._is_sent_away = True
+            self.link.disconnect(asyncssh.DISC_BY_APPLICATION, "you are not paired")
         return False
 
     def connection_requested(
@@ -234,13 +252,8 @@ class WorkerServer(asyncssh.SSHServer):
                     process.stdout.write(msgspec.json.encode(hello) + b"\n")
                 case "noise":
                     process.stdout.write(os.urandom(NOISE_BYTES))
-                case "pair" if self._new_key:
-                    keys = self._new_key, self._host_key
-                    address = str(self.link.get_extra_info("peername")[0])
-                    address = address.removeprefix("::ffff:")
-                    ends = process.stdin, process.stdout
-                    await self._tenants.by_digits.serve(*ends, address, keys)
                 case "pair":
+                    self._pairs = True
                     await self._pair(process)
                 case "agent" if self._tenant is not None:
                     await _serve_agent(process, self._tenant)
@@ -250,8 +263,16 @@ class WorkerServer(asyncssh.SSHServer):
             with contextlib.suppress(OSError, asyncssh.Error):
                 process.stderr.write(f"{error}\n".encode())
                 process.exit(1)
+        finally:
+            if self._tenant is None and self._joining is None:
+                self.link.close()
 
     async def _pair(self, process: Process) -> None:
+        if self._new_key:
+            ends = process.stdin, process.stdout
+            keys = self._new_key, self._host_key
+            await self._tenants.by_digits.serve(*ends, self._come_from, keys)
+            return
         async with asyncio.timeout(PAIR_S):
             if self._joining is not None:
                 request = PairRequest(

@@ -20,7 +20,7 @@ from backends.engine.install import all_engines
 from backends.errors import DllmError, HostError
 from backends.mesh.acceptor import Acceptor
 from backends.mesh.dialling import dial_any, listening_at, reachable
-from backends.mesh.discovery import WORD_CHARS, announced
+from backends.mesh.discovery import WORD_CHARS, announced, near
 from backends.mesh.identity import line_of_raw, own_key, public_line, raw_of
 from backends.mesh.messages import DIALLED
 from backends.mesh.pairings import PairedConsole, with_console
@@ -80,7 +80,9 @@ class Worker:
     # --- its life -------------------------------------------------------------------
 
     def listen(self, address: str, port: int, *, announces: bool = False) -> None:
-        """Begin to listen, and write down where; ``announces`` it on the network.
+        """Begin to listen, and write down where.
+
+        ``announces``: say so on the network, and pair with consoles by digits.
 
         Raises:
             HostError: the port cannot be had.
@@ -94,14 +96,15 @@ class Worker:
             lambda pairings: replace(pairings, pid=os.getpid(), **own)
         )
         self.tenants.say(f"listening at {place(address, port)}")
-        if announces:
+        self.tenants.by_digits.is_open = announces
+        if announces and (heard_at := near(addresses)):
             worker = FoundWorker(
                 name=printable(self.tenants.name, WORD_CHARS),
-                address=place(addresses[0], port),
+                address=place(heard_at[0], port),
                 version=version("dllm-tui"),
                 id=self._key.get_fingerprint(),
             )
-            self._announced = worker, addresses
+            self._announced = worker, heard_at
 
     async def run(self) -> None:
         """Serve until cancelled; then everything that runs for others is ended."""
@@ -167,8 +170,12 @@ class Worker:
     async def _welcome(
         self, made: socket.socket, address: str, known: Callable[[], None]
     ) -> None:
-        key = public_line(self._key)
-        owner = WorkerServer(self.tenants, _own_address(made), host_key=key)
+        owner = WorkerServer(
+            self.tenants,
+            _own_address(made),
+            host_key=public_line(self._key),
+            come_from=address,
+        )
         link = await self.serve(made, owner)
         if link is not None:
             # Anybody may log in to be paired, and is a stranger still.

@@ -38,7 +38,7 @@ dllm-tui worker run --headless --memory 8GiB --hours 22-7
 dllm-tui worker run --devices CUDA0 --models ~/.models
 dllm-tui worker invite --qr          another token, good once within an hour
 dllm-tui worker accept 123456        a console that shows these digits
-dllm-tui worker run --no-announce    consoles need its address or a token
+dllm-tui worker run --no-announce    consoles need a token
 dllm-tui worker list                 the consoles that may use it
 dllm-tui worker rename ada studio
 dllm-tui worker revoke studio        takes effect within a second
@@ -60,7 +60,7 @@ QUIT, PAUSE, INVITE, ACCEPT, REFUSE = "q", "p", "i", "y", "n"
 
 listen_option = options(
     ("--listen", "PLACE", "Where consoles dial: ADDRESS:PORT.", "[::]:50080"),
-    ("--no-announce", bool, "Do not tell this network that the machine is lent."),
+    ("--no-announce", bool, "Tell this network nothing, and pair by tokens alone."),
 )
 headless_option = options(
     ("--headless", bool, "Print a log, without the status screen."),

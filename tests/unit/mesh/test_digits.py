@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import asyncssh
@@ -15,18 +17,27 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backends.errors import DllmError, HostError
+from backends.machines.ssh.invited import client_over
 from backends.mesh import digits
-from backends.mesh.acceptor import STRANGERS_OF_ONE_MAX
-from backends.mesh.digits import DigitsPairing, begin_pairing, commitment, digits_of
+from backends.mesh.digits import (
+    NEWCOMERS_MAX,
+    DigitsPairing,
+    begin_pairing,
+    commitment,
+    digits_of,
+)
+from backends.mesh.identity import public_line, raw_of
 from backends.mesh.messages import (
     AGENT,
     HELLO,
+    LINE_BYTES_MAX,
     NOISE,
     PAIR,
     SFTP,
     USER_BY_DIGITS,
     DigitsStep,
 )
+from backends.mesh.server import WorkerServer
 from tests.kit.waiting import until
 from tests.unit.mesh.lent import LentMachine, lent
 
@@ -36,7 +47,7 @@ N1, N2 = bytes(16), bytes([7]) * 16
 
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[LentMachine]:
-    async with lent(tmp_path) as made:
+    async with lent(tmp_path, announces=True) as made:
         yield made
 
 
@@ -113,7 +124,7 @@ async def test_who_is_in_between_shows_other_digits(
     machine: LentMachine, tmp_path: Path
 ) -> None:
     """Towards each side it has a key of its own, and no choice of its nonces."""
-    async with lent(tmp_path / "eve") as eve:
+    async with lent(tmp_path / "eve", announces=True) as eve:
         near = await begun(eve)
         far = await begin_pairing(
             machine.places[0], eve.console.console_key_file, "studio"
@@ -186,13 +197,17 @@ async def test_one_at_a_time(machine: LentMachine) -> None:
 
 async def test_tries_are_few_also_those_that_nobody_saw(machine: LentMachine) -> None:
     """Who hangs up once it knows that the digits differ has had its try."""
-    async with newcomer(machine) as link:
-        for _ in range(digits.TRIES_MAX):
-            process = await link.create_process(subsystem=PAIR, encoding=None)
-            process.stdin.write(b'{"name":"eve","commitment":"00"}\n')
-            assert b"nonce" in await process.stdout.readline()
-            process.stdin.write_eof()
-            await process.wait_closed()
+    for _ in range(digits.TRIES_OF_ONE_MAX):
+        await has_a_try(machine)
+    with pytest.raises(HostError, match="nuc was asked too often"):
+        await begun(machine)
+    # Who has another address may still.
+    await has_a_try(machine, "127.0.0.2")
+
+
+async def test_tries_of_all_addresses_are_few(machine: LentMachine) -> None:
+    for number in range(digits.TRIES_MAX):
+        await has_a_try(machine, f"127.0.1.{number}")
     with pytest.raises(HostError, match="nuc was asked too often"):
         await begun(machine)
 
@@ -208,31 +223,109 @@ async def test_a_nonce_that_was_not_promised_is_refused(machine: LentMachine) ->
 
 
 @contextlib.asynccontextmanager
-async def newcomer(machine: LentMachine) -> AsyncIterator[Any]:
+async def newcomer(
+    machine: LentMachine, come_from: str = "127.0.0.1"
+) -> AsyncIterator[Any]:
     key = asyncssh.generate_private_key("ssh-ed25519")
-    async with machine.login(username=USER_BY_DIGITS, client_keys=[key]) as link:
+    made = socket.create_connection(
+        ("127.0.0.1", machine.pairings.read().port), source_address=(come_from, 0)
+    )
+    made.setblocking(False)
+    login = {"username": USER_BY_DIGITS, "client_keys": [key]}
+    link = await client_over(made, machine.host_key, **login)
+    try:
         yield link
+    finally:
+        link.close()
+        await link.wait_closed()
 
 
-async def test_a_newcomer_may_do_nothing_else(machine: LentMachine) -> None:
+async def has_a_try(machine: LentMachine, come_from: str = "127.0.0.1") -> None:
+    async with newcomer(machine, come_from) as link:
+        process = await link.create_process(subsystem=PAIR, encoding=None)
+        process.stdin.write(b'{"name":"eve","commitment":"00"}\n')
+        assert b"nonce" in await process.stdout.readline()
+    await until(lambda: not machine.tenants.by_digits._turn.locked(), "its end")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *({"subsystem": subsystem} for subsystem in (AGENT, SFTP, HELLO, NOISE)),
+        {"command": "id"},
+        {"command": None},
+    ],
+    ids=str,
+)
+async def test_a_newcomer_may_do_nothing_else(
+    machine: LentMachine, asked: dict[str, Any]
+) -> None:
     async with newcomer(machine) as link:
-        for subsystem in (AGENT, SFTP, HELLO, NOISE):
-            with pytest.raises(asyncssh.ChannelOpenError):
-                await link.create_process(subsystem=subsystem, encoding=None)
-        with pytest.raises(asyncssh.ChannelOpenError):
-            await link.create_process("id")
-        with pytest.raises(asyncssh.ChannelOpenError):
-            await link.create_connection(asyncssh.SSHTCPSession, "127.0.0.1", 22)
+        with pytest.raises(asyncssh.Error):
+            await link.create_process(**asked, encoding=None)
+        await link.wait_closed()
 
 
-async def test_newcomers_are_strangers_still(machine: LentMachine) -> None:
+async def test_a_newcomer_that_asks_for_more_is_sent_away_with_one_line(
+    machine: LentMachine,
+) -> None:
+    async with newcomer(machine) as link:
+        asked = [
+            link.create_connection(asyncssh.SSHTCPSession, "127.0.0.1", 22)
+            for _ in range(50)
+        ]
+        told = await asyncio.gather(*asked, return_exceptions=True)
+        assert all(isinstance(one, asyncssh.Error) for one in told)
+        await link.wait_closed()
+    assert said(machine).count("asked for") == 1
+
+
+async def test_a_newcomer_gets_one_session_of_little_memory(
+    machine: LentMachine,
+) -> None:
+    async with newcomer(machine) as link:
+        process = await link.create_process(subsystem=PAIR, encoding=None)
+        assert process.channel._send_window <= LINE_BYTES_MAX
+        with pytest.raises(asyncssh.ChannelOpenError):
+            await link.create_process(subsystem=PAIR, encoding=None)
+
+
+async def test_a_newcomer_without_a_pairing_does_not_stay(
+    machine: LentMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backends.mesh.server.PAIR_S", 0.1)
+    async with newcomer(machine) as link:
+        await until(link.is_closed, "its end")
+    async with newcomer(machine) as link:
+        process = await link.create_process(subsystem=PAIR, encoding=None)
+        process.stdin.write(b"{}\n{}\n")
+        # It is over, and its answer came.
+        assert b"without sense" in (await process.stdout.read()).splitlines()[-1]
+        await until(link.is_closed, "its end")
+
+
+async def test_newcomers_are_few_and_strangers_still(machine: LentMachine) -> None:
     """A login that anybody has gives nobody a place."""
     async with contextlib.AsyncExitStack() as stack:
-        for _ in range(STRANGERS_OF_ONE_MAX):
+        for _ in range(NEWCOMERS_MAX):
             await stack.enter_async_context(newcomer(machine))
-        assert machine.worker.acceptor.strangers.total() == STRANGERS_OF_ONE_MAX
-        with pytest.raises((OSError, asyncssh.Error)):
-            await stack.enter_async_context(newcomer(machine))
+        assert machine.worker.acceptor.strangers.total() == NEWCOMERS_MAX
+        with pytest.raises(HostError, match="lets nobody in by digits now"):
+            await begun(machine)
+    await until(lambda: not machine.tenants.by_digits.newcomers, "their end")
+
+
+async def test_without_announcing_nobody_comes_by_digits(tmp_path: Path) -> None:
+    async with lent(tmp_path) as machine:
+        with pytest.raises(HostError, match="lets nobody in by digits"):
+            await begun(machine)
+
+
+async def test_without_a_host_key_nobody_comes_by_digits(machine: LentMachine) -> None:
+    server = WorkerServer(machine.tenants, "")
+    assert not server.validate_public_key(USER_BY_DIGITS, machine.key)
+    own = WorkerServer(machine.tenants, "", host_key=machine.host_key)
+    assert own.validate_public_key(USER_BY_DIGITS, machine.key)
 
 
 async def test_another_server_is_no_worker(tmp_path: Path) -> None:
@@ -313,6 +406,35 @@ def test_junk_pairs_nobody_and_ends_that_try_alone(
     assert pairings.read().asking is None
     assert "was not paired" in heard[-1]
     assert all(one.isprintable() for one in heard)
+
+
+async def test_a_console_keeps_its_nonce_until_that_of_the_worker_came() -> None:
+    """Whoever is in between could choose its own by it."""
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    said: list[DigitsStep] = []
+
+    class Worker:
+        async def read(self, n: int) -> bytes:
+            (first,) = said
+            assert first.commitment
+            assert not first.nonce
+            return b'{"name":"nuc","nonce":"' + N2.hex().encode() + b'"}\n'
+
+        def write(self, data: bytes) -> None:
+            said.append(msgspec.json.decode(data, type=DigitsStep))
+
+    process = SimpleNamespace(stdin=Worker(), stdout=Worker())
+    link: Any = SimpleNamespace(get_server_host_key=lambda: key)
+    pairing = DigitsPairing("10.0.0.7:50080", link, process)
+    await pairing.agree_on_digits(key, "studio")
+    promised, told = said
+    nonce = bytes.fromhex(told.nonce)
+    raw = raw_of(key)
+    assert promised.commitment == commitment(raw, raw, nonce)
+    assert pairing.digits == digits_of(raw, raw, nonce, N2)
+    # Another key that the link has later is not the one that was compared.
+    link.get_server_host_key = lambda: asyncssh.generate_private_key("ssh-ed25519")
+    assert pairing.host_key == public_line(key)
 
 
 @settings(max_examples=60, deadline=None)
