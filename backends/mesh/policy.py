@@ -91,7 +91,7 @@ class AgentPolicy:
 
     def may_read(self, path: str) -> bool:
         """True for a file of a model folder, wherever links lead."""
-        return _is_below(os.path.realpath(path), self._models)
+        return _is_below(_real(path), self._models)
 
     def may_add(self, path: str) -> bool:
         """True for a half model in the first folder, where its owner lets it be sent.
@@ -99,11 +99,11 @@ class AgentPolicy:
         None that is there is changed: what is sent gets its name when it is whole.
         """
         folder, name = os.path.split(path)
-        ours = self._limits.writable and os.path.realpath(folder) == self._models[0]
+        ours = self._limits.writable and _real(folder) == self._models[0]
         return ours and name.endswith(f".gguf{PART}") and not os.path.islink(path)
 
     def may_forward(self, path: str) -> bool:
-        return _is_below(os.path.realpath(path), [self._run_dir])
+        return _is_below(_real(path), [self._run_dir])
 
     # --- requests -------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class AgentPolicy:
 
     def _is_below_any(self, path: str) -> bool:
         folders = [*self._models, self._engines_dir, *self._engine_folders]
-        return _is_below(os.path.realpath(path), folders)
+        return _is_below(_real(path), folders)
 
     def _is_lent(self, found: object) -> bool:
         # A link may lead out of a model folder.
@@ -164,7 +164,7 @@ class AgentPolicy:
 
     def _require_readable(self, path: object, *, engines: bool) -> None:
         folders = [*self._models, *([self._engines_dir] if engines else [])]
-        if not isinstance(path, str) or not _is_below(os.path.realpath(path), folders):
+        if not isinstance(path, str) or not _is_below(_real(path), folders):
             raise Denied("The owner of this machine does not lend that file")
 
     def _started(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class AgentPolicy:
             raise Denied("That is too long for the start of a program")
         self._require_some_left(message.get("name"))
         self._require_env(_mapping(message, "env"))
-        if argv and os.path.realpath(argv[0]) == self._relay:
+        if argv and _real(argv[0]) == self._relay:
             self._relay_beside(argv[1:])
         else:
             self._worker(argv)
@@ -237,7 +237,7 @@ class AgentPolicy:
         for end in told.get("--listen", [""]):
             self._require_end(end)
         for path in told.get("--key-file", [""]):
-            whole = os.path.realpath(path)
+            whole = _real(path)
             if os.path.basename(path) != PRIVATE or not self.may_forward(whole):
                 raise Denied("That is no key of a process here")
         for path in told.get("--model", []):
@@ -252,7 +252,7 @@ class AgentPolicy:
 
     def _run(self, argv: Sequence[str], env: Mapping[str, Any]) -> None:
         self._require_env(env)
-        if argv and os.path.realpath(argv[0]) == self._relay:
+        if argv and _real(argv[0]) == self._relay:
             if len(argv) != 4 or tuple(argv[1:3]) != (PROBE, "--listen"):
                 raise Denied("This machine is lent as a worker only")
             self._require_end(argv[3])
@@ -274,7 +274,7 @@ class AgentPolicy:
         _require_free(LOOPBACK, port)
 
     def _require_engine(self, argv: Sequence[str], names: Sequence[str]) -> None:
-        program = os.path.realpath(argv[0]) if argv else ""
+        program = _real(argv[0]) if argv else ""
         folder, name = os.path.split(program)
         ours = os.path.dirname(folder) == self._engines_dir
         if name not in names or not (ours or folder in self._engine_folders):
@@ -337,6 +337,14 @@ def _bound(record: object, most_bytes: int | None) -> None:
     if limit is not None and isinstance(pid, int) and pid > 1 and most_bytes:
         with contextlib.suppress(OSError, ValueError):
             limit(pid, resource.RLIMIT_DATA, (most_bytes, most_bytes))
+
+
+def _real(path: str) -> str:
+    """Where a path leads; nowhere if no path is written so."""
+    try:
+        return os.path.realpath(path)
+    except ValueError:
+        return ""
 
 
 def _is_below(path: str, folders: Iterable[str]) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from backends.mesh.limits import OwnerLimits
@@ -66,6 +66,8 @@ def policy(**limits: Any) -> AgentPolicy:
 
 @settings(max_examples=500)
 @given(REQUESTS)
+@example({"id": 1, "do": "find", "folders": ["\0", "\ud800"]})
+@example({"id": 1, "do": "start", "argv": ["\0"]})
 def test_whatever_is_asked_only_workers_are_started(request: dict[str, Any]) -> None:
     try:
         passed = policy().request(request)
