@@ -18,9 +18,10 @@ from backends.demo import MODEL_PATH, is_bundled
 from backends.doctor.check import Check, Repair, RepairKind, Verdict
 from backends.doctor.peer_checks import BUILD_DISK_BYTES
 from backends.engine.install import all_engines, find_engine
-from backends.errors import DllmError
+from backends.errors import DllmError, HostError
 from backends.machines.agent import Orphan
 from backends.machines.local import describe_here, local_host_for_now
+from backends.mesh.quic_library import INSTALL, iroh_library, iroh_version
 from backends.models.download import demo_model
 from backends.models.layers import read_model
 from backends.paths import Paths, make_private, relay_binary
@@ -88,6 +89,19 @@ async def _compiler(paths: Paths) -> Check:
         detail="no C++ compiler",
         fix="Only engine build needs one: install g++ or clang++.",
     )
+
+
+async def _quic(_: Paths) -> Check:
+    if not iroh_version():
+        detail = "iroh is not installed: lent machines are reached by TCP alone"
+        return Check(name="quic", detail=detail, fix=INSTALL)
+    try:
+        await iroh_library()
+    except HostError as error:
+        return Check(
+            name="quic", verdict=Verdict.WARN, detail=error.what, fix=error.hint
+        )
+    return Check(name="quic", detail=f"iroh {iroh_version()} works")
 
 
 async def _model(paths: Paths) -> Check:
@@ -184,6 +198,7 @@ CHECKS: dict[str, Callable[[Paths], Awaitable[Check]]] = {
     "helper": _helper,
     "engine": _engine,
     "compiler": _compiler,
+    "quic": _quic,
     "demo model": _model,
     "controller": _controller,
     "api port": _port,
