@@ -77,6 +77,10 @@ class Paths(Value, frozen=True, kw_only=True):
     """The process directories of consoles that this machine is lent to."""
     console_key_file = _Below("data_dir", "console_key")
     """The key by which machines that were invited know this console."""
+    relays_file = _Below("data_dir", "relays.json")
+    """The relay that machines behind routers meet at, and the keys of all known."""
+    relay_key_file = _Below("data_dir", "relay_key")
+    """The key of the relay that this machine itself is (``dllm-tui relay``)."""
     engines_dir = _Below("cache_dir", "engines")
     socket = _Below("runtime_dir", "controller.sock")
 

@@ -20,6 +20,8 @@ from backends.paths import Paths
 from backends.printable import last_line
 from backends.service.unit import (
     LABEL,
+    RELAY_LABEL,
+    RELAY_UNIT,
     UNIT,
     WORKER_LABEL,
     WORKER_UNIT,
@@ -70,6 +72,12 @@ def worker_manager() -> Manager:
     if sys.platform == "darwin":
         return Launchd(WORKER_LABEL)
     return Systemd(WORKER_UNIT)
+
+
+def relay_manager() -> Manager:
+    if sys.platform == "darwin":
+        return Launchd(RELAY_LABEL)
+    return Systemd(RELAY_UNIT)
 
 
 class Systemd:

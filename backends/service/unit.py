@@ -15,6 +15,8 @@ UNIT = "dllm-tui.service"
 LABEL = "dllm-tui.controller"
 WORKER_UNIT = "dllm-tui-worker.service"
 WORKER_LABEL = "dllm-tui.worker"
+RELAY_UNIT = "dllm-tui-relay.service"
+RELAY_LABEL = "dllm-tui.relay"
 PASSED_ON = (
     *("PATH", "PYTHONPATH", ENGINE_DIR_VARIABLE, "DLLM_RELAY"),
     *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
@@ -56,6 +58,19 @@ def worker_service(
         argv=(sys.executable, "-P", "-c", _COMMAND, "worker", "run", *args),
         environment=_passed_on(environment),
         log=str(paths.state_dir / "worker.err"),
+    )
+
+
+def relay_service(
+    paths: Paths, environment: Mapping[str, str], args: Sequence[str]
+) -> Service:
+    """The relay for machines behind routers, with the options it was given."""
+    return Service(
+        label=RELAY_LABEL,
+        title="passes on what machines behind routers send each other",
+        argv=(sys.executable, "-P", "-c", _COMMAND, "relay", "run", *args),
+        environment=_passed_on(environment),
+        log=str(paths.state_dir / "relay.err"),
     )
 
 

@@ -55,6 +55,7 @@ SECTIONS = {
         "peers": "peers",
         "worker": "worker",
         "join": "worker",
+        "relay": "relay",
         "models": "models",
         "engine": "engine",
         "links": "links",

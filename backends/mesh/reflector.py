@@ -1,0 +1,124 @@
+"""How we look from outside: a relay's host tells each machine its address of UDP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Any
+
+from backends.mesh.quic_library import close_endpoint, iroh_library
+from backends.tasks import end_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from backends.mesh.relay_access import RelayAccess
+
+log = logging.getLogger(__name__)
+
+ALPN = b"dllm/reflector/1"
+ASK_S = 15.0
+"""Also keeps a router from forgetting the address."""
+ANSWER_S = 5.0
+AGAIN_S = 10.0
+ADDRESS_BYTES_MAX = 64
+CLIENTS_MAX = 256
+
+
+async def keep_reflected(library: Any, endpoint: Any, relay: RelayAccess) -> None:
+    """Ask how we look from a relay, again and again, and tell the endpoint."""
+    told = ""
+    while True:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                connection = await _connected(library, endpoint, relay)
+            try:
+                while True:
+                    async with asyncio.timeout(ANSWER_S):
+                        seen = await _asked(connection)
+                    if seen != told:
+                        if told:
+                            await endpoint.remove_external_addr(told)
+                        await endpoint.add_external_addr(seen)
+                        told = seen
+                    await asyncio.sleep(ASK_S)
+            finally:
+                connection.close(0, b"")
+        except (TimeoutError, OSError, ValueError, library.IrohError) as error:
+            # All goes through the relay then.
+            log.info("no reflector at %s: %s", relay.url, error)
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _connected(library: Any, endpoint: Any, relay: RelayAccess) -> Any:
+    host, port = relay.place
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host, port, family=socket.AF_INET, type=socket.SOCK_DGRAM
+    )
+    places = [f"{address[0]}:{address[1]}" for *_, address in found]
+    node = library.SecretKey.from_bytes(relay.reflector_seed).public()
+    return await endpoint.connect(library.EndpointAddr(node, None, places), ALPN)
+
+
+async def _asked(connection: Any) -> str:
+    stream = await connection.open_bi()
+    await stream.send().write_all(b"?")
+    await stream.send().finish()
+    told: bytes = await stream.recv().read_to_end(ADDRESS_BYTES_MAX)
+    return told.decode("ascii")
+
+
+class Reflector:
+    """Beside a relay; who does not know the relay's key cannot find it."""
+
+    def __init__(self, library: Any, endpoint: Any) -> None:
+        self._library = library
+        self._endpoint = endpoint
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def bound(cls, relay: RelayAccess, address: str, port: int) -> Reflector:
+        """Raises: HostError: there is no iroh here, or the port is taken."""
+        library = await iroh_library()
+        options = library.EndpointOptions(
+            preset=library.preset_minimal(),
+            secret_key=relay.reflector_seed,
+            bind_addr=f"{address}:{port}",
+            alpns=[ALPN],
+            relay_mode=library.RelayMode.disabled(),
+        )
+        return cls(library, await library.Endpoint.bind(options))
+
+    async def run(self) -> None:
+        while (incoming := await self._endpoint.accept_next()) is not None:
+            if len(self._tasks) >= CLIENTS_MAX:
+                await incoming.refuse()
+                continue
+            self._start(self._answer(incoming))
+
+    async def _answer(self, incoming: Any) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                connection = await (await incoming.accept()).connect()
+            try:
+                while True:
+                    async with asyncio.timeout(4 * ASK_S):
+                        stream = await connection.accept_bi()
+                        await stream.recv().read_to_end(1)
+                        path = next(p for p in connection.paths() if p.is_selected)
+                        await stream.send().write_all(path.remote_addr.encode())
+                        await stream.send().finish()
+            finally:
+                connection.close(0, b"")
+        except (TimeoutError, StopIteration, self._library.IrohError) as error:
+            log.info("a machine asks for its address no more: %s", error)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        await end_tasks(*self._tasks)
+        await close_endpoint(self._endpoint)

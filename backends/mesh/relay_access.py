@@ -1,0 +1,141 @@
+"""The relays that machines behind routers meet at: their addresses and keys."""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from hashlib import sha256
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from backends.errors import HostError, UsageError
+from backends.state import NOT_JSON, Value
+from backends.writing import write_private
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RELAY_PORT = 50090
+KEY_BYTES = 16
+_KEY = re.compile(r"[A-Za-z0-9_-]{0,64}")
+_URL = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]{1,255}/?")
+
+
+class RelayAccess(Value, frozen=True, kw_only=True):
+    """A relay, and the key with which it serves."""
+
+    url: str
+    key: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.url}#{self.key}" if self.key else self.url
+
+    def __repr__(self) -> str:
+        return f"RelayAccess(url={self.url!r})"
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port, of its address reflector, too."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or (443, 80)[parts.scheme == "http"]
+
+    @property
+    def reflector_seed(self) -> bytes:
+        """The secret of the reflector's key: who has the relay's key knows it."""
+        return sha256(b"dllm-tui address reflector\0" + self.key.encode()).digest()
+
+
+def is_relay_url(text: str) -> bool:
+    try:
+        return bool(_URL.fullmatch(text) and urlsplit(text).hostname) and (
+            urlsplit(text).port != 0
+        )
+    except ValueError:
+        return False
+
+
+def parse_access(text: str) -> RelayAccess:
+    """``http://203.0.113.5:50090#KEY``, as ``relay access`` shows it.
+
+    Raises:
+        UsageError: it is none.
+    """
+    url, _, key = text.strip().partition("#")
+    if not is_relay_url(url) or not _KEY.fullmatch(key):
+        raise UsageError(
+            "That is no relay", "One looks like http://203.0.113.5:50090#KEY."
+        )
+    return RelayAccess(url=url.rstrip("/"), key=key)
+
+
+def own_relay_key(file: Path) -> str:
+    """The key of the relay on this machine; made at its first use.
+
+    Raises:
+        HostError: it cannot be read or written.
+    """
+    try:
+        if not file.exists():
+            made = base64.urlsafe_b64encode(secrets.token_bytes(KEY_BYTES))
+            write_private(file, made.rstrip(b"="))
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise HostError(f"The key {file} cannot be used ({error})") from error
+
+
+class _Relays(Value, frozen=True, kw_only=True):
+    own: str = ""
+    keys: dict[str, str] = {}
+
+
+class RelayFile:
+    """The relay that this machine uses, and the keys of all that it knows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def own(self) -> RelayAccess | None:
+        url = self._read().own
+        return self.access(url) if url else None
+
+    def access(self, url: str) -> RelayAccess:
+        return RelayAccess(url=url, key=self._read().keys.get(url, ""))
+
+    def use(self, access: RelayAccess | None) -> None:
+        """Meet others there from now on; None: nowhere."""
+        if access is None:
+            self._write(msgspec.structs.replace(self._read(), own=""))
+            return
+        self.learn(access)
+        self._write(msgspec.structs.replace(self._read(), own=access.url))
+
+    def learn(self, access: RelayAccess) -> None:
+        known = self._read()
+        if known.keys.get(access.url) != access.key:
+            keys = {**known.keys, access.url: access.key}
+            self._write(msgspec.structs.replace(known, keys=keys))
+
+    def _read(self) -> _Relays:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=_Relays)
+        except FileNotFoundError:
+            return _Relays()
+        except (OSError, *NOT_JSON) as error:
+            raise HostError(
+                f"The relays in {self._path} cannot be read ({error})",
+                "Mend the file, or remove it.",
+            ) from error
+
+    def _write(self, relays: _Relays) -> None:
+        try:
+            write_private(self._path, msgspec.json.encode(relays))
+        except OSError as error:
+            raise HostError(
+                f"{self._path} cannot be written ({error.strerror})",
+                "Is the disk full, or its folder not yours?",
+            ) from error

@@ -1,0 +1,70 @@
+"""``dllm-tui relay``: its access, its use, and its service."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from backends.errors import UsageError
+from backends.mesh.relay_access import RelayFile
+from backends.paths import user_paths
+from tui.cli.main import cli
+
+
+@pytest.fixture(autouse=True)
+def _new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+
+
+def run(*args: str, **more: Any) -> Result:
+    return CliRunner().invoke(cli, args, **more)
+
+
+def test_what_one_host_shows_another_uses() -> None:
+    shown = run("relay", "access", "--address", "relay.example.org").stdout
+    assert shown == run("relay", "access", "--address", "relay.example.org").stdout
+    assert shown.startswith("http://relay.example.org:50090#")
+    file = RelayFile(user_paths().relays_file)
+    used = run("relay", "use", "-", input=shown)
+    assert used.exit_code == 0
+    assert file.own is not None
+    assert file.own.text == shown.strip()
+    assert file.own.key not in used.output
+    told = run("relay", "use", "-", "--json", input=shown).stdout
+    assert json.loads(told) == {"relay": "http://relay.example.org:50090"}
+    assert run("relay", "leave").exit_code == 0
+    assert file.own is None
+
+
+def test_its_key_is_private() -> None:
+    run("relay", "access")
+    assert user_paths().relay_key_file.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("use", "ada@mini"),
+        ("run", "--rate", "fast"),
+        ("run", "--rate", "1kB"),
+        ("run", "--clients", "1"),
+        ("run", "--listen", "relay.example.org"),
+        ("service", "install", "--dry-run", "--rate", "0MB"),
+        ("access", "--address", "two words"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_sentence(wrong: tuple[str, ...]) -> None:
+    assert isinstance(run("relay", *wrong).exception, UsageError)
+
+
+def test_the_unit_has_the_limits_that_were_given_and_no_key() -> None:
+    told = run("relay", "service", "install", "--dry-run", "--rate", "2MB").stdout
+    (command,) = (line for line in told.splitlines() if line.startswith("ExecStart="))
+    assert '"relay" "run" "--listen" "0.0.0.0:50090" "--rate" "2MB"' in command
+    assert "KEY" not in told
+    assert not user_paths().relay_key_file.exists()
