@@ -72,6 +72,8 @@ class PeerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     this console."""
     host_key: str | None = None
     """The public key of that worker, kept when it was paired."""
+    quic: str | None = None
+    """Its node id, addresses and relay, where it can be reached by QUIC, too."""
     data: str | None = None
     """The route of data to its worker: ``auto`` (directly if it can), ``tunnel``, or
     the address there at which the relay listens (``10.0.0.7``, ``10.0.0.7:50060``)."""
@@ -358,7 +360,7 @@ EFFECTS = {
 _TABLES = ("keys", "peers")
 _TEXTS = (
     *("engine", "pair", "rejoin", "theme", "ssh", "bare", "data"),
-    *("worker", "host_key"),
+    *("worker", "host_key", "quic"),
     *("api_host", "api_certificate", "api_private_key"),
 )
 ALLOWED = {
@@ -390,6 +392,7 @@ ALLOWED = {
     "bare": 'an address in quotes: "10.0.0.3:50052"',
     "worker": 'places in quotes ("10.0.0.7:50080"), or "dials"; peers add writes it',
     "host_key": 'a public key in quotes: "ssh-ed25519 AAAA…"',
+    "quic": "a node id, addresses and a relay, in quotes; peers add writes it",
     "data": 'in quotes: "auto", "tunnel", or an address there: "10.0.0.7:50060"',
     "threads": "a number",
     "memory_gib": "GiB by device: {CPU = 12.0}",

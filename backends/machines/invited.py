@@ -11,9 +11,11 @@ import asyncssh
 from backends.errors import HostError
 from backends.machines.peer import SshPeer
 from backends.machines.shell import transfer_error
+from backends.machines.ssh.connection import ConnectionPhase
 from backends.machines.ssh.files import Meter, upload
 from backends.machines.ssh.invited import Dialled, InvitedConnection
 from backends.mesh.messages import PART
+from backends.mesh.quic_place import parse_quic_place
 from backends.models.identity import identity_of
 from backends.state import PeerWork, Transport
 from backends.state.models import Delivered
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     from backends.link.transport import LinkTransport, TransportSpec
     from backends.machines.peer_downloads import Wanted
     from backends.machines.shell import Greeting
+    from backends.machines.ssh.connection import ConnectionState
     from backends.machines.ssh.invited import Dial
     from backends.machines.ssh.tunnels import Tunnel
+    from backends.mesh.quic_dial import QuicDialler
 
 DIALS = "dials"
 """In place of its places: it dials us."""
@@ -33,7 +37,8 @@ DIALS = "dials"
 class InvitedPeer(SshPeer):
     """Implements ``Machine`` for a worker alone: never the head, nothing is installed.
 
-    ``awaited`` makes the dial of one that dials us, by its host key.
+    ``awaited`` makes the dial of one that dials us, by its host key. ``quic`` dials the
+    others by QUIC, too, where their settings have a place for that.
     """
 
     transport = Transport.INVITED
@@ -44,9 +49,11 @@ class InvitedPeer(SshPeer):
         config: PeerConfig,
         *,
         awaited: Callable[[str, Callable[[], None]], Dial],
+        quic: QuicDialler,
         **known: Any,
     ) -> None:
         self._awaited = awaited
+        self._quic = quic
         super().__init__(name, config, **known)
 
     def _connected_by(self, name: str, config: PeerConfig) -> InvitedConnection:
@@ -56,8 +63,16 @@ class InvitedPeer(SshPeer):
             dial = self._awaited(key, lambda: self.connection.poke())
         else:
             dial = Dialled(place.split())
+            if config.quic:
+                dial = self._quic.beside(dial, parse_quic_place(config.quic))
+        self._dial = dial
         self._invited = InvitedConnection(name, dial, key, self._paths.console_key_file)
         return self._invited
+
+    def _on_state(self, state: ConnectionState) -> None:
+        super()._on_state(state)
+        connected = state.phase is ConnectionPhase.CONNECTED
+        self._show(path=self._dial.path if connected else None)
 
     async def _greeting(self) -> Greeting:
         self._prober.lent = self._invited.hello.models

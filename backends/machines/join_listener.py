@@ -46,6 +46,7 @@ class Awaited:
 
     label = "which dials this console"
     shares = True
+    path = None
 
     def __init__(self, came: Callable[[], None], listen: Callable[[], None]) -> None:
         self._came = came

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from backends.machines.machine import Machine
     from backends.machines.peer import SshPeer
     from backends.machines.readers import Readers
+    from backends.machines.ssh.invited import Dial
     from backends.mesh.digits import DigitsPairing
     from backends.mesh.discovery import Browser
+    from backends.mesh.quic_dial import QuicDialler
     from backends.mesh.token import Token
     from backends.paths import Paths
     from backends.state import FoundWorkers, Peer
@@ -156,6 +158,8 @@ class Peers:
             await self._join_listener.close()
         if "_browser" in self.__dict__:
             await self._browser.close()
+        if "_quic" in self.__dict__:
+            await self._quic.close()
 
     def _take(self, name: str, config: PeerConfig) -> None:
         known = self._made(name, config)
@@ -181,7 +185,8 @@ class Peers:
         }
         if not config.worker:
             return SshPeer(name, config, **known)
-        return InvitedPeer(name, config, awaited=self._join_listener.awaited, **known)
+        known |= {"awaited": self._join_listener.awaited, "quic": self._quic}
+        return InvitedPeer(name, config, **known)
 
     # --- invitations ------------------------------------------------------------------
 
@@ -195,6 +200,12 @@ class Peers:
             lambda: self._readers.settings().join_port,
             self._joined,
         )
+
+    @cached_property
+    def _quic(self) -> QuicDialler:
+        from backends.mesh.quic_dial import QuicDialler
+
+        return QuicDialler(self._paths)
 
     def invite(self, name: str, life_s: float, addresses: Sequence[str]) -> Token:
         """A token for a machine that can dial us, though we cannot dial it."""
@@ -210,15 +221,20 @@ class Peers:
 
     async def add_by_token(self, name: str, text: str) -> Peer:
         """Pair with the worker of a token, and add it."""
-        from backends.machines.ssh.invited import pair
+        from backends.machines.ssh.invited import Dialled, pair
         from backends.mesh.identity import line_of_raw
 
         token = read_token(text, TokenKind.ADD)
         name = name or suggested_name(token.name, self._known)
         self._require_new(name)
-        await pair(token, self._paths.console_key_file, socket.gethostname())
+        dial: Dial = Dialled(token.places)
+        if token.quic is not None:
+            self._quic.learn(token.quic)
+            dial = self._quic.beside(dial, token.quic)
+        await pair(token, self._paths.console_key_file, socket.gethostname(), dial)
         places, host_key = " ".join(token.places), line_of_raw(token.key)
-        return self.add(name, PeerConfig(worker=places, host_key=host_key))
+        quic = token.quic.text if token.quic else None
+        return self.add(name, PeerConfig(worker=places, host_key=host_key, quic=quic))
 
     # --- found here, and paired by digits ---------------------------------------------
 

@@ -53,16 +53,19 @@ class Acceptor:
                 continue
             # Whoever is known is not to wait until a flood is over.
             await asyncio.sleep(0)
-            address = str(come_from[0])
-            crowded = self.strangers.total() >= STRANGERS_MAX
-            if crowded or self.strangers[address] >= STRANGERS_OF_ONE_MAX:
-                made.close()
-                self._count_refused(address)
-                continue
-            self.strangers[address] += 1
-            task = asyncio.create_task(self._welcomed(made, address))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self.let_in(made, str(come_from[0]))
+
+    def let_in(self, made: socket.socket, address: str) -> None:
+        """Welcome one that came by whatever way, if not too many are here."""
+        crowded = self.strangers.total() >= STRANGERS_MAX
+        if crowded or self.strangers[address] >= STRANGERS_OF_ONE_MAX:
+            made.close()
+            self._count_refused(address)
+            return
+        self.strangers[address] += 1
+        task = asyncio.create_task(self._welcomed(made, address))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         await end_tasks(*self._tasks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import stat
 import struct
@@ -68,3 +69,8 @@ def key_of_line(line: str) -> asyncssh.SSHKey:
     if key.algorithm != KIND.encode() or len(key.public_data) != 51:
         raise HostError(f"{line[:40]!r} is no Ed25519 key")
     return key
+
+
+def quic_seed(key: asyncssh.SSHKey) -> bytes:
+    """The secret of the key by which QUIC knows us; it tells nothing about ``key``."""
+    return hashlib.sha256(b"dllm-tui quic\0" + key.private_data).digest()

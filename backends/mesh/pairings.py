@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.errors import HostError, UsageError
+from backends.mesh.quic_place import QuicPlace
 from backends.mesh.token import secret_hash
 from backends.state import NOT_JSON, Value
 from backends.writing import try_lock, write_private
@@ -69,6 +70,7 @@ class Pairings(Value, frozen=True, kw_only=True):
     addresses: tuple[str, ...] = ()
     port: int = 0
     asking: Asking | None = None
+    quic: QuicPlace | None = None
 
     def console(self, name: str) -> PairedConsole:
         for console in self.consoles:

@@ -13,6 +13,7 @@ from enum import IntEnum
 import msgspec
 
 from backends.errors import UsageError
+from backends.mesh.quic_place import QuicPlace
 from backends.places import TOKEN, bracketed
 from backends.state import Value
 from backends.units import format_age
@@ -52,6 +53,8 @@ class Token(Value, frozen=True, kw_only=True, array_like=True):
     secret: bytes
     expires_at: int
     """Unix seconds."""
+    quic: QuicPlace | None = None
+    """Older programs pass over it."""
 
     def __repr__(self) -> str:
         return f"Token(kind={self.kind!r}, name={self.name!r})"
@@ -77,6 +80,7 @@ def new_token(
     port: int,
     key: bytes,
     life_s: float = LIFE_S,
+    quic: QuicPlace | None = None,
 ) -> Token:
     return Token(
         kind=kind,
@@ -86,6 +90,7 @@ def new_token(
         key=key,
         secret=secrets.token_bytes(SECRET_BYTES),
         expires_at=int(time.time() + life_s),
+        quic=quic,
     )
 
 
@@ -155,6 +160,7 @@ def _makes_sense(token: Token) -> bool:
         and 0 < len(token.name) <= NAME_MAX
         and token.name.isprintable()
         and 0 < token.expires_at < 1 << 40
+        and (token.quic is None or token.quic.makes_sense)
     )
 
 

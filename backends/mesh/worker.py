@@ -21,9 +21,11 @@ from backends.errors import DllmError, HostError
 from backends.mesh.acceptor import Acceptor
 from backends.mesh.dialling import dial_any, listening_at, reachable
 from backends.mesh.discovery import WORD_CHARS, announced, near
-from backends.mesh.identity import line_of_raw, own_key, public_line, raw_of
+from backends.mesh.identity import line_of_raw, own_key, public_line, quic_seed, raw_of
 from backends.mesh.messages import DIALLED
 from backends.mesh.pairings import PairedConsole, with_console
+from backends.mesh.quic import ANYWHERE, QuicEndpoint
+from backends.mesh.relay_access import RelayFile
 from backends.mesh.server import OPTIONS, WorkerServer
 from backends.mesh.token import TokenKind, new_token, place
 from backends.printable import printable
@@ -55,6 +57,7 @@ class Worker:
         self.acceptor = Acceptor(self._welcome, tenants.say)
         self._announced: tuple[FoundWorker, Sequence[str]] | None = None
         self._listening: socket.socket | None = None
+        self._quic: QuicEndpoint | None = None
         self._held: int | None = None
         self._wrong = ""
 
@@ -106,6 +109,19 @@ class Worker:
             )
             self._announced = worker, heard_at
 
+    async def listen_quic(self, address: str, port: int) -> None:
+        """Be reached by QUIC, too; without iroh that is said, and all else goes on."""
+        relay = RelayFile(self._paths.relays_file).own
+        plain = ANYWHERE if ":" in address else address
+        seed = quic_seed(self._key)
+        try:
+            self._quic = await QuicEndpoint.bound(seed, plain, port, relay)
+        except HostError as error:
+            self.tenants.say(f"reached by TCP alone: {error}")
+            return
+        by = f", and by the relay {relay.url}" if relay else ""
+        self.tenants.say(f"reached by QUIC, too{by}")
+
     async def run(self) -> None:
         """Serve until cancelled; then everything that runs for others is ended."""
         self._hold()
@@ -119,20 +135,25 @@ class Worker:
         await self.tenants.begin()
         accepting = asyncio.create_task(self._accept())
         announcing = asyncio.create_task(self._announce())
+        by_quic = asyncio.create_task(self._accept_quic())
         try:
             while True:
-                if accepting.done():
-                    accepting.result()
+                for taking in (accepting, by_quic):
+                    if taking.done():
+                        taking.result()
                 await self._look()
                 await asyncio.sleep(LOOK_S)
         finally:
-            await end_tasks(accepting, announcing, *self._dialling.values())
+            ending = (accepting, by_quic, announcing)
+            await end_tasks(*ending, *self._dialling.values())
             if self._listening is not None:
                 self._listening.close()
             await self.tenants.close()
             await self.acceptor.close()
-            ended: dict[str, Any] = {"pid": 0, "port": 0, "asking": None}
-            self._pairings.change(lambda pairings: replace(pairings, **ended))
+            if self._quic is not None:
+                await self._quic.close()
+            gone: dict[str, Any] = {"pid": 0, "port": 0, "quic": None, "asking": None}
+            self._pairings.change(lambda pairings: replace(pairings, **gone))
             if self._held is not None:
                 os.close(self._held)
 
@@ -141,6 +162,7 @@ class Worker:
         try:
             await self.tenants.look()
             self._dial_all()
+            self._write_quic()
         except DllmError as error:
             if str(error) != self._wrong:
                 self.tenants.say(str(error))
@@ -161,11 +183,21 @@ class Worker:
         except HostError as error:
             self.tenants.say(f"{error.what}: consoles need its address or a token")
 
+    def _write_quic(self) -> None:
+        place = self._quic.place if self._quic else None
+        if self.tenants.pairings.quic != place:
+            self._pairings.change(lambda pairings: replace(pairings, quic=place))
+
     # --- those who come ---------------------------------------------------------------
 
     async def _accept(self) -> None:
         if self._listening is not None:
             await self.acceptor.run(self._listening)
+
+    async def _accept_quic(self) -> None:
+        if self._quic is not None:
+            async for made, place in self._quic.come():
+                self.acceptor.let_in(made, place.rpartition(":")[0])
 
     async def _welcome(
         self, made: socket.socket, address: str, known: Callable[[], None]
@@ -297,6 +329,10 @@ def new_invitation(paths: Paths, pairings: PairingFile, life_s: float) -> Token:
         )
     key = raw_of(own_key(paths.worker_key_file))
     named = found.name, found.addresses, found.port
-    token = new_token(TokenKind.ADD, *named, key, life_s)
+    quic = found.quic
+    if quic is not None and quic.relay:
+        access = RelayFile(paths.relays_file).access(quic.relay)
+        quic = replace(quic, relay_key=access.key)
+    token = new_token(TokenKind.ADD, *named, key, life_s, quic)
     pairings.invite(token.secret, token.expires_at)
     return token

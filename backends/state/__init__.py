@@ -56,6 +56,7 @@ from backends.state.machines import (
     PeerFacts,
     PeerInvitation,
     PeerPairing,
+    PeerPath,
     PeerQuestion,
     PeerRole,
     PeerState,

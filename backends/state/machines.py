@@ -265,6 +265,17 @@ class PeerData(Value, frozen=True, kw_only=True):
     """True if they go that way now."""
 
 
+class PeerPath(Value, frozen=True, kw_only=True):
+    """The path of the connection to a peer by QUIC, now."""
+
+    relayed: bool
+    address: str
+    """Of the peer, as seen from here, or of the relay."""
+    rtt_ms: float
+    loss: float
+    """Share of our datagrams that were lost, 0…1."""
+
+
 class Peer(Value, frozen=True, kw_only=True):
     """A machine (or a local worker standing for one) the console knows."""
 
@@ -278,6 +289,8 @@ class Peer(Value, frozen=True, kw_only=True):
     """The argument for ``ssh``, or ``host:port`` of a bare rpc-server."""
     rtt_ms: float | None = None
     """Of the newest heartbeat; None while it does not answer."""
+    path: PeerPath | None = None
+    """None where it is not reached by QUIC."""
     silent_since: float | None = None
     """Unix seconds of its last answer, while it is suspect: connected, but without a
     sign of life for two seconds."""

@@ -33,7 +33,7 @@ from tui.cli.measure import measure
 from tui.cli.output import Column, Table, emit_json, say, show
 from tui.cli.progress import ProgressLine, ticking
 from tui.cli.worker import invite_options, life_s, read_secret, token_lines
-from tui.model.peer_words import peer_rows
+from tui.model.peer_words import peer_rows, transport_words
 from tui.widgets.safe_text import safe, safe_line
 
 EXAMPLES = """
@@ -69,7 +69,7 @@ PEERS = Table(
     columns=[
         Column("NAME", lambda peer: peer.name),
         Column("STATE", lambda peer: peer.state.value),
-        Column("TRANSPORT", lambda peer: peer.transport),
+        Column("TRANSPORT", transport_words),
         Column("RTT", _rtt_text, right=True),
         Column("MEMORY FREE", _memory_text, right=True),
         Column("ADDRESS", lambda peer: peer.address, wide=True),

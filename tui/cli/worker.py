@@ -97,7 +97,9 @@ async def run_worker(
     from backends.mesh.worker import LISTEN_PORT
 
     made = _worker(**given)
-    made.listen(*parse_place(listen, LISTEN_PORT), announces=not no_announce)
+    address, port = parse_place(listen, LISTEN_PORT)
+    made.listen(address, port, announces=not no_announce)
+    await made.listen_quic(address, port)
     await _lend(made, headless, as_json)
 
 

@@ -13,6 +13,7 @@ from backends.state import (
     Fallback,
     Peer,
     PeerFacts,
+    PeerPath,
     PeerRole,
     PeerState,
     Plan,
@@ -102,9 +103,24 @@ def state_words(peer: Peer, age: str = "") -> str:
 
 def path_words(peer: Peer) -> str:
     """``ssh  3.1 ms``: the way to a peer and how long it takes."""
+    transport = transport_words(peer)
     if peer.rtt_ms is None:
+        return transport
+    return f"{transport} {format_ms(peer.rtt_ms):>7}"
+
+
+def transport_words(peer: Peer) -> str:
+    """``ssh``; ``direct`` or ``relayed`` where it is reached by QUIC."""
+    if peer.path is None:
         return peer.transport
-    return f"{peer.transport} {format_ms(peer.rtt_ms):>7}"
+    return "relayed" if peer.path.relayed else "direct"
+
+
+def quic_text(path: PeerPath) -> str:
+    """``QUIC direct to 203.0.113.7:5123 · 12 ms · 0.1 % lost``."""
+    how = "relayed by" if path.relayed else "direct to"
+    lost = f"{path.loss * 100:.1f} % lost"
+    return f"QUIC {how} {path.address} · {format_ms(path.rtt_ms).strip()} · {lost}"
 
 
 def data_text(peer: Peer) -> str:
@@ -186,6 +202,8 @@ def _state(peer: Peer, now: float, *, hints: bool) -> Iterator[Row]:
     yield from _work(peer)
     yield "role", role_word(peer)
     yield "address", " · ".join(filter(None, (peer.address, path_words(peer))))
+    if peer.path is not None:
+        yield "path", quic_text(peer.path)
     if peer.data is not None:
         went = data_text(peer) or "none went yet"
         yield "data", f"{went} · set to {peer.data.wanted}"

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from backends.machines.shell import ShellResult
     from backends.machines.ssh.tunnels import Tunnel
     from backends.mesh.token import Token
-    from backends.state import QuestionKind
+    from backends.state import PeerPath, QuestionKind
 
 PAIR_S = 20.0
 _CHUNK_BYTES = 64 << 10
@@ -67,6 +67,11 @@ class Dial(Protocol):
         """True if there is one socket at a time, for tokens and files alike."""
         ...
 
+    @property
+    def path(self) -> PeerPath | None:
+        """The path of the newest socket; None for one of TCP."""
+        ...
+
     async def connected(self) -> socket.socket: ...
 
 
@@ -74,6 +79,7 @@ class Dialled:
     """A machine that listens at one of some places."""
 
     shares = False
+    path = None
 
     def __init__(self, places: Sequence[str]) -> None:
         self._places = places
@@ -150,8 +156,11 @@ async def client_over(
     known: Any = None
     if host_key is not None:
         known = ([asyncssh.import_public_key(host_key)], [], [])
+    # The near end of a stream of QUIC has no address.
+    host = "worker" if made.family is socket.AF_UNIX else ""
     try:
         return await asyncssh.connect(
+            host,
             sock=made,
             client_factory=lambda: LoginClient((), (), None),
             known_hosts=known,
@@ -254,8 +263,10 @@ async def _first_line(link: asyncssh.SSHClientConnection, subsystem: str) -> byt
         return line
 
 
-async def pair(token: Token, key_file: Path, name: str) -> str:
-    """Hand our key to the worker of a token; its name for itself.
+async def pair(
+    token: Token, key_file: Path, name: str, dial: Dial | None = None
+) -> str:
+    """Hand our key to the worker of a token, by TCP or another way; its own name.
 
     Its host key is that of the token, or it is told nothing.
 
@@ -263,10 +274,10 @@ async def pair(token: Token, key_file: Path, name: str) -> str:
         HostError: it cannot be reached, is another, or lets nobody in by this token.
     """
     key = await asyncio.to_thread(own_key, key_file)
-    made = await dial_any(token.places)
-    label = " or ".join(token.places)
+    dial = dial or Dialled(token.places)
+    made = await dial.connected()
     try:
-        async with reaching(token.name, label, PAIR_S):
+        async with reaching(token.name, dial.label, PAIR_S):
             link = await client_over(
                 made,
                 line_of_raw(token.key),

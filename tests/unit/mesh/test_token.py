@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from backends.errors import UsageError
+from backends.mesh.quic_place import ADDRESSES_MAX, QuicPlace
 from backends.mesh.token import (
     PREFIX,
     Token,
@@ -26,6 +27,16 @@ KEY = bytes(range(32))
 HOSTS = st.one_of(
     st.ip_addresses().map(str), st.from_regex(r"[a-z][a-z0-9.-]{0,40}", fullmatch=True)
 )
+RELAYS = st.sampled_from(["", "http://203.0.113.5:50090", "https://relay.example.org"])
+PLACES = st.builds(
+    QuicPlace,
+    node=st.binary(min_size=32, max_size=32),
+    addresses=st.lists(
+        st.ip_addresses(v=4).map("{}:50080".format), max_size=ADDRESSES_MAX
+    ).map(tuple),
+    relay=RELAYS,
+    relay_key=st.from_regex(r"[A-Za-z0-9_-]{0,22}", fullmatch=True),
+)
 TOKENS = st.builds(
     Token,
     kind=st.just(TokenKind.ADD),
@@ -37,6 +48,7 @@ TOKENS = st.builds(
     key=st.binary(min_size=32, max_size=32),
     secret=st.binary(min_size=16, max_size=16),
     expires_at=st.integers(2_000_000_000, 3_000_000_000),
+    quic=st.none() | PLACES,
 )
 
 
@@ -53,6 +65,19 @@ def text_of(data: bytes) -> str:
 @given(TOKENS)
 def test_it_is_read_as_it_was_written(token: Token) -> None:
     assert read_token(f"  {token.text}\n", TokenKind.ADD, now=0.0) == token
+
+
+@given(TOKENS)
+def test_what_a_token_says_since_later_is_no_trouble_to_older_programs(
+    token: Token,
+) -> None:
+    whole = msgspec.to_builtins(token)
+    *older, quic = whole
+    assert (quic is None) is (token.quic is None)
+    text = text_of(msgspec.msgpack.encode(older))
+    assert read_token(text, TokenKind.ADD, now=0.0) == replace(token, quic=None)
+    text = text_of(msgspec.msgpack.encode([*whole, "from the future"]))
+    assert read_token(text, TokenKind.ADD, now=0.0) == token
 
 
 def test_places_are_ready_to_dial() -> None:
@@ -117,6 +142,10 @@ def test_any_bytes_with_a_right_check_are_read_or_refused(data: bytes) -> None:
         {"name": ""},
         {"name": "a\x1b[2J"},
         {"expires_at": 1 << 50},
+        {"quic": QuicPlace(node=KEY[:31])},
+        {"quic": QuicPlace(node=KEY, addresses=("a host:1",))},
+        {"quic": QuicPlace(node=KEY, relay="file:///etc/passwd")},
+        {"quic": QuicPlace(node=KEY, relay_key="\r\nHost: other")},
     ],
 )
 def test_a_forged_token_without_sense_is_refused(wrong: dict[str, object]) -> None:

@@ -1,0 +1,234 @@
+"""An endpoint of QUIC: connections to and from other machines, as sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import socket
+from typing import TYPE_CHECKING, Any
+
+from backends.errors import HostError
+from backends.mesh.quic_library import close_endpoint, iroh_library
+from backends.mesh.quic_place import ADDRESSES_MAX, QuicPlace
+from backends.mesh.reflector import keep_reflected
+from backends.state import PeerPath
+from backends.tasks import end_tasks, gather_or_cancel
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+
+    from backends.mesh.relay_access import RelayAccess
+
+log = logging.getLogger(__name__)
+
+ALPN = b"dllm/ssh/1"
+ANYWHERE = "0.0.0.0"
+CHUNK_BYTES = 64 << 10
+SHAKING_MAX = 32
+"""Connections that have not got as far as SSH; more are refused."""
+SHAKE_S = 10.0
+FLUSH_S = 2.0
+
+
+class QuicEndpoint:
+    """A port of UDP, for all connections of this process.
+
+    Nobody is contacted but the machines that are dialled, and the relays named here.
+    """
+
+    def __init__(self, library: Any, endpoint: Any) -> None:
+        self._library = library
+        self._endpoint = endpoint
+        self._relay = ""
+        self._relays: dict[str, RelayAccess] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._shaking = 0
+        self._came: asyncio.Queue[tuple[socket.socket, str]] = asyncio.Queue()
+
+    @classmethod
+    async def bound(
+        cls,
+        seed: bytes,
+        address: str = ANYWHERE,
+        port: int = 0,
+        relay: RelayAccess | None = None,
+    ) -> QuicEndpoint:
+        """Bind a port; another one where that is taken.
+
+        Raises:
+            HostError: there is no iroh, or it gets no port.
+        """
+        library = await iroh_library()
+        options = {
+            "preset": library.preset_minimal(),
+            "secret_key": seed,
+            "alpns": [ALPN],
+            "relay_mode": library.RelayMode.custom(library.RelayMap.empty()),
+        }
+        for wanted in (port, 0) if port else (0,):
+            options["bind_addr"] = f"{address}:{wanted}"
+            try:
+                bind = library.Endpoint.bind(library.EndpointOptions(**options))
+                made = cls(library, await bind)
+                break
+            except library.IrohError as error:
+                why = error.message()
+        else:
+            raise HostError(f"QUIC gets no port of UDP ({why})")
+        if relay is not None:
+            await made.meet_at(relay)
+            made._relay = relay.url
+        return made
+
+    @property
+    def place(self) -> QuicPlace:
+        """Where it can be reached, as far as that is known yet."""
+        addr = self._endpoint.addr()
+        return QuicPlace(
+            node=addr.id().to_bytes(),
+            addresses=_useful(addr.direct_addresses())[:ADDRESSES_MAX],
+            relay=self._relay,
+        )
+
+    async def meet_at(self, relay: RelayAccess) -> None:
+        """Connect to a relay, and learn from its reflector how we look from there."""
+        if self._relays.get(relay.url) == relay:
+            return
+        self._relays[relay.url] = relay
+        config = self._library.RelayConfig(url=relay.url, auth_token=relay.key or None)
+        await self._endpoint.insert_relay(config)
+        self._start(keep_reflected(self._library, self._endpoint, relay))
+
+    async def online(self) -> None:
+        """Wait until a relay takes us."""
+        await self._endpoint.online()
+
+    # --- those we dial ----------------------------------------------------------------
+
+    async def dial(
+        self, place: QuicPlace, relay: RelayAccess | None = None
+    ) -> tuple[socket.socket, QuicPath]:
+        """Connect to a machine directly or through its relay, whatever goes first.
+
+        Raises:
+            HostError: it is not reached.
+        """
+        if relay is not None:
+            await self.meet_at(relay)
+        node = self._library.EndpointId.from_bytes(place.node)
+        url = relay.url if relay else None
+        addr = self._library.EndpointAddr(node, url, list(place.addresses))
+        try:
+            connection = await self._endpoint.connect(addr, ALPN)
+            stream = await connection.open_bi()
+        except self._library.IrohError as error:
+            raise HostError(
+                f"QUIC reaches it neither directly nor by a relay ({error.message()})"
+            ) from error
+        return self._socket(connection, stream), QuicPath(connection)
+
+    # --- those who come ---------------------------------------------------------------
+
+    async def come(self) -> AsyncIterator[tuple[socket.socket, str]]:
+        """Those who connect, each with its address, or its relay's."""
+        self._start(self._accept())
+        while True:
+            yield await self._came.get()
+
+    async def _accept(self) -> None:
+        while (incoming := await self._endpoint.accept_next()) is not None:
+            if self._shaking >= SHAKING_MAX:
+                await incoming.refuse()
+                continue
+            self._shaking += 1
+            self._start(self._shake(incoming))
+
+    async def _shake(self, incoming: Any) -> None:
+        try:
+            async with asyncio.timeout(SHAKE_S):
+                connection = await (await incoming.accept()).connect()
+                stream = await connection.accept_bi()
+            path = QuicPath(connection).now
+            address = path.address if path else ""
+            await self._came.put((self._socket(connection, stream), address))
+        except (TimeoutError, self._library.IrohError) as error:
+            log.info("somebody who came by QUIC was not taken: %s", error)
+        finally:
+            self._shaking -= 1
+
+    # --- what flows -------------------------------------------------------------------
+
+    def _socket(self, connection: Any, stream: Any) -> socket.socket:
+        """The near end of a stream; the other end is pumped for as long as it flows."""
+        near, ours = socket.socketpair()
+        for end in (near, ours):
+            end.setblocking(False)
+        self._start(self._pump(ours, connection, stream))
+        return near
+
+    async def _pump(self, ours: socket.socket, connection: Any, stream: Any) -> None:
+        loop, send, receive = asyncio.get_running_loop(), stream.send(), stream.recv()
+
+        async def out() -> None:
+            while data := await loop.sock_recv(ours, CHUNK_BYTES):
+                await send.write_all(data)
+            await send.finish()
+            with contextlib.suppress(TimeoutError):
+                # Until all of it is there.
+                async with asyncio.timeout(FLUSH_S):
+                    await send.stopped()
+
+        async def back() -> None:
+            while data := await receive.read(CHUNK_BYTES):
+                await loop.sock_sendall(ours, data)
+            ours.shutdown(socket.SHUT_WR)
+
+        try:
+            await gather_or_cancel([out(), back()])
+        except (OSError, self._library.IrohError) as error:
+            log.info("a connection by QUIC ended: %s", error)
+        finally:
+            ours.close()
+            connection.close(0, b"")
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        await end_tasks(*self._tasks)
+        await close_endpoint(self._endpoint)
+
+
+class QuicPath:
+    """The path that one connection takes; it may change while that is used."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @property
+    def now(self) -> PeerPath | None:
+        for path in self._connection.paths():
+            if path.is_selected:
+                sent, lost = path.stats.udp_tx_datagrams, path.stats.lost_packets
+                return PeerPath(
+                    relayed=path.is_relay,
+                    address=path.remote_addr,
+                    rtt_ms=float(path.rtt_ms),
+                    loss=round(lost / sent, 3) if sent else 0.0,
+                )
+        return None
+
+
+def _useful(addresses: list[str]) -> tuple[str, ...]:
+    """Without those of this machine alone, unless there are no others; IPv4 first."""
+    found = []
+    for address in addresses:
+        host = ipaddress.ip_address(address.rpartition(":")[0].strip("[]"))
+        if not host.is_link_local:
+            found.append((host.is_loopback, host.is_private, host.version, address))
+    outer = [one for one in found if not one[0]] or found
+    return tuple(address for *_, address in sorted(outer))

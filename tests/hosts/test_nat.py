@@ -1,0 +1,192 @@
+"""Machines behind two routers meet by a relay of ours: from a token to an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.engine.conftest import wait_for
+from tests.hosts.conftest import CACHE
+from tests.hosts.nat import PUBLIC, HomeUser, Internet, missing_for_nat
+from tests.hosts.user import MODEL, QUESTION
+from tests.kit.processes import kill_until_none
+from tests.unit.mesh.needing_iroh import needs_iroh
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+pytestmark = needs_iroh
+
+
+class Meeting:
+    """A lent machine in one home, a console in the other, a relay between."""
+
+    def __init__(self, folder: Path) -> None:
+        self.internet = Internet()
+        self.lender_home, self.console_home = self.internet.homes
+        spaces = (
+            self.internet.public,
+            self.lender_home.machine,
+            self.console_home.machine,
+        )
+        users = [
+            HomeUser(space, folder / name, CACHE)
+            for space, name in zip(spaces, ("relay", "lender", "console"), strict=True)
+        ]
+        self.host, self.lender, self.console = users
+        self._running: list[subprocess.Popen[str]] = []
+
+    def background(self, user: HomeUser, *args: str) -> subprocess.Popen[str]:
+        log = (user.home / "log").open("w")
+        process = user.start(*args, stdout=log, stderr=log)
+        self._running.append(process)
+        return process
+
+    def start_relay(self) -> None:
+        self.background(self.host, "relay")
+        access = self.host.run("relay", "access", "--address", PUBLIC).stdout
+        wait_for(lambda: "a relay at port" in self.log(self.host), "the relay")
+        self.lender.given(access, "relay", "use", "-")
+
+    def lend(self, *options: str) -> subprocess.Popen[str]:
+        name = ("--name", "nuc", "--headless", *options)
+        return self.background(self.lender, "worker", "run", *name)
+
+    def token(self) -> str:
+        def made() -> str:
+            process = self.lender.start("worker", "invite")
+            token, _ = process.communicate(timeout=60)
+            return token.strip()
+
+        wait_for(lambda: "reached by QUIC, too" in self.log(self.lender), "QUIC there")
+        return str(wait_for(made, "a token"))
+
+    def meet(self) -> dict[str, Any]:
+        self.start_relay()
+        self.lend()
+        self.console.given(self.token(), "peers", "add", "-")
+        return self.peer()
+
+    def peer(self) -> dict[str, Any]:
+        (peer,) = self.console.json("peers", "list")
+        return dict(peer)
+
+    def path(self) -> Any:
+        return self.peer()["path"]
+
+    def serve(self) -> None:
+        self.console.up(MODEL, "--peer", "nuc")
+
+    def answer(self) -> str:
+        return self.console.run("chat", QUESTION).stdout
+
+    def log(self, user: HomeUser) -> str:
+        return (user.home / "log").read_text()
+
+    def close(self) -> None:
+        for user in (self.host, self.lender, self.console):
+            log = user.home / "log"
+            print(user.home.name, log.read_text() if log.exists() else "", sep=": ")
+        log = self.console.home / "state/dllm-tui/controller.log"
+        print(log.read_text()[-4000:] if log.exists() else "")
+        with contextlib.suppress(BaseException):
+            self.console.run("down")
+        for process in self._running:
+            process.terminate()
+            process.wait(30)
+        for user in (self.host, self.lender, self.console):
+            kill_until_none(user.processes)
+        self.internet.close()
+
+
+@pytest.fixture
+def meeting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Meeting]:
+    if reason := missing_for_nat():
+        pytest.skip(reason)
+    # Sockets live below.
+    made = Meeting(tmp_path_factory.mktemp("n"))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_from_a_token_to_an_answer_through_two_routers(meeting: Meeting) -> None:
+    begun = time.monotonic()
+    assert meeting.meet()["state"] == "ready"
+    paired_s = time.monotonic() - begun
+    path = wait_for(lambda: (p := meeting.path()) and not p["relayed"] and p, "direct")
+    direct_s = time.monotonic() - begun
+    assert path["address"].startswith("203.0.113.10:")
+    meeting.serve()
+    assert meeting.answer()
+    print(f"paired {paired_s:.1f} s, direct {direct_s:.1f} s")
+    print(f"answered {time.monotonic() - begun:.1f} s; {path}")
+    shown = meeting.console.run("peers", "show", "nuc").stdout
+    assert "QUIC direct to 203.0.113.10:" in shown
+
+
+def test_routers_that_use_another_port_for_each_are_met_by_the_relay(
+    meeting: Meeting,
+) -> None:
+    for home in meeting.internet.homes:
+        home.masquerade("fully-random")
+    assert meeting.meet()["state"] == "ready"
+    assert meeting.path()["relayed"]
+    meeting.serve()
+    assert meeting.answer()
+    assert meeting.path()["relayed"]
+    assert "relayed" in meeting.console.run("peers", "list").stdout
+
+
+def test_without_udp_it_goes_by_the_relays_tcp(meeting: Meeting) -> None:
+    for home in meeting.internet.homes:
+        home.block_udp()
+    assert meeting.meet()["state"] == "ready"
+    assert meeting.path()["relayed"]
+    meeting.serve()
+    assert meeting.answer()
+
+
+def test_a_flap_of_five_seconds_breaks_nothing(meeting: Meeting) -> None:
+    meeting.meet()
+    wait_for(lambda: (p := meeting.path()) and not p["relayed"], "direct")
+    meeting.serve()
+    before = meeting.console.status()
+    with meeting.lender_home.cut_off():
+        time.sleep(5.0)
+    wait_for(lambda: meeting.peer()["silent_since"] is None, "the peer back")
+    assert meeting.answer()
+    after = meeting.console.status()
+    pids = [{p["name"]: p["pid"] for p in s["processes"]} for s in (before, after)]
+    assert pids[0] == pids[1]
+    assert "No console" not in meeting.log(meeting.lender)
+    assert meeting.log(meeting.lender).count("has connected") == 1
+
+
+def test_a_killed_worker_is_told_within_seconds(meeting: Meeting) -> None:
+    meeting.start_relay()
+    lending = meeting.lend()
+    meeting.console.given(meeting.token(), "peers", "add", "-")
+    wait_for(lambda: meeting.peer()["state"] == "ready", "the peer ready")
+    os.kill(_program(lending), signal.SIGKILL)
+    killed_at = time.time()
+    peer = wait_for(
+        lambda: (p := meeting.peer()) and p["silent_since"] is not None and p,
+        "the silence",
+    )
+    told_s = time.time() - killed_at
+    assert "no answer for" in peer["note"]
+    print(f"told {told_s:.1f} s after its end")
+
+
+def _program(process: subprocess.Popen[str]) -> int:
+    # nsenter becomes the program itself.
+    return process.pid
