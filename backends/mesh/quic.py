@@ -10,21 +10,22 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from backends.errors import HostError
-from backends.mesh.quic_library import close_endpoint, iroh_library
+from backends.mesh.quic_library import bound_to, close_endpoint, iroh_library
 from backends.mesh.quic_place import ADDRESSES_MAX, QuicPlace
 from backends.mesh.reflector import keep_reflected
+from backends.places import bracketed
 from backends.state import PeerPath
 from backends.tasks import end_tasks, gather_or_cancel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Coroutine, Iterator
 
     from backends.mesh.relay_access import RelayAccess
 
 log = logging.getLogger(__name__)
 
 ALPN = b"dllm/ssh/1"
-ANYWHERE = "0.0.0.0"
+EVERY_ADDRESS = "::"
 CHUNK_BYTES = 64 << 10
 SHAKING_MAX = 32
 """Connections that have not got as far as SSH; more are refused."""
@@ -51,32 +52,27 @@ class QuicEndpoint:
     async def bound(
         cls,
         seed: bytes,
-        address: str = ANYWHERE,
+        address: str = EVERY_ADDRESS,
         port: int = 0,
         relay: RelayAccess | None = None,
     ) -> QuicEndpoint:
-        """Bind a port; another one where that is taken.
+        """Bind a port; another one where that is taken. ``::`` is every address.
 
         Raises:
             HostError: there is no iroh, or it gets no port.
         """
         library = await iroh_library()
-        options = {
-            "preset": library.preset_minimal(),
-            "secret_key": seed,
-            "alpns": [ALPN],
-            "relay_mode": library.RelayMode.custom(library.RelayMap.empty()),
-        }
-        for wanted in (port, 0) if port else (0,):
-            options["bind_addr"] = f"{address}:{wanted}"
-            try:
+        mode = library.RelayMode.custom(library.RelayMap.empty())
+        options = {"secret_key": seed, "alpns": [ALPN], "relay_mode": mode}
+        for addresses in _binds(address, port):
+            preset = bound_to(library, *addresses)
+            with contextlib.suppress(library.IrohError):
+                options["preset"] = preset
                 bind = library.Endpoint.bind(library.EndpointOptions(**options))
                 made = cls(library, await bind)
                 break
-            except library.IrohError as error:
-                why = error.message()
         else:
-            raise HostError(f"QUIC gets no port of UDP ({why})")
+            raise HostError(f"QUIC gets no port of UDP at {address}")
         if relay is not None:
             await made.meet_at(relay)
             made._relay = relay.url
@@ -84,7 +80,7 @@ class QuicEndpoint:
 
     @property
     def place(self) -> QuicPlace:
-        """Where it can be reached, as far as that is known yet."""
+        """Its addresses, as far as they are known yet."""
         addr = self._endpoint.addr()
         return QuicPlace(
             node=addr.id().to_bytes(),
@@ -132,7 +128,7 @@ class QuicEndpoint:
     # --- those who come ---------------------------------------------------------------
 
     async def come(self) -> AsyncIterator[tuple[socket.socket, str]]:
-        """Those who connect, each with its address, or its relay's."""
+        """A socket to each who connects, with its address, or its relay's."""
         self._start(self._accept())
         while True:
             yield await self._came.get()
@@ -154,14 +150,14 @@ class QuicEndpoint:
             address = path.address if path else ""
             await self._came.put((self._socket(connection, stream), address))
         except (TimeoutError, self._library.IrohError) as error:
-            log.info("somebody who came by QUIC was not taken: %s", error)
+            log.info("somebody who came by QUIC was not taken: %r", error)
         finally:
             self._shaking -= 1
 
     # --- what flows -------------------------------------------------------------------
 
     def _socket(self, connection: Any, stream: Any) -> socket.socket:
-        """The near end of a stream; the other end is pumped for as long as it flows."""
+        # The other end is pumped for as long as the stream flows.
         near, ours = socket.socketpair()
         for end in (near, ours):
             end.setblocking(False)
@@ -188,7 +184,7 @@ class QuicEndpoint:
         try:
             await gather_or_cancel([out(), back()])
         except (OSError, self._library.IrohError) as error:
-            log.info("a connection by QUIC ended: %s", error)
+            log.info("a connection by QUIC ended: %r", error)
         finally:
             ours.close()
             connection.close(0, b"")
@@ -221,6 +217,18 @@ class QuicPath:
                     loss=round(lost / sent, 3) if sent else 0.0,
                 )
         return None
+
+
+def _binds(address: str, port: int) -> Iterator[tuple[str, ...]]:
+    """Addresses to try in turn; iroh would listen everywhere by the other family."""
+    own = bracketed("0.0.0.0" if address == EVERY_ADDRESS else address)
+    for wanted in (port, 0):
+        other = "127.0.0.1:0" if own[0] == "[" else "[::1]:0"
+        if address == EVERY_ADDRESS:
+            other = f"[::]:{wanted}"
+        yield f"{own}:{wanted}", other
+        # This machine may have no IPv6.
+        yield (f"{own}:{wanted}",)
 
 
 def _useful(addresses: list[str]) -> tuple[str, ...]:

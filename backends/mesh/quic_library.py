@@ -116,6 +116,20 @@ async def _ask(library: Any, endpoint: Any, address: Any) -> None:
         raise HostError("bytes came back changed")
 
 
+def bound_to(library: Any, *addresses: str) -> Any:
+    """A preset that contacts nobody, and listens at these addresses."""
+
+    class Preset(library.Preset):  # type: ignore[misc]
+        """Made for one endpoint."""
+
+        def apply(self, builder: Any) -> None:
+            builder.apply_minimal()
+            for address in addresses:
+                builder.bind_addr(address)
+
+    return Preset()
+
+
 async def close_endpoint(endpoint: Any) -> None:
     """Close it; a peer that answers no more is waited for no longer."""
     with contextlib.suppress(TimeoutError):

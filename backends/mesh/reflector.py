@@ -1,4 +1,4 @@
-"""How we look from outside: a relay's host tells each machine its address of UDP."""
+"""A relay's host tells each machine its address of UDP, as routers show it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any
 
-from backends.mesh.quic_library import close_endpoint, iroh_library
+from backends.errors import HostError
+from backends.mesh.quic_library import bound_to, close_endpoint, iroh_library
 from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ async def keep_reflected(library: Any, endpoint: Any, relay: RelayAccess) -> Non
                 connection.close(0, b"")
         except (TimeoutError, OSError, ValueError, library.IrohError) as error:
             # All goes through the relay then.
-            log.info("no reflector at %s: %s", relay.url, error)
+            log.info("no reflector at %s: %r", relay.url, error)
         await asyncio.sleep(AGAIN_S)
 
 
@@ -82,13 +83,17 @@ class Reflector:
         """Raises: HostError: there is no iroh here, or the port is taken."""
         library = await iroh_library()
         options = library.EndpointOptions(
-            preset=library.preset_minimal(),
+            preset=bound_to(library, f"{address}:{port}", "[::1]:0"),
             secret_key=relay.reflector_seed,
-            bind_addr=f"{address}:{port}",
             alpns=[ALPN],
             relay_mode=library.RelayMode.disabled(),
         )
-        return cls(library, await library.Endpoint.bind(options))
+        try:
+            return cls(library, await library.Endpoint.bind(options))
+        except library.IrohError as error:
+            raise HostError(
+                f"UDP port {port} cannot be had", "Something else may listen there."
+            ) from error
 
     async def run(self) -> None:
         while (incoming := await self._endpoint.accept_next()) is not None:
@@ -112,7 +117,7 @@ class Reflector:
             finally:
                 connection.close(0, b"")
         except (TimeoutError, StopIteration, self._library.IrohError) as error:
-            log.info("a machine asks for its address no more: %s", error)
+            log.info("a machine asks for its address no more: %r", error)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -44,7 +44,7 @@ _BURST_S = 0.5
 
 
 class RelayTraffic:
-    """What has passed, for the log of its owner."""
+    """Counts of all that passed, for the log of its owner."""
 
     datagrams = 0
     bytes = 0
@@ -130,7 +130,7 @@ class RelayServer:
             try:
                 async with asyncio.timeout(HANDSHAKE_S):
                     node = await _proved(client)
-            except (TimeoutError, ValueError, InvalidSignature) as error:
+            except (TimeoutError, TypeError, ValueError, InvalidSignature) as error:
                 self._refuse(address, f"its handshake is wrong ({error})")
                 await client.close()
                 return client
@@ -186,7 +186,7 @@ async def _nothing(_: web.Request) -> web.Response:
 
 
 def _waiting(client: web.WebSocketResponse) -> int:
-    """Bytes for it that have not left this machine."""
+    # Bytes for it that have not left this machine.
     writer = client._writer
     transport = writer.transport if writer else None
     return transport.get_write_buffer_size() if transport else 0

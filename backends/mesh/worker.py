@@ -24,7 +24,7 @@ from backends.mesh.discovery import WORD_CHARS, announced, near
 from backends.mesh.identity import line_of_raw, own_key, public_line, quic_seed, raw_of
 from backends.mesh.messages import DIALLED
 from backends.mesh.pairings import PairedConsole, with_console
-from backends.mesh.quic import ANYWHERE, QuicEndpoint
+from backends.mesh.quic import QuicEndpoint
 from backends.mesh.relay_access import RelayFile
 from backends.mesh.server import OPTIONS, WorkerServer
 from backends.mesh.token import TokenKind, new_token, place
@@ -112,10 +112,9 @@ class Worker:
     async def listen_quic(self, address: str, port: int) -> None:
         """Be reached by QUIC, too; without iroh that is said, and all else goes on."""
         relay = RelayFile(self._paths.relays_file).own
-        plain = ANYWHERE if ":" in address else address
         seed = quic_seed(self._key)
         try:
-            self._quic = await QuicEndpoint.bound(seed, plain, port, relay)
+            self._quic = await QuicEndpoint.bound(seed, address, port, relay)
         except HostError as error:
             self.tenants.say(f"reached by TCP alone: {error}")
             return

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -29,6 +29,9 @@ from tui.cli.output import emit_json, say, show
 from tui.cli.service import state_lines
 from tui.cli.worker import read_secret
 
+if TYPE_CHECKING:
+    from backends.mesh.relay_server import RelayTraffic
+
 EXAMPLES = """
 dllm-tui relay                          on a host that all can reach
 dllm-tui relay run --listen 0.0.0.0:50090 --rate 2MB --clients 16
@@ -44,7 +47,7 @@ NOTES = (
     "end to end: it sees node ids, addresses and sizes. Nobody uses it without its key."
 )
 RATES = {"mb": 1e6, "kb": 1e3}
-TELL_S = 60.0
+TELL_S = 600.0
 
 run_options = options(
     (
@@ -99,7 +102,7 @@ async def run_relay(listen: str, rate: str, clients: int, as_json: bool) -> None
         await _log(server.traffic, told)
 
 
-async def _log(traffic: Any, told: Any) -> None:
+async def _log(traffic: RelayTraffic, told: Callable[[str], None]) -> None:
     before = ""
     while True:
         await asyncio.sleep(TELL_S)

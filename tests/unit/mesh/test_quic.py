@@ -145,6 +145,20 @@ async def test_without_direct_addresses_the_relay_carries_it(relay: Relay) -> No
         assert path.now is not None
 
 
+async def test_it_listens_at_the_named_address_alone() -> None:
+    async with endpoint() as ours:
+        bound = ours._endpoint.bound_sockets()
+        assert {one.rpartition(":")[0] for one in bound} <= {"127.0.0.1", "[::1]"}
+
+
+async def test_a_taken_port_is_no_obstacle() -> None:
+    async with endpoint() as ours:
+        port = int(ours.place.addresses[0].rpartition(":")[2])
+        other = await QuicEndpoint.bound(OTHER_SEED, "127.0.0.1", port)
+        assert other.place.addresses != ours.place.addresses
+        await other.close()
+
+
 async def test_another_machine_at_its_address_is_not_talked_to() -> None:
     async with echoing() as there, endpoint() as ours:
         forged = replace(there.place, node=bytes(32))
@@ -197,7 +211,19 @@ async def test_a_relay_slows_down_who_sends_too_much() -> None:
             assert await sent_back(made, data) == data
 
 
-async def test_a_relay_takes_no_node_id_without_its_signature(relay: Relay) -> None:
+GARBAGE = [
+    b"\x01" + bytes(32) + b"\x40" + bytes(64),
+    b"\x01" + bytes(96),
+    b"\x04" + bytes(97),
+    b"",
+    "text",
+]
+
+
+@pytest.mark.parametrize("frame", GARBAGE, ids=range(len(GARBAGE)))
+async def test_a_relay_takes_no_node_id_without_its_signature(
+    relay: Relay, frame: bytes | str
+) -> None:
     from aiohttp import ClientSession, WSMsgType
 
     headers = {"Authorization": f"Bearer {relay.access.key}"}
@@ -208,12 +234,16 @@ async def test_a_relay_takes_no_node_id_without_its_signature(relay: Relay) -> N
         ) as client,
     ):
         assert (await client.receive_bytes())[0] == 0
-        await client.send_bytes(b"\x01" + bytes(32) + b"\x40" + bytes(64))
+        if isinstance(frame, str):
+            await client.send_str(frame)
+        else:
+            await client.send_bytes(frame)
         told = await client.receive()
         while told.type is WSMsgType.BINARY:
             assert told.data[0] != 2
             told = await client.receive()
         assert relay.server.clients == 0
+    assert relay.server.traffic.refused == 1
 
 
 # --- a lent machine ----------------------------------------------------------------
