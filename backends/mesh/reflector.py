@@ -57,7 +57,7 @@ async def _connected(library: Any, endpoint: Any, relay: RelayAccess) -> Any:
     found = await asyncio.get_running_loop().getaddrinfo(
         host, port, family=socket.AF_INET, type=socket.SOCK_DGRAM
     )
-    places = [f"{address[0]}:{address[1]}" for *_, address in found]
+    places = [":".join(map(str, address)) for *_, address in found]
     node = library.SecretKey.from_bytes(relay.reflector_seed).public()
     return await endpoint.connect(library.EndpointAddr(node, None, places), ALPN)
 
