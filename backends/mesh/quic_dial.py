@@ -91,7 +91,9 @@ class _Both:
             if _succeeded(quic):
                 made, self._path = quic.result()
                 return made
-            raise HostError(f"{_why(tcp)}, and {_why(quic)}")
+            raise HostError(
+                f"{_why(tcp)}, and {_why(quic)}", "Does its dllm-tui worker run?"
+            )
         finally:
             await end_tasks(tcp, quic)
             if quic and _succeeded(quic) and _succeeded(tcp):

@@ -143,7 +143,7 @@ def test_routers_that_use_another_port_for_each_are_met_by_the_relay(
     meeting.serve()
     assert meeting.answer()
     assert meeting.path()["relayed"]
-    assert "relayed" in meeting.console.run("peers", "list").stdout
+    assert " relay " in meeting.console.run("peers", "list").stdout
 
 
 def test_without_udp_it_goes_by_the_relays_tcp(meeting: Meeting) -> None:

@@ -17,6 +17,7 @@ from backends.state import (
     LayerRange,
     Peer,
     PeerData,
+    PeerPath,
     PeerRole,
     PeerState,
     QuestionKind,
@@ -36,8 +37,10 @@ from tui.model.peer_words import (
     LOOKS,
     data_text,
     path_words,
+    peer_rows,
     since_text,
     state_words,
+    transport_words,
     why_not,
 )
 from tui.screens.cluster.peers_pane import PeerBlock, PeerList, fill_of, unfit_actions
@@ -105,9 +108,31 @@ def test_work_says_what_it_is() -> None:
     assert state_words(nameless) == "provisioning"
 
 
+def by_quic(relayed: bool) -> PeerPath:
+    address = "http://203.0.113.5:50090/" if relayed else "203.0.113.10:50080"
+    return PeerPath(relayed=relayed, address=address, rtt_ms=12.0, loss=0.012)
+
+
+@pytest.mark.parametrize(
+    ("relayed", "path"),
+    [
+        (False, "QUIC direct to 203.0.113.10:50080 · 12.0 ms · 1.2 % lost"),
+        (True, "QUIC relayed by http://203.0.113.5:50090/ · 12.0 ms · 1.2 % lost"),
+    ],
+)
+def test_a_path_by_quic_is_told_in_full(relayed: bool, path: str) -> None:
+    peer = replace(people.BOX, path=by_quic(relayed))
+    assert dict(peer_rows(peer, 0.0))["path"] == path
+    assert transport_words(peer) in path_words(peer)
+    assert "path" not in dict(peer_rows(people.BOX, 0.0))
+
+
 @pytest.mark.parametrize("rtt_ms", [None, 0.0, 3.14, 88.88, 999.9, 1e4])
-def test_the_path_leaves_room_for_name_and_role(rtt_ms: float | None) -> None:
-    peer = replace(people.BOX, rtt_ms=rtt_ms)
+@pytest.mark.parametrize("path", [None, by_quic(False), by_quic(True)])
+def test_the_path_leaves_room_for_name_and_role(
+    rtt_ms: float | None, path: PeerPath | None
+) -> None:
+    peer = replace(people.BOX, rtt_ms=rtt_ms, path=path)
     assert len(path_words(peer)) <= 13
 
 

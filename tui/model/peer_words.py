@@ -110,10 +110,10 @@ def path_words(peer: Peer) -> str:
 
 
 def transport_words(peer: Peer) -> str:
-    """``ssh``; ``direct`` or ``relayed`` where it is reached by QUIC."""
+    """``ssh``; ``quic`` where that goes directly, ``relay`` where it does not."""
     if peer.path is None:
         return peer.transport
-    return "relayed" if peer.path.relayed else "direct"
+    return "relay" if peer.path.relayed else "quic"
 
 
 def quic_text(path: PeerPath) -> str:
