@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 dllm-tui relay                          on a host that all can reach
 dllm-tui relay run --listen 0.0.0.0:50090 --rate 2MB --clients 16
-dllm-tui relay access --address relay.example.org    for the machines that use it
+dllm-tui relay access --address relay.example.org    show what they need
 dllm-tui relay use - < access.txt       on each machine that is lent
 dllm-tui relay leave                    use none any more
 dllm-tui relay service install
@@ -63,13 +63,16 @@ run_options = options(
 
 @click.group(cls=Group, default="run", examples=EXAMPLES, notes=NOTES)
 def relay() -> None:
-    """Have machines behind routers meet at this host, or use such a host."""
+    """Have machines behind routers meet at this host, or at another."""
 
 
 @relay.command("run")
 @run_options
 async def run_relay(listen: str, rate: str, clients: int, as_json: bool) -> None:
-    """Be a relay, and tell machines how they look from here, until you end it."""
+    """Be a relay until you end it.
+
+    It also tells each machine the address by which its router shows it.
+    """
     from backends.mesh.dialling import listening_at, parse_place
     from backends.mesh.reflector import Reflector
     from backends.mesh.relay_server import RelayServer
@@ -133,7 +136,7 @@ def _clients(count: int) -> int:
     ("--port", int, "Its port.", RELAY_PORT),
 )
 def show_access(address: str | None, port: int) -> dict[str, str]:
-    """Show what machines need to use the relay of this host; it is a secret."""
+    """Show the secret with which machines use the relay of this host."""
     from backends.mesh.dialling import reachable
     from backends.mesh.token import place
 
