@@ -16,6 +16,7 @@ from tests.hosts.conftest import CACHE
 from tests.hosts.nat import PUBLIC, HomeUser, Internet, missing_for_nat
 from tests.hosts.user import MODEL, QUESTION
 from tests.kit.processes import kill_until_none
+from tests.kit.waiting import PATIENCE_S
 from tests.unit.mesh.needing_iroh import needs_iroh
 
 if TYPE_CHECKING:
@@ -171,12 +172,15 @@ def test_a_flap_of_five_seconds_breaks_nothing(meeting: Meeting) -> None:
     assert meeting.log(meeting.lender).count("has connected") == 1
 
 
-def test_a_killed_worker_is_told_within_seconds(meeting: Meeting) -> None:
+def test_a_killed_worker_is_told_within_seconds_and_found_again(
+    meeting: Meeting,
+) -> None:
     meeting.start_relay()
     lending = meeting.lend()
     meeting.console.given(meeting.token(), "peers", "add", "-")
     wait_for(lambda: meeting.peer()["state"] == "ready", "the peer ready")
-    os.kill(_program(lending), signal.SIGKILL)
+    # nsenter has become the program itself.
+    os.kill(lending.pid, signal.SIGKILL)
     killed_at = time.time()
     peer = wait_for(
         lambda: (p := meeting.peer()) and p["silent_since"] is not None and p,
@@ -184,9 +188,11 @@ def test_a_killed_worker_is_told_within_seconds(meeting: Meeting) -> None:
     )
     told_s = time.time() - killed_at
     assert "no answer for" in peer["note"]
-    print(f"told {told_s:.1f} s after its end")
-
-
-def _program(process: subprocess.Popen[str]) -> int:
-    # nsenter becomes the program itself.
-    return process.pid
+    meeting.lend()
+    wait_for(
+        lambda: (p := meeting.peer())["silent_since"] is None and p["path"],
+        "the worker that started again",
+        2 * PATIENCE_S,
+    )
+    again_s = time.time() - killed_at
+    print(f"told {told_s:.1f} s after its end, back after {again_s:.0f} s")
