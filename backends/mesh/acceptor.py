@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from backends.mesh.crowd import RELAYED, relayed_in
 from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Acceptor:
     def let_in(self, made: socket.socket, address: str) -> None:
         """Welcome one that came by whatever way, if not too many are here."""
         crowded = self.strangers.total() >= STRANGERS_MAX
+        if address.startswith(RELAYED):
+            crowded |= 2 * relayed_in(self.strangers) >= STRANGERS_MAX
         if crowded or self.strangers[address] >= STRANGERS_OF_ONE_MAX:
             made.close()
             self._count_refused(address)

@@ -10,6 +10,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from backends.errors import HostError
+from backends.mesh.crowd import Crowd, close_at, relayed_as
 from backends.mesh.quic_library import bound_to, close_endpoint, iroh_library
 from backends.mesh.quic_place import ADDRESSES_MAX, QuicPlace
 from backends.mesh.reflector import keep_reflected
@@ -18,7 +19,7 @@ from backends.state import PeerPath
 from backends.tasks import end_tasks, gather_or_cancel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 
     from backends.mesh.relay_access import RelayAccess
 
@@ -29,6 +30,7 @@ EVERY_ADDRESS = "::"
 CHUNK_BYTES = 64 << 10
 SHAKING_MAX = 32
 """Connections that have not got as far as SSH; more are refused."""
+SHAKING_OF_ONE_MAX = 8
 SHAKE_S = 10.0
 FLUSH_S = 2.0
 
@@ -44,8 +46,9 @@ class QuicEndpoint:
         self._endpoint = endpoint
         self._relay = ""
         self._relays: dict[str, RelayAccess] = {}
+        self._reflected: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._shaking = 0
+        self._shaking = Crowd(SHAKING_MAX, SHAKING_OF_ONE_MAX)
         self._came: asyncio.Queue[tuple[socket.socket, str]] = asyncio.Queue()
 
     @classmethod
@@ -92,10 +95,24 @@ class QuicEndpoint:
         """Connect to a relay, and learn from its reflector how we look from there."""
         if self._relays.get(relay.url) == relay:
             return
-        self._relays[relay.url] = relay
         config = self._library.RelayConfig(url=relay.url, auth_token=relay.key or None)
-        await self._endpoint.insert_relay(config)
-        self._start(keep_reflected(self._library, self._endpoint, relay))
+        try:
+            await self._endpoint.insert_relay(config)
+        except self._library.IrohError as error:
+            log.info("%s is not used: %r", relay.url, error)
+            raise HostError(f"The relay {relay.url} cannot be used") from error
+        self._relays[relay.url] = relay
+        # Of another key, if there is one.
+        await end_tasks(self._reflected.pop(relay.url, None))
+        asking = keep_reflected(self._library, self._endpoint, relay)
+        self._reflected[relay.url] = self._start(asking)
+
+    async def leave_all_but(self, urls: Iterable[str]) -> None:
+        for url in set(self._relays).difference(urls):
+            del self._relays[url]
+            await end_tasks(self._reflected.pop(url, None))
+            with contextlib.suppress(self._library.IrohError):
+                await self._endpoint.remove_relay(url)
 
     async def online(self) -> None:
         """Wait until a relay takes us."""
@@ -113,46 +130,55 @@ class QuicEndpoint:
         """
         if relay is not None:
             await self.meet_at(relay)
-        node = self._library.EndpointId.from_bytes(place.node)
         url = relay.url if relay else None
-        addr = self._library.EndpointAddr(node, url, list(place.addresses))
         try:
+            node = self._library.EndpointId.from_bytes(place.node)
+            addr = self._library.EndpointAddr(node, url, list(place.addresses))
             connection = await self._endpoint.connect(addr, ALPN)
             stream = await connection.open_bi()
         except self._library.IrohError as error:
-            raise HostError(
-                f"QUIC reaches it neither directly nor by a relay ({error.message()})"
-            ) from error
+            log.info("QUIC reaches nobody: %r", error)
+            by = "neither directly nor by its relay" if relay else "not directly"
+            raise HostError(f"QUIC reaches it {by}") from error
+        self._only(connection, connection.accept_uni(), connection.accept_bi())
         return self._socket(connection, stream), QuicPath(connection)
 
     # --- those who come ---------------------------------------------------------------
 
     async def come(self) -> AsyncIterator[tuple[socket.socket, str]]:
-        """A socket to each who connects, with its address, or its relay's."""
+        """A socket to each who connects, with its address or, relayed, its node id."""
         self._start(self._accept())
         while True:
             yield await self._came.get()
 
     async def _accept(self) -> None:
-        while (incoming := await self._endpoint.accept_next()) is not None:
-            if self._shaking >= SHAKING_MAX:
-                await incoming.refuse()
-                continue
-            self._shaking += 1
-            self._start(self._shake(incoming))
+        coming = self._shaking.come(self._library, self._endpoint)
+        async for incoming, address in coming:
+            self._start(self._shake(incoming, address))
 
-    async def _shake(self, incoming: Any) -> None:
+    async def _shake(self, incoming: Any, address: str) -> None:
+        connection = None
         try:
             async with asyncio.timeout(SHAKE_S):
                 connection = await (await incoming.accept()).connect()
+                self._only(connection, connection.accept_uni())
                 stream = await connection.accept_bi()
+            self._only(connection, connection.accept_bi())
             path = QuicPath(connection).now
-            address = path.address if path else ""
-            await self._came.put((self._socket(connection, stream), address))
-        except (TimeoutError, self._library.IrohError) as error:
+            relayed = path is not None and path.relayed
+            told = relayed_as(connection.remote_id()) if relayed else address
+            await self._came.put((self._socket(connection, stream), told))
+        except (TimeoutError, OSError, self._library.IrohError) as error:
             log.info("somebody who came by QUIC was not taken: %r", error)
+            if connection is not None:
+                connection.close(1, b"")
         finally:
-            self._shaking -= 1
+            self._shaking.leave(address)
+
+    def _only(self, connection: Any, *others: Any) -> None:
+        # One stream is all that SSH needs.
+        for stream in others:
+            self._start(close_at(self._library, connection, stream))
 
     # --- what flows -------------------------------------------------------------------
 
@@ -175,6 +201,8 @@ class QuicEndpoint:
                 # Until all of it is there.
                 async with asyncio.timeout(FLUSH_S):
                     await send.stopped()
+            # SSH never ends one direction alone.
+            connection.close(0, b"")
 
         async def back() -> None:
             while data := await receive.read(CHUNK_BYTES):
@@ -189,10 +217,11 @@ class QuicEndpoint:
             ours.close()
             connection.close(0, b"")
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def close(self) -> None:
         await end_tasks(*self._tasks)

@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from backends.errors import HostError
+from backends.mesh.crowd import Crowd, close_at
 from backends.mesh.quic_library import bound_to, close_endpoint, iroh_library
 from backends.tasks import end_tasks
 
@@ -25,6 +26,7 @@ ANSWER_S = 5.0
 AGAIN_S = 10.0
 ADDRESS_BYTES_MAX = 64
 CLIENTS_MAX = 256
+CLIENTS_OF_ONE_MAX = 8
 
 
 async def keep_reflected(library: Any, endpoint: Any, relay: RelayAccess) -> None:
@@ -70,6 +72,13 @@ async def _asked(connection: Any) -> str:
     return told.decode("ascii")
 
 
+def reflector_address(relay: str) -> str:
+    """Its address of IPv4 beside a relay; empty where that is at IPv6 alone."""
+    if relay == "::":
+        return "0.0.0.0"
+    return "" if ":" in relay else relay
+
+
 class Reflector:
     """Beside a relay; who does not know the relay's key cannot find it."""
 
@@ -77,6 +86,7 @@ class Reflector:
         self._library = library
         self._endpoint = endpoint
         self._tasks: set[asyncio.Task[None]] = set()
+        self._clients = Crowd(CLIENTS_MAX, CLIENTS_OF_ONE_MAX)
 
     @classmethod
     async def bound(cls, relay: RelayAccess, address: str, port: int) -> Reflector:
@@ -96,28 +106,39 @@ class Reflector:
             ) from error
 
     async def run(self) -> None:
-        while (incoming := await self._endpoint.accept_next()) is not None:
-            if len(self._tasks) >= CLIENTS_MAX:
-                await incoming.refuse()
-                continue
-            self._start(self._answer(incoming))
+        coming = self._clients.come(self._library, self._endpoint)
+        async for incoming, address in coming:
+            self._start(self._answer(incoming, address))
 
-    async def _answer(self, incoming: Any) -> None:
+    async def _answer(self, incoming: Any, address: str) -> None:
         try:
             async with asyncio.timeout(ANSWER_S):
                 connection = await (await incoming.accept()).connect()
+            self._start(close_at(self._library, connection, connection.accept_uni()))
             try:
                 while True:
                     async with asyncio.timeout(4 * ASK_S):
                         stream = await connection.accept_bi()
-                        await stream.recv().read_to_end(1)
-                        path = next(p for p in connection.paths() if p.is_selected)
-                        await stream.send().write_all(path.remote_addr.encode())
-                        await stream.send().finish()
+                    async with asyncio.timeout(ANSWER_S):
+                        await self._tell(connection, stream)
             finally:
                 connection.close(0, b"")
-        except (TimeoutError, StopIteration, self._library.IrohError) as error:
+        except (TimeoutError, self._library.IrohError) as error:
             log.info("a machine asks for its address no more: %r", error)
+        finally:
+            self._clients.leave(address)
+
+    async def _tell(self, connection: Any, stream: Any) -> None:
+        other = connection.accept_bi()
+        second = asyncio.create_task(close_at(self._library, connection, other))
+        try:
+            await stream.recv().read_to_end(1)
+            for path in connection.paths():
+                if path.is_selected:
+                    await stream.send().write_all(path.remote_addr.encode())
+            await stream.send().finish()
+        finally:
+            await end_tasks(second)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -19,11 +19,16 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from backends.errors import HostError
+from backends.mesh.crowd import Crowd
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
+_of_http = logging.getLogger(f"{__name__}.http")
+# aiohttp tells requests without sense with tracebacks.
+_of_http.setLevel(logging.CRITICAL + 1)
 
 PROTOCOLS = ("iroh-relay-v2",)
 CHALLENGE, CLIENT_AUTH, CONFIRMED, DENIED = 0, 1, 2, 3
@@ -38,7 +43,15 @@ WAITING_BYTES_MAX = 1 << 20
 """More for a slow receiver is dropped: QUIC sends it again."""
 CLIENTS_MAX = 64
 CLIENTS_OF_ONE_MAX = 8
+STRANGERS_MAX = 64
+"""Connections that have not shown the key; more are closed at once."""
+STRANGERS_OF_ONE_MAX = 8
+STRANGER_S = 10.0
 RATE_BYTES_S = 8e6
+ALL_TO_ONE = 8
+"""All together may send so many times what one may."""
+FRAME_COST_BYTES = 64
+"""The work that each frame makes, beside its bytes."""
 _CONTEXT = "iroh-relay handshake v1 challenge signature"
 _BURST_S = 0.5
 
@@ -55,7 +68,8 @@ class RelayTraffic:
 class RelayServer:
     """Passes datagrams on between those who have the key.
 
-    ``rate_bytes_s`` is the most that each of them may send.
+    ``rate_bytes_s`` is the most that each of them may send; all together may send
+    eight times that. Who shows no key within ``stranger_s`` is sent away.
     """
 
     def __init__(
@@ -63,13 +77,17 @@ class RelayServer:
         key: str,
         rate_bytes_s: float = RATE_BYTES_S,
         clients_max: int = CLIENTS_MAX,
+        stranger_s: float = STRANGER_S,
     ) -> None:
         self.traffic = RelayTraffic()
         self._key = key
         self._rate_bytes_s = rate_bytes_s
-        self._clients_max = clients_max
+        self._budget = Budget(ALL_TO_ONE * rate_bytes_s)
         self._clients: dict[bytes, web.WebSocketResponse] = {}
-        self._addresses: Counter[str] = Counter()
+        self._crowd = Crowd(clients_max, CLIENTS_OF_ONE_MAX)
+        self._stranger_s = stranger_s
+        self._with_key: set[asyncio.BaseTransport | None] = set()
+        self._server: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
 
     @property
@@ -94,51 +112,86 @@ class RelayServer:
         app.router.add_get("/ping", _nothing)
         app.router.add_get("/generate_204", _nothing)
         self._runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=1.0, handle_signals=False
+            app,
+            access_log=None,
+            logger=_of_http,
+            shutdown_timeout=1.0,
+            handle_signals=False,
         )
         await self._runner.setup()
-        await web.SockSite(self._runner, listening).start()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Door(self), sock=listening)
 
     async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
         for client in tuple(self._clients.values()):
             await client.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
+    def let_in(self, transport: asyncio.Transport) -> None:
+        """Have HTTP at a new connection, unless too many are here without the key."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        address = _address(transport)
+        there = (one.transport for one in self._runner.server.connections)
+        strangers = Counter(_address(t) for t in there if t not in self._with_key)
+        crowded = strangers.total() >= STRANGERS_MAX
+        if crowded or strangers[address] >= STRANGERS_OF_ONE_MAX:
+            self._refuse(address, "too many without the key are here")
+            transport.abort()
+            return
+        http = self._runner.server()
+        transport.set_protocol(http)
+        http.connection_made(transport)
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._stranger_s, self._end_stranger, transport)
+
+    def _end_stranger(self, transport: asyncio.Transport) -> None:
+        if transport not in self._with_key:
+            transport.abort()
+
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         address = request.remote or ""
-        given = request.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
+        given = request.headers.get("Authorization", "")
+        wanted = f"Bearer {self._key}".encode()
+        if not hmac.compare_digest(given.encode(errors="surrogateescape"), wanted):
             self._refuse(address, "it has not the key")
             raise web.HTTPUnauthorized
-        crowded = self._addresses.total() >= self._clients_max
-        if crowded or self._addresses[address] >= CLIENTS_OF_ONE_MAX:
+        if not self._crowd.enter(address):
             self._refuse(address, "too many are here")
             raise web.HTTPServiceUnavailable
-        self._addresses[address] += 1
+        transport = request.transport
+        self._with_key.add(transport)
+        client = web.WebSocketResponse(
+            protocols=PROTOCOLS,
+            max_msg_size=FRAME_BYTES_MAX,
+            compress=False,
+            heartbeat=SILENCE_MAX_S / 2,
+        )
         try:
-            client = web.WebSocketResponse(
-                protocols=PROTOCOLS,
-                max_msg_size=FRAME_BYTES_MAX,
-                compress=False,
-                heartbeat=SILENCE_MAX_S / 2,
-            )
             await client.prepare(request)
-            if request.transport is not None:
+            if transport is not None:
                 # Whoever sends to it never waits for it.
-                request.transport.set_write_buffer_limits(2 * WAITING_BYTES_MAX)
-            try:
-                async with asyncio.timeout(HANDSHAKE_S):
-                    node = await _proved(client)
-            except (TimeoutError, TypeError, ValueError, InvalidSignature) as error:
-                self._refuse(address, f"its handshake is wrong ({error})")
-                await client.close()
-                return client
-            await self._pass_on(client, node)
-            return client
+                transport.set_write_buffer_limits(2 * WAITING_BYTES_MAX)
+            await self._meet(client, address)
+        except (OSError, RuntimeError) as error:
+            log.info("%s went away: %s", address, error)
         finally:
-            self._addresses[address] -= 1
-            self._addresses += Counter()
+            self._with_key.discard(transport)
+            self._crowd.leave(address)
+        return client
+
+    async def _meet(self, client: web.WebSocketResponse, address: str) -> None:
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                node = await _proved(client)
+        except (TimeoutError, TypeError, ValueError, InvalidSignature) as error:
+            self._refuse(address, f"its handshake is wrong ({error})")
+            await client.close()
+            return
+        await self._pass_on(client, node)
 
     def _refuse(self, address: str, why: str) -> None:
         self.traffic.refused += 1
@@ -149,13 +202,17 @@ class RelayServer:
             # It has come anew, by another address maybe.
             await before.close()
         self._clients[node] = client
-        budget = _Budget(self._rate_bytes_s)
+        budget = Budget(self._rate_bytes_s)
         try:
             async for message in client:
                 if message.type is not WSMsgType.BINARY:
                     return
                 await self._take(client, node, message.data)
-                await budget.spend(len(message.data))
+                cost_bytes = len(message.data) + FRAME_COST_BYTES
+                owed_s = [b.owed_s(cost_bytes) for b in (budget, self._budget)]
+                if any(owed_s):
+                    # It is not read from until it may send again.
+                    await asyncio.sleep(max(owed_s))
         finally:
             if self._clients.get(node) is client:
                 del self._clients[node]
@@ -179,6 +236,23 @@ class RelayServer:
                 await there.send_bytes(passed)
             except (OSError, RuntimeError):
                 self.traffic.dropped += 1
+
+
+class _Door(asyncio.Protocol):
+    """A connection before it is let in."""
+
+    def __init__(self, relay: RelayServer) -> None:
+        self._relay = relay
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._relay.let_in(transport)
+
+
+def _address(transport: asyncio.BaseTransport | None) -> str:
+    # None once the connection is gone.
+    peer = transport.get_extra_info("peername") if transport else None
+    return str(peer[0]) if peer else ""
 
 
 async def _nothing(_: web.Request) -> web.Response:
@@ -213,19 +287,21 @@ async def _proved(client: web.WebSocketResponse) -> bytes:
     return node
 
 
-class _Budget:
+class Budget:
     """The bytes that somebody may send: a rate, with a burst."""
 
-    def __init__(self, rate_bytes_s: float) -> None:
+    def __init__(
+        self, rate_bytes_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._rate = rate_bytes_s
         self._left = rate_bytes_s * _BURST_S
-        self._at = time.monotonic()
+        self._clock = clock
+        self._at = clock()
 
-    async def spend(self, count: int) -> None:
-        """Take them; who has none left is not read from until there are some again."""
-        now = time.monotonic()
+    def owed_s(self, count: int) -> float:
+        """Take so many bytes; the seconds until there are some again."""
+        now = self._clock()
         earned = (now - self._at) * self._rate
         self._left = min(self._left + earned, self._rate * _BURST_S) - count
         self._at = now
-        if self._left < 0:
-            await asyncio.sleep(-self._left / self._rate)
+        return max(0.0, -self._left / self._rate)

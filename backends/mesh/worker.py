@@ -195,8 +195,8 @@ class Worker:
 
     async def _accept_quic(self) -> None:
         if self._quic is not None:
-            async for made, place in self._quic.come():
-                self.acceptor.let_in(made, place.rpartition(":")[0])
+            async for made, address in self._quic.come():
+                self.acceptor.let_in(made, address)
 
     async def _welcome(
         self, made: socket.socket, address: str, known: Callable[[], None]

@@ -1,0 +1,93 @@
+"""Those who are not known yet: few at once, so that they keep nobody else out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+log = logging.getLogger(__name__)
+
+RELAYED = "relayed "
+"""Before the node id of one who comes by a relay."""
+PAUSE_S = 0.1
+
+
+class Crowd:
+    """Counts of connections by address; half of all places are for those relayed."""
+
+    def __init__(self, most: int, most_of_one: int) -> None:
+        self._most = most
+        self._most_of_one = most_of_one
+        self.by_address: Counter[str] = Counter()
+
+    @property
+    def is_half_full(self) -> bool:
+        return 2 * self.by_address.total() >= self._most
+
+    def enter(self, address: str) -> bool:
+        """False if there are too many; else ``leave`` must follow."""
+        full = self.by_address.total() >= self._most
+        full |= self.by_address[address] >= self._most_of_one
+        if address.startswith(RELAYED):
+            full |= 2 * relayed_in(self.by_address) >= self._most
+        if not full:
+            self.by_address[address] += 1
+        return not full
+
+    def leave(self, address: str) -> None:
+        self.by_address[address] -= 1
+        self.by_address += Counter()
+
+    async def come(self, library: Any, endpoint: Any) -> AsyncIterator[tuple[Any, str]]:
+        """Those who come to an endpoint of QUIC and have entered, with their address.
+
+        While many are here, only an address that was proved may enter.
+        """
+        while True:
+            try:
+                incoming = await endpoint.accept_next()
+            except library.IrohError as error:
+                log.info("QUIC takes nobody at the moment: %r", error)
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if incoming is None:
+                return
+            with contextlib.suppress(library.IrohError):
+                address = _address(await incoming.remote_addr())
+                if self.is_half_full and not await incoming.remote_addr_validated():
+                    await incoming.retry()
+                elif self.enter(address):
+                    yield incoming, address
+                else:
+                    await incoming.refuse()
+
+
+def relayed_in(by_address: Counter[str]) -> int:
+    return sum(n for one, n in by_address.items() if one.startswith(RELAYED))
+
+
+def relayed_as(node: Any) -> str:
+    """How one who comes by a relay is counted: the relay's address is that of many."""
+    return f"{RELAYED}{node.to_bytes().hex()[:16]}"
+
+
+def _address(of: Any) -> str:
+    if of.is_relay():
+        return relayed_as(of.endpoint_id)
+    return str(of.addr).rpartition(":")[0] if of.is_ip() else ""
+
+
+async def close_at(library: Any, connection: Any, stream: Any) -> None:
+    """Close a connection as soon as it has a stream that nobody wants.
+
+    Each that is not taken may hold 1.25 MB of memory.
+    """
+    with contextlib.suppress(library.IrohError):
+        await stream
+        connection.close(1, b"")
