@@ -14,7 +14,7 @@ import asyncssh
 import msgspec
 
 from backends.errors import DllmError, HostError
-from backends.machines.ssh.invited import client_over
+from backends.machines.ssh.invited import client_over, no_other_way
 from backends.mesh.acceptor import Acceptor
 from backends.mesh.dialling import listening_at, reachable
 from backends.mesh.identity import key_of_line, own_key, public_line, raw_of
@@ -47,6 +47,7 @@ class Awaited:
     label = "which dials this console"
     shares = True
     path = None
+    otherwise = no_other_way
 
     def __init__(self, came: Callable[[], None], listen: Callable[[], None]) -> None:
         self._came = came

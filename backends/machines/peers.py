@@ -229,9 +229,10 @@ class Peers:
         self._require_new(name)
         dial: Dial = Dialled(token.places)
         if token.quic is not None:
-            self._quic.learn(token.quic)
             dial = self._quic.beside(dial, token.quic)
         await pair(token, self._paths.console_key_file, socket.gethostname(), dial)
+        if token.quic is not None:
+            self._quic.learn(token.quic)
         places, host_key = " ".join(token.places), line_of_raw(token.key)
         quic = token.quic.text if token.quic else None
         return self.add(name, PeerConfig(worker=places, host_key=host_key, quic=quic))
@@ -392,6 +393,9 @@ class Peers:
         await self._release(name)
         if host_key is not None:
             self._join_listener.forget(host_key)
+        if "_quic" in self.__dict__:
+            places = [c.quic for c in self._configs.values() if c.quic]
+            await self._quic.keep_relays_of(places)
         self._changed()
 
     def known(self, name: str) -> KnownPeer:

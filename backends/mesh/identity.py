@@ -28,16 +28,21 @@ def own_key(file: Path) -> asyncssh.SSHKey:
         if not file.exists():
             made = asyncssh.generate_private_key(KIND)
             write_private(file, made.export_private_key())
-        if stat.S_IMODE(os.stat(file).st_mode) & _FOR_OTHERS:
-            raise HostError(
-                f"Others can read the key {file}", f"Only you should: chmod 600 {file}."
-            )
+        require_private(file)
         return asyncssh.read_private_key(file)
     except (OSError, asyncssh.KeyImportError) as error:
         raise HostError(
             f"The key {file} cannot be used ({error})",
             "Mend the file, or remove it: then all machines must be paired anew.",
         ) from error
+
+
+def require_private(file: Path) -> None:
+    """Raises: HostError: others can read a key."""
+    if stat.S_IMODE(os.stat(file).st_mode) & _FOR_OTHERS:
+        raise HostError(
+            f"Others can read the key {file}", f"Only you should: chmod 600 {file}."
+        )
 
 
 def public_line(key: asyncssh.SSHKey) -> str:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING
 
 from backends.errors import HostError
 from backends.mesh.identity import own_key, quic_seed
 from backends.mesh.quic import QuicEndpoint
+from backends.mesh.quic_place import parse_quic_place
 from backends.mesh.relay_access import RelayFile
 from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
-    import socket
+    from collections.abc import Iterable
 
     from backends.machines.ssh.invited import Dial
     from backends.mesh.quic import QuicPath
     from backends.mesh.quic_place import QuicPlace
+    from backends.mesh.relay_access import RelayAccess
     from backends.paths import Paths
     from backends.state import PeerPath
 
 HEAD_START_S = 0.5
 """As happy eyeballs: TCP, which costs less, may answer first."""
 QUIC_S = 12.0
+BANNER_S = 5.0
+BANNER = b"SSH-"
 
 
 class QuicDialler:
@@ -35,7 +40,7 @@ class QuicDialler:
         self._binding = asyncio.Lock()
 
     def learn(self, place: QuicPlace) -> None:
-        """Keep the key of a relay that an invitation tells."""
+        """Keep the key of a relay that an invitation told, once that is proved."""
         if place.access is not None and place.relay_key:
             self._relays.learn(place.access)
 
@@ -44,8 +49,21 @@ class QuicDialler:
         return _Both(tcp, self, place)
 
     async def dial(self, place: QuicPlace) -> tuple[socket.socket, QuicPath]:
-        relay = self._relays.access(place.relay) if place.relay else None
-        return await (await self._bound()).dial(place, relay)
+        return await (await self._bound()).dial(place, self._access(place))
+
+    def _access(self, place: QuicPlace) -> RelayAccess | None:
+        if not place.relay:
+            return None
+        own = self._relays.own
+        if place.relay_key and (own is None or own.url != place.relay):
+            return place.access
+        return self._relays.access(place.relay)
+
+    async def keep_relays_of(self, places: Iterable[str]) -> None:
+        """Leave the relays of peers that are no more."""
+        if self._endpoint is not None:
+            urls = [parse_quic_place(one).relay for one in places]
+            await self._endpoint.leave_all_but(urls)
 
     async def _bound(self) -> QuicEndpoint:
         async with self._binding:
@@ -61,7 +79,10 @@ class QuicDialler:
 
 
 class _Both:
-    """Implements ``Dial``: the first socket that connects."""
+    """Implements ``Dial``: the first socket that connects.
+
+    Whatever takes connections of TCP without being a worker counts as nobody.
+    """
 
     shares = False
 
@@ -70,6 +91,7 @@ class _Both:
         self._quic = quic
         self._place = place
         self._path: QuicPath | None = None
+        self._shown: socket.socket | None = None
         self.label = f"{tcp.label} or by QUIC"
 
     @property
@@ -77,7 +99,20 @@ class _Both:
         return self._path.now if self._path else None
 
     async def connected(self) -> socket.socket:
-        tcp = asyncio.create_task(self._tcp.connected())
+        return self._show(*await self._first())
+
+    async def otherwise(self) -> socket.socket | None:
+        """By QUIC alone: another machine has our places of TCP."""
+        return self._show(*await self._by_quic())
+
+    def _show(self, made: socket.socket, path: QuicPath | None) -> socket.socket:
+        # The oldest that is open is the agent's; files come later.
+        if self._shown is None or self._shown.fileno() < 0:
+            self._shown, self._path = made, path
+        return made
+
+    async def _first(self) -> tuple[socket.socket, QuicPath | None]:
+        tcp = asyncio.create_task(self._by_tcp())
         quic: asyncio.Task[tuple[socket.socket, QuicPath]] | None = None
         try:
             await asyncio.wait([tcp], timeout=HEAD_START_S)
@@ -85,12 +120,10 @@ class _Both:
                 quic = asyncio.create_task(self._by_quic())
                 await _until_one_succeeds(tcp, quic)
             if _succeeded(tcp):
-                self._path = None
-                return tcp.result()
+                return tcp.result(), None
             assert quic is not None
             if _succeeded(quic):
-                made, self._path = quic.result()
-                return made
+                return quic.result()
             raise HostError(
                 f"{_why(tcp)}, and {_why(quic)}", "Does its dllm-tui worker run?"
             )
@@ -100,12 +133,39 @@ class _Both:
                 # Both came at once.
                 quic.result()[0].close()
 
+    async def _by_tcp(self) -> socket.socket:
+        made = await self._tcp.connected()
+        try:
+            async with asyncio.timeout(BANNER_S):
+                told = await _begins(made)
+        except (TimeoutError, OSError):
+            told = b""
+        except BaseException:
+            made.close()
+            raise
+        if told != BANNER:
+            made.close()
+            raise HostError(f"No worker answers at {self._tcp.label}")
+        return made
+
     async def _by_quic(self) -> tuple[socket.socket, QuicPath]:
         try:
             async with asyncio.timeout(QUIC_S):
                 return await self._quic.dial(self._place)
         except TimeoutError as error:
             raise HostError(f"QUIC reaches nobody there within {QUIC_S:g} s") from error
+
+
+async def _begins(made: socket.socket) -> bytes:
+    """The first bytes that come, which stay to be read."""
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
+    made.setblocking(False)
+    loop.add_reader(made, came.set)
+    try:
+        await came.wait()
+    finally:
+        loop.remove_reader(made)
+    return made.recv(len(BANNER), socket.MSG_PEEK)
 
 
 async def _until_one_succeeds(

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from backends.errors import HostError, UsageError
+from backends.mesh.identity import require_private
 from backends.state import NOT_JSON, Value
 from backends.writing import write_private
 
@@ -72,16 +73,17 @@ def parse_access(text: str) -> RelayAccess:
     return RelayAccess(url=url.rstrip("/"), key=key)
 
 
-def own_relay_key(file: Path) -> str:
-    """The key of the relay on this machine; made at its first use.
+def own_relay_key(file: Path, *, anew: bool = False) -> str:
+    """The key of the relay on this machine; made at its first use, or ``anew``.
 
     Raises:
-        HostError: it cannot be read or written.
+        HostError: it cannot be read or written, or others can read it.
     """
     try:
-        if not file.exists():
+        if anew or not file.exists():
             made = base64.urlsafe_b64encode(secrets.token_bytes(KEY_BYTES))
             write_private(file, made.rstrip(b"="))
+        require_private(file)
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise HostError(f"The key {file} cannot be used ({error})") from error
@@ -111,12 +113,14 @@ class RelayFile:
         if access is None:
             self._write(msgspec.structs.replace(self._read(), own=""))
             return
-        self.learn(access)
-        self._write(msgspec.structs.replace(self._read(), own=access.url))
+        known = self._read()
+        keys = {**known.keys, access.url: access.key}
+        self._write(msgspec.structs.replace(known, own=access.url, keys=keys))
 
     def learn(self, access: RelayAccess) -> None:
+        """Keep the key that somebody told; not for our own, which its owner told."""
         known = self._read()
-        if known.keys.get(access.url) != access.key:
+        if access.url != known.own and known.keys.get(access.url) != access.key:
             keys = {**known.keys, access.url: access.key}
             self._write(msgspec.structs.replace(known, keys=keys))
 

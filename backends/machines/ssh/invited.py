@@ -69,10 +69,18 @@ class Dial(Protocol):
 
     @property
     def path(self) -> PeerPath | None:
-        """The path of the newest socket; None for one of TCP."""
+        """The path of the oldest socket that is open; None for one of TCP."""
         ...
 
     async def connected(self) -> socket.socket: ...
+
+    async def otherwise(self) -> socket.socket | None:
+        """Another way, after another machine answered; None if there is none."""
+        ...
+
+
+async def no_other_way(_: Dial) -> None:
+    """``otherwise`` of a dial that knows one way."""
 
 
 class Dialled:
@@ -80,6 +88,7 @@ class Dialled:
 
     shares = False
     path = None
+    otherwise = no_other_way
 
     def __init__(self, places: Sequence[str]) -> None:
         self._places = places
@@ -106,9 +115,8 @@ class InvitedLogin:
         try:
             async with reaching(self._name, self._dial.label, CONNECT_TIMEOUT_S):
                 made = await self._dial.connected()
-                return await client_over(
-                    made, self._host_key, username=USER_BY_KEY, client_keys=[key]
-                )
+                login = {"username": USER_BY_KEY, "client_keys": [key]}
+                return await _logged_in(self._dial, made, self._host_key, **login)
         except asyncssh.PermissionDenied as error:
             raise Revoked(
                 f"{self._name} lets this console in no more",
@@ -177,6 +185,21 @@ async def client_over(
     except BaseException:
         made.close()
         raise
+
+
+async def _logged_in(
+    dial: Dial, made: socket.socket, host_key: str, **login: Any
+) -> asyncssh.SSHClientConnection:
+    try:
+        return await client_over(made, host_key, **login)
+    except (asyncssh.HostKeyNotVerifiable, asyncssh.KeyExchangeFailed):
+        # As another home's machine at the same private address.
+        other = None
+        with contextlib.suppress(HostError):
+            other = await dial.otherwise()
+        if other is None:
+            raise
+        return await client_over(other, host_key, **login)
 
 
 class InvitedConnection(Connection):
@@ -278,7 +301,8 @@ async def pair(
     made = await dial.connected()
     try:
         async with reaching(token.name, dial.label, PAIR_S):
-            link = await client_over(
+            link = await _logged_in(
+                dial,
                 made,
                 line_of_raw(token.key),
                 username=USER_BY_SECRET,
