@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from backends.errors import UsageError
+from backends.errors import HostError, UsageError
+from backends.mesh.reflector import reflector_address
 from backends.mesh.relay_access import RelayFile
 from backends.paths import user_paths
 from tui.cli.main import cli
@@ -44,6 +45,24 @@ def test_what_one_host_shows_another_uses() -> None:
 def test_its_key_is_private() -> None:
     run("relay", "access")
     assert user_paths().relay_key_file.stat().st_mode & 0o077 == 0
+
+
+def test_a_key_that_others_can_read_is_refused() -> None:
+    run("relay", "access")
+    user_paths().relay_key_file.chmod(0o644)
+    error = run("relay", "access").exception
+    assert isinstance(error, HostError)
+    assert "chmod 600" in error.hint
+
+
+def test_another_key_can_be_made() -> None:
+    shown = [run("relay", "access", *new).stdout for new in ((), ("--new",), ())]
+    assert shown[0] != shown[1] == shown[2]
+
+
+def test_a_reflector_listens_where_the_relay_does() -> None:
+    told = [reflector_address(one) for one in ("::", "0.0.0.0", "10.0.0.1", "fd00::5")]
+    assert told == ["0.0.0.0", "0.0.0.0", "10.0.0.1", ""]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ EXAMPLES = """
 dllm-tui relay                          on a host that all can reach
 dllm-tui relay run --listen 0.0.0.0:50090 --rate 2MB --clients 16
 dllm-tui relay access --address relay.example.org    show what they need
+dllm-tui relay access --new             its key has become known: make another
 dllm-tui relay use - < access.txt       on each machine that is lent
 dllm-tui relay leave                    use none any more
 dllm-tui relay service install
@@ -74,7 +75,7 @@ async def run_relay(listen: str, rate: str, clients: int, as_json: bool) -> None
     It also tells each machine the address by which its router shows it.
     """
     from backends.mesh.dialling import listening_at, parse_place
-    from backends.mesh.reflector import Reflector
+    from backends.mesh.reflector import Reflector, reflector_address
     from backends.mesh.relay_server import RelayServer
 
     def told(text: str) -> None:
@@ -94,7 +95,8 @@ async def run_relay(listen: str, rate: str, clients: int, as_json: bool) -> None
         port = listening.getsockname()[1]
         told(f"a relay at port {port}; dllm-tui relay access tells how to use it")
         try:
-            plain = "0.0.0.0" if ":" in address else address
+            if not (plain := reflector_address(address)):
+                raise HostError(f"{address} is no address of IPv4")
             access = RelayAccess(url="", key=key)
             reflector = await Reflector.bound(access, plain, port)
             stack.push_async_callback(reflector.close)
@@ -134,15 +136,17 @@ def _clients(count: int) -> int:
 @options(
     ("--address", None, "Address of this host, as the others reach it."),
     ("--port", int, "Its port.", RELAY_PORT),
+    ("--new", bool, "Make another key; then start the relay anew."),
 )
-def show_access(address: str | None, port: int) -> dict[str, str]:
+def show_access(address: str | None, port: int, new: bool) -> dict[str, str]:
     """Show the secret with which machines use the relay of this host."""
     from backends.mesh.dialling import reachable
     from backends.mesh.token import place
 
     host = address or reachable("0.0.0.0")[0]
-    key = own_relay_key(user_paths().relay_key_file)
-    return {"access": parse_access(f"http://{place(host, port)}#{key}").text}
+    url = parse_access(f"http://{place(host, port)}").url
+    key = own_relay_key(user_paths().relay_key_file, anew=new)
+    return {"access": RelayAccess(url=url, key=key).text}
 
 
 @relay.command("use")

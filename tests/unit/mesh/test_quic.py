@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from backends.errors import HostError, UsageError
+from backends.machines.peers import Peers
 from backends.machines.ssh.invited import Dialled, InvitedConnection, pair
+from backends.mesh.crowd import RELAYED, Crowd
 from backends.mesh.dialling import listening_at
-from backends.mesh.quic import QuicEndpoint
+from backends.mesh.quic import ALPN, SHAKING_OF_ONE_MAX, QuicEndpoint
 from backends.mesh.quic_dial import QuicDialler
 from backends.mesh.quic_place import QuicPlace, parse_quic_place
-from backends.mesh.reflector import Reflector
+from backends.mesh.reflector import Reflector, _asked, _connected, keep_reflected
 from backends.mesh.relay_access import RelayAccess, RelayFile, parse_access
-from backends.mesh.relay_server import RelayServer
-from backends.mesh.token import TokenKind, read_token
+from backends.mesh.relay_server import STRANGERS_OF_ONE_MAX, Budget, RelayServer
+from backends.mesh.token import TokenKind, new_token, read_token
 from backends.state import PeerPath
 from backends.tasks import end_tasks
+from tests.kit.clusters import paths_in
 from tests.kit.waiting import until
 from tests.unit.mesh.lent import LentMachine, lent
 from tests.unit.mesh.needing_iroh import needs_iroh
@@ -106,32 +113,167 @@ async def echoing(relay: RelayAccess | None = None) -> AsyncIterator[QuicEndpoin
 
 
 async def sent_back(made: socket.socket, data: bytes) -> bytes:
-    """All that comes back, after the end of what was sent."""
+    """As many bytes as were sent, as they come back."""
     loop = asyncio.get_running_loop()
-
-    async def send() -> None:
-        await loop.sock_sendall(made, data)
-        made.shutdown(socket.SHUT_WR)
-
-    sending = asyncio.create_task(send())
+    sending = asyncio.create_task(loop.sock_sendall(made, data))
     told = b""
     async with asyncio.timeout(WITHIN_S):
-        while part := await loop.sock_recv(made, 1 << 16):
+        while len(told) < len(data) and (part := await loop.sock_recv(made, 1 << 16)):
             told += part
         await sending
     return told
 
 
+@contextlib.asynccontextmanager
+async def connected(
+    ours: QuicEndpoint, place: QuicPlace, alpn: bytes = ALPN
+) -> AsyncIterator[Any]:
+    """A bare connection, as strangers make them."""
+    library = ours._library
+    node = library.EndpointId.from_bytes(place.node)
+    addr = library.EndpointAddr(node, None, list(place.addresses))
+    made = await ours._endpoint.connect(addr, alpn)
+    try:
+        yield made
+    finally:
+        made.close(0, b"")
+
+
+async def asked(stream: Any) -> None:
+    await stream.write_all(b"?")
+
+
 # --- the endpoint ------------------------------------------------------------------
 
 
-async def test_bytes_go_both_ways_and_each_end_may_end_alone() -> None:
+async def test_bytes_go_both_ways_and_one_end_ends_both() -> None:
     async with echoing() as there, endpoint() as ours:
+        idle = len(there._tasks)
         made, path = await ours.dial(there.place)
         data = bytes(range(256)) * 4000
         with made:
             assert await sent_back(made, data) == data
         assert path.now is None or not path.now.relayed
+        await until(lambda: not ours._tasks, "the end of our pump")
+        await until(lambda: len(there._tasks) == idle, "the end of theirs")
+
+
+async def test_a_connection_ends_when_ssh_ends_it_here() -> None:
+    """As that of somebody who is refused."""
+    async with endpoint(SEED) as there, endpoint() as ours:
+        taken = asyncio.ensure_future(anext(there.come()))
+        async with connected(ours, there.place) as connection:
+            await asked((await connection.open_bi()).send())
+            made, _ = await taken
+            made.close()
+            async with asyncio.timeout(WITHIN_S):
+                await connection.closed()
+
+
+@pytest.mark.parametrize("kind", ["open_uni", "open_bi"])
+async def test_whoever_opens_more_streams_than_one_is_sent_away(kind: str) -> None:
+    async with (
+        echoing() as there,
+        endpoint() as ours,
+        connected(ours, there.place) as connection,
+    ):
+        await asked((await connection.open_bi()).send())
+        more = await getattr(connection, kind)()
+        await asked(more if kind == "open_uni" else more.send())
+        async with asyncio.timeout(WITHIN_S):
+            assert "by peer: 1" in await connection.closed()
+
+
+@pytest.mark.parametrize("kind", ["open_uni", "open_bi"])
+async def test_a_reflector_answers_one_question_at_a_time(
+    relay: Relay, kind: str
+) -> None:
+    async with endpoint() as ours:
+        connection = await _connected(ours._library, ours._endpoint, relay.access)
+        assert await _asked(connection) == ours.place.addresses[0]
+        await asked((await connection.open_bi()).send())
+        more = await getattr(connection, kind)()
+        await asked(more if kind == "open_uni" else more.send())
+        async with asyncio.timeout(WITHIN_S):
+            assert "by peer: 1" in await connection.closed()
+
+
+async def test_one_address_cannot_take_every_place() -> None:
+    async with endpoint(SEED) as there, contextlib.AsyncExitStack() as stack:
+        coming = there.come()
+        taken = asyncio.ensure_future(anext(coming))
+        ours = await stack.enter_async_context(endpoint())
+        for _ in range(SHAKING_OF_ONE_MAX):
+            await stack.enter_async_context(connected(ours, there.place))
+        with pytest.raises(ours._library.IrohError):
+            await stack.enter_async_context(connected(ours, there.place))
+        await end_tasks(taken)
+
+
+class Coming:
+    """One who comes, as iroh tells it."""
+
+    def __init__(self, address: str, *, proved: bool = False) -> None:
+        self.addr = f"{address}:50000"
+        self.proved = proved
+        self.told = ""
+
+    def is_relay(self) -> bool:
+        return False
+
+    def is_ip(self) -> bool:
+        return True
+
+    async def remote_addr(self) -> Coming:
+        return self
+
+    async def remote_addr_validated(self) -> bool:
+        return self.proved
+
+    async def refuse(self) -> None:
+        self.told = "refused"
+
+    async def retry(self) -> None:
+        self.told = "retry"
+        raise Broken
+
+
+class Broken(Exception):
+    """As errors of iroh are."""
+
+
+class Library:
+    IrohError = Broken
+
+
+class Arrivals:
+    """An endpoint to which these come; None: it fails once."""
+
+    def __init__(self, *come: Coming | None) -> None:
+        self._come = list(come)
+
+    async def accept_next(self) -> Coming | None:
+        if not self._come:
+            return None
+        if (one := self._come.pop(0)) is None:
+            raise Broken
+        return one
+
+
+async def test_addresses_are_proved_where_many_come_and_errors_end_nothing() -> None:
+    come = [Coming(f"10.0.0.{n}") for n in range(4)]
+    come += [Coming("10.0.0.9", proved=True), Coming("10.0.0.9", proved=True)]
+    crowd = Crowd(4, 1)
+    arrivals = Arrivals(come[0], None, *come[1:])
+    entered = [address async for _, address in crowd.come(Library, arrivals)]
+    assert entered == ["10.0.0.0", "10.0.0.1", "10.0.0.9"]
+    assert [one.told for one in come] == ["", "", "retry", "retry", "", "refused"]
+
+
+def test_those_relayed_never_take_all_places() -> None:
+    crowd = Crowd(8, 2)
+    assert [crowd.enter(f"{RELAYED}{n}") for n in range(5)] == [True] * 4 + [False]
+    assert crowd.enter("10.0.0.1")
 
 
 async def test_without_direct_addresses_the_relay_carries_it(relay: Relay) -> None:
@@ -168,13 +310,36 @@ async def test_another_machine_at_its_address_is_not_talked_to() -> None:
 
 
 async def test_a_reflector_tells_how_one_looks_from_there(relay: Relay) -> None:
-    async with endpoint(SEED, relay.access) as ours:
-        own = ours.place.addresses
-        assert own
-        # On loopback it is what one knows already.
+    async with endpoint() as ours:
+        told: asyncio.Queue[str] = asyncio.Queue()
+
+        class Told:
+            connect = ours._endpoint.connect
+            add_external_addr = staticmethod(told.put)
+
+        asking = keep_reflected(ours._library, Told, relay.access)
+        task = asyncio.create_task(asking)
         async with asyncio.timeout(WITHIN_S):
-            await ours.online()
-        assert set(own) <= set(ours.place.addresses)
+            assert await told.get() == ours.place.addresses[0]
+        await end_tasks(task)
+
+
+async def test_a_relay_that_none_needs_any_more_is_left(relay: Relay) -> None:
+    async with endpoint(SEED, relay.access) as ours:
+        await until(lambda: relay.server.clients == 1, "its client")
+        await ours.leave_all_but([relay.access.url])
+        assert ours._relays
+        await ours.leave_all_but([])
+        assert not ours._relays
+        assert not ours._tasks
+
+
+async def test_another_key_of_a_relay_replaces_the_first(relay: Relay) -> None:
+    wrong = replace(relay.access, key="old")
+    async with endpoint(SEED, wrong) as ours:
+        await ours.meet_at(relay.access)
+        await until(lambda: relay.server.clients == 1, "its client")
+        assert len(ours._tasks) == 1
 
 
 # --- the relay -----------------------------------------------------------------------
@@ -197,9 +362,19 @@ async def test_a_full_relay_refuses_more() -> None:
         assert relay.server.clients == 1
 
 
-async def test_a_relay_slows_down_who_sends_too_much() -> None:
-    """What waits is not lost: more than the burst arrives whole."""
+async def test_a_relay_slows_down_who_sends_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waits is not lost: all arrives whole."""
     data = bytes(300_000)
+    asked: Counter[float] = Counter()
+
+    class Counted(Budget):
+        def owed_s(self, count: int) -> float:
+            asked[self._rate] += count
+            return 0.001
+
+    monkeypatch.setattr("backends.mesh.relay_server.Budget", Counted)
     async with (
         a_relay(rate_bytes_s=200_000) as relay,
         echoing(relay.access) as there,
@@ -209,6 +384,60 @@ async def test_a_relay_slows_down_who_sends_too_much() -> None:
         made, _ = await ours.dial(place, relay.access)
         with made:
             assert await sent_back(made, data) == data
+    # Each pays for itself, and out of what is for all.
+    assert asked[200_000] > relay.server.traffic.bytes > 0
+    assert asked[8 * 200_000] == asked[200_000]
+
+
+def test_a_budget_is_a_rate_with_a_burst_of_half_a_second() -> None:
+    now_s = 0.0
+    budget = Budget(1000.0, lambda: now_s)
+    assert budget.owed_s(500) == 0
+    assert budget.owed_s(250) == 0.25
+    assert budget.owed_s(1000) == 1.25
+    now_s = 100.0
+    assert budget.owed_s(500) == 0
+    assert budget.owed_s(1) == 0.001
+
+
+async def raw(relay: Relay) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(*relay.access.place)
+
+
+async def test_requests_without_sense_leave_no_traceback(
+    relay: Relay, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, writer = await raw(relay)
+    head = b"GET /relay HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
+    writer.write(head + b"\xff\r\n\r\n")
+    async with asyncio.timeout(WITHIN_S):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401")
+        writer.write(b"nonsense\r\n\r\n")
+        await reader.read()
+    writer.close()
+    assert not [one for one in caplog.records if one.levelno > logging.INFO]
+
+
+async def test_those_without_the_key_are_few_and_do_not_stay() -> None:
+    async with a_relay(stranger_s=0.5) as relay, contextlib.AsyncExitStack() as stack:
+        ends = []
+        for _ in range(STRANGERS_OF_ONE_MAX + 1):
+            reader, writer = await raw(relay)
+            stack.callback(writer.close)
+            ends.append(reader)
+        await until(lambda: relay.server.traffic.refused == 1, "the refusal")
+        for reader in ends:
+            async with asyncio.timeout(WITHIN_S):
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+
+
+async def test_those_with_the_key_stay() -> None:
+    async with a_relay(stranger_s=0.1) as relay, endpoint(SEED, relay.access):
+        await until(lambda: relay.server.clients == 1, "its client")
+        await asyncio.sleep(0.3)
+        assert relay.server.clients == 1
+        assert relay.server._with_key
 
 
 GARBAGE = [
@@ -307,6 +536,78 @@ async def test_tcp_is_taken_where_it_answers(tmp_path: Path) -> None:
             assert dial.path is None
         finally:
             await dialler.close()
+
+
+async def test_whatever_else_takes_its_address_is_passed_over(tmp_path: Path) -> None:
+    """A captive portal, which is silent, and another home's worker."""
+    silent = listening_at("127.0.0.1", 0)
+    silent_place = f"127.0.0.1:{silent.getsockname()[1]}"
+    async with lent_by_quic(tmp_path / "a") as machine, lent(tmp_path / "b") as other:
+        await other.pair()
+        token = machine.token()
+        assert token.quic is not None
+        dialler = QuicDialler(machine.console)
+        try:
+            for places in ([silent_place], other.places):
+                dial = dialler.beside(Dialled(places), token.quic)
+                key = machine.console.console_key_file
+                assert await pair(machine.token(), key, "studio", dial) == "nuc"
+                connection = InvitedConnection("nuc", dial, machine.host_key, key)
+                await connection.connect()
+                assert dial.path is not None
+                await connection.close()
+        finally:
+            await dialler.close()
+            silent.close()
+
+
+async def test_the_path_shown_is_that_of_the_oldest_connection(tmp_path: Path) -> None:
+    async with lent_by_quic(tmp_path) as machine:
+        token = machine.token()
+        assert token.quic is not None
+        dialler = QuicDialler(machine.console)
+        ways = [NOWHERE, Dialled(machine.places)]
+        dial = dialler.beside(ways[0], token.quic)
+        try:
+            with await dial.connected() as agent:
+                assert dial.path is not None
+                dial._tcp = ways[1]  # type: ignore[attr-defined]
+                with await dial.connected() as files:
+                    assert files.family is socket.AF_INET
+                    assert dial.path is not None
+                assert agent.fileno() >= 0
+            (await dial.connected()).close()
+            assert dial.path is None
+        finally:
+            await dialler.close()
+
+
+async def test_a_forged_token_changes_no_key_of_a_relay(
+    tmp_path: Path, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = paths_in(tmp_path)
+    known = RelayFile(console.relays_file)
+    known.use(relay.access)
+    other = RelayAccess(url="http://127.0.0.1:9", key="k")
+    known.learn(other)
+    readers = SimpleNamespace(settings=lambda: SimpleNamespace(peers={}))
+    none = cast("Any", None)
+    peers = Peers(
+        none, cast("Any", readers), console, show=lambda _: None, serves=lambda _: False
+    )
+    place = QuicPlace(node=OTHER_SEED, relay=other.url, relay_key="forged")
+    named = "nuc", ("127.0.0.1",), 1
+    token = new_token(TokenKind.ADD, *named, bytes(32), 60.0, place)
+    monkeypatch.setattr("backends.mesh.quic_dial.QUIC_S", 0.3)
+    try:
+        with pytest.raises(HostError, match="cannot be reached"):
+            await peers.add_by_token("", token.text)
+    finally:
+        await peers.close()
+    assert known.access(other.url) == other
+    # One that is proved tells no other key of our own relay, either.
+    known.learn(replace(relay.access, key="forged"))
+    assert known.own == relay.access
 
 
 async def test_a_token_tells_the_relay_with_its_key_and_settings_without(
