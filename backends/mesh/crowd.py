@@ -1,4 +1,4 @@
-"""Those who are not known yet: few at once, so that they keep nobody else out."""
+"""Bounds for connections that are not known yet, so that they keep nobody out."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Crowd:
         self.by_address += Counter()
 
     async def come(self, library: Any, endpoint: Any) -> AsyncIterator[tuple[Any, str]]:
-        """Those who come to an endpoint of QUIC and have entered, with their address.
+        """Yield who comes to an endpoint of QUIC and has entered, with its address.
 
         While many are here, only an address that was proved may enter.
         """
@@ -73,7 +73,7 @@ def relayed_in(by_address: Counter[str]) -> int:
 
 
 def relayed_as(node: Any) -> str:
-    """How one who comes by a relay is counted: the relay's address is that of many."""
+    """The address of one who comes by a relay, for counting: all share the relay's."""
     return f"{RELAYED}{node.to_bytes().hex()[:16]}"
 
 
