@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from backends.errors import HostError, UsageError
 from backends.machines.peers import Peers
 from backends.machines.ssh.invited import Dialled, InvitedConnection, pair
-from backends.mesh.crowd import RELAYED, Crowd
+from backends.mesh.acceptor import STRANGERS_MAX, Acceptor
+from backends.mesh.crowd import RELAYED, Crowd, relayed_in
 from backends.mesh.dialling import listening_at
 from backends.mesh.quic import ALPN, SHAKING_OF_ONE_MAX, QuicEndpoint
 from backends.mesh.quic_dial import QuicDialler
@@ -28,7 +29,7 @@ from backends.mesh.relay_access import RelayAccess, RelayFile, parse_access
 from backends.mesh.relay_server import STRANGERS_OF_ONE_MAX, Budget, RelayServer
 from backends.mesh.token import TokenKind, new_token, read_token
 from backends.state import PeerPath
-from backends.tasks import end_tasks
+from backends.tasks import end_tasks, forever
 from tests.kit.clusters import paths_in
 from tests.kit.waiting import until
 from tests.unit.mesh.lent import LentMachine, lent
@@ -277,6 +278,23 @@ def test_those_relayed_never_take_all_places() -> None:
     crowd = Crowd(8, 2)
     assert [crowd.enter(f"{RELAYED}{n}") for n in range(5)] == [True] * 4 + [False]
     assert crowd.enter("10.0.0.1")
+
+
+async def test_a_worker_keeps_places_for_those_not_relayed() -> None:
+    async def silent(*_: Any) -> None:
+        await forever()
+
+    acceptor = Acceptor(silent, lambda _: None)
+    ends = []
+    for address in [*(f"{RELAYED}{n}" for n in range(STRANGERS_MAX)), "10.0.0.1"]:
+        near, far = socket.socketpair()
+        ends.append(far)
+        acceptor.let_in(near, address)
+    assert relayed_in(acceptor.strangers) == STRANGERS_MAX // 2
+    assert acceptor.strangers["10.0.0.1"] == 1
+    await acceptor.close()
+    for far in ends:
+        far.close()
 
 
 async def test_without_direct_addresses_the_relay_carries_it(relay: Relay) -> None:
