@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from backends.mesh.crowd import RELAYED, relayed_in
+from backends.mesh.crowd import Crowd
 from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
@@ -37,10 +37,14 @@ class Acceptor:
         self._welcome = welcome
         self._say = say
         self._tasks: set[asyncio.Task[None]] = set()
-        self.strangers: Counter[str] = Counter()
-        """By address."""
+        self._crowd = Crowd(STRANGERS_MAX, STRANGERS_OF_ONE_MAX)
         self._refused = 0
         self._told_at = -_TELL_EVERY_S
+
+    @property
+    def strangers(self) -> Counter[str]:
+        """By address."""
+        return self._crowd.by_address
 
     async def run(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -57,15 +61,11 @@ class Acceptor:
             self.let_in(made, str(come_from[0]))
 
     def let_in(self, made: socket.socket, address: str) -> None:
-        """Welcome one that came by whatever way, if not too many are here."""
-        crowded = self.strangers.total() >= STRANGERS_MAX
-        if address.startswith(RELAYED):
-            crowded |= 2 * relayed_in(self.strangers) >= STRANGERS_MAX
-        if crowded or self.strangers[address] >= STRANGERS_OF_ONE_MAX:
+        """Welcome who has come by this socket, or close it if there are too many."""
+        if not self._crowd.enter(address):
             made.close()
             self._count_refused(address)
             return
-        self.strangers[address] += 1
         task = asyncio.create_task(self._welcomed(made, address))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -77,9 +77,8 @@ class Acceptor:
         counted = [address]
 
         def known() -> None:
-            self.strangers.subtract(counted)
-            self.strangers += Counter()
-            counted.clear()
+            while counted:
+                self._crowd.leave(counted.pop())
 
         try:
             await self._welcome(made, address, known)

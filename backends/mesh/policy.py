@@ -340,7 +340,7 @@ def _bound(record: object, most_bytes: int | None) -> None:
 
 
 def _real(path: str) -> str:
-    """Where a path leads; nowhere if no path is written so."""
+    # Of a text that no path is written like, the empty one is below no folder.
     try:
         return os.path.realpath(path)
     except ValueError:
