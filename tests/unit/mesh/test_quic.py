@@ -462,7 +462,7 @@ async def test_those_with_the_key_stay() -> None:
 
 
 GARBAGE = [
-    b"\x01" + bytes(32) + b"\x40" + bytes(64),
+    b"\x01" + b"\x07" * 32 + b"\x40" + bytes(64),
     b"\x01" + bytes(96),
     b"\x04" + bytes(97),
     b"",
