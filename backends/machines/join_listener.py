@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import select
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -205,12 +206,11 @@ class JoinListener:
 
 
 def _is_alive(made: socket.socket) -> bool:
-    try:
-        return bool(made.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    # Its banner waits to be read, so that reading would not tell of its end.
+    ended = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+    poll = select.poll()
+    poll.register(made, ended)
+    return not poll.poll(0)
 
 
 async def _hint(made: socket.socket) -> str:

@@ -230,12 +230,17 @@ class Peers:
         dial: Dial = Dialled(token.places)
         if token.quic is not None:
             dial = self._quic.beside(dial, token.quic)
-        await pair(token, self._paths.console_key_file, socket.gethostname(), dial)
-        if token.quic is not None:
-            self._quic.learn(token.quic)
+        try:
+            await pair(token, self._paths.console_key_file, socket.gethostname(), dial)
+        except BaseException:
+            await self._leave_relays()
+            raise
         places, host_key = " ".join(token.places), line_of_raw(token.key)
         quic = token.quic.text if token.quic else None
-        return self.add(name, PeerConfig(worker=places, host_key=host_key, quic=quic))
+        peer = self.add(name, PeerConfig(worker=places, host_key=host_key, quic=quic))
+        if token.quic is not None:
+            self._quic.learn(token.quic)
+        return peer
 
     # --- found here, and paired by digits ---------------------------------------------
 
@@ -393,10 +398,16 @@ class Peers:
         await self._release(name)
         if host_key is not None:
             self._join_listener.forget(host_key)
-        if "_quic" in self.__dict__:
-            places = [c.quic for c in self._configs.values() if c.quic]
-            await self._quic.keep_relays_of(places)
+        await self._leave_relays()
+        self._quic.forget_relays_but(self._quic_places)
         self._changed()
+
+    @property
+    def _quic_places(self) -> list[str]:
+        return [c.quic for c in self._configs.values() if c.quic]
+
+    async def _leave_relays(self) -> None:
+        await self._quic.keep_relays_of(self._quic_places)
 
     def known(self, name: str) -> KnownPeer:
         if name not in self._known:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
+from ipaddress import IPv4Address, ip_address, ip_network
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ class Crowd:
         return 2 * self.by_address.total() >= self._most
 
     def enter(self, address: str) -> bool:
-        """False if there are too many; else ``leave`` must follow."""
+        """False if there are too many; else ``leave`` must follow.
+
+        All of one network of IPv6 (64 bits) count as one address.
+        """
+        address = _counted(address)
         full = self.by_address.total() >= self._most
         full |= self.by_address[address] >= self._most_of_one
         if address.startswith(RELAYED):
@@ -41,7 +46,7 @@ class Crowd:
         return not full
 
     def leave(self, address: str) -> None:
-        self.by_address[address] -= 1
+        self.by_address[_counted(address)] -= 1
         self.by_address += Counter()
 
     async def come(self, library: Any, endpoint: Any) -> AsyncIterator[tuple[Any, str]]:
@@ -66,6 +71,19 @@ class Crowd:
                     yield incoming, address
                 else:
                     await incoming.refuse()
+
+
+def _counted(address: str) -> str:
+    """The same for TCP and QUIC, which write it in two ways."""
+    try:
+        found = ip_address(address.strip("[]").partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ip_network((found, 64), strict=False))
 
 
 def relayed_in(by_address: Counter[str]) -> int:

@@ -57,6 +57,7 @@ COMPARE_S = 60.0
 STEP_S = 10.0
 POLL_S = 0.2
 NEWCOMERS_MAX = 4
+NEWCOMERS_OF_ONE_MAX = 2
 TRIES_MAX = 20
 TRIES_OF_ONE_MAX = 5
 """From one address."""
@@ -131,13 +132,15 @@ class DigitsDesk:
         self._turn = asyncio.Lock()
         self._tries: deque[tuple[float, str]] = deque(maxlen=TRIES_MAX)
         self.is_open = False
-        self.newcomers: set[object] = set()
-        """Connections of those who want to be paired, at most four."""
+        self.newcomers: dict[object, str] = {}
+        """Connections of those who want to be paired, at most four; two an address."""
 
-    def lets_in(self, newcomer: object) -> bool:
-        if not self.is_open or len(self.newcomers - {newcomer}) == NEWCOMERS_MAX:
+    def lets_in(self, newcomer: object, address: str) -> bool:
+        others = [a for one, a in self.newcomers.items() if one is not newcomer]
+        crowded = others.count(address) >= NEWCOMERS_OF_ONE_MAX
+        if not self.is_open or crowded or len(others) >= NEWCOMERS_MAX:
             return False
-        self.newcomers.add(newcomer)
+        self.newcomers[newcomer] = address
         return True
 
     async def serve(

@@ -54,16 +54,19 @@ class QuicDialler:
     def _access(self, place: QuicPlace) -> RelayAccess | None:
         if not place.relay:
             return None
-        own = self._relays.own
-        if place.relay_key and (own is None or own.url != place.relay):
-            return place.access
-        return self._relays.access(place.relay)
+        # A token proves nothing yet: a key that is known already stays.
+        known = self._relays.access(place.relay)
+        return place.access if place.relay_key and not known.key else known
 
     async def keep_relays_of(self, places: Iterable[str]) -> None:
-        """Leave the relays of peers that are no more."""
+        """Leave the relays that no peer needs any more."""
         if self._endpoint is not None:
             urls = [parse_quic_place(one).relay for one in places]
             await self._endpoint.leave_all_but(urls)
+
+    def forget_relays_but(self, places: Iterable[str]) -> None:
+        """Forget the keys of relays of peers that are no more."""
+        self._relays.forget_all_but([parse_quic_place(one).relay for one in places])
 
     async def _bound(self) -> QuicEndpoint:
         async with self._binding:

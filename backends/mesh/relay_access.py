@@ -17,6 +17,7 @@ from backends.state import NOT_JSON, Value
 from backends.writing import write_private
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 RELAY_PORT = 50090
@@ -118,11 +119,18 @@ class RelayFile:
         self._write(msgspec.structs.replace(known, own=access.url, keys=keys))
 
     def learn(self, access: RelayAccess) -> None:
-        """Keep the key that somebody told; not for our own, which its owner told."""
+        """Keep the key that somebody told, unless one is known for that relay."""
         known = self._read()
-        if access.url != known.own and known.keys.get(access.url) != access.key:
+        if not known.keys.get(access.url):
             keys = {**known.keys, access.url: access.key}
             self._write(msgspec.structs.replace(known, keys=keys))
+
+    def forget_all_but(self, urls: Collection[str]) -> None:
+        """Forget the keys of other relays, but never of our own."""
+        known = self._read()
+        kept = {u: key for u, key in known.keys.items() if u in (known.own, *urls)}
+        if kept != known.keys:
+            self._write(msgspec.structs.replace(known, keys=kept))
 
     def _read(self) -> _Relays:
         try:

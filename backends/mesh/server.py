@@ -124,7 +124,7 @@ class WorkerServer(asyncssh.SSHServer):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.paired.done():
             self.paired.set_result(PairAnswer(problem="The console hung up"))
-        self._tenants.by_digits.newcomers.discard(self)
+        self._tenants.by_digits.newcomers.pop(self, None)
         if self._tenant is not None:
             self._tenant.left(self.link)
 
@@ -145,7 +145,7 @@ class WorkerServer(asyncssh.SSHServer):
         line = public_line(key)
         if username == USER_BY_DIGITS:
             desk = self._tenants.by_digits
-            if self._host_key and desk.lets_in(self):
+            if self._host_key and desk.lets_in(self, self._come_from):
                 self._new_key = line
         elif username == USER_BY_KEY and self._tenants.lets_in(line, self._joining):
             self._key = line
@@ -167,6 +167,8 @@ class WorkerServer(asyncssh.SSHServer):
         if not self._key:
             asyncio.get_running_loop().call_later(PAIR_S, self._close_unless_it_pairs)
             return
+        # It may have asked as somebody new before.
+        self._tenants.by_digits.newcomers.pop(self, None)
         self._tenant = self._tenants.came(self._key, self.link, self._address)
         if len(self._tenant.links) > LINKS_MAX:
             self.link.disconnect(

@@ -111,9 +111,9 @@ class Worker:
 
     async def listen_quic(self, address: str, port: int) -> None:
         """Be reached by QUIC, too; without iroh that is said, and all else goes on."""
-        relay = RelayFile(self._paths.relays_file).own
         seed = quic_seed(self._key)
         try:
+            relay = RelayFile(self._paths.relays_file).own
             self._quic = await QuicEndpoint.bound(seed, address, port, relay)
         except HostError as error:
             self.tenants.say(f"reached by TCP alone: {error}")

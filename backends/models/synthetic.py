@@ -27,7 +27,7 @@ class Shape(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.n_layer}-layers-{self.n_embd}"
+        return "x".join(map(str, self))
 
 
 def synthetic_model(file: Path, shape: Shape) -> None:

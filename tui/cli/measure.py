@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import click
 
-from backends.client.calls import RequestFailed
 from backends.client.client import ControllerClient
-from backends.errors import DllmError, ProcessFailed
+from backends.errors import DllmError
 from backends.models.synthetic import Shape, synthetic_model
 from backends.paths import user_paths
 from backends.places import LOCAL
@@ -37,12 +36,12 @@ dllm-tui peers measure             all devices that never ran
 dllm-tui peers measure mini local  only these machines
 dllm-tui peers measure --again     also those that ran
 """
-OF_CPU = Shape(n_layer=16, n_embd=1024, n_ff=2816)
+OF_CPU = Shape(n_layer=32, n_embd=1024, n_ff=2816)
 OF_GPU = Shape(n_layer=16, n_embd=2048, n_ff=5632)
-"""116 and 460 MB: the time to read them must outweigh the time to start a pass."""
+"""232 and 460 MB: more than most caches hold, and longer to read than to begin with."""
 CTX = 1024
-PROMPT_TOKENS, TOKENS, ROUNDS = 300, 48, 2
-COUNTED_S = 1.0
+PROMPT_TOKENS, TOKENS, ROUNDS = 200, 32, 2
+COUNTED_S = 2.5
 """After so long the controller has read the last answer's figures."""
 
 
@@ -150,7 +149,7 @@ async def _measured(client: ControllerClient, device: str) -> MeasuredDevice:
                 for number in range(ROUNDS + 1)
             ][1:]
             await asyncio.sleep(COUNTED_S)
-    except (ProcessFailed, RequestFailed) as error:
+    except DllmError as error:
         return MeasuredDevice(device=device, failure=error.failure().sentence)
     best = max((one.timings for one in answers), key=lambda one: one.tok_per_s)
     before = preview.forecast

@@ -21,6 +21,7 @@ from backends.machines.ssh.invited import client_over
 from backends.mesh import digits
 from backends.mesh.digits import (
     NEWCOMERS_MAX,
+    NEWCOMERS_OF_ONE_MAX,
     DigitsPairing,
     begin_pairing,
     commitment,
@@ -307,12 +308,21 @@ async def test_a_newcomer_without_a_pairing_does_not_stay(
 async def test_newcomers_are_few_and_strangers_still(machine: LentMachine) -> None:
     """A login that anybody has gives nobody a place."""
     async with contextlib.AsyncExitStack() as stack:
-        for _ in range(NEWCOMERS_MAX):
+        for _ in range(NEWCOMERS_OF_ONE_MAX):
             await stack.enter_async_context(newcomer(machine))
-        assert machine.worker.acceptor.strangers.total() == NEWCOMERS_MAX
+        assert machine.worker.acceptor.strangers.total() == NEWCOMERS_OF_ONE_MAX
         with pytest.raises(HostError, match="lets nobody in by digits now"):
             await begun(machine)
     await until(lambda: not machine.tenants.by_digits.newcomers, "their end")
+
+
+async def test_newcomers_of_all_addresses_are_few(machine: LentMachine) -> None:
+    desk = machine.tenants.by_digits
+    comers = [object() for _ in range(NEWCOMERS_MAX + 1)]
+    let_in = [desk.lets_in(one, f"10.0.0.{n}") for n, one in enumerate(comers)]
+    assert let_in == [*[True] * NEWCOMERS_MAX, False]
+    # Whoever has a place may ask for it again.
+    assert desk.lets_in(comers[0], "10.0.0.0")
 
 
 async def test_without_announcing_nobody_comes_by_digits(tmp_path: Path) -> None:

@@ -159,21 +159,6 @@ async def test_bytes_go_both_ways_and_one_end_ends_both() -> None:
         await until(lambda: len(there._tasks) == idle, "the end of theirs")
 
 
-async def test_a_connection_ends_when_ssh_ends_it_here() -> None:
-    """As that of somebody who is refused."""
-    async with endpoint(SEED) as there, endpoint() as ours:
-        taken = asyncio.ensure_future(anext(there.come()))
-        async with connected(ours, there.place) as connection:
-            # Held: iroh ends a stream that is let go.
-            stream = await connection.open_bi()
-            await asked(stream.send())
-            made, _ = await taken
-            made.close()
-            async with asyncio.timeout(WITHIN_S):
-                await connection.closed()
-            del stream
-
-
 @pytest.mark.parametrize("kind", ["open_uni", "open_bi"])
 async def test_whoever_opens_more_streams_than_one_is_sent_away(kind: str) -> None:
     async with (
@@ -194,15 +179,18 @@ async def test_a_reflector_answers_one_question_at_a_time(
 ) -> None:
     async with endpoint() as ours:
         connection = await _connected(ours._library, ours._endpoint, relay.access)
-        assert await _asked(connection) == ours.place.addresses[0]
+        assert await _asked(connection) in ours.place.addresses
         await asked((await connection.open_bi()).send())
         more = await getattr(connection, kind)()
         await asked(more if kind == "open_uni" else more.send())
         async with asyncio.timeout(WITHIN_S):
-            assert "by peer: 1" in await connection.closed()
+            assert "closed by peer" in await connection.closed()
 
 
-async def test_one_address_cannot_take_every_place() -> None:
+async def test_one_address_cannot_take_every_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("backends.mesh.quic.SHAKE_S", 300.0)
     async with endpoint(SEED) as there, contextlib.AsyncExitStack() as stack:
         coming = there.come()
         taken = asyncio.ensure_future(anext(coming))
@@ -341,7 +329,7 @@ async def test_a_reflector_tells_how_one_looks_from_there(relay: Relay) -> None:
         asking = keep_reflected(ours._library, Told, relay.access)
         task = asyncio.create_task(asking)
         async with asyncio.timeout(WITHIN_S):
-            assert await told.get() == ours.place.addresses[0]
+            assert await told.get() in ours.place.addresses
         await end_tasks(task)
 
 
@@ -626,8 +614,14 @@ async def test_a_forged_token_changes_no_key_of_a_relay(
     finally:
         await peers.close()
     assert known.access(other.url) == other
-    # One that is proved tells no other key of our own relay, either.
-    known.learn(replace(relay.access, key="forged"))
+    # One that is proved tells no other key of a known relay, either.
+    for one in (relay.access, other):
+        known.learn(replace(one, key="forged"))
+        assert known.access(one.url) == one
+    # Unless no peer was left there: its key was forgotten, but never our own.
+    known.forget_all_but([])
+    known.learn(replace(other, key="new"))
+    assert known.access(other.url).key == "new"
     assert known.own == relay.access
 
 
