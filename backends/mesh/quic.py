@@ -138,8 +138,8 @@ class QuicEndpoint:
             stream = await connection.open_bi()
         except self._library.IrohError as error:
             log.info("QUIC reaches nobody: %r", error)
-            by = "neither directly nor by its relay" if relay else "not directly"
-            raise HostError(f"QUIC reaches it {by}") from error
+            by = "directly or by its relay" if relay else "directly"
+            raise HostError(f"QUIC does not reach it {by}") from error
         self._only(connection, connection.accept_uni(), connection.accept_bi())
         return self._socket(connection, stream), QuicPath(connection)
 
