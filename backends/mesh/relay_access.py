@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from backends.errors import HostError, UsageError
-from backends.mesh.identity import require_private
 from backends.state import NOT_JSON, Value
 from backends.writing import write_private
 
@@ -80,6 +79,9 @@ def own_relay_key(file: Path, *, anew: bool = False) -> str:
     Raises:
         HostError: it cannot be read or written, or others can read it.
     """
+    # With it comes asyncssh, which takes as long to load as a whole command.
+    from backends.mesh.identity import require_private
+
     try:
         if anew or not file.exists():
             made = base64.urlsafe_b64encode(secrets.token_bytes(KEY_BYTES))

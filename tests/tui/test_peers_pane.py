@@ -116,8 +116,8 @@ def by_quic(relayed: bool) -> PeerPath:
 @pytest.mark.parametrize(
     ("relayed", "path"),
     [
-        (False, "QUIC direct to 203.0.113.10:50080 · 12.0 ms · 1.2 % lost"),
-        (True, "QUIC relayed by http://203.0.113.5:50090/ · 12.0 ms · 1.2 % lost"),
+        (False, "QUIC direct to 203.0.113.10:50080 · 12.0 ms · 1 % lost"),
+        (True, "QUIC relayed by http://203.0.113.5:50090/ · 12.0 ms · 1 % lost"),
     ],
 )
 def test_a_path_by_quic_is_told_in_full(relayed: bool, path: str) -> None:

@@ -36,7 +36,7 @@ EXAMPLES = """
 dllm-tui relay                          on a host that all can reach
 dllm-tui relay run --listen 0.0.0.0:50090 --rate 2MB --clients 16
 dllm-tui relay access --address relay.example.org    show what they need
-dllm-tui relay access --new             its key has become known: make another
+dllm-tui relay access --new             make another key
 dllm-tui relay use - < access.txt       on each machine that is lent
 dllm-tui relay leave                    use none any more
 dllm-tui relay service install

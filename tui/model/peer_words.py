@@ -117,10 +117,10 @@ def transport_words(peer: Peer) -> str:
 
 
 def quic_text(path: PeerPath) -> str:
-    """``QUIC direct to 203.0.113.7:5123 · 12 ms · 0.1 % lost``."""
+    """``QUIC direct to 203.0.113.7:5123 · 12 ms · 1 % lost``."""
     how = "relayed by" if path.relayed else "direct to"
-    lost = f"{path.loss * 100:.1f} % lost"
-    return f"QUIC {how} {path.address} · {format_ms(path.rtt_ms).strip()} · {lost}"
+    rtt, lost = format_ms(path.rtt_ms).strip(), format_percent(path.loss)
+    return f"QUIC {how} {path.address} · {rtt} · {lost} lost"
 
 
 def data_text(peer: Peer) -> str:

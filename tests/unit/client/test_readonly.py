@@ -154,7 +154,7 @@ WATCHES = {
         "peers discover",
         "service status",
     ),
-    *("worker list", "worker service status"),
+    *("worker list", "worker service status", "relay service status"),
     *("plans list", "plans launches", "plans show", "plans diff"),
     *("chats list", "chats show", "chats export", "keys list"),
 }

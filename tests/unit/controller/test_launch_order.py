@@ -200,6 +200,7 @@ class Ending:
         work = PeerWork(title="copy")
         ada = Peer(name="ada", state=PeerState.READY)
         peers = Peers.__new__(Peers)
+        peers._pairing = None
         peers.values = lambda: (replace(ada, work=work if self.works else None),)  # type: ignore[method-assign]
         parts.peers = peers
         self.api = api = Api(parts)
