@@ -227,7 +227,7 @@ def test_a_hang_up_at_any_moment_starts_it_or_nothing(spawner: Spawner) -> None:
             spawner.argv(["sleep", "60"], f"p{attempt}", []),
             stdout=subprocess.DEVNULL,
         )
-        time.sleep(attempt * 0.0001)
+        time.sleep(attempt * 0.0004)
         caller.send_signal(signal.SIGHUP)
         caller.wait()
     settled = time.monotonic() + 1.0
@@ -290,7 +290,7 @@ def test_a_killed_caller_leaves_a_whole_record_or_none(spawner: Spawner) -> None
         caller = subprocess.Popen(
             spawner.argv(["sleep", "60"], name, []), stdout=subprocess.DEVNULL
         )
-        time.sleep(attempt * 0.0001)
+        time.sleep(attempt * 0.0004)
         caller.kill()
         caller.wait()
     settled = time.monotonic() + 1.0
