@@ -471,7 +471,7 @@ TEST(a_flood_of_strangers_keeps_no_link_from_coming_up) {
   Head head({path_in(dir, "worker"), true, kKey}, "studio");
   head.link.lab.set({.latency_ms = 15});
   CHECK(until([&] { return head.tally().pair.is_up; }));
-  CHECK(dllm::monotonic_now() - begun < 5 * dllm::kNanosPerSecond);
+  CHECK(dllm::monotonic_now() - begun < 30 * dllm::kNanosPerSecond);
   over = true;
   flood.join();
 }
