@@ -195,10 +195,13 @@ async def test_one_address_cannot_take_every_place(
         coming = there.come()
         taken = asyncio.ensure_future(anext(coming))
         ours = await stack.enter_async_context(endpoint())
+        # One of IPv6 would be another address.
+        own = tuple(one for one in there.place.addresses if "[" not in one)
+        place = replace(there.place, addresses=own)
         for _ in range(SHAKING_OF_ONE_MAX):
-            await stack.enter_async_context(connected(ours, there.place))
+            await stack.enter_async_context(connected(ours, place))
         with pytest.raises(ours._library.IrohError):
-            await stack.enter_async_context(connected(ours, there.place))
+            await stack.enter_async_context(connected(ours, place))
         await end_tasks(taken)
 
 
