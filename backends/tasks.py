@@ -53,6 +53,25 @@ async def end_tasks(*tasks: asyncio.Future[Any] | None) -> None:
     await asyncio.gather(*there, return_exceptions=True)
 
 
+class TaskSet:
+    """The tasks of one owner, each kept until it ends."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def end(self) -> None:
+        await end_tasks(*self._tasks)
+
+
 async def end_others() -> None:
     """End every other task, but asyncio's own that connect the pipes of a child.
 

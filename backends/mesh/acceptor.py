@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from backends.mesh.crowd import Crowd
-from backends.tasks import end_tasks
+from backends.tasks import TaskSet
 
 if TYPE_CHECKING:
     import socket
@@ -36,7 +36,7 @@ class Acceptor:
     def __init__(self, welcome: Welcome, say: Callable[[str], None]) -> None:
         self._welcome = welcome
         self._say = say
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._crowd = Crowd(STRANGERS_MAX, STRANGERS_OF_ONE_MAX)
         self._refused = 0
         self._told_at = -_TELL_EVERY_S
@@ -66,12 +66,10 @@ class Acceptor:
             made.close()
             self._count_refused(address)
             return
-        task = asyncio.create_task(self._welcomed(made, address))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._welcomed(made, address))
 
     async def close(self) -> None:
-        await end_tasks(*self._tasks)
+        await self._tasks.end()
 
     async def _welcomed(self, made: socket.socket, address: str) -> None:
         counted = [address]

@@ -16,10 +16,10 @@ from backends.mesh.quic_place import ADDRESSES_MAX, QuicPlace
 from backends.mesh.reflector import keep_reflected
 from backends.places import bracketed
 from backends.state import PeerPath
-from backends.tasks import end_tasks, gather_or_cancel
+from backends.tasks import TaskSet, end_tasks, gather_or_cancel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
     from backends.mesh.relay_access import RelayAccess
 
@@ -47,7 +47,7 @@ class QuicEndpoint:
         self._relay = ""
         self._relays: dict[str, RelayAccess] = {}
         self._reflected: dict[str, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._shaking = Crowd(SHAKING_MAX, SHAKING_OF_ONE_MAX)
         self._came: asyncio.Queue[tuple[socket.socket, str]] = asyncio.Queue()
 
@@ -105,7 +105,7 @@ class QuicEndpoint:
         # Of another key, if there is one.
         await end_tasks(self._reflected.pop(relay.url, None))
         asking = keep_reflected(self._library, self._endpoint, relay)
-        self._reflected[relay.url] = self._start(asking)
+        self._reflected[relay.url] = self._tasks.start(asking)
 
     async def leave_all_but(self, urls: Iterable[str]) -> None:
         for url in set(self._relays).difference(urls):
@@ -147,14 +147,14 @@ class QuicEndpoint:
 
     async def come(self) -> AsyncIterator[tuple[socket.socket, str]]:
         """A socket to each who connects, with its address or, relayed, its node id."""
-        self._start(self._accept())
+        self._tasks.start(self._accept())
         while True:
             yield await self._came.get()
 
     async def _accept(self) -> None:
         coming = self._shaking.come(self._library, self._endpoint)
         async for incoming, address in coming:
-            self._start(self._shake(incoming, address))
+            self._tasks.start(self._shake(incoming, address))
 
     async def _shake(self, incoming: Any, address: str) -> None:
         connection = None
@@ -178,7 +178,7 @@ class QuicEndpoint:
     def _only(self, connection: Any, *others: Any) -> None:
         # One stream is all that SSH needs.
         for stream in others:
-            self._start(close_at(self._library, connection, stream))
+            self._tasks.start(close_at(self._library, connection, stream))
 
     # --- what flows -------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class QuicEndpoint:
         near, ours = socket.socketpair()
         for end in (near, ours):
             end.setblocking(False)
-        self._start(self._pump(ours, connection, stream))
+        self._tasks.start(self._pump(ours, connection, stream))
         return near
 
     async def _pump(self, ours: socket.socket, connection: Any, stream: Any) -> None:
@@ -217,14 +217,8 @@ class QuicEndpoint:
             ours.close()
             connection.close(0, b"")
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def close(self) -> None:
-        await end_tasks(*self._tasks)
+        await self._tasks.end()
         await close_endpoint(self._endpoint)
 
 

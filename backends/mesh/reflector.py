@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 from backends.errors import HostError
 from backends.mesh.crowd import Crowd, close_at
 from backends.mesh.quic_library import bound_to, close_endpoint, iroh_library
-from backends.tasks import end_tasks
+from backends.tasks import TaskSet, end_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from backends.mesh.relay_access import RelayAccess
 
 log = logging.getLogger(__name__)
@@ -85,7 +83,7 @@ class Reflector:
     def __init__(self, library: Any, endpoint: Any) -> None:
         self._library = library
         self._endpoint = endpoint
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._clients = Crowd(CLIENTS_MAX, CLIENTS_OF_ONE_MAX)
 
     @classmethod
@@ -108,13 +106,15 @@ class Reflector:
     async def run(self) -> None:
         coming = self._clients.come(self._library, self._endpoint)
         async for incoming, address in coming:
-            self._start(self._answer(incoming, address))
+            self._tasks.start(self._answer(incoming, address))
 
     async def _answer(self, incoming: Any, address: str) -> None:
         try:
             async with asyncio.timeout(ANSWER_S):
                 connection = await (await incoming.accept()).connect()
-            self._start(close_at(self._library, connection, connection.accept_uni()))
+            self._tasks.start(
+                close_at(self._library, connection, connection.accept_uni())
+            )
             try:
                 while True:
                     async with asyncio.timeout(4 * ASK_S):
@@ -140,11 +140,6 @@ class Reflector:
         finally:
             await end_tasks(second)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def close(self) -> None:
-        await end_tasks(*self._tasks)
+        await self._tasks.end()
         await close_endpoint(self._endpoint)

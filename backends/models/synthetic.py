@@ -36,12 +36,12 @@ def synthetic_model(file: Path, shape: Shape) -> None:
     Raises:
         OSError: there is no room for its header, or the folder cannot be written.
     """
+    if file.exists():
+        return
     # Both take a while to import.
     import gguf
     import numpy as np
 
-    if file.exists():
-        return
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".{os.getpid()}.part")
     n_layer, n_embd, n_ff = shape

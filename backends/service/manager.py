@@ -65,19 +65,19 @@ class Manager(Protocol):
 
 
 def manager() -> Manager:
-    return Launchd() if sys.platform == "darwin" else Systemd()
+    return _manager_of(UNIT, LABEL)
 
 
 def worker_manager() -> Manager:
-    if sys.platform == "darwin":
-        return Launchd(WORKER_LABEL)
-    return Systemd(WORKER_UNIT)
+    return _manager_of(WORKER_UNIT, WORKER_LABEL)
 
 
 def relay_manager() -> Manager:
-    if sys.platform == "darwin":
-        return Launchd(RELAY_LABEL)
-    return Systemd(RELAY_UNIT)
+    return _manager_of(RELAY_UNIT, RELAY_LABEL)
+
+
+def _manager_of(unit: str, label: str) -> Manager:
+    return Launchd(label) if sys.platform == "darwin" else Systemd(unit)
 
 
 class Systemd:

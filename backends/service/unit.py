@@ -52,25 +52,32 @@ def worker_service(
     paths: Paths, environment: Mapping[str, str], args: Sequence[str]
 ) -> Service:
     """The program that lends this machine, with the options it was given."""
-    return Service(
-        label=WORKER_LABEL,
-        title="lends this machine to consoles elsewhere",
-        argv=(sys.executable, "-P", "-c", _COMMAND, "worker", "run", *args),
-        environment=_passed_on(environment),
-        log=str(paths.state_dir / "worker.err"),
-    )
+    title = "lends this machine to consoles elsewhere"
+    return _service_of("worker", WORKER_LABEL, title, paths, environment, args)
 
 
 def relay_service(
     paths: Paths, environment: Mapping[str, str], args: Sequence[str]
 ) -> Service:
     """The relay for machines behind routers, with the options it was given."""
+    title = "passes on what machines behind routers send each other"
+    return _service_of("relay", RELAY_LABEL, title, paths, environment, args)
+
+
+def _service_of(
+    group: str,
+    label: str,
+    title: str,
+    paths: Paths,
+    environment: Mapping[str, str],
+    args: Sequence[str],
+) -> Service:
     return Service(
-        label=RELAY_LABEL,
-        title="passes on what machines behind routers send each other",
-        argv=(sys.executable, "-P", "-c", _COMMAND, "relay", "run", *args),
+        label=label,
+        title=title,
+        argv=(sys.executable, "-P", "-c", _COMMAND, group, "run", *args),
         environment=_passed_on(environment),
-        log=str(paths.state_dir / "relay.err"),
+        log=str(paths.state_dir / f"{group}.err"),
     )
 
 
