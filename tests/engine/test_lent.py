@@ -64,7 +64,8 @@ class Owner:
         found = []
         for process in self.user.processes():
             with contextlib.suppress(psutil.Error):
-                if "rpc-server" in process.cmdline()[0]:
+                # One that ended has no words until it is waited for.
+                if any("rpc-server" in word for word in process.cmdline()[:1]):
                     found.append(process)
         return found
 
