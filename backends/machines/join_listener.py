@@ -17,6 +17,7 @@ import msgspec
 from backends.errors import DllmError, HostError
 from backends.machines.ssh.invited import client_over, no_other_way
 from backends.mesh.acceptor import Acceptor
+from backends.mesh.crowd import StrangerLog
 from backends.mesh.dialling import listening_at, reachable
 from backends.mesh.identity import key_of_line, own_key, public_line, raw_of
 from backends.mesh.messages import (
@@ -98,6 +99,7 @@ class JoinListener:
         self._listening: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._acceptor = Acceptor(self._welcome, log.warning)
+        self._tell_of_failure = StrangerLog(log.warning)
 
     def awaited(self, host_key: str, came: Callable[[], None]) -> Awaited:
         one = Awaited(came, self.listen)
@@ -162,7 +164,9 @@ class JoinListener:
             async with asyncio.timeout(PAIR_S):
                 await self._pair(made)
         except (TimeoutError, OSError, asyncssh.Error, DllmError, *NOT_JSON) as error:
-            log.info("a worker that dialled from %s was not taken: %s", address, error)
+            self._tell_of_failure(
+                f"a worker that dialled from {address} was not taken: {error}"
+            )
             made.close()
         except BaseException:
             made.close()

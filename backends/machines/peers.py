@@ -147,6 +147,8 @@ class Peers:
                     self._take(name, config)
                 except DllmError as error:
                     log.warning("peer %s is left out: %s", name, error)
+        if "_quic" in self.__dict__:
+            await self._leave_relays()
         self._changed()
         return not any(map(self._serves, changed))
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from backends.mesh.crowd import Crowd
+from backends.mesh.crowd import Crowd, StrangerLog
 from backends.tasks import TaskSet
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ STRANGERS_MAX = 32
 """Connections of which nobody is known yet; more are closed at once."""
 STRANGERS_OF_ONE_MAX = 8
 PAUSE_S = 1.0
-_TELL_EVERY_S = 10.0
 
 
 class Acceptor:
@@ -35,11 +33,9 @@ class Acceptor:
 
     def __init__(self, welcome: Welcome, say: Callable[[str], None]) -> None:
         self._welcome = welcome
-        self._say = say
+        self._say = StrangerLog(say)
         self._tasks = TaskSet()
         self._crowd = Crowd(STRANGERS_MAX, STRANGERS_OF_ONE_MAX)
-        self._refused = 0
-        self._told_at = -_TELL_EVERY_S
 
     @property
     def strangers(self) -> Counter[str]:
@@ -64,7 +60,7 @@ class Acceptor:
         """Welcome who has come by this socket, or close it if there are too many."""
         if not self._crowd.enter(address):
             made.close()
-            self._count_refused(address)
+            self._say(f"a connection from {address} refused: too many without a login")
             return
         self._tasks.start(self._welcomed(made, address))
 
@@ -82,12 +78,3 @@ class Acceptor:
             await self._welcome(made, address, known)
         finally:
             known()
-
-    def _count_refused(self, address: str) -> None:
-        self._refused += 1
-        if time.monotonic() - self._told_at > _TELL_EVERY_S:
-            self._say(
-                f"{self._refused} connections refused: too many without a login, "
-                f"the last from {address}"
-            )
-            self._told_at, self._refused = time.monotonic(), 0

@@ -27,6 +27,7 @@ import msgspec
 
 from backends.errors import HostError
 from backends.machines.ssh.invited import client_over, reaching
+from backends.mesh.crowd import StrangerLog
 from backends.mesh.dialling import dial_any
 from backends.mesh.discovery import is_worker
 from backends.mesh.identity import key_of_line, own_key, public_line, raw_of
@@ -129,6 +130,7 @@ class DigitsDesk:
         self._pairings = pairings
         self._name = name
         self._tell = say
+        self._tell_of_failure = StrangerLog(say)
         self._turn = asyncio.Lock()
         self._tries: deque[tuple[float, str]] = deque(maxlen=TRIES_MAX)
         self.is_open = False
@@ -170,7 +172,7 @@ class DigitsDesk:
             self._pairings.change(lambda found: with_console(found, console))
         except (HostError, TimeoutError, ValueError) as error:
             why = str(error) if isinstance(error, HostError) else "It went away."
-            self._tell(f"{name} ({address}) was not paired: {why}")
+            self._tell_of_failure(f"{name} ({address}) was not paired: {why}")
             _say(writer, PairAnswer(problem=why))
         else:
             self._tries.clear()

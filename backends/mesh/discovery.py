@@ -22,7 +22,7 @@ from backends.mesh.messages import BANNER
 from backends.mesh.token import ADDRESSES_MAX, place
 from backends.printable import printable
 from backends.state import FoundWorker, FoundWorkers
-from backends.tasks import end_tasks, gather_or_cancel
+from backends.tasks import TaskSet, end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 SERVICE = "_dllm._tcp.local."
 FOUND_MAX = 64
+FOUND_OF_ONE_MAX = 4
+"""At one address, where anybody may announce as many names as he likes."""
 ASKED_S = 10.0
 """So long after the last question it is looked."""
 SETTLED_S = 3.0
@@ -41,6 +43,8 @@ CHECK_EVERY_S = 5.0
 """A machine that was switched off says no goodbye: so each is dialled now and then."""
 ANSWER_S = 2.0
 CHECK_S = 5.0
+HEAD_START_S = 0.25
+"""Of each address over the next, so that the same one is shown every time."""
 WORD_CHARS = 32
 _ID = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
@@ -115,6 +119,7 @@ class Browser:
 
     def __init__(self) -> None:
         self._names: set[str] = set()
+        self._checking: set[str] = set()
         self._checked: dict[str, float] = {}
         self._found: dict[str, FoundWorker] = {}
         self._task: asyncio.Task[None] | None = None
@@ -139,7 +144,8 @@ class Browser:
         await end_tasks(self._task)
 
     async def _look(self) -> None:
-        self._names, self._checked, self._found = set(), {}, {}
+        self._names, self._checking = set(), set()
+        self._checked, self._found = {}, {}
         try:
             responder = await _responder_on()
         except HostError as error:
@@ -151,13 +157,16 @@ class Browser:
         browser = AsyncServiceBrowser(
             responder.zeroconf, SERVICE, handlers=[self._heard]
         )
+        checks = TaskSet()
         try:
             while time.monotonic() - self._asked_at < ASKED_S:
                 due = time.monotonic() - CHECK_EVERY_S
-                names = [n for n in self._names if self._checked.get(n, due) <= due]
-                await gather_or_cancel(self._check(responder, name) for name in names)
+                for name in self._names - self._checking:
+                    if self._checked.get(name, due) <= due:
+                        checks.start(self._check(responder, name))
                 await asyncio.sleep(LOOK_S)
         finally:
+            await checks.end()
             self._found = {}
             await browser.async_cancel()
             await responder.async_close()
@@ -177,14 +186,24 @@ class Browser:
 
     async def _check(self, responder: AsyncZeroconf, name: str) -> None:
         worker = None
-        with contextlib.suppress(TimeoutError):
+        self._checking.add(name)
+        try:
             async with asyncio.timeout(CHECK_S):
                 worker = await _asked(responder, name)
+        except TimeoutError:
+            pass
+        finally:
+            self._checking.discard(name)
         self._found.pop(name, None)
         if name in self._names:
             self._checked[name] = time.monotonic()
-            if worker is not None:
+            if worker is not None and not self._has_enough_at(worker.address):
                 self._found[name] = worker
+
+    def _has_enough_at(self, here: str) -> bool:
+        host = here.rpartition(":")[0]
+        hosts = [one.address.rpartition(":")[0] for one in self._found.values()]
+        return hosts.count(host) >= FOUND_OF_ONE_MAX
 
 
 async def _asked(responder: AsyncZeroconf, name: str) -> FoundWorker | None:
@@ -197,13 +216,31 @@ async def _asked(responder: AsyncZeroconf, name: str) -> FoundWorker | None:
     told = {key: _word(value) for key, value in info.properties.items()}
     key_id = told.get(b"id", "")
     addresses = near(info.parsed_scoped_addresses())[:ADDRESSES_MAX]
-    for address in addresses if _ID.fullmatch(key_id) else ():
-        here = place(address, info.port or 0)
-        if await _answers(here):
-            name = told.get(b"name", "")[:WORD_CHARS] or "worker"
-            version = told.get(b"version", "")[:WORD_CHARS]
-            return FoundWorker(name=name, address=here, version=version, id=key_id)
-    return None
+    if not _ID.fullmatch(key_id):
+        return None
+    here = await _answering([place(address, info.port or 0) for address in addresses])
+    name = told.get(b"name", "")[:WORD_CHARS] or "worker"
+    version = told.get(b"version", "")[:WORD_CHARS]
+    if not here:
+        return None
+    return FoundWorker(name=name, address=here, version=version, id=key_id)
+
+
+async def _answering(places: Sequence[str]) -> str:
+    """The first place where a worker answers; empty if there is none."""
+
+    async def tried(number: int, here: str) -> str:
+        await asyncio.sleep(number * HEAD_START_S)
+        return here if await _answers(here) else ""
+
+    trying = [asyncio.create_task(tried(*one)) for one in enumerate(places)]
+    try:
+        for done in asyncio.as_completed(trying):
+            if here := await done:
+                return here
+    finally:
+        await end_tasks(*trying)
+    return ""
 
 
 def near(addresses: Iterable[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from backends.errors import HostError
 from backends.mesh.crowd import Crowd, close_at, relayed_as
-from backends.mesh.quic_library import bound_to, close_endpoint, iroh_library
+from backends.mesh.quic_library import bound_endpoint, close_endpoint, iroh_library
 from backends.mesh.quic_place import ADDRESSES_MAX, QuicPlace
 from backends.mesh.reflector import keep_reflected
 from backends.places import bracketed
@@ -67,17 +67,14 @@ class QuicEndpoint:
         library = await iroh_library()
         mode = library.RelayMode.custom(library.RelayMap.empty())
         options = {"secret_key": seed, "alpns": [ALPN], "relay_mode": mode}
-        for addresses in _binds(address, port):
-            preset = bound_to(library, *addresses)
-            with contextlib.suppress(library.IrohError):
-                options["preset"] = preset
-                bind = library.Endpoint.bind(library.EndpointOptions(**options))
-                made = cls(library, await bind)
-                break
-        else:
-            raise HostError(f"QUIC gets no port of UDP at {address}")
+        binds = [bind for wanted in (port, 0) for bind in _binds(address, wanted)]
+        made = cls(library, await bound_endpoint(library, binds, **options))
         if relay is not None:
-            await made.meet_at(relay)
+            try:
+                await made.meet_at(relay)
+            except BaseException:
+                await made.close()
+                raise
             made._relay = relay.url
         return made
 
@@ -152,8 +149,7 @@ class QuicEndpoint:
             yield await self._came.get()
 
     async def _accept(self) -> None:
-        coming = self._shaking.come(self._library, self._endpoint)
-        async for incoming, address in coming:
+        async for incoming, address in self._shaking.come(self._endpoint):
             self._tasks.start(self._shake(incoming, address))
 
     async def _shake(self, incoming: Any, address: str) -> None:
@@ -168,7 +164,7 @@ class QuicEndpoint:
             relayed = path is not None and path.relayed
             told = relayed_as(connection.remote_id()) if relayed else address
             await self._came.put((self._socket(connection, stream), told))
-        except (TimeoutError, OSError, self._library.IrohError) as error:
+        except Exception as error:
             log.info("somebody who came by QUIC was not taken: %r", error)
             if connection is not None:
                 connection.close(1, b"")
@@ -178,7 +174,7 @@ class QuicEndpoint:
     def _only(self, connection: Any, *others: Any) -> None:
         # One stream is all that SSH needs.
         for stream in others:
-            self._tasks.start(close_at(self._library, connection, stream))
+            self._tasks.start(close_at(connection, stream))
 
     # --- what flows -------------------------------------------------------------------
 
@@ -194,13 +190,17 @@ class QuicEndpoint:
         loop, send, receive = asyncio.get_running_loop(), stream.send(), stream.recv()
 
         async def out() -> None:
+            flowed = False
             while data := await loop.sock_recv(ours, CHUNK_BYTES):
                 await send.write_all(data)
-            await send.finish()
-            with contextlib.suppress(TimeoutError):
-                # Until all of it is there.
-                async with asyncio.timeout(FLUSH_S):
-                    await send.stopped()
+                flowed = True
+            # Who was refused has been sent nothing.
+            if flowed:
+                await send.finish()
+                with contextlib.suppress(TimeoutError):
+                    # Until all of it is there.
+                    async with asyncio.timeout(FLUSH_S):
+                        await send.stopped()
             # SSH never ends one direction alone.
             connection.close(0, b"")
 
@@ -211,7 +211,7 @@ class QuicEndpoint:
 
         try:
             await gather_or_cancel([out(), back()])
-        except (OSError, self._library.IrohError) as error:
+        except Exception as error:
             log.info("a connection by QUIC ended: %r", error)
         finally:
             ours.close()
@@ -245,13 +245,12 @@ class QuicPath:
 def _binds(address: str, port: int) -> Iterator[tuple[str, ...]]:
     """Addresses to try in turn; iroh would listen everywhere by the other family."""
     own = bracketed("0.0.0.0" if address == EVERY_ADDRESS else address)
-    for wanted in (port, 0):
-        other = "127.0.0.1:0" if own[0] == "[" else "[::1]:0"
-        if address == EVERY_ADDRESS:
-            other = f"[::]:{wanted}"
-        yield f"{own}:{wanted}", other
-        # This machine may have no IPv6.
-        yield (f"{own}:{wanted}",)
+    other = "127.0.0.1:0" if own[0] == "[" else "[::1]:0"
+    if address == EVERY_ADDRESS:
+        other = f"[::]:{port}"
+    yield f"{own}:{port}", other
+    # This machine may have no IPv6.
+    yield (f"{own}:{port}",)
 
 
 def _useful(addresses: list[str]) -> tuple[str, ...]:

@@ -6,11 +6,15 @@ import asyncio
 import contextlib
 import ctypes
 import importlib
+import logging
 import re
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from backends.errors import HostError
+
+log = logging.getLogger(__name__)
 
 INSTALL = "Install it: pip install 'dllm-tui[mesh]'."
 SUPPORTED = ((1, 2), (2, 0))
@@ -55,9 +59,10 @@ async def iroh_library() -> Any:
             _works = found
     except Exception as error:
         # Whatever it is: its own errors are of its own kinds, and all else goes on.
-        why = str(error) or type(error).__name__
+        log.info("iroh %s does not work: %r", found, error)
         raise HostError(
-            f"iroh {found} does not work here ({why})", "All but QUIC works without it."
+            f"iroh {found} does not work here",
+            "All but QUIC works without it. Install another of its versions.",
         ) from error
     return library
 
@@ -116,9 +121,26 @@ async def _ask(library: Any, endpoint: Any, address: Any) -> None:
         raise HostError("bytes came back changed")
 
 
-def bound_to(library: Any, *addresses: str) -> Any:
-    """A preset that contacts nobody, and listens at these addresses."""
+async def bound_endpoint(
+    library: Any, binds: Sequence[tuple[str, ...]], **options: Any
+) -> Any:
+    """An endpoint at the first of the addresses that can be had; it contacts nobody.
 
+    Raises:
+        HostError: none can be had.
+    """
+    for addresses in binds:
+        preset = _bound_to(library, *addresses)
+        with contextlib.suppress(library.IrohError):
+            made = library.EndpointOptions(preset=preset, **options)
+            return await library.Endpoint.bind(made)
+    raise HostError(
+        f"QUIC gets no port of UDP at {binds[0][0]}",
+        "Something else may listen there.",
+    )
+
+
+def _bound_to(library: Any, *addresses: str) -> Any:
     class Preset(library.Preset):  # type: ignore[misc]
         """Made for one endpoint."""
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from typing import TYPE_CHECKING, Any
 
-from backends.errors import HostError
 from backends.mesh.crowd import Crowd, close_at
-from backends.mesh.quic_library import bound_to, close_endpoint, iroh_library
+from backends.mesh.quic_library import bound_endpoint, close_endpoint, iroh_library
 from backends.tasks import TaskSet, end_tasks
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from backends.mesh.relay_access import RelayAccess
 
 log = logging.getLogger(__name__)
@@ -30,26 +32,45 @@ CLIENTS_OF_ONE_MAX = 8
 async def keep_reflected(library: Any, endpoint: Any, relay: RelayAccess) -> None:
     """Ask how we look from a relay, again and again, and tell the endpoint."""
     told = ""
-    while True:
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                connection = await _connected(library, endpoint, relay)
+
+    async def tell(seen: str) -> None:
+        nonlocal told
+        before, told = told, seen
+        if before and before != seen:
+            await endpoint.remove_external_addr(before)
+        if seen and before != seen:
+            await endpoint.add_external_addr(seen)
+
+    try:
+        while True:
             try:
-                while True:
-                    async with asyncio.timeout(ANSWER_S):
-                        seen = await _asked(connection)
-                    if seen != told:
-                        if told:
-                            await endpoint.remove_external_addr(told)
-                        await endpoint.add_external_addr(seen)
-                        told = seen
-                    await asyncio.sleep(ASK_S)
-            finally:
-                connection.close(0, b"")
-        except (TimeoutError, OSError, ValueError, library.IrohError) as error:
-            # All goes through the relay then.
-            log.info("no reflector at %s: %r", relay.url, error)
-        await asyncio.sleep(AGAIN_S)
+                await _keep_asking(library, endpoint, relay, tell)
+            except Exception as error:
+                # All goes through the relay then.
+                log.info("no reflector at %s: %r", relay.url, error)
+            await asyncio.sleep(AGAIN_S)
+    finally:
+        # It may be the endpoint's end.
+        with contextlib.suppress(Exception):
+            await tell("")
+
+
+async def _keep_asking(
+    library: Any,
+    endpoint: Any,
+    relay: RelayAccess,
+    tell: Callable[[str], Awaitable[None]],
+) -> None:
+    async with asyncio.timeout(ANSWER_S):
+        connection = await _connected(library, endpoint, relay)
+    try:
+        while True:
+            async with asyncio.timeout(ANSWER_S):
+                seen = await _asked(connection)
+            await tell(seen)
+            await asyncio.sleep(ASK_S)
+    finally:
+        connection.close(0, b"")
 
 
 async def _connected(library: Any, endpoint: Any, relay: RelayAccess) -> Any:
@@ -80,8 +101,7 @@ def reflector_address(relay: str) -> str:
 class Reflector:
     """Beside a relay; who does not know the relay's key cannot find it."""
 
-    def __init__(self, library: Any, endpoint: Any) -> None:
-        self._library = library
+    def __init__(self, endpoint: Any) -> None:
         self._endpoint = endpoint
         self._tasks = TaskSet()
         self._clients = Crowd(CLIENTS_MAX, CLIENTS_OF_ONE_MAX)
@@ -90,31 +110,26 @@ class Reflector:
     async def bound(cls, relay: RelayAccess, address: str, port: int) -> Reflector:
         """Raises: HostError: there is no iroh here, or the port is taken."""
         library = await iroh_library()
-        options = library.EndpointOptions(
-            preset=bound_to(library, f"{address}:{port}", "[::1]:0"),
+        own = f"{address}:{port}"
+        made = await bound_endpoint(
+            library,
+            # This machine may have no IPv6.
+            [(own, "[::1]:0"), (own,)],
             secret_key=relay.reflector_seed,
             alpns=[ALPN],
             relay_mode=library.RelayMode.disabled(),
         )
-        try:
-            return cls(library, await library.Endpoint.bind(options))
-        except library.IrohError as error:
-            raise HostError(
-                f"UDP port {port} cannot be had", "Something else may listen there."
-            ) from error
+        return cls(made)
 
     async def run(self) -> None:
-        coming = self._clients.come(self._library, self._endpoint)
-        async for incoming, address in coming:
+        async for incoming, address in self._clients.come(self._endpoint):
             self._tasks.start(self._answer(incoming, address))
 
     async def _answer(self, incoming: Any, address: str) -> None:
         try:
             async with asyncio.timeout(ANSWER_S):
                 connection = await (await incoming.accept()).connect()
-            self._tasks.start(
-                close_at(self._library, connection, connection.accept_uni())
-            )
+            self._tasks.start(close_at(connection, connection.accept_uni()))
             try:
                 while True:
                     async with asyncio.timeout(4 * ASK_S):
@@ -123,14 +138,14 @@ class Reflector:
                         await self._tell(connection, stream)
             finally:
                 connection.close(0, b"")
-        except (TimeoutError, self._library.IrohError) as error:
+        except Exception as error:
             log.info("a machine asks for its address no more: %r", error)
         finally:
             self._clients.leave(address)
 
     async def _tell(self, connection: Any, stream: Any) -> None:
         other = connection.accept_bi()
-        second = asyncio.create_task(close_at(self._library, connection, other))
+        second = asyncio.create_task(close_at(connection, other))
         try:
             await stream.recv().read_to_end(1)
             for path in connection.paths():

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from backends.errors import HostError
-from backends.mesh.crowd import Crowd
+from backends.mesh.crowd import Crowd, counted_as
 
 if TYPE_CHECKING:
     import socket
@@ -54,6 +54,13 @@ FRAME_COST_BYTES = 64
 """The work that each frame makes, beside its bytes."""
 _CONTEXT = "iroh-relay handshake v1 challenge signature"
 _BURST_S = 0.5
+_P = 2**255 - 19
+_Y8 = int.from_bytes(
+    bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"),
+    "little",
+)
+_SMALL_ORDER = {0, 1, _P - 1, _Y8, _P - _Y8}
+"""For these points of Ed25519, by y, anybody can make a signature."""
 
 
 class RelayTraffic:
@@ -252,7 +259,7 @@ class _Door(asyncio.Protocol):
 def _address(transport: asyncio.BaseTransport | None) -> str:
     # None once the connection is gone.
     peer = transport.get_extra_info("peername") if transport else None
-    return str(peer[0]) if peer else ""
+    return counted_as(str(peer[0])) if peer else ""
 
 
 async def _nothing(_: web.Request) -> web.Response:
@@ -277,6 +284,8 @@ async def _proved(client: web.WebSocketResponse) -> bytes:
     # A length in one byte stands before the signature.
     if len(rest) != 1 + SIGNATURE_BYTES or frame[0] != CLIENT_AUTH:
         raise ValueError("it is none")
+    if int.from_bytes(node, "little") % 2**255 % _P in _SMALL_ORDER:
+        raise ValueError("its node id proves nothing")
     signed = blake3(challenge, derive_key_context=_CONTEXT).digest()
     try:
         Ed25519PublicKey.from_public_bytes(node).verify(rest[1:], signed)

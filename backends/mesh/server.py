@@ -20,6 +20,7 @@ from backends.machines.agent_channel import (
     decode_line,
     encode_line,
 )
+from backends.mesh.crowd import counted_as
 from backends.mesh.identity import public_line
 from backends.mesh.messages import (
     AGENT,
@@ -105,7 +106,7 @@ class WorkerServer(asyncssh.SSHServer):
         self._address = address
         self._joining = joining
         self._host_key = host_key
-        self._come_from = come_from.removeprefix("::ffff:")
+        self._come_from = counted_as(come_from)
         self._key = self._new_key = ""
         self._secret = b""
         self._sessions = 0
@@ -206,11 +207,11 @@ class WorkerServer(asyncssh.SSHServer):
         self._sessions -= 1
 
     def refused(self, what: str) -> bool:
-        who = self._tenant.name if self._tenant else "somebody who is not paired"
-        if self._is_sent_away:
-            return False
-        self._tenants.say(f"{who} asked for {what}: refused")
-        if self._tenant is None:
+        told = f"asked for {what}: refused"
+        if self._tenant is not None:
+            self._tenants.say(f"{self._tenant.name} {told}")
+        elif not self._is_sent_away:
+            self._tenants.say_of_strangers(f"somebody who is not paired {told}")
             self._is_sent_away = True
             self.link.disconnect(asyncssh.DISC_BY_APPLICATION, "you are not paired")
         return False

@@ -21,6 +21,7 @@ import asyncssh
 from backends.engine.install import all_engines
 from backends.errors import DllmError, HostError
 from backends.machines.local import local_host, local_host_for_now
+from backends.mesh.crowd import StrangerLog
 from backends.mesh.digits import DigitsDesk, shown_name
 from backends.mesh.identity import key_of_line, line_of_raw, public_line
 from backends.mesh.messages import PROTOCOL, WorkerHello
@@ -168,6 +169,7 @@ class Tenants:
         self.lines: deque[str] = deque(maxlen=LINES_MAX)
         """All that happened, the newest last."""
         self.known: dict[str, Tenant] = {}
+        self.say_of_strangers = StrangerLog(self.say)
         self.by_digits = DigitsDesk(pairings, self.name, self.say)
         self._paths = paths
         self._pairings = pairings

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from backends.errors import DllmError, HostError
 from backends.machines.ssh.invited import client_over
 from backends.mesh import digits
+from backends.mesh.crowd import LINES_MAX
 from backends.mesh.digits import (
     NEWCOMERS_MAX,
     NEWCOMERS_OF_ONE_MAX,
@@ -316,6 +317,22 @@ async def test_newcomers_are_few_and_strangers_still(machine: LentMachine) -> No
     await until(lambda: not machine.tenants.by_digits.newcomers, "their end")
 
 
+@pytest.mark.parametrize(
+    "addresses",
+    [("2001:db8::1", "2001:db8::2", "2001:db8::3"), ("10.0.0.1", "::ffff:10.0.0.1")],
+)
+async def test_one_network_is_one_address_however_it_is_written(
+    machine: LentMachine, addresses: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digits, "NEWCOMERS_OF_ONE_MAX", len(addresses) - 1)
+    servers = [
+        WorkerServer(machine.tenants, "", host_key=machine.host_key, come_from=one)
+        for one in addresses
+    ]
+    let_in = [one.validate_public_key(USER_BY_DIGITS, machine.key) for one in servers]
+    assert let_in == [*[True] * (len(addresses) - 1), False]
+
+
 async def test_newcomers_of_all_addresses_are_few(machine: LentMachine) -> None:
     desk = machine.tenants.by_digits
     comers = [object() for _ in range(NEWCOMERS_MAX + 1)]
@@ -416,6 +433,15 @@ def test_junk_pairs_nobody_and_ends_that_try_alone(
     assert pairings.read().asking is None
     assert "was not paired" in heard[-1]
     assert all(one.isprintable() for one in heard)
+
+
+async def test_junk_does_not_fill_the_log(machine: LentMachine) -> None:
+    for number in range(100):
+        told = Told([b"junk\n"])
+        keys = ("", machine.host_key)
+        await machine.tenants.by_digits.serve(told, told, f"10.0.0.{number}", keys)
+    lines = [one for one in machine.tenants.lines if "was not paired" in one]
+    assert len(lines) == LINES_MAX
 
 
 async def test_a_console_keeps_its_nonce_until_that_of_the_worker_came() -> None:

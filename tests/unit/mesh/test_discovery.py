@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zeroconf.asyncio
@@ -23,6 +24,7 @@ from tests.unit.mesh.lent import LentMachine, lent
 
 ON = ["127.0.0.1"]
 IS_NEAR = discovery._is_near
+ASKED = discovery._asked
 
 
 @pytest.fixture
@@ -151,6 +153,41 @@ async def test_names_of_nobody_keep_no_worker_out(
         await until(lambda: here(browser, worker), "the worker")
 
 
+async def test_names_at_one_live_address_keep_no_worker_out(
+    machine: LentMachine, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "FOUND_MAX", 6)
+    real = replace(known(machine), id="SHA256:" + "r" * 43)
+    elsewhere = f"10.0.0.9:{real.address.rpartition(':')[2]}"
+
+    async def asked(responder: Any, name: str) -> FoundWorker | None:
+        found = await ASKED(responder, name)
+        is_real = found is not None and found.id == real.id
+        return replace(found, address=elsewhere) if found and is_real else found
+
+    monkeypatch.setattr(discovery, "_asked", asked)
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(6):
+            forged = replace(real, id=f"SHA256:{number:043}")
+            await stack.enter_async_context(announced(forged, ON))
+        await until(lambda: browser.found() and len(browser._checked) == 6, "those")
+        await stack.enter_async_context(announced(real, ON))
+        await until(lambda: here(browser, real), "the worker")
+        assert len(browser.found().workers) == 1 + discovery.FOUND_OF_ONE_MAX
+
+
+async def test_a_worker_is_found_by_its_second_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def swallowed(here: str) -> bool:
+        return here == "10.0.0.7:1" or await forever()
+
+    monkeypatch.setattr(discovery, "_answers", swallowed)
+    async with asyncio.timeout(20):
+        assert await discovery._answering(["10.0.0.6:1", "10.0.0.7:1"]) == "10.0.0.7:1"
+        assert await discovery._answering([]) == ""
+
+
 async def test_an_address_that_swallows_all_holds_nobody_up(
     machine: LentMachine, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,11 +195,11 @@ async def test_an_address_that_swallows_all_holds_nobody_up(
         return here == machine.places[0] or await forever()
 
     monkeypatch.setattr(discovery, "_answers", swallowed)
-    monkeypatch.setattr(discovery, "CHECK_S", 0.2)
+    monkeypatch.setattr(discovery, "CHECK_S", 600.0)
     worker = known(machine)
     forged = replace(worker, address="127.0.0.1:9", id="SHA256:" + "x" * 43)
     async with announced(forged, ON):
-        await until(lambda: browser.found() and browser._checked, "the forged one")
+        await until(lambda: browser.found() and browser._checking, "the forged one")
         async with announced(worker, ON):
             await until(lambda: here(browser, worker), "the worker")
 

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from backends.errors import HostError
 from backends.machines.agent import ProcessRecord
 from backends.machines.ssh.invited import Dialled, InvitedConnection, pair
+from backends.mesh import crowd
 from backends.mesh.acceptor import STRANGERS_MAX
 from backends.mesh.identity import own_key
 from backends.mesh.limits import OwnerLimits
@@ -666,7 +667,7 @@ async def test_thousands_of_connections_keep_nobody_out(paired: LentMachine) -> 
     async with paired.login():
         pass
     said = "\n".join(paired.tenants.lines)
-    assert "connections refused: too many without a login" in said
+    assert "refused: too many without a login" in said
 
 
 async def test_noise_before_a_login_ends_that_connection_alone(
@@ -809,6 +810,28 @@ async def test_a_read_of_a_file_is_bounded(paired: LentMachine, tmp_path: Path) 
 async def test_a_line_of_the_log_is_short(machine: LentMachine) -> None:
     machine.tenants.say("x" * 10**6)
     assert len(machine.tenants.lines[-1]) < 400
+
+
+async def test_strangers_do_not_fill_the_log(machine: LentMachine) -> None:
+    for number in range(100):
+        server = WorkerServer(machine.tenants, "", come_from=f"10.0.0.{number}")
+        server.link = cast("Any", SimpleNamespace(disconnect=lambda *_: None))
+        server.refused("a shell")
+        server.connection_lost(None)
+    lines = [one for one in machine.tenants.lines if "asked for a shell" in one]
+    assert len(lines) == crowd.LINES_MAX
+
+
+def test_what_was_left_out_of_the_log_is_counted() -> None:
+    now, said = 0.0, list[str]()
+    tell = crowd.StrangerLog(said.append, lambda: now)
+    for _ in range(crowd.LINES_MAX + 7):
+        tell("no")
+    assert said == ["no"] * crowd.LINES_MAX
+    now = crowd.LINES_WITHIN_S
+    tell("no")
+    tell("no")
+    assert said[-2:] == ["no (7 such lines before it were left out)", "no"]
 
 
 async def test_a_machine_that_only_dials_gives_no_tokens(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from backends.errors import HostError, UsageError
 from backends.machines.peers import Peers
 from backends.machines.ssh.invited import Dialled, InvitedConnection, pair
 from backends.mesh.acceptor import STRANGERS_MAX, Acceptor
-from backends.mesh.crowd import RELAYED, Crowd, relayed_in
+from backends.mesh.crowd import RELAYED, Crowd
 from backends.mesh.dialling import listening_at
 from backends.mesh.quic import (
     ALPN,
@@ -28,10 +29,17 @@ from backends.mesh.quic import (
     QuicEndpoint,
 )
 from backends.mesh.quic_dial import QuicDialler
+from backends.mesh.quic_library import iroh_library
 from backends.mesh.quic_place import QuicPlace, parse_quic_place
 from backends.mesh.reflector import Reflector, _asked, _connected, keep_reflected
 from backends.mesh.relay_access import RelayAccess, RelayFile, parse_access
-from backends.mesh.relay_server import STRANGERS_OF_ONE_MAX, Budget, RelayServer
+from backends.mesh.relay_server import (
+    CONFIRMED,
+    STRANGERS_OF_ONE_MAX,
+    Budget,
+    RelayServer,
+    _proved,
+)
 from backends.mesh.token import TokenKind, new_token, read_token
 from backends.state import PeerPath
 from backends.tasks import end_tasks, forever
@@ -244,21 +252,16 @@ class Broken(Exception):
     """As errors of iroh are."""
 
 
-class Library:
-    IrohError = Broken
-
-
 class Arrivals:
-    """An endpoint to which these come; None: it fails once."""
+    """An endpoint to which these come; or it fails."""
 
-    def __init__(self, *come: Coming | None) -> None:
+    def __init__(self, *come: Coming | type[Exception]) -> None:
         self._come = list(come)
 
     async def accept_next(self) -> Coming | None:
-        if not self._come:
-            return None
-        if (one := self._come.pop(0)) is None:
-            raise Broken
+        one = self._come.pop(0) if self._come else None
+        if isinstance(one, type):
+            raise one
         return one
 
 
@@ -266,8 +269,8 @@ async def test_addresses_are_proved_where_many_come_and_errors_end_nothing() -> 
     come = [Coming(f"10.0.0.{n}") for n in range(4)]
     come += [Coming("10.0.0.9", proved=True), Coming("10.0.0.9", proved=True)]
     crowd = Crowd(4, 1)
-    arrivals = Arrivals(come[0], None, *come[1:])
-    entered = [address async for _, address in crowd.come(Library, arrivals)]
+    arrivals = Arrivals(come[0], Broken, RuntimeError, *come[1:])
+    entered = [address async for _, address in crowd.come(arrivals)]
     assert entered == ["10.0.0.0", "10.0.0.1", "10.0.0.9"]
     assert [one.told for one in come] == ["", "", "retry", "retry", "", "refused"]
 
@@ -288,7 +291,8 @@ async def test_a_worker_keeps_places_for_those_not_relayed() -> None:
         near, far = socket.socketpair()
         ends.append(far)
         acceptor.let_in(near, address)
-    assert relayed_in(acceptor.strangers) == STRANGERS_MAX // 2
+    relayed = [one for one in acceptor.strangers if one.startswith(RELAYED)]
+    assert len(relayed) == STRANGERS_MAX // 2
     assert acceptor.strangers["10.0.0.1"] == 1
     await acceptor.close()
     for far in ends:
@@ -331,16 +335,114 @@ async def test_another_machine_at_its_address_is_not_talked_to() -> None:
 async def test_a_reflector_tells_how_one_looks_from_there(relay: Relay) -> None:
     async with endpoint() as ours:
         told: asyncio.Queue[str] = asyncio.Queue()
+        removed: asyncio.Queue[str] = asyncio.Queue()
 
         class Told:
             connect = ours._endpoint.connect
             add_external_addr = staticmethod(told.put)
+            remove_external_addr = staticmethod(removed.put)
 
         asking = keep_reflected(ours._library, Told, relay.access)
         task = asyncio.create_task(asking)
         async with asyncio.timeout(WITHIN_S):
-            assert await told.get() in ours.place.addresses
+            address = await told.get()
+        assert address in ours.place.addresses
+        assert removed.empty()
+        # Who leaves a relay is not to be looked for by its word.
         await end_tasks(task)
+        assert removed.get_nowait() == address
+
+
+async def test_a_reflector_and_an_endpoint_do_without_ipv6(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = await iroh_library()
+    bind, tried = library.Endpoint.bind, []
+
+    class Noted:
+        def __init__(self, addresses: list[str]) -> None:
+            self.bind_addr = addresses.append
+
+        def apply_minimal(self) -> None: ...
+
+    async def without_ipv6(options: Any) -> Any:
+        addresses: list[str] = []
+        options.preset.apply(Noted(addresses))
+        tried.append(addresses)
+        if any(one.startswith("[") for one in addresses):
+            # A secret of a wrong length, so that the library itself says no.
+            options.secret_key = b"short"
+        return await bind(options)
+
+    monkeypatch.setattr(library.Endpoint, "bind", without_ipv6)
+    access = RelayAccess(url="http://127.0.0.1:9", key="k3y")
+    reflector = await Reflector.bound(access, "127.0.0.1", 0)
+    await reflector.close()
+    async with endpoint() as ours:
+        assert ours.place.addresses
+    assert [len(addresses) for addresses in tried] == [2, 1] * 2
+
+
+async def test_an_endpoint_whose_relay_is_none_keeps_no_port() -> None:
+    with socket.socket(type=socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    wrong = RelayAccess(url="http://[", key="k")
+    with pytest.raises(HostError, match="cannot be used") as raised:
+        await QuicEndpoint.bound(SEED, "127.0.0.1", port, wrong)
+    # Who keeps the error keeps all that it has seen.
+    assert raised.traceback
+    with socket.socket(type=socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", port))
+
+
+class Deaf:
+    """A stream, and its connection, to a machine that acknowledges nothing."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.send = self.recv = lambda: self
+        self.read = self.stopped = lambda *_: forever()
+
+    async def finish(self) -> None: ...
+
+    def close(self, *_: object) -> None:
+        self.closed = True
+
+
+async def test_who_is_refused_is_let_go_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("backends.mesh.quic.FLUSH_S", 600.0)
+    deaf = Deaf()
+    async with endpoint() as ours:
+        # As an acceptor does where too many are here.
+        ours._socket(deaf, deaf).close()
+        await until(lambda: not ours._tasks, "the end of its pump")
+    assert deaf.closed
+
+
+async def test_a_peer_that_is_gone_from_the_settings_leaves_its_relay(
+    tmp_path: Path,
+) -> None:
+    readers = SimpleNamespace(settings=lambda: SimpleNamespace(peers={}))
+    none = cast("Any", None)
+    peers = Peers(
+        none,
+        cast("Any", readers),
+        paths_in(tmp_path),
+        show=lambda _: None,
+        serves=lambda _: False,
+    )
+    left: list[list[str]] = []
+
+    async def keep(places: list[str]) -> None:
+        left.append(list(places))
+
+    peers._quic.keep_relays_of = keep  # type: ignore[assignment,method-assign]
+    await peers.follow({})
+    assert left == [[]]
+    await peers.close()
 
 
 async def test_a_relay_that_none_needs_any_more_is_left(relay: Relay) -> None:
@@ -451,6 +553,27 @@ async def test_those_without_the_key_are_few_and_do_not_stay() -> None:
                     assert await reader.read() == b""
 
 
+async def test_strangers_of_one_network_count_as_one() -> None:
+    closed: list[int] = []
+
+    class Server:
+        """Of HTTP, with connections that have come already."""
+
+        connections = [
+            SimpleNamespace(transport=transport(f"2001:db8::{n + 1}"))
+            for n in range(STRANGERS_OF_ONE_MAX)
+        ]
+
+    server = RelayServer("k3y")
+    server._runner = cast("Any", SimpleNamespace(server=Server))
+    server.let_in(transport("2001:db8::ff", lambda: closed.append(1)))
+    assert closed == [1]
+
+
+def transport(address: str, abort: Any = None) -> Any:
+    return Mock(get_extra_info=lambda _: (address, 1), abort=abort)
+
+
 async def test_those_with_the_key_stay() -> None:
     async with a_relay(stranger_s=0.1) as relay, endpoint(SEED, relay.access):
         await until(lambda: relay.server.clients == 1, "its client")
@@ -492,6 +615,36 @@ async def test_a_relay_takes_no_node_id_without_its_signature(
             told = await client.receive()
         assert relay.server.clients == 0
     assert relay.server.traffic.refused == 1
+
+
+# y of points of small order, and the sign; of these one is no canonical number.
+SMALL = [
+    bytes([1, *bytes(31)]),
+    bytes(32),
+    bytes([*bytes(31), 0x80]),
+    bytes([0xEC, *b"\xff" * 30, 0x7F]),
+    bytes([0xEE, *b"\xff" * 30, 0x7F]),
+]
+
+
+@pytest.mark.parametrize("node", SMALL, ids=bytes.hex)
+async def test_a_relay_takes_no_node_id_for_which_anybody_signs(node: bytes) -> None:
+    from cryptography.exceptions import InvalidSignature
+
+    sent: list[bytes] = []
+
+    class Client:
+        async def send_bytes(self, data: bytes) -> None:
+            sent.append(data)
+
+        async def receive_bytes(self) -> bytes:
+            # R is the neutral point, and S is 0.
+            return b"\x01" + node + b"\x40" + bytes([1, *bytes(63)])
+
+    for _ in range(64):
+        with pytest.raises((ValueError, InvalidSignature)):
+            await _proved(cast("Any", Client()))
+    assert bytes([CONFIRMED]) not in sent
 
 
 # --- a lent machine ----------------------------------------------------------------

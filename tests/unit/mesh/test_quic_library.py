@@ -51,6 +51,21 @@ async def test_a_library_that_changes_bytes_is_not_used(
 
 
 @needs_iroh
+async def test_no_text_of_its_own_is_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def panics(_: object) -> None:
+        raise RuntimeError("called `Result::unwrap()` on an `Err` value")
+
+    monkeypatch.setattr(quic_library, "_try", panics)
+    caplog.set_level("INFO")
+    with pytest.raises(HostError) as raised:
+        await iroh_library()
+    assert "unwrap" not in str(raised.value)
+    assert "unwrap" in caplog.text
+
+
+@needs_iroh
 async def test_what_it_sends_is_copied_at_once() -> None:
     """A newer one that copies byte by byte would be twenty times slower."""
     library = await iroh_library()
