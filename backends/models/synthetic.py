@@ -11,6 +11,8 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 N_VOCAB = 320
 N_CTX = 2048
 N_HEAD = 16
@@ -43,6 +45,7 @@ def synthetic_model(file: Path, shape: Shape) -> None:
     import numpy as np
 
     file.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left(file)
     part = file.with_suffix(f".{os.getpid()}.part")
     n_layer, n_embd, n_ff = shape
     writer = gguf.GGUFWriter(part, "llama")
@@ -100,3 +103,11 @@ def synthetic_model(file: Path, shape: Shape) -> None:
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _remove_left(file: Path) -> None:
+    """Remove what programs have left that were killed while they wrote."""
+    for part in file.parent.glob(f"{file.stem}.*.part"):
+        pid = part.suffixes[-2].removeprefix(".")
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            part.unlink(missing_ok=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import gguf
@@ -30,6 +32,24 @@ def test_one_that_is_there_is_left_alone(tmp_path: Path) -> None:
     file.write_bytes(b"mine")
     synthetic_model(file, SHAPE)
     assert file.read_bytes() == b"mine"
+
+
+def test_what_a_killed_program_left_is_removed(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left, *others = (
+        tmp_path / name
+        for name in (
+            f"zeros.{ended.pid}.part",
+            f"zeros.{os.getppid()}.part",
+            f"ones.{ended.pid}.part",
+        )
+    )
+    for file in (left, *others):
+        file.touch()
+    synthetic_model(tmp_path / "zeros.gguf", SHAPE)
+    assert not left.exists()
+    assert all(file.exists() for file in others)
 
 
 def test_without_room_nothing_is_left(
