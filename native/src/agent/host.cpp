@@ -260,11 +260,13 @@ class Stopping {
 
   ~Stopping() {
     if (!stops_) return;
+    // What started by then is ours; how long we look does not depend on who sets the clock.
     const double before = since_1970() + kStartsUnderWay.count();
+    const auto looked_until = Clock::now() + kStartsUnderWay;
     do {
       std::this_thread::sleep_for(kStopPause);
-    } while ((stop_all(before) > 0 && since_1970() < before + kStopGrace.count()) ||
-             since_1970() < before);
+    } while ((stop_all(before) > 0 && Clock::now() < looked_until + kStopGrace) ||
+             Clock::now() < looked_until);
   }
 
  private:

@@ -136,6 +136,45 @@ async def test_what_was_started_meanwhile_ends_with_it(
     await wait_ended(host)
 
 
+TURNED_BACK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t id, struct timespec *told) {
+  static int hours;
+  int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+  int failed = real(id, told);
+  if (id == CLOCK_REALTIME) told->tv_sec -= 3600L * hours++;
+  return failed;
+}
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs LD_PRELOAD")
+async def test_a_clock_that_is_turned_back_delays_no_end(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    shim = tmp_path / "clock.so"
+    source = tmp_path / "clock.c"
+    source.write_text(TURNED_BACK)
+    built = await asyncio.create_subprocess_exec(
+        "cc", "-shared", "-fPIC", str(source), "-o", str(shim), "-ldl"
+    )
+    assert await built.wait() == 0
+    agent = await asyncio.create_subprocess_exec(
+        *(str(relay_binary()), "host", "--run-dir", str(run_dir), "--stop-at-end"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "LD_PRELOAD": str(shim)},
+    )
+    try:
+        async with asyncio.timeout(60):
+            assert await agent.wait() == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            agent.kill()
+
+
 async def test_killing_everything_is_survived(
     host: AgentSession, run_dir: Path, open_host: OpenHost
 ) -> None:
