@@ -69,6 +69,8 @@ class Paths(Value, frozen=True, kw_only=True):
     """Held by the one controller of this state; says who and where it is."""
     head_id_file = _Below("state_dir", "head_id")
     """Tells our processes on other machines from those of other heads."""
+    told_dir = _Below("state_dir", "told")
+    """The machines that other consoles of this user have told of."""
     worker_key_file = _Below("data_dir", "worker_key")
     """The host key of the machine while it is lent (``dllm-tui worker``)."""
     worker_pairings_file = _Below("data_dir", "consoles.json")

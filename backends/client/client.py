@@ -37,6 +37,7 @@ from backends.state import (
     EventKind,
     FoundWorkers,
     GivenCluster,
+    KnownMachine,
     Lab,
     LogChunk,
     ModelCatalogue,
@@ -409,8 +410,9 @@ class ControllerClient:
                     peers = await self.peers()
         return peers
 
-    async def peers_to_pick(self) -> tuple[str, ...]:
-        return await self._get("/v1/peers-to-pick", tuple[str, ...])
+    async def peers_to_pick(self) -> tuple[KnownMachine, ...]:
+        """Machines of the ssh config, and those that other consoles have told of."""
+        return await self._get("/v1/peers-to-pick", tuple[KnownMachine, ...])
 
     async def add_peer(
         self,

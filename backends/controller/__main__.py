@@ -8,12 +8,15 @@ with importing():
     import argparse
     import asyncio
     import contextlib
+    import getpass
     import logging
     import math
     import os
     import signal
+    import socket
     import sys
     import time
+    from functools import partial
     from importlib.metadata import version
     from logging.handlers import RotatingFileHandler
 
@@ -24,6 +27,7 @@ with importing():
     from backends.controller.lock import hold_lock
     from backends.controller.responses import Listening, Parts
     from backends.errors import ControllerError, DllmError
+    from backends.machines.gossip import Gossip, known_machine
     from backends.machines.local import local_host
     from backends.machines.machine import LocalMachine
     from backends.machines.peers import Peers
@@ -32,7 +36,7 @@ with importing():
     from backends.models.search import user_folders
     from backends.paths import Paths, checked_socket, make_private, user_paths
     from backends.places import LOCAL
-    from backends.state import API_VERSION, ControllerInfo
+    from backends.state import API_VERSION, ControllerInfo, KnownMachine
     from backends.tasks import end_others
 
 from collections.abc import Callable
@@ -122,6 +126,12 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
     readers.serves = lambda: clusters.serves(LOCAL)
     chats = Chats(ChatStore(paths.chats_dir), _keeps_chats(readers, paths.config_file))
     follower = Follower(paths.config_file, readers, catalogue, clusters, peers)
+    gossip = Gossip(
+        peers,
+        paths.told_dir,
+        own=partial(_own_machine, clusters, catalogue),
+        serves=clusters.serves,
+    )
     parts = Parts(
         readers=readers,
         clusters=clusters,
@@ -129,6 +139,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         peers=peers,
         chats=chats,
         follower=follower,
+        gossip=gossip,
         info=info,
         ended=ended,
     )
@@ -144,6 +155,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
                 group.create_task(_keep_fresh(api, clusters, ended, stays=stays)),
                 group.create_task(_look_for_silent(clusters)),
                 group.create_task(follower.run()),
+                group.create_task(gossip.run()),
             ]
             catalogue.start_refresh()
             await ended.wait()
@@ -169,6 +181,13 @@ async def _begin(clusters: Clusters, peers: Peers) -> None:
         clusters.begin(error)
     else:
         clusters.begin()
+
+
+def _own_machine(clusters: Clusters, catalogue: Catalogue) -> KnownMachine:
+    peers = clusters.get().store.snapshot.peers
+    devices = [d for peer in peers if peer.name == LOCAL for d in peer.devices]
+    models, user = catalogue.listing.models, f"{getpass.getuser()}@"
+    return known_machine(socket.gethostname(), user, devices, models)
 
 
 def _keeps_chats(readers: Readers, file: Path) -> Callable[[], bool]:

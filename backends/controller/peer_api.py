@@ -21,7 +21,14 @@ from backends.machines.ways import ways_between
 from backends.mesh.token import LIFE_S
 from backends.places import LOCAL
 from backends.printable import printable
-from backends.state import EventKind, PeerAnswer, PeerInvitation, ProvisionMode, Value
+from backends.state import (
+    EventKind,
+    KnownMachine,
+    PeerAnswer,
+    PeerInvitation,
+    ProvisionMode,
+    Value,
+)
 from backends.state.health import MachineHealth
 
 if TYPE_CHECKING:
@@ -134,7 +141,9 @@ class PeerApi:
 
         names = await asyncio.to_thread(configured_names)
         taken = {peer.address for peer in self._peers.values()}
-        return json_response([name for name in names if name not in taken])
+        aliases = [KnownMachine(name=n, address=n) for n in names if n not in taken]
+        told = await self._parts.gossip.known(names)
+        return json_response((*told, *aliases))
 
     async def _add(self, request: web.Request) -> web.Response:
         asked = await body(request, PeerRequest)

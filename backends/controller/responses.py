@@ -27,6 +27,7 @@ from backends.controller.clusters import Clusters
 from backends.controller.event_recorders import WorkRecorder
 from backends.controller.follow import Follower
 from backends.errors import DllmError, UsageError
+from backends.machines.gossip import Gossip
 from backends.machines.peers import Peers
 from backends.machines.readers import Readers
 from backends.models.catalogue import Catalogue
@@ -64,6 +65,7 @@ class Parts:
     peers: Peers
     chats: Chats
     follower: Follower
+    gossip: Gossip
     info: ControllerInfo
     ended: asyncio.Event
     """Set when the controller is to exit."""

@@ -27,7 +27,7 @@ from backends.errors import (
 from backends.machines.bare import BarePeer
 from backends.mesh.token import TokenKind, read_token
 from backends.places import LOCAL, is_place, suggested_name
-from backends.state import PeerPairing
+from backends.state import PeerPairing, Transport
 from backends.tasks import end_tasks
 from backends.writing import write_private
 
@@ -100,6 +100,14 @@ class Peers:
         for known in list(self._known.values()):
             if not isinstance(known, BarePeer) and known.connected:
                 yield known
+
+    def of_owner(self) -> list[SshPeer]:
+        """Our owner's machines: those that are reached by SSH, and by nothing else."""
+        return [
+            known
+            for known in self._known.values()
+            if not isinstance(known, BarePeer) and known.transport is Transport.SSH
+        ]
 
     async def reached(self, names: Iterable[str]) -> None:
         await asyncio.gather(*(self._reached(name) for name in names if name != LOCAL))
@@ -180,7 +188,7 @@ class Peers:
         known: dict[str, Any] = {
             "paths": self._paths,
             "readers": self._readers,
-            "head_id": self._own_id(),
+            "head_id": self.own_id(),
             "changed": self._changed,
             "settle": self._settle,
             "serves": self._serves,
@@ -345,7 +353,8 @@ class Peers:
         if self._tasks.get(name) is task:
             del self._tasks[name], self._known[name], self._configs[name]
 
-    def _own_id(self) -> str:
+    def own_id(self) -> str:
+        """The name under which other machines keep what is ours."""
         file = self._paths.head_id_file
         if not self._head_id and file.exists():
             self._head_id = file.read_text().strip()

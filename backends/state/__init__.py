@@ -50,6 +50,7 @@ from backends.state.machines import (
     EngineStage,
     FoundWorker,
     FoundWorkers,
+    KnownMachine,
     Peer,
     PeerAnswer,
     PeerData,

@@ -62,6 +62,8 @@ class PeerState(StrEnum):
     MISMATCH = "mismatch"
     """Its engine speaks another RPC protocol than the head's."""
     UNREACHABLE = "unreachable"
+    KNOWN = "known"
+    """No peer yet: another console of its owner has told of it."""
 
 
 class Transport(StrEnum):
@@ -304,3 +306,30 @@ class Peer(Value, frozen=True, kw_only=True):
     question: PeerQuestion | None = None
     work: PeerWork | None = None
     facts: PeerFacts | None = None
+
+
+class KnownMachine(Value, frozen=True, kw_only=True):
+    """A machine that may be added: of the ssh config, or told by another console."""
+
+    name: str
+    address: str
+    """The argument for ``ssh``."""
+    told_by: str = ""
+    """The machine of that console; empty: the ssh config names it."""
+    fingerprints: tuple[str, ...] = ()
+    """Of its host keys, as that console trusts them."""
+    devices: tuple[Device, ...] = ()
+    models: tuple[ModelFile, ...] = ()
+
+    @property
+    def peer(self) -> Peer:
+        """The peer that it is, once it is added."""
+        return Peer(
+            name=self.name,
+            state=PeerState.KNOWN,
+            transport=Transport.SSH,
+            address=self.address,
+            devices=self.devices,
+            facts=PeerFacts(at=0.0, devices=self.devices, models=self.models),
+            note=f"told by {self.told_by}: dllm-tui peers add {self.name}",
+        )

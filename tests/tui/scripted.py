@@ -28,6 +28,7 @@ from backends.state import (
     Event,
     Fit,
     FoundWorkers,
+    KnownMachine,
     Lab,
     LayerRange,
     LogChunk,
@@ -129,6 +130,7 @@ class ScriptedCluster:
         """Cleared, a download waits after its first piece."""
         self.downloads.set()
         self.found = FoundWorkers()
+        self.told: tuple[KnownMachine, ...] = ()
         """On this network."""
         self.pairing = PeerPairing()
         self.paired = asyncio.Event()
@@ -218,9 +220,10 @@ class ScriptedCluster:
     async def settings_taken(self) -> None:
         self._call("settings_taken", None)
 
-    async def peers_to_pick(self) -> tuple[str, ...]:
+    async def peers_to_pick(self) -> tuple[KnownMachine, ...]:
         self._call("peers_to_pick", None)
-        return ("studio", "mini", "nuc")
+        aliases = (KnownMachine(name=n, address=n) for n in ("studio", "mini", "nuc"))
+        return (*self.told, *aliases)
 
     async def add_peer(
         self,

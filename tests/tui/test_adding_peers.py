@@ -7,7 +7,14 @@ import pytest
 from textual.pilot import Pilot
 
 from backends.errors import ControllerError, HostError, UsageError
-from backends.state import FoundWorker, FoundWorkers, Peer, PeerPairing, PeerState
+from backends.state import (
+    FoundWorker,
+    FoundWorkers,
+    KnownMachine,
+    Peer,
+    PeerPairing,
+    PeerState,
+)
 from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
@@ -142,12 +149,33 @@ async def test_an_ssh_server_at_a_port_is_added_as_ever(started: Started) -> Non
 async def test_a_name_is_picked_from_the_ssh_configuration(started: Started) -> None:
     async with started(scenes.idle(), wait=False) as (pilot, _, cluster):
         dialog = await adding(pilot)
-        assert list(dialog._names.rows) == ["studio", "mini", "nuc"]
+        assert [one.name for one in dialog._names.rows] == ["studio", "mini", "nuc"]
         await pilot.press("u")
-        assert list(dialog._names.rows) == ["studio", "nuc"]
+        assert [one.name for one in dialog._names.rows] == ["studio", "nuc"]
         await pilot.press("down", "down", "enter")
         await until(pilot, lambda: cluster.called("add_peer"))
         assert cluster.called("add_peer") == [("nuc", "nuc", None)]
+
+
+async def test_a_machine_that_another_console_told_of_is_added(
+    started: Started,
+) -> None:
+    async with started(scenes.idle(), wait=False) as (pilot, app, cluster):
+        box = KnownMachine(
+            name="box",
+            address="ada@10.0.0.8:2222",
+            told_by="[b]mac\x1b[2J",
+            devices=people.ADA.devices,
+        )
+        cluster.told = (box,)
+        dialog = await adding(pilot)
+        await until(pilot, lambda: "told by [b]mac" in screen_text(app))
+        assert "box ada@10.0.0.8:2222  told by" in screen_text(app)
+        await pilot.press("down")
+        assert dialog._called.value == "box"
+        await pilot.press("enter")
+        await until(pilot, lambda: cluster.called("add_peer"))
+        assert cluster.called("add_peer") == [("box", box.address, None)]
 
 
 async def test_a_name_is_picked_with_the_mouse(started: Started) -> None:

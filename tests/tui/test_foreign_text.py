@@ -17,6 +17,7 @@ from backends.state import (
     ClusterBrief,
     ClusterSnapshot,
     Failure,
+    KnownMachine,
     Leftover,
     LogChunk,
     ModelCatalogue,
@@ -64,8 +65,9 @@ class HostileCluster(ScriptedCluster):
     ) -> LogChunk:
         return await super().read_log(name, offset, min(limit_bytes, 997))
 
-    async def peers_to_pick(self) -> tuple[str, ...]:
-        return tuple(map(hostile, await super().peers_to_pick()))
+    async def peers_to_pick(self) -> tuple[KnownMachine, ...]:
+        told = KnownMachine(name="m", address="ada@m", told_by="mac")
+        return tuple(map(filled, (told, *await super().peers_to_pick())))
 
 
 def as_hostile(snapshot: ClusterSnapshot) -> ClusterSnapshot:

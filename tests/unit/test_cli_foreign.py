@@ -17,6 +17,7 @@ from backends.state import (
     ClusterBrief,
     ClusterSnapshot,
     Failure,
+    KnownMachine,
     Leftover,
     LogChunk,
     ModelCatalogue,
@@ -59,6 +60,9 @@ class HostileClient:
         return filled(people.EVERY)
 
     peers = settled_peers
+
+    async def peers_to_pick(self) -> tuple[KnownMachine, ...]:
+        return (filled(KnownMachine(name="m", address="ada@m", told_by="mac")),)
 
     async def probe_peer(self, name: str) -> None:
         raise DllmError(f"{name} {HOSTILE}", HOSTILE)

@@ -16,6 +16,7 @@ from backends.state import (
     EngineProgress,
     Event,
     FoundWorkers,
+    KnownMachine,
     Lab,
     LogChunk,
     ModelCatalogue,
@@ -113,7 +114,7 @@ class ClusterService(Protocol):
     async def speeds(self, plan: Plan) -> ClusterSpeeds: ...
     async def best(self, plan: Plan) -> tuple[Alternative, ...]: ...
     async def passes(self) -> dict[str, tuple[Pass, ...]]: ...
-    async def peers_to_pick(self) -> tuple[str, ...]: ...
+    async def peers_to_pick(self) -> tuple[KnownMachine, ...]: ...
     async def add_peer(
         self,
         name: str,

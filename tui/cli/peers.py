@@ -43,6 +43,7 @@ dllm-tui peers add ada@10.0.0.7 --name nuc
 dllm-tui peers add box --bare 10.0.0.3:50052
 dllm-tui peers add TOKEN           of dllm-tui worker, on a lent machine
 dllm-tui peers add - < token.txt   no other program sees it
+dllm-tui peers add nuc             known: another console of yours told of it
 dllm-tui peers discover            lent machines on this network
 dllm-tui peers add 10.0.0.7:50080  one of these: compare six digits
 dllm-tui peers invite              a token for a machine that dials us
@@ -98,8 +99,12 @@ name_argument = click.argument("name", type=Name("peers"))
 
 @peers.command("list", shows=PEERS, watches=True)
 async def list_peers(client: ControllerClient) -> tuple[Peer, ...]:
-    """List the peers and their state."""
-    return await client.settled_peers()
+    """List the peers and their state.
+
+    Known ones are no peers yet: another console of yours has told of them.
+    """
+    told = [one.peer for one in await client.peers_to_pick() if one.told_by]
+    return (*await client.settled_peers(), *told)
 
 
 @peers.command(
@@ -154,7 +159,8 @@ async def add_peer(
 ) -> Peer:
     """Add and probe a peer.
 
-    DESTINATION is what you would pass to ssh, or a token of a machine that is lent.
+    DESTINATION is what you would pass to ssh, the name of a known machine, or a token
+    of a machine that is lent.
     With - the token is read from standard input. If a dllm-tui worker listens at
     HOST:PORT, you and its owner compare six digits.
     """
@@ -169,6 +175,11 @@ async def add_peer(
         pairing = await client.begin_pairing(name or "", destination)
         if pairing.digits:
             return await _paired(client, pairing)
+    keys: tuple[str, ...] = (trusted,) if trusted else ()
+    told = {one.name: one for one in await client.peers_to_pick() if one.told_by}
+    if (known := told.get(destination)) and not bare:
+        name, destination = name or known.name, known.address
+        keys = keys or known.fingerprints
     name = name or suggested_name(destination)
     ssh = None if bare else destination
     waits = any(
@@ -178,7 +189,7 @@ async def add_peer(
     if not waits:
         await client.add_peer(name, ssh=ssh, bare=bare)
     try:
-        peer = await _answered(client, name, trusted)
+        peer = await _answered(client, name, keys)
     except (click.Abort, KeyboardInterrupt):
         # It is not to wait for ever for what was just refused.
         await client.remove_peer(name)
@@ -274,7 +285,9 @@ async def invite_peer(
     raise HostError("Nobody joined in time", "Make another token.")
 
 
-async def _answered(client: ControllerClient, name: str, trusted: str | None) -> Peer:
+async def _answered(
+    client: ControllerClient, name: str, trusted: Sequence[str]
+) -> Peer:
     while True:
         peer = await settled_peer(client, name)
         if peer.question is None:
@@ -294,15 +307,15 @@ async def settled_peer(client: ControllerClient, name: str) -> Peer:
         await asyncio.sleep(POLL_S)
 
 
-def _answer(question: PeerQuestion, trusted: str | None) -> PeerAnswer:
+def _answer(question: PeerQuestion, trusted: Sequence[str]) -> PeerAnswer:
     host_key = question.kind is QuestionKind.HOST_KEY
     if host_key and trusted:
-        if trusted != question.fingerprint:
+        if question.fingerprint not in trusted:
             raise HostError(
-                f"Its host key is {question.fingerprint}, not {trusted}",
+                f"Its host key is {question.fingerprint}, not {' or '.join(trusted)}",
                 "Find out why before you trust it.",
             )
-        return PeerAnswer(kind=question.kind, text=trusted)
+        return PeerAnswer(kind=question.kind, text=question.fingerprint)
     if not sys.stdin.isatty():
         hint = "Add it again in a terminal, or give an agent the key: ssh-add."
         if host_key:

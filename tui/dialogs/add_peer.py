@@ -13,7 +13,14 @@ from textual.widgets import Input, Label, Static
 
 from backends.errors import DllmError
 from backends.places import is_place, is_token, suggested_name
-from backends.state import FoundWorker, FoundWorkers, Peer, PeerState, Transport
+from backends.state import (
+    FoundWorker,
+    FoundWorkers,
+    KnownMachine,
+    Peer,
+    PeerState,
+    Transport,
+)
 from backends.units import format_bytes, format_digits
 from tui.actions import bindings
 from tui.api.services import ClusterService
@@ -44,7 +51,7 @@ COMPARING = (
 
 
 class NameList(RowList):
-    """Workers found here and names of SSH, as typed; the field keeps the focus."""
+    """Workers found here and machines known, as typed; the field keeps the focus."""
 
     MOST = 6
     LEAST = -1
@@ -53,18 +60,24 @@ class NameList(RowList):
         super().move(by)
         self.action_choose()
 
-    def row(self, row: str | FoundWorker, here: bool, width: int) -> Strip:
+    def row(self, row: KnownMachine | FoundWorker, here: bool, width: int) -> Strip:
         palette = self.palette
         style = palette.strong if here else palette.dim
         shown = [("▸ " if here else "  ", palette.key)]
-        if isinstance(row, str):
-            return line([*shown, (row, style)], width)
-        where = f" {row.address}  {row.version}"
-        shown += [
-            (clip(safe_line(row.name), 16), style),
-            (safe_line(where), palette.dim),
-        ]
-        return line([*shown, ("  found here", palette.key)], width)
+        shown.append((clip(safe_line(row.name), 16), style))
+        where = how = has = ""
+        if isinstance(row, FoundWorker):
+            where, how = f" {row.address}  {row.version}", "found here"
+        elif row.told_by:
+            where, how = f" {row.address}", f"told by {clip(row.told_by, 16)}"
+            has = ", ".join(device.name for device in row.devices)
+        for text, look in (
+            (where, palette.dim),
+            (how, palette.key),
+            (has, palette.dim),
+        ):
+            shown.append((f"{safe_line(text)}  ", look))
+        return line(shown, width)
 
 
 class AddPeerDialog(Dialog[Wish | None]):
@@ -80,6 +93,8 @@ nothing is installed there.
 A machine whose owner lends it (`dllm-tui worker` there) is listed as *found here* if it
 is on the same network. Pick it, and compare the six digits that both screens show.
 Elsewhere type its address and port, or paste the **token** that it shows.
+
+A machine that another console of yours has for a peer is listed as *told by* that one.
 """
     BINDINGS = bindings("adding")
     TYPING = True
@@ -110,7 +125,7 @@ Elsewhere type its address and port, or paste the **token** that it shows.
         """The peer being added; empty before."""
         self._added = False
         self._peers = peers
-        self._known: tuple[str, ...] = ()
+        self._known: tuple[KnownMachine, ...] = ()
         self._found = FoundWorkers()
         self._digits = ""
         self._suggested = ""
@@ -170,7 +185,7 @@ Elsewhere type its address and port, or paste the **token** that it shows.
         chosen = self._names.chosen
         self._names.rows = rows = (
             *(w for w in here if wanted in f"{w.name} {w.address}".lower()),
-            *(name for name in self._known if wanted in name.lower()),
+            *(k for k in self._known if wanted in f"{k.name} {k.address}".lower()),
         )
         # They come and go: the cursor stays with its row.
         if chosen in rows:
@@ -187,7 +202,9 @@ Elsewhere type its address and port, or paste the **token** that it shows.
             itself = is_token(event.value) or any(
                 one.address == event.value for one in self._found.workers
             )
-            self._suggested = "" if itself else suggested_name(event.value, taken)
+            told = {one.address: one.name for one in self._known}
+            named = told.get(event.value, event.value)
+            self._suggested = "" if itself else suggested_name(named, taken)
             self._called.value = self._suggested
         self._open_form()
 
@@ -207,8 +224,7 @@ Elsewhere type its address and port, or paste the **token** that it shows.
         if isinstance(message.row, Choice):
             self._go_on(message.row)
         elif not self.follows:
-            named = message.row
-            address = named if isinstance(named, str) else named.address
+            address = message.row.address
             self._picked = self._address.value = address
             self._address.cursor_position = len(address)
 

@@ -50,6 +50,7 @@ LOOKS = {
     PeerState.FAILED: Look("✗", "bad", "failed"),
     PeerState.MISMATCH: Look("≠", "bad", "mismatch"),
     PeerState.UNREACHABLE: Look("○", "bad", "offline"),
+    PeerState.KNOWN: Look("+", "dim", "known"),
 }
 _SILENT = Look("◌", "warn", "no answer")
 

@@ -34,6 +34,7 @@ from backends.state import (
     ClusterSnapshot,
     ClusterState,
     ControllerInfo,
+    KnownMachine,
     Peer,
     PeerAnswer,
     PeerQuestion,
@@ -59,6 +60,7 @@ class ScriptedController:
         self.raw: bytes | None = None
         """What a snapshot is instead, where it is set."""
         self.peers: dict[str, Peer] = {}
+        self.told: tuple[KnownMachine, ...] = ()
         self.ended = asyncio.Event()
         self.asked: list[str] = []
         self._prepared: dict[str, Plan] = {}
@@ -94,6 +96,7 @@ class ScriptedController:
                 web.get("/v1/snapshots", self._snapshots),
                 web.get("/v1/passes", self._passes),
                 web.get("/v1/peers", self._peers),
+                web.get("/v1/peers-to-pick", self._to_pick),
                 web.post("/v1/peers", self._add_peer),
                 web.delete("/v1/peers/{name}", self._remove_peer),
                 web.post("/v1/peers/{name}/answer", self._answer_peer),
@@ -135,6 +138,9 @@ class ScriptedController:
 
     async def _peers(self, request: web.Request) -> web.Response:
         return json_response(list(self.peers.values()))
+
+    async def _to_pick(self, request: web.Request) -> web.Response:
+        return json_response(self.told)
 
     async def _add_peer(self, request: web.Request) -> web.Response:
         """Its host key is unknown."""

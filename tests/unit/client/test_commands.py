@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from backends.client.client import ControllerClient, NoSuchChat, find_chat
@@ -25,6 +26,7 @@ from backends.state import (
     ChatListing,
     ClusterState,
     Failure,
+    KnownMachine,
     Leftover,
     Peer,
     PeerState,
@@ -223,6 +225,31 @@ async def test_without_terminal_option_is_named(controller: ScriptedController) 
     again = await command("peers", "add", "mini", "--accept-host-key", "SHA256:abc")
     assert again.code == 0
     assert controller.asked == ["add mini", "answer mini SHA256:abc"]
+
+
+async def test_a_known_machine_is_listed_and_added_by_its_name(
+    controller: ScriptedController,
+) -> None:
+    """Its host key must be the one that the other console trusts."""
+    right = KnownMachine(
+        name="nuc",
+        address="ada@10.0.0.8",
+        told_by="mac",
+        fingerprints=("SHA256:x", "SHA256:abc"),
+    )
+    controller.told = (right, KnownMachine(name="mini", address="mini"))
+    (line,) = (await command("peers", "list")).out.splitlines()[1:]
+    assert line.split()[:2] == ["nuc", "known"]
+    assert "told by mac: dllm-tui peers add nuc" in line
+    added = await command("peers", "add", "nuc")
+    assert added.code == 0
+    assert "ada@10.0.0.8" in added.out
+    assert controller.asked == ["add nuc", "answer nuc SHA256:abc"]
+    controller.peers.clear()
+    controller.told = (msgspec.structs.replace(right, fingerprints=("SHA256:x",)),)
+    wrong = await command("peers", "add", "nuc")
+    assert wrong.code == 1
+    assert "Its host key is SHA256:abc, not SHA256:x" in wrong.err
 
 
 @pytest.mark.parametrize("said", [b"n\n", b"\x03"], ids=["no", "ctrl-c"])

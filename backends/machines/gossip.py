@@ -1,0 +1,219 @@
+"""The consoles of one owner tell each other of the machines that they know.
+
+A console logs in to machines of its owner by SSH. Where a console has run in the same
+account, it leaves a file: its own machine and its peers of SSH, with addresses, host
+keys, devices and models. The console there shows them, and adds each by one command.
+
+A lent machine belongs to somebody else: it is told nothing, and nobody is told of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from backends.errors import DllmError, UsageError
+from backends.machines.ssh.config import DEFAULT_PORT, Destination, resolve
+from backends.places import suggested_name
+from backends.printable import printable
+from backends.state import NOT_JSON, Device, KnownMachine, ModelFile, Value
+
+if TYPE_CHECKING:
+    from backends.machines.peer import SshPeer
+    from backends.machines.peers import Peers
+
+log = logging.getLogger(__name__)
+
+TELL_EVERY_S = 10.0
+BYTES_MAX = 128 << 10
+FILES_MAX = 8
+"""Consoles that are listened to; the newest."""
+MACHINES_MAX = 32
+DEVICES_MAX = 16
+MODELS_MAX = 64
+KEPT_S = 30 * 86_400.0
+"""So long a console that says nothing more is believed."""
+
+# The first line is the address by which that machine sees us: only it knows one.
+_LEAVE = """\
+state="${XDG_STATE_HOME:-$HOME/.local/state}/dllm-tui"
+[ -e "$state/controller.log" ] || exit 0
+umask 077
+mkdir -p -- "$state/told" || exit
+printf '%s\\n%s' "${SSH_CONNECTION%% *}" "$2" >"$state/told/$1.part" || exit
+mv -f -- "$state/told/$1.part" "$state/told/$1.json"
+"""
+
+
+class _Told(Value, frozen=True, kw_only=True):
+    machines: tuple[KnownMachine, ...]
+    """The first one tells; of its own address it knows the user alone."""
+
+
+class Gossip:
+    """Tells the machines of our owner, and knows what was told to us in ``folder``."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        folder: Path,
+        *,
+        own: Callable[[], KnownMachine],
+        serves: Callable[[str], bool],
+    ) -> None:
+        self._peers = peers
+        self._folder = folder
+        self._own = own
+        self._serves = serves
+        self._done: dict[str, object] = {}
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            try:
+                await self.tell_all()
+            except Exception:
+                # All else that the controller does is worth more.
+                log.exception("machines are not told of each other")
+
+    async def tell_all(self) -> None:
+        """Tell each machine of the others, once after each probe."""
+        peers = self._peers.of_owner()
+        for peer in peers:
+            # As a probe, it is for when nothing serves there.
+            if peer.connected and not self._serves(peer.name):
+                with contextlib.suppress(DllmError):
+                    await self._tell(peer, [one for one in peers if one is not peer])
+
+    async def _tell(self, peer: SshPeer, others: list[SshPeer]) -> None:
+        done = peer.facts.at, {one.name for one in others if one.facts.at}
+        if self._done.get(peer.name) == done:
+            return
+        machines = [self._own()]
+        for one in others:
+            with contextlib.suppress(DllmError):
+                machines += await asyncio.to_thread(_known, one)
+        text = encoded(machines)
+        await peer.connection.run(_LEAVE, self._peers.own_id(), text)
+        self._done[peer.name] = done
+
+    async def known(self, aliases: Collection[str]) -> list[KnownMachine]:
+        """The machines we were told of that are no peers of ours.
+
+        ``aliases`` are names of the ssh config, which others cannot have.
+        """
+        found = {one.address: one for one in await asyncio.to_thread(self._read)}
+        told = {one.name for one in found.values()}
+        own = [one.peer.address for one in self._peers.of_owner()]
+        for text in (*own, *(alias for alias in aliases if alias in told)):
+            with contextlib.suppress(DllmError):
+                found.pop((await asyncio.to_thread(_reached_at, text))[0], None)
+        taken = {*aliases, *(peer.name for peer in self._peers.values())}
+        named = []
+        for one in found.values():
+            name = suggested_name(one.name, taken)
+            taken.add(name)
+            named.append(replace(one, name=name))
+        return named
+
+    def _read(self) -> list[KnownMachine]:
+        oldest = time.time() - KEPT_S
+        aged = [(file.stat().st_mtime, file) for file in self._folder.glob("*.json")]
+        newest = sorted(one for one in aged if one[0] > oldest)[-FILES_MAX:]
+        return [machine for _, file in newest for machine in read_told(file)]
+
+
+def encoded(machines: list[KnownMachine]) -> str:
+    """The text of a file; the last ones are left out where it would be too long."""
+    told = machines[:MACHINES_MAX]
+    while len(data := msgspec.json.encode(_Told(machines=tuple(told)))) > BYTES_MAX:
+        told.pop()
+    return data.decode()
+
+
+def known_machine(
+    name: str,
+    address: str,
+    devices: Collection[Device],
+    models: Collection[ModelFile],
+    fingerprints: tuple[str, ...] = (),
+) -> KnownMachine:
+    """A machine as others are told of it: without what changes while it works."""
+    return KnownMachine(
+        name=name,
+        address=address,
+        fingerprints=fingerprints,
+        devices=tuple(
+            replace(device, free_bytes=0, budget_bytes=None)
+            for device in list(devices)[:DEVICES_MAX]
+        ),
+        models=tuple(
+            ModelFile(
+                path=model.path,
+                name=model.name,
+                size_bytes=model.size_bytes,
+                source=model.source,
+            )
+            for model in list(models)[:MODELS_MAX]
+        ),
+    )
+
+
+def read_told(file: Path) -> Iterator[KnownMachine]:
+    """Read a file that another console left; what makes no sense is passed over."""
+    try:
+        with file.open("rb") as opened:
+            first, _, text = opened.read(BYTES_MAX + 256).partition(b"\n")
+        told = msgspec.json.decode(text, type=_Told).machines[:MACHINES_MAX]
+        come_from = first.decode("ascii")
+    except (OSError, *NOT_JSON) as error:
+        log.info("%s is passed over: %s", file, error)
+        return
+    for number, one in enumerate(told):
+        address = one.address if number else f"{one.address}{come_from}"
+        with contextlib.suppress(UsageError):
+            there = Destination.parse(address)
+            if not _is_here(there.host):
+                told_by = printable(told[0].name) or "another console"
+                yield replace(one, address=str(there), told_by=told_by)
+
+
+def _known(peer: SshPeer) -> list[KnownMachine]:
+    address, fingerprints = _reached_at(peer.peer.address)
+    if not address or not peer.facts.at:
+        return []
+    facts = peer.facts
+    own = peer.name, address, facts.devices, facts.models, fingerprints
+    return [known_machine(*own)]
+
+
+def _reached_at(text: str) -> tuple[str, tuple[str, ...]]:
+    """The address of a machine for all others, and its host keys; blocks.
+
+    Empty for one that only we can reach, as through another host.
+    """
+    # It loads asyncssh, which a controller without peers does not need.
+    from backends.machines.ssh.login import fingerprint, matcher
+
+    it = resolve(Destination.parse(text))
+    if it.jumps or not it.is_dialled or _is_here(it.host):
+        return "", ()
+    port = None if it.port == DEFAULT_PORT else it.port
+    trusted = matcher(it)(it.alias or it.host, "", it.port)[0]
+    address = str(Destination(host=it.host, user=it.user, port=port))
+    return address, tuple(sorted({fingerprint(key) for key in trusted}))
+
+
+def _is_here(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    return host == "localhost"
