@@ -160,7 +160,7 @@ class PeerApi:
 
     async def _invite(self, request: web.Request) -> web.Response:
         asked = await body(request, InviteRequest)
-        token = self._peers.invite(asked.name, asked.life_s, asked.addresses)
+        token = await self._peers.invite(asked.name, asked.life_s, asked.addresses)
         self._told(request, LOCAL).did("made a token for a machine to join")
         return json_response(
             PeerInvitation(

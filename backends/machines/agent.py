@@ -296,6 +296,10 @@ class AgentSession:
     def version(self) -> str:
         return self._hello.version
 
+    @property
+    def is_asked(self) -> bool:
+        return self._channel is not None and self._channel.is_asked
+
     # --- the agent ------------------------------------------------------------------
 
     async def connect(self) -> None:

@@ -146,6 +146,10 @@ class Channel:
         self.hello = Hello(hello="", protocol=0)
         self.ended = asyncio.Event()
 
+    @property
+    def is_asked(self) -> bool:
+        return bool(self._waiting)
+
     async def open(self) -> None:
         """Read up to the agent's first line; pass over what a login shell prints."""
         try:

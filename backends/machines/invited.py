@@ -13,7 +13,8 @@ from backends.machines.peer import SshPeer
 from backends.machines.shell import transfer_error
 from backends.machines.ssh.connection import ConnectionPhase
 from backends.machines.ssh.files import Meter, upload
-from backends.machines.ssh.invited import Dialled, InvitedConnection
+from backends.machines.ssh.invited import InvitedConnection
+from backends.mesh.dialling import Dialled
 from backends.mesh.messages import PART
 from backends.mesh.quic_place import parse_quic_place
 from backends.models.identity import identity_of
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from backends.machines.peer_downloads import Wanted
     from backends.machines.shell import Greeting
     from backends.machines.ssh.connection import ConnectionState
-    from backends.machines.ssh.invited import Dial
     from backends.machines.ssh.tunnels import Tunnel
+    from backends.mesh.dialling import Dial
     from backends.mesh.quic_dial import QuicDialler
 
 DIALS = "dials"
@@ -65,14 +66,18 @@ class InvitedPeer(SshPeer):
             dial = Dialled(place.split())
             if config.quic:
                 dial = self._quic.beside(dial, parse_quic_place(config.quic))
-        self._dial = dial
         self._invited = InvitedConnection(name, dial, key, self._paths.console_key_file)
+        self._invited.is_busy = self._is_busy
         return self._invited
+
+    def _is_busy(self) -> bool:
+        works = (self._work, self._looking)
+        return self._host.is_asked or any(task and not task.done() for task in works)
 
     def _on_state(self, state: ConnectionState) -> None:
         super()._on_state(state)
         connected = state.phase is ConnectionPhase.CONNECTED
-        self._show(path=self._dial.path if connected else None)
+        self._show(path=self._invited.path if connected else None)
 
     async def _greeting(self) -> Greeting:
         self._prober.lent = self._invited.hello.models

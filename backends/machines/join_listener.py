@@ -10,15 +10,16 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import asyncssh
 import msgspec
 
 from backends.errors import DllmError, HostError
-from backends.machines.ssh.invited import client_over, no_other_way
+from backends.machines.ssh.invited import client_over
 from backends.mesh.acceptor import Acceptor
 from backends.mesh.crowd import StrangerLog
-from backends.mesh.dialling import listening_at, reachable
+from backends.mesh.dialling import listening_at, no_other_way, reachable
 from backends.mesh.identity import key_of_line, own_key, public_line, raw_of
 from backends.mesh.messages import (
     DIALLED,
@@ -28,9 +29,14 @@ from backends.mesh.messages import (
     PairRequest,
     read_line,
 )
+from backends.mesh.quic import QuicSocket
 from backends.mesh.token import Token, TokenKind, new_token, secret_hash
 from backends.state import NOT_JSON
 from backends.tasks import end_tasks
+
+if TYPE_CHECKING:
+    from backends.mesh.quic_dial import QuicDialler
+    from backends.mesh.quic_place import QuicPlace
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +54,6 @@ class Awaited:
 
     label = "which dials this console"
     shares = True
-    path = None
     otherwise = no_other_way
 
     def __init__(self, came: Callable[[], None], listen: Callable[[], None]) -> None:
@@ -62,7 +67,16 @@ class Awaited:
         while self._waiting is None:
             self._is_there.clear()
             await self._is_there.wait()
-        made, self._waiting = self._waiting, None
+        return self._taken(self._waiting)
+
+    async def better(self) -> socket.socket:
+        made = self._waiting
+        if made is None or isinstance(made, QuicSocket):
+            raise HostError("It has not dialled by TCP")
+        return self._taken(made)
+
+    def _taken(self, made: socket.socket) -> socket.socket:
+        self._waiting = None
         return made
 
     def put(self, made: socket.socket) -> None:
@@ -77,7 +91,7 @@ class Awaited:
 
 
 class JoinListener:
-    """Listens, at a ``port``, once somebody is awaited or invited.
+    """Listens, at a ``port``, once somebody is awaited or invited; by QUIC, too.
 
     ``joined`` is told of a worker that had a good token: the name it is to have, the
     one it has, and its host key. It may refuse by a ``DllmError``.
@@ -89,15 +103,17 @@ class JoinListener:
         name: str,
         port: Callable[[], int],
         joined: Callable[[str, str, str], None],
+        quic: QuicDialler | None = None,
     ) -> None:
         self._key_file = key_file
         self._name = name
         self._port = port
         self._joined = joined
+        self._quic = quic
         self._awaited: dict[str, Awaited] = {}
         self._invited: dict[str, tuple[float, str]] = {}
         self._listening: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
+        self._accepting: list[asyncio.Task[None]] = []
         self._acceptor = Acceptor(self._welcome, log.warning)
         self._tell_of_failure = StrangerLog(log.warning)
 
@@ -116,10 +132,22 @@ class JoinListener:
             return
         made = listening_at(ANYWHERE, self._port())
         self._listening = made
-        self._accepting = asyncio.create_task(self._acceptor.run(made))
+        works = self._acceptor.run(made), self._accept_quic()
+        self._accepting = [asyncio.create_task(work) for work in works]
+
+    async def _accept_quic(self) -> None:
+        if self._quic is None:
+            return
+        try:
+            endpoint = await self._quic.waiting()
+        except HostError as error:
+            log.info("machines join by TCP alone: %s", error)
+            return
+        async for made, address in endpoint.come():
+            self._acceptor.let_in(made, address)
 
     async def close(self) -> None:
-        await end_tasks(self._accepting)
+        await end_tasks(*self._accepting)
         await self._acceptor.close()
         if self._listening is not None:
             self._listening.close()
@@ -130,7 +158,13 @@ class JoinListener:
         """True while a token is good that nobody has used."""
         return any(until > time.time() for until, _ in self._invited.values())
 
-    def invite(self, life_s: float, name: str, addresses: Sequence[str] = ()) -> Token:
+    def invite(
+        self,
+        life_s: float,
+        name: str,
+        addresses: Sequence[str] = (),
+        quic: QuicPlace | None = None,
+    ) -> Token:
         """A token for one worker, which gets that name where one is given."""
         self.listen()
         assert self._listening is not None
@@ -142,6 +176,7 @@ class JoinListener:
             port,
             raw_of(own_key(self._key_file)),
             life_s,
+            quic,
         )
         self._invited[secret_hash(token.secret)] = float(token.expires_at), name
         return token
@@ -151,7 +186,8 @@ class JoinListener:
     ) -> None:
         """Hear who it says it is; its login proves it, elsewhere."""
         made.setblocking(False)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not isinstance(made, QuicSocket):
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             async with asyncio.timeout(HINT_S):
                 hint = await _hint(made)

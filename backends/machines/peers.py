@@ -25,6 +25,7 @@ from backends.errors import (
     unknown_peer,
 )
 from backends.machines.bare import BarePeer
+from backends.mesh.quic_place import parse_quic_place
 from backends.mesh.token import TokenKind, read_token
 from backends.places import LOCAL, is_place, suggested_name
 from backends.state import PeerPairing, Transport
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from backends.machines.machine import Machine
     from backends.machines.peer import SshPeer
     from backends.machines.readers import Readers
-    from backends.machines.ssh.invited import Dial
+    from backends.mesh.dialling import Dial
     from backends.mesh.digits import DigitsPairing
     from backends.mesh.discovery import Browser
     from backends.mesh.quic_dial import QuicDialler
@@ -207,21 +208,26 @@ class Peers:
         return JoinListener(
             self._paths.console_key_file,
             socket.gethostname(),
-            lambda: self._readers.settings().join_port,
+            self._join_port,
             self._joined,
+            self._quic,
         )
+
+    def _join_port(self) -> int:
+        return self._readers.settings().join_port
 
     @cached_property
     def _quic(self) -> QuicDialler:
         from backends.mesh.quic_dial import QuicDialler
 
-        return QuicDialler(self._paths)
+        return QuicDialler(self._paths, port=self._join_port)
 
-    def invite(self, name: str, life_s: float, addresses: Sequence[str]) -> Token:
+    async def invite(self, name: str, life_s: float, addresses: Sequence[str]) -> Token:
         """A token for a machine that can dial us, though we cannot dial it."""
         if name:
             self._require_new(name)
-        return self._join_listener.invite(life_s, name, addresses)
+        quic = await self._quic.own_place()
+        return self._join_listener.invite(life_s, name, addresses, quic)
 
     def _joined(self, name: str, its_name: str, host_key: str) -> None:
         from backends.machines.invited import DIALS
@@ -231,7 +237,8 @@ class Peers:
 
     async def add_by_token(self, name: str, text: str) -> Peer:
         """Pair with the worker of a token, and add it."""
-        from backends.machines.ssh.invited import Dialled, pair
+        from backends.machines.ssh.invited import pair
+        from backends.mesh.dialling import Dialled
         from backends.mesh.identity import line_of_raw
 
         token = read_token(text, TokenKind.ADD)
@@ -410,15 +417,16 @@ class Peers:
         if host_key is not None:
             self._join_listener.forget(host_key)
         await self._leave_relays()
-        self._quic.forget_relays_but(self._quic_places)
+        self._quic.forget_relays_but(self._relays)
         self._changed()
 
     @property
-    def _quic_places(self) -> list[str]:
-        return [c.quic for c in self._configs.values() if c.quic]
+    def _relays(self) -> list[str]:
+        places = [c.quic for c in self._configs.values() if c.quic]
+        return [parse_quic_place(place).relay for place in places]
 
     async def _leave_relays(self) -> None:
-        await self._quic.keep_relays_of(self._quic_places)
+        await self._quic.keep_relays(self._relays)
 
     def known(self, name: str) -> KnownPeer:
         if name not in self._known:

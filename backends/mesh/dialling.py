@@ -8,6 +8,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Sequence
+from typing import NoReturn, Protocol
 
 import psutil
 
@@ -17,7 +18,71 @@ from backends.mesh.token import place
 
 DIAL_S = 5.0
 BACKLOG = 128
+FIRST_LOOK_S = 5.0
+"""From a connection by QUIC to the first look for a better way."""
+LAST_LOOK_S = 300.0
 _PLACE = re.compile(r"(?:\[(?P<v6>[^]]*)\]|(?P<host>[^:]*))(?::(?P<port>\d{1,5}))?")
+
+
+class Dial(Protocol):
+    """A way to get a connected socket to one machine; TCP, or anything like it."""
+
+    @property
+    def label(self) -> str:
+        """The place as messages name it."""
+        ...
+
+    @property
+    def shares(self) -> bool:
+        """True if there is one socket at a time, for tokens and files alike."""
+        ...
+
+    async def connected(self) -> socket.socket: ...
+
+    async def otherwise(self) -> socket.socket:
+        """Another way, after another machine answered."""
+        ...
+
+    async def better(self) -> socket.socket:
+        """By TCP, while a socket of QUIC is there."""
+        ...
+
+
+async def no_other_way(_: Dial) -> NoReturn:
+    """For a dial that knows one way."""
+    raise HostError("There is no other way")
+
+
+class Dialled:
+    """A machine that listens at one of some places.
+
+    ``says``: the first words to it, of one that is known by them.
+    """
+
+    shares = False
+    otherwise = better = no_other_way
+
+    def __init__(self, places: Sequence[str], says: bytes = b"") -> None:
+        self._places = places
+        self._says = says
+        self.label = " or ".join(places)
+
+    async def connected(self) -> socket.socket:
+        return await said(await dial_any(self._places), self._says)
+
+
+async def said(made: socket.socket, words: bytes) -> socket.socket:
+    """The socket itself, once these words are on their way."""
+    made.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_sendall(made, words)
+    except OSError as error:
+        made.close()
+        raise HostError("The connection broke at once") from error
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 async def dial_any(places: Sequence[str]) -> socket.socket:

@@ -35,6 +35,8 @@ class PairedConsole(Value, frozen=True, kw_only=True):
     """Of its newest connection; 0: never."""
     places: tuple[str, ...] = ()
     """Its places for this machine to dial (``10.0.0.2:50070``); empty: it dials."""
+    quic: QuicPlace | None = None
+    """With the key of its relay."""
 
 
 class Invitation(Value, frozen=True, kw_only=True):
@@ -284,3 +286,9 @@ def with_console(pairings: Pairings, console: PairedConsole) -> Pairings:
 def _replaced(pairings: Pairings, name: str, console: PairedConsole) -> Pairings:
     consoles = tuple(console if one.name == name else one for one in pairings.consoles)
     return replace(pairings, consoles=consoles)
+
+
+def without_relay_key(console: PairedConsole) -> PairedConsole:
+    """As it may be shown."""
+    quic = replace(console.quic, relay_key="") if console.quic else None
+    return replace(console, quic=quic)

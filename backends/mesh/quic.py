@@ -71,11 +71,10 @@ class QuicEndpoint:
         made = cls(library, await bound_endpoint(library, binds, **options))
         if relay is not None:
             try:
-                await made.meet_at(relay)
+                await made.wait_at(relay)
             except BaseException:
                 await made.close()
                 raise
-            made._relay = relay.url
         return made
 
     @property
@@ -87,6 +86,11 @@ class QuicEndpoint:
             addresses=_useful(addr.direct_addresses())[:ADDRESSES_MAX],
             relay=self._relay,
         )
+
+    async def wait_at(self, relay: RelayAccess) -> None:
+        """Be found at a relay, which ``place`` tells from now on."""
+        await self.meet_at(relay)
+        self._relay = relay.url
 
     async def meet_at(self, relay: RelayAccess) -> None:
         """Connect to a relay, and learn from its reflector how we look from there."""
@@ -105,7 +109,7 @@ class QuicEndpoint:
         self._reflected[relay.url] = self._tasks.start(asking)
 
     async def leave_all_but(self, urls: Iterable[str]) -> None:
-        for url in set(self._relays).difference(urls):
+        for url in set(self._relays).difference(urls, [self._relay]):
             del self._relays[url]
             await end_tasks(self._reflected.pop(url, None))
             with contextlib.suppress(self._library.IrohError):
@@ -119,7 +123,7 @@ class QuicEndpoint:
 
     async def dial(
         self, place: QuicPlace, relay: RelayAccess | None = None
-    ) -> tuple[socket.socket, QuicPath]:
+    ) -> QuicSocket:
         """Connect to a machine directly or through its relay, whatever goes first.
 
         Raises:
@@ -138,7 +142,7 @@ class QuicEndpoint:
             by = "directly or by its relay" if relay else "directly"
             raise HostError(f"QUIC does not reach it {by}") from error
         self._only(connection, connection.accept_uni(), connection.accept_bi())
-        return self._socket(connection, stream), QuicPath(connection)
+        return self._socket(connection, stream)
 
     # --- those who come ---------------------------------------------------------------
 
@@ -160,10 +164,11 @@ class QuicEndpoint:
                 self._only(connection, connection.accept_uni())
                 stream = await connection.accept_bi()
             self._only(connection, connection.accept_bi())
-            path = QuicPath(connection).now
+            made = self._socket(connection, stream)
+            path = made.path.now
             relayed = path is not None and path.relayed
             told = relayed_as(connection.remote_id()) if relayed else address
-            await self._came.put((self._socket(connection, stream), told))
+            await self._came.put((made, told))
         except Exception as error:
             log.info("somebody who came by QUIC was not taken: %r", error)
             if connection is not None:
@@ -178,9 +183,11 @@ class QuicEndpoint:
 
     # --- what flows -------------------------------------------------------------------
 
-    def _socket(self, connection: Any, stream: Any) -> socket.socket:
+    def _socket(self, connection: Any, stream: Any) -> QuicSocket:
         # The other end is pumped for as long as the stream flows.
-        near, ours = socket.socketpair()
+        plain, ours = socket.socketpair()
+        near = QuicSocket(fileno=plain.detach())
+        near.path = QuicPath(connection)
         for end in (near, ours):
             end.setblocking(False)
         self._tasks.start(self._pump(ours, connection, stream))
@@ -220,6 +227,12 @@ class QuicEndpoint:
     async def close(self) -> None:
         await self._tasks.end()
         await close_endpoint(self._endpoint)
+
+
+class QuicSocket(socket.socket):
+    """The near end of a stream."""
+
+    path: QuicPath
 
 
 class QuicPath:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from backends.errors import HostError
+from backends.mesh.dialling import said
 from backends.mesh.identity import own_key, quic_seed
 from backends.mesh.quic import QuicEndpoint
-from backends.mesh.quic_place import parse_quic_place
 from backends.mesh.relay_access import RelayFile
 from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection
 
-    from backends.machines.ssh.invited import Dial
-    from backends.mesh.quic import QuicPath
+    from backends.mesh.dialling import Dial
+    from backends.mesh.quic import QuicSocket
     from backends.mesh.quic_place import QuicPlace
     from backends.mesh.relay_access import RelayAccess
     from backends.paths import Paths
-    from backends.state import PeerPath
+
+log = logging.getLogger(__name__)
 
 HEAD_START_S = 0.5
 """As happy eyeballs: TCP, which costs less, may answer first."""
@@ -31,10 +35,20 @@ BANNER = b"SSH-"
 
 
 class QuicDialler:
-    """The one endpoint of a console; bound when it first dials."""
+    """The one endpoint of a console, or of a worker that dials; bound when needed.
 
-    def __init__(self, paths: Paths) -> None:
+    ``seed``: of its node id; None: that of the console's key.
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        seed: bytes | None = None,
+        port: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._paths = paths
+        self._seed = seed
+        self._port = port
         self._relays = RelayFile(paths.relays_file)
         self._endpoint: QuicEndpoint | None = None
         self._binding = asyncio.Lock()
@@ -44,12 +58,30 @@ class QuicDialler:
         if place.access is not None and place.relay_key:
             self._relays.learn(place.access)
 
-    def beside(self, tcp: Dial, place: QuicPlace) -> Dial:
-        """A dial by TCP and by QUIC."""
-        return _Both(tcp, self, place)
+    def beside(self, tcp: Dial, place: QuicPlace, says: bytes = b"") -> Dial:
+        """A dial by TCP and by QUIC, where ``says`` are the first words."""
+        return _Both(tcp, self, place, says)
 
-    async def dial(self, place: QuicPlace) -> tuple[socket.socket, QuicPath]:
+    async def dial(self, place: QuicPlace) -> QuicSocket:
         return await (await self._bound()).dial(place, self._access(place))
+
+    async def waiting(self) -> QuicEndpoint:
+        """The endpoint, where it is found at the relay that this machine uses."""
+        endpoint = await self._bound()
+        if (own := self._relays.own) is not None:
+            await endpoint.wait_at(own)
+        return endpoint
+
+    async def own_place(self) -> QuicPlace | None:
+        """For a token: where we are found by QUIC; None where there is none."""
+        try:
+            place = (await self.waiting()).place
+        except HostError as error:
+            log.info("a token tells no place of QUIC: %s", error)
+            return None
+        if not place.relay:
+            return place
+        return replace(place, relay_key=self._relays.access(place.relay).key)
 
     def _access(self, place: QuicPlace) -> RelayAccess | None:
         if not place.relay:
@@ -58,21 +90,22 @@ class QuicDialler:
         known = self._relays.access(place.relay)
         return place.access if place.relay_key and not known.key else known
 
-    async def keep_relays_of(self, places: Iterable[str]) -> None:
-        """Leave the relays that no peer needs any more."""
+    async def keep_relays(self, urls: Collection[str]) -> None:
+        """Leave the relays that nobody needs any more."""
         if self._endpoint is not None:
-            urls = [parse_quic_place(one).relay for one in places]
             await self._endpoint.leave_all_but(urls)
 
-    def forget_relays_but(self, places: Iterable[str]) -> None:
+    def forget_relays_but(self, urls: Collection[str]) -> None:
         """Forget the keys of relays of peers that are no more."""
-        self._relays.forget_all_but([parse_quic_place(one).relay for one in places])
+        self._relays.forget_all_but(urls)
 
     async def _bound(self) -> QuicEndpoint:
         async with self._binding:
             if self._endpoint is None:
-                key = await asyncio.to_thread(own_key, self._paths.console_key_file)
-                self._endpoint = await QuicEndpoint.bound(quic_seed(key))
+                if (seed := self._seed) is None:
+                    key = await asyncio.to_thread(own_key, self._paths.console_key_file)
+                    seed = quic_seed(key)
+                self._endpoint = await QuicEndpoint.bound(seed, port=self._port())
             return self._endpoint
 
     async def close(self) -> None:
@@ -89,41 +122,25 @@ class _Both:
 
     shares = False
 
-    def __init__(self, tcp: Dial, quic: QuicDialler, place: QuicPlace) -> None:
+    def __init__(
+        self, tcp: Dial, quic: QuicDialler, place: QuicPlace, says: bytes
+    ) -> None:
         self._tcp = tcp
         self._quic = quic
         self._place = place
-        self._path: QuicPath | None = None
-        self._shown: socket.socket | None = None
+        self._says = says
         self.label = f"{tcp.label} or by QUIC"
 
-    @property
-    def path(self) -> PeerPath | None:
-        return self._path.now if self._path else None
-
     async def connected(self) -> socket.socket:
-        return self._show(*await self._first())
-
-    async def otherwise(self) -> socket.socket | None:
-        """By QUIC alone: another machine has our places of TCP."""
-        return self._show(*await self._by_quic())
-
-    def _show(self, made: socket.socket, path: QuicPath | None) -> socket.socket:
-        # The oldest that is open is the agent's; files come later.
-        if self._shown is None or self._shown.fileno() < 0:
-            self._shown, self._path = made, path
-        return made
-
-    async def _first(self) -> tuple[socket.socket, QuicPath | None]:
-        tcp = asyncio.create_task(self._by_tcp())
-        quic: asyncio.Task[tuple[socket.socket, QuicPath]] | None = None
+        tcp = asyncio.create_task(self.better())
+        quic: asyncio.Task[socket.socket] | None = None
         try:
             await asyncio.wait([tcp], timeout=HEAD_START_S)
             if not _succeeded(tcp):
-                quic = asyncio.create_task(self._by_quic())
+                quic = asyncio.create_task(self.otherwise())
                 await _until_one_succeeds(tcp, quic)
             if _succeeded(tcp):
-                return tcp.result(), None
+                return tcp.result()
             assert quic is not None
             if _succeeded(quic):
                 return quic.result()
@@ -134,9 +151,18 @@ class _Both:
             await end_tasks(tcp, quic)
             if quic and _succeeded(quic) and _succeeded(tcp):
                 # Both came at once.
-                quic.result()[0].close()
+                quic.result().close()
 
-    async def _by_tcp(self) -> socket.socket:
+    async def otherwise(self) -> socket.socket:
+        """By QUIC alone: another machine has our places of TCP."""
+        try:
+            async with asyncio.timeout(QUIC_S):
+                return await said(await self._quic.dial(self._place), self._says)
+        except TimeoutError as error:
+            raise HostError(f"QUIC reaches nobody there within {QUIC_S:g} s") from error
+
+    async def better(self) -> socket.socket:
+        """By TCP alone."""
         made = await self._tcp.connected()
         try:
             async with asyncio.timeout(BANNER_S):
@@ -151,13 +177,6 @@ class _Both:
             raise HostError(f"No worker answers at {self._tcp.label}")
         return made
 
-    async def _by_quic(self) -> tuple[socket.socket, QuicPath]:
-        try:
-            async with asyncio.timeout(QUIC_S):
-                return await self._quic.dial(self._place)
-        except TimeoutError as error:
-            raise HostError(f"QUIC reaches nobody there within {QUIC_S:g} s") from error
-
 
 async def _begins(made: socket.socket) -> bytes:
     """The first bytes that come, which stay to be read."""
@@ -171,9 +190,7 @@ async def _begins(made: socket.socket) -> bytes:
     return made.recv(len(BANNER), socket.MSG_PEEK)
 
 
-async def _until_one_succeeds(
-    *tasks: asyncio.Task[socket.socket] | asyncio.Task[tuple[socket.socket, QuicPath]],
-) -> None:
+async def _until_one_succeeds(*tasks: asyncio.Task[socket.socket]) -> None:
     pending = set(tasks)
     while pending and not any(map(_succeeded, tasks)):
         await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)

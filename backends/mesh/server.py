@@ -259,7 +259,7 @@ class WorkerServer(asyncssh.SSHServer):
                     self._pairs = True
                     await self._pair(process)
                 case "agent" if self._tenant is not None:
-                    await _serve_agent(process, self._tenant)
+                    await _serve_agent(process, self._tenant, self.link)
             process.exit(0)
         except (OSError, ValueError, DllmError, asyncssh.Error) as error:
             log.info("a session ended: %s", error)
@@ -440,9 +440,11 @@ def _only_read() -> asyncssh.SFTPError:
     return asyncssh.SFTPPermissionDenied("files of this machine can only be read")
 
 
-async def _serve_agent(process: Process, tenant: Tenant) -> None:
+async def _serve_agent(
+    process: Process, tenant: Tenant, link: asyncssh.SSHServerConnection
+) -> None:
     """Stand between a console and an agent of its own, and look at every line."""
-    agent = await tenant.start_agent()
+    agent = await tenant.start_agent(link)
     policy = tenant.policy.for_session()
     assert agent.stdin is not None
     assert agent.stdout is not None

@@ -85,11 +85,11 @@ class Tenant:
             run_dir, name=console.name, stop_at_end=True
         )
 
-    async def start_agent(self) -> asyncio.subprocess.Process:
+    async def start_agent(
+        self, link: asyncssh.SSHServerConnection
+    ) -> asyncio.subprocess.Process:
         """An agent for a session of the console, over its processes alone."""
-        link = next(iter(self.links), None)
-        ends = ("peername", "sockname")
-        known = [link.get_extra_info(end) for end in ends] if link else []
+        known = [link.get_extra_info(end) for end in ("peername", "sockname")]
         # As sshd tells it: the relay beside a worker listens at that address, too.
         words = [str(part) for end in known if end for part in end[:2]]
         env = {k: v for k, v in os.environ.items() if k != "DLLM_PROCESS_DIR"}

@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import os
 import random
+import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -19,21 +20,30 @@ from msgspec.structs import replace
 from backends.engine.install import all_engines
 from backends.errors import DllmError, HostError
 from backends.mesh.acceptor import Acceptor
-from backends.mesh.dialling import dial_any, listening_at, reachable
+from backends.mesh.dialling import (
+    FIRST_LOOK_S,
+    LAST_LOOK_S,
+    Dialled,
+    listening_at,
+    reachable,
+)
 from backends.mesh.discovery import WORD_CHARS, announced, near
 from backends.mesh.identity import line_of_raw, own_key, public_line, quic_seed, raw_of
 from backends.mesh.messages import DIALLED
 from backends.mesh.pairings import PairedConsole, with_console
-from backends.mesh.quic import QuicEndpoint
+from backends.mesh.quic import QuicEndpoint, QuicSocket
+from backends.mesh.quic_dial import QuicDialler
 from backends.mesh.relay_access import RelayFile
 from backends.mesh.server import OPTIONS, WorkerServer
 from backends.mesh.token import TokenKind, new_token, place
 from backends.printable import printable
 from backends.state import FoundWorker
-from backends.tasks import end_tasks, forever
+from backends.tasks import end_tasks, first_of, forever
 
 if TYPE_CHECKING:
+    from backends.mesh.dialling import Dial
     from backends.mesh.pairings import PairingFile
+    from backends.mesh.quic_place import QuicPlace
     from backends.mesh.tenants import Tenants
     from backends.mesh.token import Token
     from backends.paths import Paths
@@ -58,6 +68,8 @@ class Worker:
         self._announced: tuple[FoundWorker, Sequence[str]] | None = None
         self._listening: socket.socket | None = None
         self._quic: QuicEndpoint | None = None
+        # Who dials needs no lasting node id; another worker here would have the same.
+        self._dialler = QuicDialler(paths, secrets.token_bytes(32))
         self._held: int | None = None
         self._wrong = ""
 
@@ -151,6 +163,7 @@ class Worker:
             await self.acceptor.close()
             if self._quic is not None:
                 await self._quic.close()
+            await self._dialler.close()
             gone: dict[str, Any] = {"pid": 0, "port": 0, "quic": None, "asking": None}
             self._pairings.change(lambda pairings: replace(pairings, **gone))
             if self._held is not None:
@@ -160,7 +173,7 @@ class Worker:
         """See to everything; what goes wrong is said once, and tried again."""
         try:
             await self.tenants.look()
-            self._dial_all()
+            await self._dial_all()
             self._write_quic()
         except DllmError as error:
             if str(error) != self._wrong:
@@ -222,7 +235,7 @@ class Worker:
         Returns the connection once somebody has logged in; None if nobody did.
         """
         made.setblocking(False)
-        if made.family in (socket.AF_INET, socket.AF_INET6):
+        if not isinstance(made, QuicSocket):
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         owner = server or WorkerServer(self.tenants, _own_address(made))
         try:
@@ -238,36 +251,50 @@ class Worker:
 
     # --- those who are dialled --------------------------------------------------------
 
-    def _dial_all(self) -> None:
+    async def _dial_all(self) -> None:
         wanted = {c.key: c for c in self.tenants.pairings.consoles if c.places}
         for key in set(self._dialling) - set(wanted):
-            self._dialling.pop(key).cancel()
+            await end_tasks(self._dialling.pop(key))
+            relays = [c.quic.relay for c in wanted.values() if c.quic]
+            await self._dialler.keep_relays(relays)
         for key, console in wanted.items():
             if key not in self._dialling:
                 self._dialling[key] = asyncio.create_task(self._keep_dialled(console))
 
     async def _keep_dialled(self, console: PairedConsole) -> None:
         """Dial a console again and again, with back-off and jitter."""
-        failures = 0
+        failures, dial = 0, self._dial_of(console.places, console.quic)
         while True:
             begun = time.monotonic()
             with contextlib.suppress(DllmError):
-                made = await self._dialled(console.places)
-                link = await self.serve(made)
-                if link is not None:
-                    await link.wait_closed()
+                await self._serve_one_that_is_dialled(dial)
             if time.monotonic() - begun > LAST_REDIAL_S:
                 failures = 0
             most_s = min(LAST_REDIAL_S, FIRST_REDIAL_S * 2**failures)
             failures = min(failures + 1, 8)
             await asyncio.sleep(random.uniform(most_s / 4, most_s))
 
-    async def _dialled(self, places: Sequence[str]) -> socket.socket:
-        made = await dial_any(places)
-        made.setblocking(False)
+    def _dial_of(self, places: Sequence[str], quic: QuicPlace | None) -> Dial:
         hint = DIALLED + self._key.get_fingerprint().encode() + b"\n"
-        await asyncio.get_running_loop().sock_sendall(made, hint)
-        return made
+        tcp = Dialled(places, hint)
+        return self._dialler.beside(tcp, quic, hint) if quic is not None else tcp
+
+    async def _serve_one_that_is_dialled(self, dial: Dial) -> None:
+        """Until it has gone; by TCP, once that goes, though it began by QUIC."""
+        made = await dial.connected()
+        link, pause_s = await self.serve(made), FIRST_LOOK_S
+        while link is not None and not link.is_closed():
+            if not isinstance(made, QuicSocket):
+                await link.wait_closed()
+            elif not await _has_ended(link, pause_s):
+                pause_s = min(2 * pause_s, LAST_LOOK_S)
+                with contextlib.suppress(DllmError):
+                    better = await dial.better()
+                    if (other := await self.serve(better)) is not None:
+                        # The console decides which of the two stays.
+                        await first_of(link.wait_closed(), other.wait_closed())
+                        if link.is_closed():
+                            made, link = better, other
 
     def _not_joined(self, token: Token) -> HostError:
         key = line_of_raw(token.key)
@@ -281,7 +308,14 @@ class Worker:
 
     async def join(self, token: Token) -> str:
         """Pair with the console of a token; its name here."""
-        made = await self._dialled(token.places)
+        try:
+            return await self._join(token)
+        finally:
+            # The worker that runs here, if there is one, dials from now on.
+            await self._dialler.close()
+
+    async def _join(self, token: Token) -> str:
+        made = await self._dial_of(token.places, token.quic).connected()
         server = WorkerServer(self.tenants, "", token)
         try:
             async with asyncio.timeout(JOIN_S):
@@ -300,10 +334,18 @@ class Worker:
             key=line_of_raw(token.key),
             added_at=time.time(),
             places=token.places,
+            quic=token.quic,
         )
         self._pairings.change(lambda pairings: with_console(pairings, console))
         self.tenants.say(f"{console.name} is paired")
         return console.name
+
+
+async def _has_ended(link: asyncssh.SSHServerConnection, within_s: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await link.wait_closed()
+    return link.is_closed()
 
 
 def _own_address(made: socket.socket) -> str:

@@ -127,6 +127,19 @@ def test_a_path_by_quic_is_told_in_full(relayed: bool, path: str) -> None:
     assert "path" not in dict(peer_rows(people.BOX, 0.0))
 
 
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [(None, "tcp"), (by_quic(False), "quic"), (by_quic(True), "relay")],
+)
+def test_of_a_lent_machine_the_way_to_it_is_told(
+    path: PeerPath | None, words: str
+) -> None:
+    reached = replace(people.LENT, state=PeerState.READY, rtt_ms=999.9, path=path)
+    assert transport_words(reached) == words
+    assert len(path_words(reached)) <= 13
+    assert transport_words(people.LENT) == "invited"
+
+
 @pytest.mark.parametrize("rtt_ms", [None, 0.0, 3.14, 88.88, 999.9, 1e4])
 @pytest.mark.parametrize("path", [None, by_quic(False), by_quic(True)])
 def test_the_path_leaves_room_for_name_and_role(

@@ -19,6 +19,7 @@ from backends.errors import DllmError, UsageError
 from backends.mesh.dialling import parse_place
 from backends.mesh.limits import OwnerLimits
 from backends.mesh.pairings import Asking, PairedConsole, PairingFile, with_console
+from backends.mesh.quic_place import QuicPlace
 from backends.mesh.tenants import Tenants
 from backends.mesh.token import TokenKind, new_token, read_token
 from backends.mesh.worker import Worker
@@ -109,6 +110,16 @@ def test_a_token_is_good_for_a_while_only(text: str) -> None:
     with pytest.raises(UsageError):
         life_s(text)
     assert life_s("10m") == 600
+
+
+def test_the_key_of_a_relay_is_not_shown(pairings: PairingFile) -> None:
+    place = QuicPlace(node=bytes(32), relay="http://10.0.0.5:50090", relay_key="s3cret")
+    one = PairedConsole(name="ada", key=KEY, added_at=0.0, quic=place)
+    pairings.change(lambda found: with_console(found, one))
+    shown = run("worker", "list", "--json").output
+    assert place.relay in shown
+    assert "s3cret" not in shown
+    assert "s3cret" not in repr(one)
 
 
 def test_a_place_to_listen_at_is_an_address() -> None:

@@ -18,7 +18,7 @@ import click
 
 from backends.errors import DllmError, UsageError
 from backends.mesh.limits import OwnerLimits, parse_hours
-from backends.mesh.pairings import PairedConsole, PairingFile
+from backends.mesh.pairings import PairedConsole, PairingFile, without_relay_key
 from backends.mesh.token import LIFE_S, Token, TokenKind, read_token
 from backends.paths import user_paths
 from backends.service.manager import ServiceState, worker_manager
@@ -365,7 +365,7 @@ CONSOLES = Table(
 @worker.command("list", shows=CONSOLES, watches=True)
 def list_consoles() -> tuple[PairedConsole, ...]:
     """List the consoles that may use this machine."""
-    return _pairings().read().consoles
+    return tuple(map(without_relay_key, _pairings().read().consoles))
 
 
 @worker.command("accept")

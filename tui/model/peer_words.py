@@ -18,6 +18,7 @@ from backends.state import (
     PeerState,
     Plan,
     QuestionKind,
+    Transport,
 )
 from backends.units import (
     format_bytes,
@@ -111,9 +112,10 @@ def path_words(peer: Peer) -> str:
 
 
 def transport_words(peer: Peer) -> str:
-    """``ssh``; ``quic`` where that goes directly, ``relay`` where it does not."""
+    """``ssh``; of a lent machine ``tcp``, ``quic`` directly, or ``relay``."""
     if peer.path is None:
-        return peer.transport
+        is_reached = peer.transport == Transport.INVITED and peer.rtt_ms is not None
+        return "tcp" if is_reached else peer.transport
     return "relay" if peer.path.relayed else "quic"
 
 

@@ -212,16 +212,14 @@ class Connection:
         waiting = self._unreached(ConnectionPhase.WAITING)
         retry_at = time.time() + delay_s
         self._tell(replace(waiting, note=note, revoked=revoked, retry_at=retry_at))
-        await _wait_for(self._poked, delay_s)
+        await wait_for(self._poked, delay_s)
 
     async def _watch(self) -> None:
         self._poked.clear()
         self._tell(_fresh(ConnectionPhase.CONNECTED))
         start = self._heard_at = time.monotonic()
         with contextlib.suppress(HostError):
-            while not self._broke.is_set():
-                await self._beat()
-                await _wait_for(self._broke, self._heartbeat_s)
+            await self._beat_until_it_breaks()
         if time.monotonic() - start > _SETTLED_S:
             self._failures = 0
         note = str(self.lost or "")
@@ -230,6 +228,11 @@ class Connection:
         self._tell(gone)
         # A machine that lets everybody in and drops them must not be hammered either.
         await self._wait(note)
+
+    async def _beat_until_it_breaks(self) -> None:
+        while not self._broke.is_set():
+            await self._beat()
+            await wait_for(self._broke, self._heartbeat_s)
 
     async def _beat(self) -> None:
         ping = asyncio.create_task(self.ping_ms())
@@ -288,10 +291,25 @@ class Connection:
             link.abort()
             self._login.close()
             raise
+        self._take(link)
+
+    def _take(self, link: asyncssh.SSHClientConnection) -> None:
         on_lost(link, lambda error: self._on_lost(link, error))
         self._link, self.lost = link, None
         if link.is_closed():
             self._on_lost(link, None)
+
+    def _move_to(self, link: asyncssh.SSHClientConnection) -> None:
+        """Go on over another link to the same machine, and close the one before.
+
+        Tunnels stay: what goes through them breaks, and connects again over this one.
+        """
+        before = self._link
+        self._take(link)
+        if before is not None:
+            before.close()
+        if self._files_users == 0:
+            self._leave_files()
 
     async def close(self) -> None:
         link, self._link = self._link, None
@@ -318,14 +336,11 @@ class Connection:
         Takes as long as the peer is silent, up to a minute.
         """
         link = self._open_link()
-        start = time.monotonic()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PING_TIMEOUT_S):
-                # What asyncssh's own keepalive sends; it has no public name for it.
-                ping = link._make_global_request(b"keepalive@openssh.com")
-                await asyncio.shield(ping)
-                if not link.is_closed():
-                    return (time.monotonic() - start) * 1000
+        if (answered_ms := await answer_ms(link)) is not None:
+            return answered_ms
+        if link is not self._link and self.connected:
+            # It was moved meanwhile.
+            return await self.ping_ms()
         raise self.lost or connection_lost(self.name, None)
 
     @property
@@ -439,9 +454,11 @@ class Connection:
 
         ``near`` is a Unix socket of ours (0600), or a port (0: any).
         """
-        link = self._open_link()
+        self._open_link()
 
         async def channel(factory: Callable[[], RemoteEnd]) -> Any:
+            # It may have been moved.
+            link = self._open_link()
             if isinstance(far, int):
                 return await link.create_connection(factory, LOOPBACK, far)
             return await link.create_unix_connection(factory, far)
@@ -538,7 +555,20 @@ def _fresh(phase: ConnectionPhase) -> ConnectionState:
     return ConnectionState(phase=phase, since=time.time())
 
 
-async def _wait_for(event: asyncio.Event, timeout_s: float) -> None:
+async def answer_ms(link: asyncssh.SSHClientConnection) -> float | None:
+    """Milliseconds of a tiny round trip; None if it was closed, or silent for long."""
+    start = time.monotonic()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PING_TIMEOUT_S):
+            # What asyncssh's own keepalive sends; it has no public name for it.
+            ping = link._make_global_request(b"keepalive@openssh.com")
+            await asyncio.shield(ping)
+            if not link.is_closed():
+                return (time.monotonic() - start) * 1000
+    return None
+
+
+async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import asyncssh
 import msgspec
@@ -15,7 +16,13 @@ import msgspec
 from backends.errors import HostError, PeerUnreachable, Revoked
 from backends.machines.shell import Greeting
 from backends.machines.ssh.config import Destination
-from backends.machines.ssh.connection import Connection
+from backends.machines.ssh.connection import (
+    SUSPECT_AFTER_S,
+    Connection,
+    ConnectionState,
+    answer_ms,
+    wait_for,
+)
 from backends.machines.ssh.errors import connection_lost
 from backends.machines.ssh.login import (
     CONNECT_TIMEOUT_S,
@@ -25,7 +32,7 @@ from backends.machines.ssh.login import (
     LoginClient,
 )
 from backends.machines.ssh.sessions import HeldSession
-from backends.mesh.dialling import dial_any
+from backends.mesh.dialling import FIRST_LOOK_S, LAST_LOOK_S, Dialled
 from backends.mesh.identity import line_of_raw, own_key, public_line
 from backends.mesh.messages import (
     AGENT,
@@ -40,62 +47,32 @@ from backends.mesh.messages import (
     WorkerHello,
     read_line,
 )
+from backends.mesh.quic import QuicSocket
 from backends.state import NOT_JSON
+from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
+    import socket
+
     from backends.link.transport import LinkTransport
     from backends.machines.shell import ShellResult
     from backends.machines.ssh.tunnels import Tunnel
+    from backends.mesh.dialling import Dial
+    from backends.mesh.quic import QuicPath
     from backends.mesh.token import Token
     from backends.state import PeerPath, QuestionKind
 
+Way = Callable[[], Awaitable["socket.socket"]]
+
+log = logging.getLogger(__name__)
+
 PAIR_S = 20.0
+PROVE_S = 5.0
+"""So long another way is seen to answer before it is taken."""
+PROVE_EVERY_S = 0.5
+BUSY_MAX_S = 60.0
 _CHUNK_BYTES = 64 << 10
 _NO_SHELL = "{name} is lent by its owner: it gives no shell"
-
-
-class Dial(Protocol):
-    """A way to get a connected socket to one machine; TCP, or anything like it."""
-
-    @property
-    def label(self) -> str:
-        """The place as messages name it."""
-        ...
-
-    @property
-    def shares(self) -> bool:
-        """True if there is one socket at a time, for tokens and files alike."""
-        ...
-
-    @property
-    def path(self) -> PeerPath | None:
-        """The path of the oldest socket that is open; None for one of TCP."""
-        ...
-
-    async def connected(self) -> socket.socket: ...
-
-    async def otherwise(self) -> socket.socket | None:
-        """Another way, after another machine answered; None if there is none."""
-        ...
-
-
-async def no_other_way(_: Dial) -> None:
-    """``otherwise`` of a dial that knows one way."""
-
-
-class Dialled:
-    """A machine that listens at one of some places."""
-
-    shares = False
-    path = None
-    otherwise = no_other_way
-
-    def __init__(self, places: Sequence[str]) -> None:
-        self._places = places
-        self.label = " or ".join(places)
-
-    async def connected(self) -> socket.socket:
-        return await dial_any(self._places)
 
 
 class InvitedLogin:
@@ -111,12 +88,21 @@ class InvitedLogin:
         self, answers: Mapping[QuestionKind, str] | None = None
     ) -> asyncssh.SSHClientConnection:
         """Connect and log in, within 15 s."""
+        return await self._opened(self._dial.connected, self._dial.otherwise)
+
+    async def open_better(self) -> asyncssh.SSHClientConnection:
+        """The same by a better way than QUIC."""
+        return await self._opened(self._dial.better)
+
+    async def _opened(
+        self, way: Way, other: Way | None = None
+    ) -> asyncssh.SSHClientConnection:
         key = await asyncio.to_thread(own_key, self._key_file)
         try:
             async with reaching(self._name, self._dial.label, CONNECT_TIMEOUT_S):
-                made = await self._dial.connected()
+                made = await way()
                 login = {"username": USER_BY_KEY, "client_keys": [key]}
-                return await _logged_in(self._dial, made, self._host_key, **login)
+                return await _logged_in(made, other, self._host_key, **login)
         except asyncssh.PermissionDenied as error:
             raise Revoked(
                 f"{self._name} lets this console in no more",
@@ -164,10 +150,10 @@ async def client_over(
     known: Any = None
     if host_key is not None:
         known = ([asyncssh.import_public_key(host_key)], [], [])
-    # The near end of a stream of QUIC has no address.
-    host = "worker" if made.family is socket.AF_UNIX else ""
+    # A stream of QUIC has no address.
+    host = "worker" if isinstance(made, QuicSocket) else ""
     try:
-        return await asyncssh.connect(
+        link = await asyncssh.connect(
             host,
             sock=made,
             client_factory=lambda: LoginClient((), (), None),
@@ -185,25 +171,29 @@ async def client_over(
     except BaseException:
         made.close()
         raise
+    link.set_extra_info(path=made.path if isinstance(made, QuicSocket) else None)
+    return link
 
 
 async def _logged_in(
-    dial: Dial, made: socket.socket, host_key: str, **login: Any
+    made: socket.socket, other: Way | None, host_key: str, **login: Any
 ) -> asyncssh.SSHClientConnection:
     try:
         return await client_over(made, host_key, **login)
     except (asyncssh.HostKeyNotVerifiable, asyncssh.KeyExchangeFailed):
         # As another home's machine at the same private address.
-        other = None
-        with contextlib.suppress(HostError):
-            other = await dial.otherwise()
-        if other is None:
-            raise
-        return await client_over(other, host_key, **login)
+        if other is not None:
+            with contextlib.suppress(HostError):
+                return await client_over(await other(), host_key, **login)
+        raise
 
 
 class InvitedConnection(Connection):
-    """A connection to a worker that is lent: an agent, files, and ways to workers."""
+    """A connection to a worker that is lent: an agent, files, and ways to workers.
+
+    While it goes by QUIC, or is silent, it looks for another way, and moves there.
+    ``is_busy`` tells of what a move would break.
+    """
 
     builds = False
 
@@ -214,7 +204,90 @@ class InvitedConnection(Connection):
             login=lambda: InvitedLogin(name, dial, host_key, key_file),
         )
         self.hello = WorkerHello(protocol=PROTOCOL)
+        self.is_busy: Callable[[], bool] = lambda: False
         self._shares = dial.shares
+        self._other_login = InvitedLogin(name, dial, host_key, key_file)
+
+    @property
+    def path(self) -> PeerPath | None:
+        """The path by QUIC, now; None where it is of TCP."""
+        return path.now if (path := self._quic_path) is not None else None
+
+    @property
+    def _quic_path(self) -> QuicPath | None:
+        path: QuicPath | None = None
+        if self._link is not None:
+            path = self._link.get_extra_info("path")
+        return path
+
+    # --- other ways -----------------------------------------------------------------
+
+    async def _beat_until_it_breaks(self) -> None:
+        looking = asyncio.create_task(self._look_about())
+        try:
+            await super()._beat_until_it_breaks()
+        finally:
+            await end_tasks(looking)
+
+    def _tell(self, state: ConnectionState) -> None:
+        if state.suspect and not self.state.suspect:
+            self._poked.set()
+        super()._tell(state)
+
+    async def _look_about(self) -> None:
+        pause_s = FIRST_LOOK_S
+        while True:
+            if self._goes_well:
+                await wait_for(self._poked, LAST_LOOK_S)
+                if not self._poked.is_set():
+                    # It has held for long: the next look is not to be late.
+                    pause_s = FIRST_LOOK_S
+            else:
+                silent = self.state.suspect
+                await wait_for(self._poked, FIRST_LOOK_S if silent else pause_s)
+            self._poked.clear()
+            if self._goes_well:
+                continue
+            pause_s = min(2 * pause_s, LAST_LOOK_S)
+            try:
+                await self._try_another_way()
+            except (HostError, OSError, asyncssh.Error) as error:
+                log.debug("%s stays where it is: %s", self.name, error)
+
+    @property
+    def _goes_well(self) -> bool:
+        return self._quic_path is None and not self.state.suspect
+
+    async def _try_another_way(self) -> None:
+        silent = self.state.suspect
+        login = self._other_login
+        link = await (login.open() if silent else login.open_better())
+        try:
+            await self._be_greeted(link)
+            if not silent:
+                await self._prove(link)
+            if silent != self.state.suspect or link.is_closed():
+                raise connection_lost(self.name, None)
+        except BaseException:
+            link.abort()
+            raise
+        log.info("%s goes on by another way", self.name)
+        self._move_to(link)
+
+    async def _prove(self, link: asyncssh.SSHClientConnection) -> None:
+        """See that it answers for a while; then wait until a move breaks nothing."""
+        begun = time.monotonic()
+        while True:
+            async with asyncio.timeout(SUSPECT_AFTER_S):
+                if await answer_ms(link) is None:
+                    raise connection_lost(self.name, None)
+            proved_s = time.monotonic() - begun
+            is_busy = bool(self._files_users) or self.is_busy()
+            if proved_s >= PROVE_S and not is_busy:
+                return
+            if proved_s >= BUSY_MAX_S:
+                raise HostError("It is busy")
+            await asyncio.sleep(PROVE_EVERY_S)
 
     async def _be_greeted(self, link: asyncssh.SSHClientConnection) -> None:
         try:
@@ -302,8 +375,8 @@ async def pair(
     try:
         async with reaching(token.name, dial.label, PAIR_S):
             link = await _logged_in(
-                dial,
                 made,
+                dial.otherwise,
                 line_of_raw(token.key),
                 username=USER_BY_SECRET,
                 password=token.secret.hex(),

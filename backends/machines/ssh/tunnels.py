@@ -285,6 +285,9 @@ class Tunnel:
         except asyncssh.ChannelOpenError as error:
             self.last_error = forwarding_failed(self._name, self._what, error)
             end.abort()
+        except HostError as error:
+            self.last_error = error
+            end.abort()
         except (TimeoutError, OSError, asyncssh.Error) as error:
             self.last_error = HostError(f"The tunnel to {self._name} broke ({error})")
             end.abort()

@@ -48,10 +48,14 @@ class Console:
         self.joined.append((name, its_name, host_key))
         self.connection = InvitedConnection(
             its_name,
-            self.bell.awaited(host_key, lambda: None),
+            self.bell.awaited(host_key, self._came),
             host_key,
             self.key_file,
         )
+
+    def _came(self) -> None:
+        if self.connection is not None:
+            self.connection.poke()
 
     def invite(self, life_s: float = 60.0, name: str = "") -> Token:
         return self.bell.invite(life_s, name, ["127.0.0.1"])

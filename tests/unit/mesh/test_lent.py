@@ -23,9 +23,10 @@ from msgspec.structs import replace
 
 from backends.errors import HostError
 from backends.machines.agent import ProcessRecord
-from backends.machines.ssh.invited import Dialled, InvitedConnection, pair
+from backends.machines.ssh.invited import InvitedConnection, pair
 from backends.mesh import crowd
 from backends.mesh.acceptor import STRANGERS_MAX
+from backends.mesh.dialling import Dialled
 from backends.mesh.identity import own_key
 from backends.mesh.limits import OwnerLimits
 from backends.mesh.messages import AGENT, PAIR, USER_BY_KEY, USER_BY_SECRET

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 from backends.errors import HostError, UsageError
 from backends.machines.peers import Peers
-from backends.machines.ssh.invited import Dialled, InvitedConnection, pair
+from backends.machines.ssh.invited import InvitedConnection, pair
 from backends.mesh.acceptor import STRANGERS_MAX, Acceptor
 from backends.mesh.crowd import RELAYED, Crowd
-from backends.mesh.dialling import listening_at
+from backends.mesh.dialling import Dialled, listening_at
 from backends.mesh.quic import (
     ALPN,
     SHAKING_MAX,
@@ -163,11 +163,11 @@ async def asked(stream: Any) -> None:
 async def test_bytes_go_both_ways_and_one_end_ends_both() -> None:
     async with echoing() as there, endpoint() as ours:
         idle = len(there._tasks)
-        made, path = await ours.dial(there.place)
+        made = await ours.dial(there.place)
         data = bytes(range(256)) * 4000
         with made:
             assert await sent_back(made, data) == data
-        assert path.now is None or not path.now.relayed
+        assert made.path.now is None or not made.path.now.relayed
         await until(lambda: not ours._tasks, "the end of our pump")
         await until(lambda: len(there._tasks) == idle, "the end of theirs")
 
@@ -303,11 +303,11 @@ async def test_without_direct_addresses_the_relay_carries_it(relay: Relay) -> No
     async with echoing(relay.access) as there, endpoint() as ours:
         place = replace(there.place, addresses=())
         assert place.relay == relay.access.url
-        made, path = await ours.dial(place, relay.access)
+        made = await ours.dial(place, relay.access)
         with made:
             assert await sent_back(made, b"hello") == b"hello"
         assert relay.server.traffic.datagrams > 0
-        assert path.now is not None
+        assert made.path.now is not None
 
 
 async def test_it_listens_at_the_named_address_alone() -> None:
@@ -446,13 +446,18 @@ async def test_a_peer_that_is_gone_from_the_settings_leaves_its_relay(
 
 
 async def test_a_relay_that_none_needs_any_more_is_left(relay: Relay) -> None:
-    async with endpoint(SEED, relay.access) as ours:
+    async with endpoint(SEED) as ours:
+        await ours.meet_at(relay.access)
         await until(lambda: relay.server.clients == 1, "its client")
         await ours.leave_all_but([relay.access.url])
         assert ours._relays
         await ours.leave_all_but([])
         assert not ours._relays
         assert not ours._tasks
+        await ours.wait_at(relay.access)
+        await ours.leave_all_but([])
+        assert ours._relays
+        assert ours.place.relay == relay.access.url
 
 
 async def test_another_key_of_a_relay_replaces_the_first(relay: Relay) -> None:
@@ -502,8 +507,7 @@ async def test_a_relay_slows_down_who_sends_too_much(
         endpoint() as ours,
     ):
         place = replace(there.place, addresses=())
-        made, _ = await ours.dial(place, relay.access)
-        with made:
+        with await ours.dial(place, relay.access) as made:
             assert await sent_back(made, data) == data
     # Each pays for itself, and out of what is for all.
     assert asked[200_000] > relay.server.traffic.bytes > 0
@@ -680,8 +684,8 @@ async def test_a_console_pairs_and_logs_in_by_quic_alone(tmp_path: Path) -> None
             await connection.connect()
             assert connection.hello.name == "nuc"
             assert await connection.ping_ms() > 0
-            assert isinstance(dial.path, PeerPath)
-            assert not dial.path.relayed
+            assert isinstance(connection.path, PeerPath)
+            assert not connection.path.relayed
             heard = 0
 
             def hear(count: int) -> None:
@@ -705,7 +709,6 @@ async def test_tcp_is_taken_where_it_answers(tmp_path: Path) -> None:
             made = await dial.connected()
             assert made.family is socket.AF_INET
             made.close()
-            assert dial.path is None
         finally:
             await dialler.close()
 
@@ -726,32 +729,11 @@ async def test_whatever_else_takes_its_address_is_passed_over(tmp_path: Path) ->
                 assert await pair(machine.token(), key, "studio", dial) == "nuc"
                 connection = InvitedConnection("nuc", dial, machine.host_key, key)
                 await connection.connect()
-                assert dial.path is not None
+                assert connection.path is not None
                 await connection.close()
         finally:
             await dialler.close()
             silent.close()
-
-
-async def test_the_path_shown_is_that_of_the_oldest_connection(tmp_path: Path) -> None:
-    async with lent_by_quic(tmp_path) as machine:
-        token = machine.token()
-        assert token.quic is not None
-        dialler = QuicDialler(machine.console)
-        ways = [NOWHERE, Dialled(machine.places)]
-        dial = dialler.beside(ways[0], token.quic)
-        try:
-            with await dial.connected() as agent:
-                assert dial.path is not None
-                dial._tcp = ways[1]  # type: ignore[attr-defined]
-                with await dial.connected() as files:
-                    assert files.family is socket.AF_INET
-                    assert dial.path is not None
-                assert agent.fileno() >= 0
-            (await dial.connected()).close()
-            assert dial.path is None
-        finally:
-            await dialler.close()
 
 
 async def test_a_forged_token_changes_no_key_of_a_relay(
