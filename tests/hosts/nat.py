@@ -146,9 +146,16 @@ class Home:
         self.router.run("nft", "flush", "ruleset")
         self.router.run("nft", "-f", "-", stdin=_RULES.replace("HOW", how))
 
-    def block_udp(self) -> None:
-        rule = "insert rule ip home pass meta l4proto udp drop"
+    def block(self, protocol: str) -> None:
+        """Let nothing of ``udp`` or ``tcp`` through."""
+        rule = f"insert rule ip home pass meta l4proto {protocol} drop"
         self.router.run("nft", *rule.split())
+
+    def move_to(self, address: str) -> None:
+        """Give the machine another address, in place of its own."""
+        self.machine.ip(f"addr del {HOME_ADDRESS}/24 dev eth")
+        self.machine.ip(f"addr add {address}/24 dev eth")
+        self.machine.ip(f"route replace default via {_ROUTER}")
 
     @contextlib.contextmanager
     def cut_off(self) -> Iterator[None]:

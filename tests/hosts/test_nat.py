@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,11 @@ from tests.kit.waiting import PATIENCE_S
 from tests.unit.mesh.needing_iroh import needs_iroh
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = needs_iroh
+# Without chance: the same as long as nothing is lost, or comes twice.
+CERTAIN = ("chat", "Tell a long story.", "--temperature", "0", "--max-tokens", "300")
 
 
 class Meeting:
@@ -50,11 +52,11 @@ class Meeting:
         self._running.append(process)
         return process
 
-    def start_relay(self) -> None:
+    def start_relay(self, used_by: HomeUser | None = None) -> None:
         self.background(self.host, "relay")
         access = self.host.run("relay", "access", "--address", PUBLIC).stdout
         wait_for(lambda: "a relay at port" in self.log(self.host), "the relay")
-        self.lender.given(access, "relay", "use", "-")
+        (used_by or self.lender).given(access, "relay", "use", "-")
 
     def lend(self, *options: str) -> subprocess.Popen[str]:
         name = ("--name", "nuc", "--headless", *options)
@@ -75,6 +77,25 @@ class Meeting:
         self.console.given(self.token(), "peers", "add", "-")
         return self.peer()
 
+    def join(self, console: HomeUser, *options: str) -> None:
+        """Have the lent machine dial a console."""
+        token = console.run(
+            "peers", "invite", "--name", "nuc", "--no-wait", *options
+        ).stdout.strip()
+        process = self.lender.start(
+            "join",
+            "-",
+            "--headless",
+            stdin=subprocess.PIPE,
+            stdout=(self.lender.home / "log").open("a"),
+        )
+        assert process.stdin is not None
+        process.stdin.write(token + "\n")
+        process.stdin.close()
+        self._running.append(process)
+        wait_for(lambda: console.json("peers", "list"), "the joined machine")
+        wait_for(lambda: self.peer()["state"] == "ready", "the peer ready")
+
     def peer(self) -> dict[str, Any]:
         (peer,) = self.console.json("peers", "list")
         return dict(peer)
@@ -87,6 +108,27 @@ class Meeting:
 
     def answer(self) -> str:
         return self.console.run("chat", QUESTION).stdout
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {p["name"]: p["pid"] for p in self.console.status()["processes"]}
+
+    def answers_until(self, condition: Callable[[], object], what: str) -> None:
+        """Ask again and again meanwhile, so that it comes about amid an answer."""
+        with self.unbroken() as expected:
+            deadline = time.monotonic() + PATIENCE_S
+            while not condition():
+                assert time.monotonic() < deadline, what
+                assert self.console.run(*CERTAIN).stdout == expected
+            assert self.console.run(*CERTAIN).stdout == expected
+
+    @contextlib.contextmanager
+    def unbroken(self) -> Iterator[str]:
+        """The answer to ``CERTAIN``. Nothing may start again meanwhile."""
+        expected, pids = self.console.run(*CERTAIN).stdout, self.pids
+        yield expected
+        assert self.pids == pids
+        assert self.log(self.lender).count("has connected") == 1
 
     def log(self, user: HomeUser) -> str:
         return (user.home / "log").read_text()
@@ -149,7 +191,7 @@ def test_routers_that_use_another_port_for_each_are_met_by_the_relay(
 
 def test_without_udp_it_goes_by_the_relays_tcp(meeting: Meeting) -> None:
     for home in meeting.internet.homes:
-        home.block_udp()
+        home.block("udp")
     assert meeting.meet()["state"] == "ready"
     assert meeting.path()["relayed"]
     meeting.serve()
@@ -160,16 +202,74 @@ def test_a_flap_of_five_seconds_breaks_nothing(meeting: Meeting) -> None:
     meeting.meet()
     wait_for(lambda: (p := meeting.path()) and not p["relayed"], "direct")
     meeting.serve()
-    before = meeting.console.status()
+    pids = meeting.pids
     with meeting.lender_home.cut_off():
         time.sleep(5.0)
     wait_for(lambda: meeting.peer()["silent_since"] is None, "the peer back")
     assert meeting.answer()
-    after = meeting.console.status()
-    pids = [{p["name"]: p["pid"] for p in s["processes"]} for s in (before, after)]
-    assert pids[0] == pids[1]
+    assert meeting.pids == pids
     assert "No console" not in meeting.log(meeting.lender)
     assert meeting.log(meeting.lender).count("has connected") == 1
+
+
+def test_another_address_breaks_nothing(meeting: Meeting) -> None:
+    meeting.meet()
+    wait_for(lambda: (p := meeting.path()) and not p["relayed"], "direct")
+    meeting.serve()
+    with meeting.unbroken() as expected:
+        asking = meeting.console.start(*CERTAIN)
+        assert asking.stdout is not None
+        begun = asking.stdout.read(1)
+        meeting.console_home.move_to("192.168.7.9")
+        assert asking.poll() is None
+        rest, err = asking.communicate(timeout=PATIENCE_S)
+        assert begun + rest == expected, err
+    assert meeting.path()
+
+
+def test_a_cable_between_both_is_taken_amid_answers(meeting: Meeting) -> None:
+    lender, console = meeting.lender_home.machine, meeting.console_home.machine
+    lender.cable("cable", console, "cable")
+    console.ip("link set dev cable down")
+    lender.ip("addr add 10.77.0.1/24 dev cable")
+    console.ip("addr add 10.77.0.2/24 dev cable")
+    meeting.meet()
+    meeting.serve()
+    assert meeting.path()
+    console.ip("link set dev cable up")
+    meeting.answers_until(lambda: meeting.path() is None, "TCP")
+    assert " tcp " in meeting.console.run("peers", "list").stdout
+    (link,) = meeting.console.status()["links"]
+    assert link["reconnects"] >= 1
+    # And back, when it is pulled out.
+    console.ip("link set dev cable down")
+    meeting.answers_until(meeting.path, "QUIC")
+
+
+def test_a_machine_joins_through_two_routers(meeting: Meeting) -> None:
+    meeting.start_relay(meeting.console)
+    meeting.join(meeting.console)
+    wait_for(lambda: (p := meeting.path()) and not p["relayed"], "direct")
+    meeting.serve()
+    assert meeting.answer()
+
+
+def test_where_nothing_comes_in_that_side_joins(meeting: Meeting) -> None:
+    """Without a relay; its router lets no TCP out, and no UDP in but answers."""
+    meeting.lender_home.block("tcp")
+    meeting.lend()
+    token = meeting.token()
+    console = meeting.console = meeting.host
+    refused = console.start("peers", "add", "-", stdin=subprocess.PIPE)
+    _, why = refused.communicate(token, timeout=PATIENCE_S)
+    assert refused.returncode != 0
+    assert "QUIC" in why
+    meeting.join(console, "--address", PUBLIC)
+    path = wait_for(meeting.path, "QUIC")
+    assert not path["relayed"]
+    assert path["address"].startswith("203.0.113.10:")
+    meeting.serve()
+    assert meeting.answer()
 
 
 def test_a_killed_worker_is_told_within_seconds_and_found_again(
