@@ -26,7 +26,6 @@ from backends.state import (
     ChatDelta,
     ChatFrame,
     ChatListing,
-    ChatQuestion,
     ChatRequest,
     ChatState,
     ClusterSnapshot,
@@ -52,6 +51,7 @@ from backends.state import (
     PlanMemory,
     Preview,
     ProvisionMode,
+    QuestionRequest,
 )
 from backends.state.chats import chat_applied
 from backends.state.delta import Frame, applied
@@ -108,7 +108,7 @@ class ChatsClient:
         None asks it in the same words. Returns once it is kept; the answer comes as
         states, whoever looks.
         """
-        asked = ChatQuestion(question=question, turns=turns, again=again)
+        asked = QuestionRequest(question=question, turns=turns, again=again)
         return await self._post(self._of(_path(chat, "ask")), asked)
 
     async def stop(self, chat: str) -> ChatState:

@@ -27,12 +27,12 @@ from backends.errors import ControllerError
 from backends.state import (
     ChatChange,
     ChatDelta,
-    ChatQuestion,
     ChatRequest,
     ClusterSnapshot,
     ClusterState,
     Conversation,
     LayerRange,
+    QuestionRequest,
     Reply,
     Value,
 )
@@ -110,7 +110,7 @@ class ChatApi:
         )
 
     async def _ask(self, request: web.Request) -> web.Response:
-        asked = await body(request, ChatQuestion)
+        asked = await body(request, QuestionRequest)
         cluster, chat = self._of(request), await self._chat_of(request)
         require_wanted(cluster.store.snapshot)
         reply = _reply_to_come(chat.conversation, cluster)

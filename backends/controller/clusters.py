@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
+from backends.controller.calibration_store import CalibrationStore
 from backends.controller.cluster import Cluster
 from backends.controller.context import ClusterContext
 from backends.controller.event_log import CONTROLLER, EventFiles, EventLog
@@ -15,7 +16,6 @@ from backends.controller.journal import Journal
 from backends.controller.memory_usage import PlannedMemory, held_by, memory_of
 from backends.controller.processes import AGENT, ProcessBook
 from backends.controller.snapshot_store import SnapshotStore
-from backends.controller.speed_book import SpeedBook
 from backends.errors import DllmError, UsageError
 from backends.gateway.target import GATEWAY
 from backends.machines.machine import Machine, Machines
@@ -63,7 +63,7 @@ class Clusters:
         self.book: ProcessBook
         self._settings_error = ""
         self.trials = TrialBook(paths.trials_file)
-        self.speeds = SpeedBook(paths.speeds_file)
+        self.speeds = CalibrationStore(paths.speeds_file)
         self.memory = PlannedMemory(readers, paths)
         self.event_log = EventLog(EventFiles(paths.events_dir), self._happened)
         self._peer_recorder = PeerRecorder(self.event_log)

@@ -8,13 +8,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from backends.controller.calibration_store import CalibrationStore
 from backends.controller.event_recorders import EventRecorder
 from backends.controller.gateway import ApiPorts, Gateway
 from backends.controller.journal import Journal, Record
 from backends.controller.links import Links, Transports
 from backends.controller.processes import ProcessBook
 from backends.controller.snapshot_store import SnapshotStore
-from backends.controller.speed_book import SpeedBook
 from backends.controller.steps import Steps
 from backends.gateway.access import ApiSettings, api_settings
 from backends.machines.machine import Machines
@@ -38,7 +38,7 @@ class ClusterContext:
     book: ProcessBook
     api_ports: ApiPorts
     trials: TrialBook
-    speeds: SpeedBook
+    speeds: CalibrationStore
     gateway_socket: Path
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ from backends.controller.best_plans import (
     require_open,
     told_of,
 )
+from backends.controller.calibration_store import ground_of
 from backends.controller.cluster import Cluster
 from backends.controller.clusters import Clusters
 from backends.controller.discovery import check_whole, site_of
@@ -37,7 +38,6 @@ from backends.controller.memory_usage import (
     memory_of,
     with_memory,
 )
-from backends.controller.speed_book import ground_of
 from backends.controller.steps import Steps
 from backends.errors import ControllerError, DllmError, PlanError, did_you_mean
 from backends.gateway.access import api_settings

@@ -19,6 +19,7 @@ from itertools import chain, repeat
 from msgspec.structs import replace
 
 from backends.controller.builder import Builder, Built
+from backends.controller.calibration_store import RunRecorder
 from backends.controller.context import ClusterContext
 from backends.controller.degraded_plan import DegradedPlans
 from backends.controller.discovery import Discovery, draft_path
@@ -28,7 +29,6 @@ from backends.controller.journal import Record
 from backends.controller.memory_usage import machines_now
 from backends.controller.recovery import Recovery
 from backends.controller.serving import Load, Serving, Watch
-from backends.controller.speed_book import RunRecorder
 from backends.controller.steps import launch_steps
 from backends.controller.stopping import ClusterProcesses
 from backends.errors import (

@@ -12,11 +12,11 @@ from typing import NamedTuple, NoReturn
 from msgspec.structs import replace
 
 from backends.controller.builder import Built
+from backends.controller.calibration_store import RunRecorder
 from backends.controller.context import ClusterContext
 from backends.controller.exit_reasons import failure_of
 from backends.controller.links import Links
 from backends.controller.snapshot_store import SnapshotStore
-from backends.controller.speed_book import RunRecorder
 from backends.engine.logs import LoadLog
 from backends.engine.server import Counts, Health, ServerClient, Slot
 from backends.errors import DllmError, ProcessFailed

@@ -25,7 +25,7 @@ class Accelerator(StrEnum):
     HIP = "hip"
 
 
-class Choice(Value, frozen=True, kw_only=True):
+class AcceleratorChoice(Value, frozen=True, kw_only=True):
     """The accelerator of a build and, where it may surprise, why."""
 
     accelerator: Accelerator = Accelerator.NONE
@@ -67,7 +67,7 @@ _HINTS = {
 
 async def choose(
     wanted: str, runner: Runner, *, cxx: str = "", built: Iterable[str] = ()
-) -> Choice:
+) -> AcceleratorChoice:
     """Turn ``auto``, ``none`` or a name into what to build for on a machine.
 
     What is chosen was proved by compiling a small program there. A name needs no GPU;
@@ -109,7 +109,7 @@ def parse(lines: Sequence[str]) -> Sight:
     )
 
 
-def _automatic(sight: Sight) -> Choice:
+def _automatic(sight: Sight) -> AcceleratorChoice:
     refused = [
         f"There is {_GPUS[name][1]}, but {_cannot(name, why)}"
         for name, why in sight.failed.items()
@@ -125,7 +125,7 @@ def _automatic(sight: Sight) -> Choice:
     return _cpu("", sight)
 
 
-def _named(name: str, sight: Sight) -> Choice:
+def _named(name: str, sight: Sight) -> AcceleratorChoice:
     if name in sight.proved:
         return _choice(name, sight, "")
     what = f"Cannot build here: {_cannot(name, sight.failed.get(name, 'no answer'))}"
@@ -136,13 +136,13 @@ def _cannot(name: str, why: str) -> str:
     return f"a small program for {_NAMES[name]} does not compile ({why})"
 
 
-def _cpu(note: str, sight: Sight) -> Choice:
+def _cpu(note: str, sight: Sight) -> AcceleratorChoice:
     # On a Mac llama.cpp takes Metal unless it is told not to.
     flags = ("-DGGML_METAL=OFF",) if "metal" in sight.gpus else ()
-    return Choice(note=note, cmake_flags=flags)
+    return AcceleratorChoice(note=note, cmake_flags=flags)
 
 
-def _choice(name: str, sight: Sight, note: str) -> Choice:
+def _choice(name: str, sight: Sight, note: str) -> AcceleratorChoice:
     flags = {
         "cuda": _cuda_flags(sight),
         "hip": ("-DGGML_HIP=ON",),
@@ -150,7 +150,9 @@ def _choice(name: str, sight: Sight, note: str) -> Choice:
         "vulkan": ("-DGGML_VULKAN=ON",),
     }
     accelerator = Accelerator(name)
-    return Choice(accelerator=accelerator, note=note, cmake_flags=flags[name])
+    return AcceleratorChoice(
+        accelerator=accelerator, note=note, cmake_flags=flags[name]
+    )
 
 
 def _cuda_flags(sight: Sight) -> tuple[str, ...]:

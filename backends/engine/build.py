@@ -19,7 +19,7 @@ from backends.engine import (
     fetch,
     install,
 )
-from backends.engine.accelerators import Choice
+from backends.engine.accelerators import AcceleratorChoice
 from backends.engine.build_errors import disk_errors
 from backends.engine.install import engine_at
 from backends.engine.versions import Source, find_source
@@ -53,7 +53,7 @@ class _Job:
     def __init__(
         self,
         source: Source,
-        choice: Choice,
+        choice: AcceleratorChoice,
         paths: Paths,
         jobs: int | None,
         progress: Callable[[EngineProgress], None],
@@ -138,7 +138,7 @@ async def _build_locked(job: _Job) -> None:
                     job.tell(EngineStage.WAIT, None, job.choice.note)
                 # A resumed build has most of it already.
                 if not (job.folder / "cmake").is_dir():
-                    build_errors.require_room(job.folder.parent, job.need_bytes)
+                    build_errors.require_build_room(job.folder.parent, job.need_bytes)
                 await _make(job, install.missing(job.target), lock)
                 job.tell(EngineStage.INSTALL)
                 await children.in_thread(lambda _: _install(job))

@@ -19,7 +19,7 @@ from backends.gateway.reply import LOST, ClientLeft, ResponseWriter
 from backends.gateway.request import RESUMED_BYTES_MAX, BufferedRequest
 from backends.gateway.resumable_stream import ResumableStream, resumable
 from backends.gateway.target import Mode, Target
-from backends.gateway.upstream import Absent, Answer, Upstream
+from backends.gateway.upstream import Absent, Upstream, UpstreamAnswer
 from backends.gateway.waiting import STOPPED, Lost, Queue
 from backends.state.snapshots import RequestCounts
 
@@ -147,7 +147,7 @@ class Proxy:
 
     async def _ask(
         self, target: Target, asked: BufferedRequest, stream: ResumableStream | None
-    ) -> Answer:
+    ) -> UpstreamAnswer:
         path, body = asked.request.raw_path, await asked.body()
         if stream is not None:
             fetch = partial(self.fetch, target, asked)
@@ -188,7 +188,7 @@ class Proxy:
         asked: BufferedRequest,
         path: str,
         body: bytes | AsyncIterator[bytes] | None,
-    ) -> Answer:
+    ) -> UpstreamAnswer:
         # What is kept takes one of llama-server's threads, and others may wait for it.
         return await self._upstream.ask(
             target.port,

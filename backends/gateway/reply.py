@@ -24,7 +24,7 @@ from backends.gateway.api_shapes import (
 )
 from backends.gateway.continuation import CannotResume
 from backends.gateway.resumable_stream import ResumableStream
-from backends.gateway.upstream import Answer
+from backends.gateway.upstream import UpstreamAnswer
 from backends.units import format_seconds
 
 HEALED = "X-Dllm-Healed"
@@ -141,7 +141,7 @@ class ResponseWriter:
             await self._begin(_Response(headers=headers))
         await self._write(KEEP_ALIVE)
 
-    async def take(self, answer: Answer) -> web.StreamResponse:
+    async def take(self, answer: UpstreamAnswer) -> web.StreamResponse:
         """Pass on an answer, each piece as it comes.
 
         Raises:
@@ -175,7 +175,7 @@ class ResponseWriter:
         return await self._end()
 
     async def _follow(
-        self, stream: ResumableStream, answer: Answer
+        self, stream: ResumableStream, answer: UpstreamAnswer
     ) -> web.StreamResponse:
         if self._response is None:
             headers = passed_on(answer.headers)
@@ -260,7 +260,7 @@ class ResponseWriter:
         return self._response
 
 
-def _is_plain_stream(answer: Answer) -> bool:
+def _is_plain_stream(answer: UpstreamAnswer) -> bool:
     coded = "Content-Encoding" in answer.headers
     return (
         answer.status == HTTPStatus.OK and answer.content_type == EVENTS and not coded

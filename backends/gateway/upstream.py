@@ -52,7 +52,7 @@ class UpstreamConnection(ResponseHandler):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Answer:
+class UpstreamAnswer:
     """An answer of llama-server, as it comes."""
 
     status: int
@@ -117,7 +117,7 @@ class Upstream:
         headers: CIMultiDict[str] | None = None,
         body: bytes | AsyncIterator[bytes] | None = None,
         keep: bool = False,
-    ) -> Answer:
+    ) -> UpstreamAnswer:
         """Ask llama-server at that port; the answer is there from its header fields on.
 
         ``keep``: the connection may be one that was kept, and be kept afterwards. It
@@ -159,7 +159,7 @@ class Upstream:
         fields: CIMultiDict[str],
         body: bytes | None,
         kept_for: int | None = None,
-    ) -> Answer:
+    ) -> UpstreamAnswer:
         connection.set_response_params(
             skip_payload=method == "HEAD", read_until_eof=True, auto_decompress=False
         )
@@ -176,7 +176,7 @@ class Upstream:
                 raise aiohttp.ClientError(f"no HTTP: {error.message}") from error
             raise
         content.on_eof(partial(self._release, connection, kept_for))
-        return Answer(
+        return UpstreamAnswer(
             message.code, message.reason, message.headers, content, connection
         )
 
@@ -187,7 +187,7 @@ class Upstream:
         path: str,
         fields: CIMultiDict[str],
         body: AsyncIterator[bytes],
-    ) -> Answer:
+    ) -> UpstreamAnswer:
         url = URL(f"http://{HERE}:{port}{path}", encoded=True)
         try:
             answer = await self._session.request(
@@ -196,7 +196,7 @@ class Upstream:
         except aiohttp.ClientConnectorError as error:
             raise Absent(error.errno, error.strerror) from error
         status, reason = answer.status, answer.reason
-        return Answer(status, reason, answer.headers, answer.content, answer)
+        return UpstreamAnswer(status, reason, answer.headers, answer.content, answer)
 
     # --- connections that are kept ------------------------------------------------
 

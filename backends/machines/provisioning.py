@@ -17,7 +17,13 @@ from msgspec.structs import replace
 
 from backends.engine import build as local_build
 from backends.engine import build_errors, compiling, install, releases
-from backends.engine.accelerators import SEEN, Accelerator, Choice, choose, look
+from backends.engine.accelerators import (
+    SEEN,
+    Accelerator,
+    AcceleratorChoice,
+    choose,
+    look,
+)
 from backends.engine.ask import list_devices, parse_version
 from backends.engine.compiling import CMAKE_MIN, MEMORY_PER_JOB_BYTES, Toolchain
 from backends.engine.download import release_for_others, release_manifest
@@ -654,16 +660,16 @@ class _Job:
         except (HostError, *NOT_JSON):
             return ()
 
-    async def _choose(self, tools: dict[str, Tool]) -> Choice:
+    async def _choose(self, tools: dict[str, Tool]) -> AcceleratorChoice:
         if self.mode is ProvisionMode.COPY:
-            return Choice()
+            return AcceleratorChoice()
         self.say("Looking for GPUs and what compiles for them")
         cxx = tools["cxx"].path if "cxx" in tools else ""
         wanted = await choose("auto", There(self.agent), cxx=cxx)
         self.note = wanted.note
         return wanted
 
-    def _why_not_copied(self, wanted: Choice, tools: dict[str, Tool]) -> str:
+    def _why_not_copied(self, wanted: AcceleratorChoice, tools: dict[str, Tool]) -> str:
         """Why the head's engine is not for this peer; empty when it is."""
         if self.mode is ProvisionMode.BUILD:
             return "asked to be built there"
@@ -685,12 +691,12 @@ class _Job:
             return ""
         return f"it has {wanted.accelerator}, the head's engine does not"
 
-    def _flags(self, wanted: Choice) -> tuple[str, ...]:
+    def _flags(self, wanted: AcceleratorChoice) -> tuple[str, ...]:
         flags = self.manifest.flags or local_build.CMAKE_FLAGS
         base = tuple(f for f in flags if not f.startswith((*_ACCELERATED, *_TOOLS)))
         return (*base, *wanted.cmake_flags)
 
-    async def _build_engine(self, wanted: Choice, refused: str) -> None:
+    async def _build_engine(self, wanted: AcceleratorChoice, refused: str) -> None:
         self.note = f"{refused}. {self.note}" if self.note else refused
         jobs = jobs_of(self.told)
         toolchain = await self._toolchain(self.agent, self.told, jobs, refused)

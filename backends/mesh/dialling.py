@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol
 import psutil
 
 from backends.errors import HostError, UsageError
-from backends.machines.ssh.login import dial
+from backends.machines.ssh.authentication import dial
 from backends.mesh.token import place
 
 DIAL_S = 5.0

@@ -23,7 +23,7 @@ from backends.machines.ways import PROBE, TOKEN_VARIABLE
 from backends.mesh.messages import PART
 
 if TYPE_CHECKING:
-    from backends.mesh.limits import OwnerLimits
+    from backends.mesh.owner_limits import OwnerLimits
 
 FREE = frozenset(
     (

@@ -34,8 +34,8 @@ from backends.units import format_bytes
 
 if TYPE_CHECKING:
     from backends.machines.agent import AgentSession, ProcessRecord
-    from backends.mesh.limits import OwnerLimits
     from backends.mesh.messages import PairRequest
+    from backends.mesh.owner_limits import OwnerLimits
     from backends.mesh.pairings import PairingFile, Pairings
     from backends.mesh.token import Token
     from backends.paths import Paths

@@ -22,19 +22,19 @@ _PATTERN = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartName:
     prefix: str
     number: int
     """1 for the first."""
     count: int
 
 
-def part_of(file_name: str) -> Part | None:
+def part_of(file_name: str) -> PartName | None:
     match = _PATTERN.fullmatch(file_name)
     if match is None:
         return None
     number, count = int(match[2]), int(match[3])
-    return Part(match[1], number, count) if 1 <= number <= count else None
+    return PartName(match[1], number, count) if 1 <= number <= count else None
 
 
 def part_name(prefix: str, number: int, count: int) -> str:

@@ -52,7 +52,7 @@ UNUSED_S = 30 * 86400.0
 """A header that nobody reads for so long is forgotten."""
 
 
-class Found(NamedTuple):
+class Downloadable(NamedTuple):
     """A model that could be got, and how to ask for its files."""
 
     model: RemoteModel
@@ -103,7 +103,7 @@ def addresses(source: str, cache: str) -> int:
     return run(look, source, cache)
 
 
-def _found(source: str) -> Iterator[Found]:
+def _found(source: str) -> Iterator[Downloadable]:
     kind, name, wanted, sha256 = parse_source(source)
     if kind == HUB:
         yield from _in_repository(name, wanted)
@@ -116,7 +116,7 @@ def _found(source: str) -> Iterator[Found]:
         )
 
 
-def _in_repository(repository: str, wanted: str) -> Iterator[Found]:
+def _in_repository(repository: str, wanted: str) -> Iterator[Downloadable]:
     commit, files = hub_files(repository)
     models = models_in(repository, files)
     if wanted:
@@ -141,14 +141,14 @@ def _in_repository(repository: str, wanted: str) -> Iterator[Found]:
                 for part in parts
             ),
         )
-        yield Found(model, tuple(map(place, parts)), parts[0].sha256)
+        yield Downloadable(model, tuple(map(place, parts)), parts[0].sha256)
 
 
 def _bytes_of(files: list[HubFile]) -> int:
     return sum(file.size_bytes for file in files)
 
 
-def _at_url(url: str, sha256: str) -> Found:
+def _at_url(url: str, sha256: str) -> Downloadable:
     size_bytes, key, last = 0, "", Address(url)
 
     def ask(at: Address) -> None:
@@ -170,13 +170,13 @@ def _at_url(url: str, sha256: str) -> Found:
         size_bytes=size_bytes,
         files=(RemoteFile(name=name, size_bytes=size_bytes, sha256=sha256),),
     )
-    return Found(model, (lambda: last,), f"{url} {size_bytes} {key}")
+    return Downloadable(model, (lambda: last,), f"{url} {size_bytes} {key}")
 
 
 # --- headers -------------------------------------------------------------------------
 
 
-def _with_header(found: Found, cache: Path) -> RemoteModel:
+def _with_header(found: Downloadable, cache: Path) -> RemoteModel:
     folder = cache / hashlib.sha256(found.key.encode()).hexdigest()[:32]
     model = found.model
     copies = [folder / Path(file.name).name for file in model.files]

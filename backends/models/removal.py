@@ -39,7 +39,7 @@ _BESIDE = (".json", ".etag")
 """Endings of the notes that llama.cpp keeps beside a download."""
 
 
-class Place(NamedTuple):
+class ResolvedPath(NamedTuple):
     """A path as it was given, and the file it leads to; folders above are real."""
 
     named: str
@@ -209,7 +209,7 @@ def _hub_repository(model: PurePosixPath) -> PurePosixPath | None:
 async def _unneeded_blobs(
     host: Asked,
     hub: PurePosixPath,
-    places: Sequence[Place],
+    places: Sequence[ResolvedPath],
     there: Mapping[str, FoundFile],
 ) -> tuple[list[str], str]:
     """The blobs that no other link leads to, and a sentence on the others."""
@@ -254,12 +254,12 @@ def _folders_up_to(hub: PurePosixPath, doomed: Iterable[str]) -> list[str]:
 # --- paths and sizes -----------------------------------------------------------------
 
 
-async def _places(host: Asked, paths: Iterable[str]) -> list[Place]:
+async def _places(host: Asked, paths: Iterable[str]) -> list[ResolvedPath]:
     wanted = [PurePosixPath(path) for path in paths]
     folders = await _real(host, [str(path.parent) for path in wanted])
     files = await _real(host, [str(path) for path in wanted])
     return [
-        Place(f"{folder or path.parent}/{path.name}", file or str(path))
+        ResolvedPath(f"{folder or path.parent}/{path.name}", file or str(path))
         for path, folder, file in zip(wanted, folders, files, strict=True)
     ]
 

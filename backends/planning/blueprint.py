@@ -43,9 +43,9 @@ from backends.split.flags import (
 )
 from backends.state import (
     AUTO_DRAFT,
-    Command,
     ModelInfo,
     Plan,
+    ProcessCommand,
     ProcessRole,
     ProcessState,
     Value,
@@ -121,7 +121,7 @@ class Site:
         return self.ways.get(worker.name, own)
 
 
-def commands(plan: Plan, site: Site) -> tuple[Command, ...]:
+def commands(plan: Plan, site: Site) -> tuple[ProcessCommand, ...]:
     workers = used_workers(plan)
     return (
         *(_worker(w, site) for w in workers if not w.endpoint),
@@ -131,8 +131,8 @@ def commands(plan: Plan, site: Site) -> tuple[Command, ...]:
     )
 
 
-def gateway_command(cluster: str, plan: Plan, access: Access) -> Command:
-    return Command(
+def gateway_command(cluster: str, plan: Plan, access: Access) -> ProcessCommand:
+    return ProcessCommand(
         machine=LOCAL,
         name=GATEWAY,
         role=ProcessRole.GATEWAY,
@@ -153,8 +153,8 @@ def placement_at(plan: Plan, site: Site) -> Placement:
     return compile_split(plan, behind)
 
 
-def _worker(worker: WorkerSpec, site: Site) -> Command:
-    return Command(
+def _worker(worker: WorkerSpec, site: Site) -> ProcessCommand:
+    return ProcessCommand(
         machine=worker.peer,
         name=worker.name,
         role=ProcessRole.WORKER,
@@ -168,10 +168,10 @@ def _worker(worker: WorkerSpec, site: Site) -> Command:
     )
 
 
-def _worker_relay(worker: WorkerSpec, site: Site) -> Command:
+def _worker_relay(worker: WorkerSpec, site: Site) -> ProcessCommand:
     name = worker_relay_name(worker.name)
     pairing = site.pairings[worker.name]
-    return Command(
+    return ProcessCommand(
         machine=worker.peer,
         name=name,
         role=ProcessRole.WORKER_RELAY,
@@ -187,10 +187,10 @@ def _worker_relay(worker: WorkerSpec, site: Site) -> Command:
     )
 
 
-def _relay(plan: Plan, worker: WorkerSpec, site: Site) -> Command:
+def _relay(plan: Plan, worker: WorkerSpec, site: Site) -> ProcessCommand:
     name = relay_name(worker.name)
     pairing = site.pairing(worker)
-    return Command(
+    return ProcessCommand(
         machine=plan.head,
         name=name,
         role=ProcessRole.RELAY,
@@ -216,9 +216,9 @@ def model_alias(plan: Plan) -> str:
     return _PART.sub("", stem).replace(",", "-")
 
 
-def _server(plan: Plan, placement: Placement, site: Site) -> Command:
+def _server(plan: Plan, placement: Placement, site: Site) -> ProcessCommand:
     engine = site.engines[plan.head]
-    return Command(
+    return ProcessCommand(
         machine=plan.head,
         name=SERVER,
         role=ProcessRole.SERVER,
@@ -377,7 +377,9 @@ def draw(plan: Plan, facts: Facts) -> Blueprint:
     return Blueprint(nodes=tuple(nodes), placement=placement)
 
 
-def _spec(command: Command, facts: Facts, *, key: str, cache: str) -> ProcessSpec:
+def _spec(
+    command: ProcessCommand, facts: Facts, *, key: str, cache: str
+) -> ProcessSpec:
     is_engine = command.role in (ProcessRole.WORKER, ProcessRole.SERVER)
     env = ENGINE_ENV if is_engine else {}
     return ProcessSpec(

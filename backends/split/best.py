@@ -31,7 +31,13 @@ from backends.split.crossing import graph_layer_bytes, stage_bytes
 from backends.split.layout import counts as counts_of
 from backends.split.layout import is_head_cpu, make_split
 from backends.split.loads import layer_bytes, overcommitted, room_bytes
-from backends.split.optimiser import FoundSplit, Place, best, best_of_each_size, cost_of
+from backends.split.optimiser import (
+    DeviceOffer,
+    FoundSplit,
+    best,
+    best_of_each_size,
+    cost_of,
+)
 from backends.split.problem import PartsPlan, Pins, SplitProblem, check_pins
 from backends.state import (
     Alternative,
@@ -94,7 +100,7 @@ def _stages(problem: SplitProblem, objective: Objective) -> list[_Stage]:
     return [_Stage(load.depth, load.batch, load.batch, load.slots)]
 
 
-def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
+def places_of(problem: SplitProblem, objective: Objective) -> list[DeviceOffer]:
     """The devices with their costs and pins; their rooms are those of a case."""
     plan, model = problem.plan, problem.model
     stages = _stages(problem, objective)
@@ -131,7 +137,7 @@ def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
             fixed = n_bytes + _TIE_BREAK * fixed
             output = output_bytes + _TIE_BREAK * output
         places.append(
-            Place(
+            DeviceOffer(
                 device=device,
                 layer_costs=ms,
                 fixed_cost=fixed,
@@ -147,7 +153,7 @@ def places_of(problem: SplitProblem, objective: Objective) -> list[Place]:
 
 def _cases(
     problem: SplitProblem, objective: Objective, ctx_size: int
-) -> Iterator[list[Place]]:
+) -> Iterator[list[DeviceOffer]]:
     """Places to search on their own: buffers depend on which devices take part.
 
     They are each device alone, the head's CPU with others, and others without it.
@@ -156,7 +162,7 @@ def _cases(
     rooms = rooms_of(problem, ctx_size)
     needed = {place.device for place in places if place.least}
     total = sum(sizes_of(problem, ctx_size))
-    alike: set[Place] = set()
+    alike: set[DeviceOffer] = set()
     for place in places:
         alone = rooms(place, 1, alone=True)
         kind, room = alone._replace(device=""), alone.room + alone.first_more
@@ -174,7 +180,7 @@ def _cases(
         yield [rooms(place, n_copies) for place in others]
 
 
-def rooms_of(problem: SplitProblem, ctx_size: int) -> Callable[..., Place]:
+def rooms_of(problem: SplitProblem, ctx_size: int) -> Callable[..., DeviceOffer]:
     """Gives a place its bytes for weights and KV cache, by the copies of inputs."""
     plan, model = problem.plan, problem.model
     taken = _drafts(plan)
@@ -195,7 +201,9 @@ def rooms_of(problem: SplitProblem, ctx_size: int) -> Callable[..., Place]:
         )
         return on_lead, own, on_first, buffers.later_bytes(model, n_copies)
 
-    def with_room(place: Place, n_copies: int, *, alone: bool = False) -> Place:
+    def with_room(
+        place: DeviceOffer, n_copies: int, *, alone: bool = False
+    ) -> DeviceOffer:
         room = allowed.get(place.device)
         if room is None:
             return place
@@ -322,7 +330,10 @@ def _split_among(names: Iterable[str], plan: Plan, found: FoundSplit) -> Split:
 
 
 def _less_crowded(
-    problem: SplitProblem, places: list[Place], crowded: frozenset[str], ctx_size: int
+    problem: SplitProblem,
+    places: list[DeviceOffer],
+    crowded: frozenset[str],
+    ctx_size: int,
 ) -> FoundSplit | None:
     """A good split, not surely the best, that devices of one memory can hold together.
 

@@ -19,7 +19,7 @@ from backends.split.crossing import graph_layer_bytes, keeps_graphs
 from backends.split.experts import as_runs, experts_text, owners
 from backends.split.layout import devices, runs_of, with_idle
 from backends.split.loads import room_bytes
-from backends.split.optimiser import Place, best
+from backends.split.optimiser import DeviceOffer, best
 from backends.split.problem import PartsPlan, SplitProblem
 from backends.state import Forecast, Objective, Plan, Split
 from backends.units import format_count, format_speed
@@ -185,10 +185,10 @@ def _plans(problem: SplitProblem, move: _Move) -> Iterator[Plan]:
             break
 
 
-def _elsewhere(places: list[Place], move: _Move) -> list[Place]:
+def _elsewhere(places: list[DeviceOffer], move: _Move) -> list[DeviceOffer]:
     """The same, but the device that gets the experts holds none of their layers."""
 
-    def apart(place: Place) -> Place:
+    def apart(place: DeviceOffer) -> DeviceOffer:
         costs = enumerate(place.layer_costs)
         without = (NEVER_MS if layer in move.layers else cost for layer, cost in costs)
         return place._replace(layer_costs=tuple(without))
@@ -196,13 +196,13 @@ def _elsewhere(places: list[Place], move: _Move) -> list[Place]:
     return [apart(p) if p.device == move.device else p for p in places]
 
 
-def _cases(problem: SplitProblem, move: _Move) -> Iterator[list[Place]]:
+def _cases(problem: SplitProblem, move: _Move) -> Iterator[list[DeviceOffer]]:
     taken = sum(problem.model.layers[layer].groups.experts for layer in move.layers)
     rooms = rooms_of(problem, problem.plan.ctx_size)
     places = _places(problem, move)
     others = [place for place in places if not place.first_only]
 
-    def roomy(place: Place) -> Place:
+    def roomy(place: DeviceOffer) -> DeviceOffer:
         # With overrides llama.cpp does not pipeline: it keeps its inputs once.
         there = rooms(place, 1)
         less = taken if place.device == move.device else 0
@@ -223,7 +223,7 @@ def _cases(problem: SplitProblem, move: _Move) -> Iterator[list[Place]]:
         yield from ([roomy(p)] for p in others if needed <= {p.device})
 
 
-def _places(problem: SplitProblem, move: _Move) -> list[Place]:
+def _places(problem: SplitProblem, move: _Move) -> list[DeviceOffer]:
     """The devices with the costs of their layers where some experts are elsewhere.
 
     What the experts cost where they are is the same for every split.

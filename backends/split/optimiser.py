@@ -35,7 +35,7 @@ _PARTS = (0.25, 0.5, 0.75, 0.9, 1.0)
 """Of the layers that a set can hold, so many are placed where sets are compared."""
 
 
-class Place(NamedTuple):
+class DeviceOffer(NamedTuple):
     """A device that may hold layers, and what that costs."""
 
     device: str
@@ -67,7 +67,7 @@ class FoundSplit(NamedTuple):
     """False if not all sets of devices were followed."""
 
 
-def cost_of(places: Sequence[Place], counts: Sequence[int]) -> float:
+def cost_of(places: Sequence[DeviceOffer], counts: Sequence[int]) -> float:
     total, first = 0.0, 0
     for place, count in zip(places, counts, strict=True):
         end = first + count
@@ -79,7 +79,7 @@ def cost_of(places: Sequence[Place], counts: Sequence[int]) -> float:
 
 
 def best(
-    places: Sequence[Place], sizes: Sequence[int], beam: int = BEAM
+    places: Sequence[DeviceOffer], sizes: Sequence[int], beam: int = BEAM
 ) -> FoundSplit | None:
     """The split of least cost; None if none keeps to all limits.
 
@@ -91,14 +91,14 @@ def best(
 
 
 def best_of_each_size(
-    places: Sequence[Place], sizes: Sequence[int], beam: int = BEAM
+    places: Sequence[DeviceOffer], sizes: Sequence[int], beam: int = BEAM
 ) -> list[FoundSplit]:
     """The split of least cost for each number of devices that can do it."""
     return list(_found(places, sizes, beam, only_best=False))
 
 
 def _found(
-    places: Sequence[Place], sizes: Sequence[int], beam: int, *, only_best: bool
+    places: Sequence[DeviceOffer], sizes: Sequence[int], beam: int, *, only_best: bool
 ) -> Iterable[FoundSplit]:
     if not places:
         return ()
@@ -112,7 +112,7 @@ def _found(
     return _Search(kinds, len(sizes), beam).run(only_best=only_best)
 
 
-def _alone(place: Place, sizes: Sequence[int]) -> Iterator[FoundSplit]:
+def _alone(place: DeviceOffer, sizes: Sequence[int]) -> Iterator[FoundSplit]:
     n, most = len(sizes), place.most
     allowed = place.takes_output and place.least <= n and (most is None or most >= n)
     if allowed and sum(sizes) <= place.room + place.first_more:
@@ -129,7 +129,7 @@ def _most_promising(kinds: Sequence[_Kind], n_kinds: int) -> list[_Kind]:
     return [*needed, *cheapest, *rest[: free // 2]]
 
 
-def _worth_trying(places: Sequence[Place]) -> list[Place]:
+def _worth_trying(places: Sequence[DeviceOffer]) -> list[DeviceOffer]:
     """Leave out devices to which so many are preferable that one is always free."""
     if len(places) <= DEVICES_MAX:
         return list(places)
@@ -158,7 +158,7 @@ class _Kind:
     """Devices that are alike in everything."""
 
     def __init__(
-        self, place: Place, devices: Sequence[str], held: Figures, by_room: Codes
+        self, place: DeviceOffer, devices: Sequence[str], held: Figures, by_room: Codes
     ) -> None:
         self.place = place
         self.devices = devices
@@ -266,8 +266,8 @@ class _Windows:
         return found.T
 
 
-def _kinds(places: Sequence[Place], sizes: Sequence[int]) -> list[_Kind]:
-    alike: dict[Place, list[Place]] = {}
+def _kinds(places: Sequence[DeviceOffer], sizes: Sequence[int]) -> list[_Kind]:
+    alike: dict[DeviceOffer, list[DeviceOffer]] = {}
     for place in places:
         # Each of its own where it must take part: that is known by the count alone.
         is_own = place.first_only or place.least

@@ -196,7 +196,7 @@ class ChatState(Value, frozen=True, kw_only=True):
     """Grows with every change of this conversation while its controller lives."""
 
 
-class ChatQuestion(Value, frozen=True, kw_only=True):
+class QuestionRequest(Value, frozen=True, kw_only=True):
     question: str | None = None
     """None: in the words in which it was asked before."""
     again: int | None = None

@@ -404,7 +404,7 @@ class RequestCounts(Value, frozen=True, kw_only=True):
     """By the name of the key."""
 
 
-class Command(Value, frozen=True, kw_only=True):
+class ProcessCommand(Value, frozen=True, kw_only=True):
     """One process a launch starts, and where."""
 
     machine: str
@@ -422,7 +422,7 @@ class Preview(Value, frozen=True, kw_only=True):
     """Per device of the split, in its order."""
     available_bytes: dict[str, int]
     """The room of each of them, if it is known."""
-    commands: tuple[Command, ...]
+    commands: tuple[ProcessCommand, ...]
     """In the order in which they start; a port not yet chosen is ``<port>``."""
     notes: tuple[str, ...] = ()
     """Remarks before a launch: one sentence each."""

@@ -251,7 +251,7 @@ async def test_not_an_ssh_server(network: Network, greeting: bytes) -> None:
 async def test_a_silent_machine_is_given_up(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backends.machines.ssh.login.CONNECT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("backends.machines.ssh.authentication.CONNECT_TIMEOUT_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         text = await refusal(reach("mute", f"127.0.0.1:{port}"))

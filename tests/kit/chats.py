@@ -14,10 +14,10 @@ from backends.controller.chat.chats import Chats, ChatStore
 from backends.controller.chat.live import LiveChat
 from backends.state import (
     ChatDelta,
-    ChatQuestion,
     ChatRequest,
     ChatState,
     Conversation,
+    QuestionRequest,
     Reply,
     Turn,
 )
@@ -61,7 +61,7 @@ class Model:
         turns: int = 0,
         again: int | None = None,
     ) -> None:
-        asked = ChatQuestion(question=question, turns=turns, again=again)
+        asked = QuestionRequest(question=question, turns=turns, again=again)
         at = float(len(self.asked))
         chat.ask(asked, Reply(model=MODEL, at=at), self.answers)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.config import Config
+from backends.controller.calibration_store import CalibrationStore
 from backends.controller.cluster import Cluster
 from backends.controller.context import ClusterContext
 from backends.controller.event_log import EventFiles, EventLog
@@ -17,7 +18,6 @@ from backends.controller.gateway import ApiPorts
 from backends.controller.journal import Journal, Record
 from backends.controller.processes import ProcessBook
 from backends.controller.snapshot_store import SnapshotStore
-from backends.controller.speed_book import SpeedBook
 from backends.engine.ask import Engine
 from backends.errors import ModelError
 from backends.machines.readers import Readers
@@ -85,7 +85,7 @@ class Stage:
             book=ProcessBook(self.machines, lambda: None),
             api_ports=ApiPorts(),
             trials=TrialBook(paths.trials_file),
-            speeds=SpeedBook(paths.speeds_file),
+            speeds=CalibrationStore(paths.speeds_file),
             gateway_socket=folder / "gateway.sock",
         )
         self.store = self.context.store

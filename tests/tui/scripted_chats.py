@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.controller.chat.chats import Chats, ChatStore
-from backends.state import ChatQuestion, Reply
+from backends.state import QuestionRequest, Reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -85,7 +85,7 @@ class ScriptedChats:
         self._call("chat ask", question)
         live = await self._chats.get(chat)
         reply = _reply(live, self._cluster.now)
-        asked = ChatQuestion(question=question, turns=turns, again=again)
+        asked = QuestionRequest(question=question, turns=turns, again=again)
         live.ask(asked, reply, self._answers)
         return live.state
 

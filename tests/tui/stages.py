@@ -17,7 +17,7 @@ from tui.app.console import ClusterConsole
 from tui.flows.chats import ChatFlows
 from tui.model.editor import PlanEditor
 from tui.model.events import Severity
-from tui.model.theme_folders import BUILTIN_FOLDER
+from tui.model.files import BUILTIN_FOLDER
 from tui.screens.cluster.chat_pane import ChatPane
 
 

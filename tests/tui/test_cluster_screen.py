@@ -17,7 +17,7 @@ from tui.app.app import DllmApp
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.dialog import ChoiceDialog
 from tui.dialogs.pick import ThemeDialog
-from tui.model.theme_folders import BUILTIN_FOLDER
+from tui.model.files import BUILTIN_FOLDER
 from tui.screens.cluster.chat_pane import Composer
 from tui.screens.cluster.split_bar import SplitBar
 from tui.screens.models.picker import ModelPicker

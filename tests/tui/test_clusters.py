@@ -16,7 +16,7 @@ from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
 from tests.tui.scripted import ScriptedCluster
 from tui.dialogs.dialog import ChoiceDialog
-from tui.model.state_file import Remembered, remember
+from tui.model.files import Remembered, remember
 
 SIZE = (120, 36)
 BRIEFS = (

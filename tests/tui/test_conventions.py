@@ -20,7 +20,7 @@ from tui.api.bridge import UNWATCHED_SLOWER
 from tui.app.app import DllmApp
 from tui.app.console import ascii_sign
 from tui.model.facts import LiveFacts
-from tui.model.theme_folders import BUILTIN_FOLDER
+from tui.model.files import BUILTIN_FOLDER
 from tui.screens.cluster.live_figures import columns_of
 from tui.screens.logs.screen import LogsScreen
 

@@ -28,8 +28,12 @@ from tui.app.frame import KeyBar
 from tui.app.messages import LogWanted
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.dialog import Dialog, LineDialog, confirm
-from tui.dialogs.events import EventsDialog, EvidenceDialog
-from tui.dialogs.help import HelpDialog, keys_of
+from tui.dialogs.help_and_events import (
+    EventsDialog,
+    EvidenceDialog,
+    HelpDialog,
+    keys_of,
+)
 from tui.dialogs.peers import HostKeyDialog, PeerDialog, SecretDialog
 from tui.dialogs.pick import ChatsDialog, FinderDialog, PlansDialog, ThemeDialog
 from tui.dialogs.sampling import ChatSettings, SamplingDialog

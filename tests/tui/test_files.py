@@ -12,8 +12,7 @@ from textual.theme import BUILTIN_THEMES
 from backends.errors import DllmError
 from tests.tui import scenes
 from tui.app import theming
-from tui.model.state_file import Remembered, recall, remember
-from tui.model.theme_folders import BUILTIN_FOLDER
+from tui.model.files import BUILTIN_FOLDER, Remembered, recall, remember
 from tui.widgets.palette import palette_from
 
 OURS = ("dllm-dark", "dllm-light", "dllm-ansi", "dllm-colour-blind")

@@ -17,7 +17,7 @@ from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.looks import MakeApp
 from tests.tui.scripted import ANSWER, ScriptedCluster
 from tui.app.app import DllmApp
-from tui.model.state_file import Remembered, recall, remember
+from tui.model.files import Remembered, recall, remember
 
 
 async def test_it_attaches_to_what_runs(started: Started) -> None:

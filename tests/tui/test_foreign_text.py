@@ -32,7 +32,7 @@ from tests.tui.helpers import screen_text, until
 from tests.tui.scripted import LOG, ScriptedCluster
 from tui.app.app import DllmApp
 from tui.dialogs.dialog import ChoiceDialog
-from tui.dialogs.events import EventsDialog
+from tui.dialogs.help_and_events import EventsDialog
 from tui.dialogs.peers import PeerDialog, QuestionDialog
 from tui.screens.cluster.answer import ChatReasoning
 from tui.screens.models.picker import ModelPicker

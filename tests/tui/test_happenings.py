@@ -14,7 +14,7 @@ from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
 from tests.tui.scripted import ScriptedCluster
-from tui.dialogs.events import EventsDialog, EvidenceDialog
+from tui.dialogs.help_and_events import EventsDialog, EvidenceDialog
 from tui.screens.logs.screen import LogsScreen
 
 SIZE = (120, 36)

@@ -20,7 +20,7 @@ from tests.tui.helpers import screen_text, settled, toasts, until
 from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
 from tui.actions import ACTIONS, is_action, split_keys
-from tui.dialogs.help import HelpDialog
+from tui.dialogs.help_and_events import HelpDialog
 from tui.widgets.keys import with_keys
 
 A_KEY = re.compile(

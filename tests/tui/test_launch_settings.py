@@ -32,14 +32,14 @@ from tests.tui.helpers import resize, screen_text, settled, text_of, until
 from tests.tui.looks import MakeApp
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
-from tui.dialogs.help import HelpDialog
+from tui.dialogs.help_and_events import HelpDialog
+from tui.model.files import recall
 from tui.model.launch_settings import (
     differences,
     unusual,
     up_command,
     with_threads_of,
 )
-from tui.model.state_file import recall
 from tui.screens.cluster import launch_dialog
 from tui.screens.cluster.launch_dialog import LaunchDialog
 from tui.screens.cluster.split_pane import LoadTable, SplitPane

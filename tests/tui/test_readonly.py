@@ -17,7 +17,7 @@ from tui.actions import ACTING, action_of, split_keys
 from tui.app.app import DllmApp
 from tui.app.console import REFUSED
 from tui.dialogs.pick import FinderDialog
-from tui.model.state_file import Remembered, remember
+from tui.model.files import Remembered, remember
 from tui.screens.lab.screen import LabScreen
 
 SIZE = (120, 36)

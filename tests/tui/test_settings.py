@@ -22,7 +22,7 @@ from tests.tui.peering import on_peers
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
 from tui.dialogs.dialog import LineDialog
-from tui.dialogs.help import HelpDialog
+from tui.dialogs.help_and_events import HelpDialog
 from tui.dialogs.settings import SettingsDialog
 
 SIZE = (120, 36)

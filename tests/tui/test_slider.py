@@ -16,7 +16,7 @@ from tests.tui import scenes
 from tests.tui.helpers import resize, text_of, until
 from tui.app.console import ConsoleApp
 from tui.app.theming import DEFAULT_THEME
-from tui.model.theme_folders import BUILTIN_FOLDER
+from tui.model.files import BUILTIN_FOLDER
 from tui.screens.lab.links import LATENCY, RATE
 from tui.widgets.slider import LABEL_WIDTH, Scale, Slider
 

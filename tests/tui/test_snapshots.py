@@ -20,7 +20,7 @@ from tests.tui.helpers import screen_text, settled, until
 from tests.tui.looks import EVERY_SIZE, SIZES, Compare, MakeApp, name_of
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
-from tui.dialogs.events import EvidenceDialog
+from tui.dialogs.help_and_events import EvidenceDialog
 from tui.dialogs.settings import SettingsDialog
 from tui.model.events import happening_of
 from tui.screens.cluster.launch_dialog import LaunchDialog

@@ -12,10 +12,10 @@ from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, text_of, until
 from tests.tui.looks import MakeApp
-from tui.dialogs.help import HelpDialog
+from tui.dialogs.help_and_events import HelpDialog
 from tui.screens.cluster.peers_pane import PeerList
 from tui.screens.cluster.split_pane import LoadTable
-from tui.screens.lab.speed import SpeedLine, Speeds
+from tui.screens.lab.speed import LabSpeedLine, Speeds
 from tui.widgets.palette import palette_from
 from tui.widgets.sources import CHECKED, PREDICTED, predicted, style_of, tick_of, told
 
@@ -69,7 +69,7 @@ async def test_memory_of_the_split_shown(
 async def test_the_lab_tells_predicted_from_measured(started: Started) -> None:
     async with started(size=(160, 40)) as (pilot, app, _):
         await pilot.press("f4")
-        line = app.screen.query_one(SpeedLine)
+        line = app.screen.query_one(LabSpeedLine)
         line.speeds = Speeds(predicted=11.5, measured=8.8, plain=135.0, added_ms=40.0)
         await pilot.pause()
         said = " ".join(text_of(line).split())

@@ -15,7 +15,7 @@ HEAVY = (
     "tree_sitter",
     "textual.widgets._data_table",
     "textual.widgets._markdown",
-    "tui.dialogs.help",
+    "tui.dialogs.help_and_events",
     "tui.screens.logs.screen",
     "tui.screens.models.screen",
     "tui.screens.models.picker",

@@ -10,7 +10,7 @@ from backends.engine.install import MANIFEST, read_manifest
 from backends.engine.sse import AnswerReader
 from backends.errors import DllmError
 from backends.link.wire import parse
-from tui.model.state_file import recall
+from tui.model.files import recall
 
 WITHIN = b'{"error": "\x80", "theme": "\x80", "failure": {"what": "\x80", "hint": ""}}'
 pytestmark = pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from backends.planning.cluster_file import read_cluster
 from backends.state import (
     Alternative,
     ClusterSpeeds,
-    Command,
     DeviceSpeed,
     Forecast,
     LayerRange,
+    ProcessCommand,
     ProcessRole,
     SpeedSource,
 )
@@ -89,7 +89,7 @@ def test_experts_elsewhere_are_told() -> None:
 
 
 def test_the_json_has_the_speed_and_the_flags_at_hand() -> None:
-    server = Command(
+    server = ProcessCommand(
         machine="local",
         name="llama-server",
         role=ProcessRole.SERVER,

@@ -16,7 +16,6 @@ from backends.state import (
     Acceptance,
     ClusterSnapshot,
     ClusterState,
-    Command,
     DeviceMemory,
     DraftNow,
     EngineProgress,
@@ -30,6 +29,7 @@ from backends.state import (
     MeasuredSplit,
     Plan,
     Preview,
+    ProcessCommand,
     ProcessRole,
     Speculation,
     Step,
@@ -453,7 +453,7 @@ PREVIEW = Preview(
     ),
     available_bytes={"local/CUDA0": 24 << 30},
     commands=(
-        Command(
+        ProcessCommand(
             machine="mini",
             name="mini",
             role=ProcessRole.WORKER,

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from backends.errors import DllmError, UsageError
 from backends.mesh.dialling import parse_place
-from backends.mesh.limits import OwnerLimits
+from backends.mesh.owner_limits import OwnerLimits
 from backends.mesh.pairings import Asking, PairedConsole, PairingFile, with_console
 from backends.mesh.quic_place import QuicPlace
 from backends.mesh.tenants import Tenants

@@ -30,15 +30,14 @@ from tui.app.messages import EditChanged, LogWanted, PeerAdded
 from tui.dialogs.dialog import Dialog
 from tui.flows.chats import ChatFlows
 from tui.flows.engine import EngineFlow
-from tui.flows.finding import Finding
+from tui.flows.finding import FindFlow
 from tui.flows.peers import PeerFlows, Questions
 from tui.flows.plans import PlanFlows
 from tui.flows.settings import SettingsFlow
 from tui.flows.watching import Happenings, Headers, Predicting, Settling
 from tui.model.editor import PlanEditor
+from tui.model.files import BUILTIN_FOLDER, Remembered, recall_if_whole, remember
 from tui.model.launch_settings import launch_command
-from tui.model.state_file import Remembered, recall_if_whole, remember
-from tui.model.theme_folders import BUILTIN_FOLDER
 from tui.screens.cluster.screen import ClusterScreen
 
 
@@ -132,7 +131,7 @@ class DllmApp(ClusterConsole):
         self._headers = Headers(self)
         self._questions = Questions(self, self._peer_flows)
         self._happenings = Happenings(self)
-        self._finding = Finding(self, self._settings)
+        self._finding = FindFlow(self, self._settings)
         self._initial_model = initial_model
         self._serving_pane = serving_pane
         self._begun = False

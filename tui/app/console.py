@@ -315,7 +315,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self.tell("Nothing is selected to copy; {app.quit} quits")
 
     def action_help(self) -> None:
-        from tui.dialogs.help import HelpDialog
+        from tui.dialogs.help_and_events import HelpDialog
 
         if isinstance(self.screen, HelpDialog):
             self.screen.dismiss()
@@ -323,7 +323,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.push_screen(HelpDialog(self.screen))
 
     def action_events(self) -> None:
-        from tui.dialogs.events import EventsDialog
+        from tui.dialogs.help_and_events import EventsDialog
 
         self.push_screen(EventsDialog(self.event_log, self.clock))
 

@@ -22,7 +22,7 @@ from backends.plan_files import kept_plans
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot
 from tui.cli.command import PROGRAM, Command
 from tui.cli.output import show
-from tui.model.theme_folders import theme_folders
+from tui.model.files import theme_folders
 
 if TYPE_CHECKING:
     from backends.client.client import ControllerClient

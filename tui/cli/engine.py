@@ -62,14 +62,14 @@ def engine() -> None:
     """Show, get, build or choose the llama.cpp that runs models."""
 
 
-class Found(NamedTuple):
+class EngineReport(NamedTuple):
     used: EngineInfo
     others: list[EngineInfo]
     made_by: str
     """The release or the source of it; empty for one that is not ours."""
 
 
-def _found_json(found: Found) -> dict[str, Any]:
+def _found_json(found: EngineReport) -> dict[str, Any]:
     value: dict[str, Any] = msgspec.to_builtins(found.used)
     value["others"] = msgspec.to_builtins(found.others)
     value["made_by"] = found.made_by
@@ -78,7 +78,7 @@ def _found_json(found: Found) -> dict[str, Any]:
     return value
 
 
-def _found_lines(found: Found) -> Iterator[str]:
+def _found_lines(found: EngineReport) -> Iterator[str]:
     info = found.used
     rows = [
         ("engine", info.version or "version unknown"),
@@ -101,7 +101,7 @@ def _found_lines(found: Found) -> Iterator[str]:
 
 
 @engine.command("show", shows=_found_lines, as_json=_found_json, watches=True)
-async def show_engine() -> Found:
+async def show_engine() -> EngineReport:
     """Show the llama.cpp in use: version, RPC protocol, devices."""
     paths = user_paths()
     configured = load_config(paths).engine
@@ -109,7 +109,7 @@ async def show_engine() -> Found:
     info = await describe_here(location, paths)
     others = install.all_engines(configured, paths)
     rest = [o for o in others if o.server_path != location.server_path]
-    return Found(info, rest, _made_by(location))
+    return EngineReport(info, rest, _made_by(location))
 
 
 def _made_by(engine: EngineInfo) -> str:

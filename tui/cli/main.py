@@ -279,7 +279,7 @@ def open_console(
     from backends.clipboard import keep
     from backends.config import SettingsFile, load_config
     from backends.paths import user_paths
-    from tui.model.theme_folders import theme_folders
+    from tui.model.files import theme_folders
 
     ASKING.set(msgspec.structs.replace(ASKING.get(), program="console"))
     paths = user_paths()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from backends.tasks import end_tasks
 from backends.units import format_bytes
 from tui.cli.command import Group, options, quantity
 from tui.cli.output import emit_json, say, show
-from tui.cli.service import state_lines
+from tui.cli.service import add_unit_commands, dry_run_option, installed, unit_lines
 from tui.cli.worker import read_secret
 
 if TYPE_CHECKING:
@@ -177,12 +177,11 @@ def relay_unit() -> None:
     """Be a relay at every login, or at boot."""
 
 
-def _unit_lines(state: ServiceState) -> Iterator[str]:
-    return state_lines(state, "It ends when you log out")
+add_unit_commands(relay_unit, relay_manager, "")
 
 
-@relay_unit.command("install", shows=_unit_lines)
-@options(("--dry-run", bool, "Print the unit file; change nothing."))
+@relay_unit.command("install", shows=unit_lines)
+@dry_run_option
 @run_options
 def install_relay(
     dry_run: bool, listen: str, rate: str, clients: int
@@ -190,26 +189,5 @@ def install_relay(
     """Install and start it."""
     _rate(rate)
     args = ["--listen", listen, "--rate", rate, "--clients", str(_clients(clients))]
-    looked_after_by = relay_manager()
     wanted = relay_service(user_paths(), os.environ, args)
-    if dry_run:
-        show(looked_after_by.text(wanted), end="")
-        say(f"This is for {looked_after_by.file}.")
-        return None
-    looked_after_by.install(wanted)
-    return looked_after_by.state()
-
-
-@relay_unit.command("remove")
-def remove_relay() -> ServiceState:
-    """Stop and remove it."""
-    looked_after_by = relay_manager()
-    looked_after_by.remove()
-    say(f"Removed {looked_after_by.file}.")
-    return looked_after_by.state()
-
-
-@relay_unit.command("status", shows=_unit_lines, watches=True)
-def relay_unit_status() -> ServiceState:
-    """Show whether it is installed and runs."""
-    return relay_manager().state()
+    return installed(relay_manager(), wanted, dry_run=dry_run)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
 
 from backends.paths import user_paths
-from backends.service.manager import LINGER, ServiceState, hand_over, manager
-from backends.service.unit import controller_service
+from backends.service.manager import LINGER, Manager, ServiceState, hand_over, manager
+from backends.service.unit import Service, controller_service
 from tui.cli.command import Group, options
 from tui.cli.output import emit_json, say, show
 
@@ -19,6 +19,7 @@ dllm-tui service install
 dllm-tui service status
 dllm-tui service remove                clusters keep serving
 """
+dry_run_option = options(("--dry-run", bool, "Print the unit file; change nothing."))
 
 
 @click.group(
@@ -42,7 +43,7 @@ def state_lines(
 
 
 @service.command("install", shows=state_lines)
-@options(("--dry-run", bool, "Print the unit file; change nothing."))
+@dry_run_option
 async def install_service(dry_run: bool, as_json: bool) -> ServiceState | None:
     """Install and start the service.
 
@@ -54,19 +55,26 @@ async def install_service(dry_run: bool, as_json: bool) -> ServiceState | None:
     if not dry_run:
         looked_after_by.install(wanted)
         return await hand_over(paths, looked_after_by)
-    text = looked_after_by.text(wanted)
     if as_json:
+        text = looked_after_by.text(wanted)
         emit_json({"file": str(looked_after_by.file), "text": text})
     else:
-        show(text, end="")
-        say(f"This is for {looked_after_by.file}.")
+        _show_unit(looked_after_by, wanted)
     return None
+
+
+def _show_unit(looked_after_by: Manager, wanted: Service) -> None:
+    show(looked_after_by.text(wanted), end="")
+    say(f"This is for {looked_after_by.file}.")
 
 
 @service.command("remove")
 def remove_service() -> ServiceState:
     """Stop and remove the service; clusters keep serving."""
-    looked_after_by = manager()
+    return _removed(manager())
+
+
+def _removed(looked_after_by: Manager) -> ServiceState:
     looked_after_by.remove()
     say(f"Removed {looked_after_by.file}.")
     return looked_after_by.state()
@@ -81,3 +89,38 @@ def remove_service() -> ServiceState:
 def service_status() -> ServiceState:
     """Show whether it is installed, runs and outlives logouts."""
     return manager().state()
+
+
+# --- services of other groups --------------------------------------------------------
+
+
+def unit_lines(state: ServiceState) -> Iterator[str]:
+    return state_lines(state, "It ends when you log out")
+
+
+def installed(
+    looked_after_by: Manager, wanted: Service, *, dry_run: bool
+) -> ServiceState | None:
+    """Install and start a service; in a dry run only print its unit file."""
+    if dry_run:
+        _show_unit(looked_after_by, wanted)
+        return None
+    looked_after_by.install(wanted)
+    return looked_after_by.state()
+
+
+def add_unit_commands(
+    group: click.Group, find: Callable[[], Manager], ends: str
+) -> None:
+    """Add ``remove``, which ``ends`` what runs, and ``status`` to a group."""
+
+    def remove() -> ServiceState:
+        return _removed(find())
+
+    def status() -> ServiceState:
+        return find().state()
+
+    remove.__doc__ = f"Stop and remove it{ends}."
+    status.__doc__ = "Show whether it is installed and runs."
+    group.command("remove")(remove)
+    group.command("status", shows=unit_lines, watches=True)(status)

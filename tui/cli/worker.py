@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backends.errors import DllmError, UsageError
-from backends.mesh.limits import OwnerLimits, parse_hours
+from backends.mesh.owner_limits import OwnerLimits, parse_hours
 from backends.mesh.pairings import PairedConsole, PairingFile, without_relay_key
 from backends.mesh.token import LIFE_S, Token, TokenKind, read_token
 from backends.paths import user_paths
@@ -26,7 +26,7 @@ from backends.service.unit import worker_service
 from backends.units import format_age, format_bytes, format_count, format_digits
 from tui.cli.command import SECONDS, Group, Name, options, quantity
 from tui.cli.output import Column, Table, emit_json, redraw_screen, say, show
-from tui.cli.service import state_lines
+from tui.cli.service import add_unit_commands, dry_run_option, installed, unit_lines
 from tui.widgets.safe_text import safe_line
 
 if TYPE_CHECKING:
@@ -427,12 +427,11 @@ def worker_unit() -> None:
     """Lend this machine at every login, without a screen."""
 
 
-def _unit_lines(state: ServiceState) -> Iterator[str]:
-    return state_lines(state, "It ends when you log out")
+add_unit_commands(worker_unit, worker_manager, "; what runs for others ends")
 
 
-@worker_unit.command("install", shows=_unit_lines)
-@options(("--dry-run", bool, "Print the unit file; change nothing."))
+@worker_unit.command("install", shows=unit_lines)
+@dry_run_option
 @listen_option
 @lending_options
 def install_worker(
@@ -449,26 +448,5 @@ def install_worker(
     for option, value in given.items():
         for one in value if isinstance(value, tuple) else filter(None, [value]):
             args += [f"--{option}", str(one)]
-    looked_after_by = worker_manager()
     wanted = worker_service(user_paths(), os.environ, args)
-    if dry_run:
-        show(looked_after_by.text(wanted), end="")
-        say(f"This is for {looked_after_by.file}.")
-        return None
-    looked_after_by.install(wanted)
-    return looked_after_by.state()
-
-
-@worker_unit.command("remove")
-def remove_worker() -> ServiceState:
-    """Stop and remove it; what runs for others ends."""
-    looked_after_by = worker_manager()
-    looked_after_by.remove()
-    say(f"Removed {looked_after_by.file}.")
-    return looked_after_by.state()
-
-
-@worker_unit.command("status", shows=_unit_lines, watches=True)
-def worker_unit_status() -> ServiceState:
-    """Show whether it is installed and runs."""
-    return worker_manager().state()
+    return installed(worker_manager(), wanted, dry_run=dry_run)

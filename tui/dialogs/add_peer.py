@@ -130,7 +130,7 @@ A machine that another console of yours has for a peer is listed as *told by* th
         self._digits = ""
         self._suggested = ""
         self._picked = self._typed = ""
-        self._shown: Outcome | None = None
+        self._shown: AddOutcome | None = None
         self._address = LineInput(placeholder="mini", id="add-address")
         self._called = LineInput(placeholder="filled in", id="add-name")
         self._bare = TickBox("bare rpc-server, started by somebody else")
@@ -308,7 +308,7 @@ A machine that another console of yours has for a peer is listed as *told by* th
             self._offer(outcome)
 
     @work(group="offer", exclusive=True, exit_on_error=False)
-    async def _offer(self, outcome: Outcome) -> None:
+    async def _offer(self, outcome: AddOutcome) -> None:
         await self._choices.remove_children()
         if outcome.choices:
             choices = ChoiceList(outcome.choices)
@@ -378,7 +378,7 @@ _LIKE = {
 }
 
 
-class Outcome(NamedTuple):
+class AddOutcome(NamedTuple):
     """The state of a new peer in words."""
 
     text: str
@@ -387,7 +387,7 @@ class Outcome(NamedTuple):
     choices: tuple[Choice, ...] = ()
 
 
-def outcome_of(peer: Peer) -> Outcome:
+def outcome_of(peer: Peer) -> AddOutcome:
     state = _LIKE.get(peer.state, peer.state)
     choices: tuple[Choice, ...] = _CHOICES.get(state, ())
     if state is PeerState.NO_ENGINE and peer.transport == Transport.INVITED:
@@ -400,12 +400,12 @@ def outcome_of(peer: Peer) -> Outcome:
             for device in peer.devices
         )
         has = f": {free}" if free else ""
-        return Outcome(f"{peer.name} is ready{has}.", "good", choices)
+        return AddOutcome(f"{peer.name} is ready{has}.", "good", choices)
     if state in UNFIT:
-        return Outcome(f"{peer.name} is reached. {note}", "busy", choices)
+        return AddOutcome(f"{peer.name} is reached. {note}", "busy", choices)
     if state is PeerState.ASKING:
-        return Outcome(f"{peer.name} needs your input.", "busy", choices)
+        return AddOutcome(f"{peer.name} needs your input.", "busy", choices)
     if state is PeerState.UNREACHABLE:
-        return Outcome(note or f"{peer.name} cannot be reached.", "wrong", choices)
+        return AddOutcome(note or f"{peer.name} cannot be reached.", "wrong", choices)
     doing = peer.work.title if peer.work else f"Reaching {peer.name}"
-    return Outcome(f"{doing}…", "busy")
+    return AddOutcome(f"{doing}…", "busy")

@@ -19,7 +19,7 @@ from tui.model.names import model_name
 from tui.widgets.keys import key_of, shown_keys
 
 
-class Finding(Flow):
+class FindFlow(Flow):
     """Collects the entries, and goes to the chosen one."""
 
     def __init__(self, app: ClusterConsole, settings: SettingsFlow) -> None:

@@ -14,7 +14,7 @@ from tui.app.console import ClusterConsole, Flow
 from tui.model.events import happening_of
 
 if TYPE_CHECKING:
-    from tui.dialogs.events import EventsDialog
+    from tui.dialogs.help_and_events import EventsDialog
 
 
 SETTLE_S = 0.3
@@ -127,7 +127,7 @@ class Happenings(Flow):
 
     async def show(self) -> None:
         # Imported when needed, like all dialogs.
-        from tui.dialogs.events import EventsDialog
+        from tui.dialogs.help_and_events import EventsDialog
 
         dialog = EventsDialog(self._app.event_log, self._app.clock)
         self._app.attempt(self._fill(dialog), group="fill events")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from backends.places import LOCAL
+from backends.split.buffers import slot_tokens
 from backends.split.experts import experts_text, with_kept
 from backends.state import (
     AUTO_DRAFT,
@@ -28,7 +29,6 @@ from backends.units import format_count, format_factor, format_speed
 from tui.model.names import model_name
 
 USUAL = ServerSettings()
-SLOT_CTX_STEP = 256
 RELAYS = {PairMode.AUTO: "auto", PairMode.ALWAYS: "pair", PairMode.NEVER: "single"}
 """Values of ``up --relay``; without any relay it is ``NO_RELAY``."""
 NO_RELAY = "off"
@@ -174,17 +174,10 @@ def _options(plan: Plan) -> Iterator[str]:
         yield from ("--", *plan.extra_args)
 
 
-def slot_ctx_size(plan: Plan) -> int:
-    """Tokens that fit one slot: its part of the context, rounded up by llama-server."""
-    part = -(-plan.ctx_size // plan.server.slots)
-    return -(-part // SLOT_CTX_STEP) * SLOT_CTX_STEP
-
-
 def ctx_text(plan: Plan) -> str:
     """``ctx 4096``, ``ctx 3×1536`` for three slots."""
-    slots = plan.server.slots
-    each = f"{slots}×{slot_ctx_size(plan)}" if slots > 1 else f"{plan.ctx_size}"
-    return f"ctx {each}"
+    slots, tokens = plan.server.slots, slot_tokens(plan.ctx_size, plan.server)
+    return f"ctx {slots}×{tokens}" if slots > 1 else f"ctx {tokens}"
 
 
 def unusual(plan: Plan) -> str:

@@ -111,7 +111,7 @@ NEAR_BYTES = 16 << 20
 """Memory as near as this to what the engine said is as it said."""
 
 
-class Verdict(NamedTuple):
+class PlanVerdict(NamedTuple):
     """One sentence and how it is meant."""
 
     text: str
@@ -124,40 +124,42 @@ UNDOES = "{split.undo} undoes"
 
 def verdict(
     edit: Edit | None, plan: Plan | None, snapshot: ClusterSnapshot | None
-) -> Verdict:
+) -> PlanVerdict:
     """The line under the split that is shown now."""
     if edit is None or plan is None:
-        return Verdict("No model yet: {cluster.model} picks one", "dim")
+        return PlanVerdict("No model yet: {cluster.model} picks one", "dim")
     if edit.misfits:
         devices = [load.device for load in edit.loads if load.device in edit.misfits]
         holds = "hold" if len(devices) > 1 else "holds"
         text = f"does not fit: {', '.join(devices)} {holds} over the memory limit"
-        return Verdict(text, "bad")
+        return PlanVerdict(text, "bad")
     running = runs_now(snapshot)
     if running is None or snapshot is None:
         why = f"predicted ({edit.note})" if edit.note else "predicted"
         memory = "estimated by the engine" if edit.is_settled else why
-        return Verdict(f"not running yet: {LAUNCHES} · memory {memory}", "warn")
+        return PlanVerdict(f"not running yet: {LAUNCHES} · memory {memory}", "warn")
     if running.model != plan.model:
-        return Verdict(f"another model runs now: {LAUNCHES} this one instead", "warn")
+        return PlanVerdict(
+            f"another model runs now: {LAUNCHES} this one instead", "warn"
+        )
     if running.split != edit.split:
         now = " | ".join(map(str, counts(running.split)))
-        return Verdict(f"changed: {LAUNCHES} it, {UNDOES} · runs now {now}", "warn")
+        return PlanVerdict(f"changed: {LAUNCHES} it, {UNDOES} · runs now {now}", "warn")
     if not same_plan(running, plan):
         what = differences(plan, running) or "other machines"
         relaunch = f"changed: {{cluster.launch}} relaunches, {UNDOES} · {what}"
-        return Verdict(relaunch, "warn")
+        return PlanVerdict(relaunch, "warn")
     return _measured(edit, snapshot)
 
 
-def _measured(edit: Edit, snapshot: ClusterSnapshot) -> Verdict:
+def _measured(edit: Edit, snapshot: ClusterSnapshot) -> PlanVerdict:
     """The report of llama-server's own log on the running split."""
     if snapshot.measured is None:
-        return Verdict("launching: the split is checked after the load", "dim")
+        return PlanVerdict("launching: the split is checked after the load", "dim")
     if snapshot.measured.mismatches:
-        return Verdict("✗ " + "; ".join(snapshot.measured.mismatches), "bad")
+        return PlanVerdict("✗ " + "; ".join(snapshot.measured.mismatches), "bad")
     if not edit.is_settled:
-        return Verdict("✓ layers as planned · memory as measured", "ok")
+        return PlanVerdict("✓ layers as planned · memory as measured", "ok")
     gaps = [
         gap
         for told, measured in zip(edit.settled, edit.loads, strict=True)
@@ -166,5 +168,5 @@ def _measured(edit: Edit, snapshot: ClusterSnapshot) -> Verdict:
     ]
     if gaps:
         off = f"memory is {format_bytes(max(gaps))} off the engine's estimate"
-        return Verdict(f"✓ layers as planned · {off}", "warn")
-    return Verdict("✓ layers and memory as planned", "ok")
+        return PlanVerdict(f"✓ layers as planned · {off}", "warn")
+    return PlanVerdict("✓ layers and memory as planned", "ok")

@@ -15,13 +15,13 @@ from backends.state import (
     ChatChange,
     ChatDelta,
     ChatMessage,
-    ChatQuestion,
     ChatRequest,
     ChatState,
     ChatTimings,
     Conversation,
     Failure,
     LayerRange,
+    QuestionRequest,
     Reply,
     Turn,
 )
@@ -99,7 +99,7 @@ class LiveChat:
             self._require_idle()
         self.put(with_change(self.conversation, asked))
 
-    def ask(self, asked: ChatQuestion, reply: Reply, answers: Answers) -> None:
+    def ask(self, asked: QuestionRequest, reply: Reply, answers: Answers) -> None:
         """Begin a turn, or another answer to a question; it comes by itself."""
         self._require_idle()
         if asked.turns != len(self._conversation.turns):

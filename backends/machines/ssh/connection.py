@@ -23,10 +23,10 @@ from backends.machines.shell import (
     greeting_of,
     script,
 )
+from backends.machines.ssh.authentication import CLOSE_TIMEOUT_S, Login, on_lost
 from backends.machines.ssh.config import Destination, resolve
 from backends.machines.ssh.errors import connection_lost, no_commands
 from backends.machines.ssh.files import start_sftp
-from backends.machines.ssh.login import CLOSE_TIMEOUT_S, Login, on_lost
 from backends.machines.ssh.sessions import HeldSession, behind, hold, run_script
 from backends.machines.ssh.tunnels import RemoteEnd, Tunnel
 from backends.state import PeerQuestion, QuestionKind, Value

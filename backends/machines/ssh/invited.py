@@ -15,6 +15,13 @@ import msgspec
 
 from backends.errors import HostError, PeerUnreachable, Revoked
 from backends.machines.shell import Greeting
+from backends.machines.ssh.authentication import (
+    CONNECT_TIMEOUT_S,
+    FAST_CIPHERS,
+    KEEPALIVE_MISSES,
+    KEEPALIVE_S,
+    LoginClient,
+)
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import (
     SUSPECT_AFTER_S,
@@ -24,13 +31,6 @@ from backends.machines.ssh.connection import (
     wait_for,
 )
 from backends.machines.ssh.errors import connection_lost
-from backends.machines.ssh.login import (
-    CONNECT_TIMEOUT_S,
-    FAST_CIPHERS,
-    KEEPALIVE_MISSES,
-    KEEPALIVE_S,
-    LoginClient,
-)
 from backends.machines.ssh.sessions import HeldSession
 from backends.mesh.dialling import FIRST_LOOK_S, LAST_LOOK_S, Dialled
 from backends.mesh.identity import line_of_raw, own_key, public_line

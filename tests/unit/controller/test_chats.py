@@ -24,11 +24,11 @@ from backends.state import (
     ChatChange,
     ChatDelta,
     ChatFrame,
-    ChatQuestion,
     ChatRequest,
     ChatState,
     ChatTimings,
     Conversation,
+    QuestionRequest,
     Reply,
     Sampling,
 )
@@ -418,7 +418,7 @@ async def test_mistake_of_ours_ends_the_answer_and_not_the_chat(tmp_path: Path) 
         raise ValueError("oops")
 
     async with a_chat(tmp_path) as (model, chat):
-        asked = ChatQuestion(question="Why?", turns=0)
+        asked = QuestionRequest(question="Why?", turns=0)
         chat.ask(asked, Reply(model=MODEL, at=0.0), broken)
         await until(lambda: not chat.answering)
         reply = chat.conversation.turns[0].reply

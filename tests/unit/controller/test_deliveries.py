@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backends.controller import deliveries
-from backends.controller.deliveries import Found
+from backends.controller.deliveries import DeliverySource
 from backends.machines.peer_downloads import UNVERIFIED, FromHere
 from tests.unit.models.ggufs import LLAMA, llama_tensors, write_gguf
 
@@ -17,8 +17,8 @@ async def renew() -> None:
     pass
 
 
-def found(model: Path, sha256: str, *, remote: bool = True) -> Found:
-    return Found(
+def found(model: Path, sha256: str, *, remote: bool = True) -> DeliverySource:
+    return DeliverySource(
         headers=(model,),
         names=(model.name,),
         sha256s=(sha256,),

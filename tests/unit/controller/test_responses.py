@@ -40,11 +40,11 @@ from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import ControllerError
 from backends.state import (
     ChatMessage,
-    ChatQuestion,
     ChatRequest,
     ClusterSnapshot,
     Conversation,
     LayerRange,
+    QuestionRequest,
     Reply,
     Speed,
 )
@@ -428,7 +428,7 @@ async def test_an_answer_that_crosses_a_launch_tells_both_splits() -> None:
         )
         store.snapshot = replace(cluster.store.snapshot, planned=before)
         reply = Reply(layers=split_now(cluster))
-        asked = ChatQuestion(question="Why?", turns=0)
+        asked = QuestionRequest(question="Why?", turns=0)
         live.ask(asked, reply, lambda one: QuestionQueue().answer(cluster, one))
         server.let.release()
         await until(lambda: live.conversation.turns[-1].replies[-1].text == "So.")

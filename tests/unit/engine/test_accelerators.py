@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backends.engine import accelerators
-from backends.engine.accelerators import Choice, choose
+from backends.engine.accelerators import AcceleratorChoice, choose
 from backends.engine.compiling import Here
 from backends.errors import UsageError
 
@@ -66,7 +66,7 @@ class Machine:
         self.program("glslc", "exit 0")
         self.env["VULKAN_SDK"] = str(sdk)
 
-    async def choose(self, wanted: str) -> Choice:
+    async def choose(self, wanted: str) -> AcceleratorChoice:
         return await choose(wanted, Here(self.env))
 
 
@@ -78,8 +78,8 @@ def machine(tmp_path: Path) -> Machine:
 
 
 async def test_without_gpu_the_cpu_and_nothing_to_say(machine: Machine) -> None:
-    assert await machine.choose("auto") == Choice()
-    assert await machine.choose("none") == Choice()
+    assert await machine.choose("auto") == AcceleratorChoice()
+    assert await machine.choose("none") == AcceleratorChoice()
 
 
 async def test_a_gpu_whose_toolkit_compiles_is_used(machine: Machine) -> None:
@@ -97,7 +97,7 @@ async def test_a_toolkit_that_does_not_compile_falls_back_and_says_so(
     machine.program("nvidia-smi", GPU)
     machine.program("nvcc", "echo 'probe.cu: error: unsupported GNU version'; exit 1")
     choice = await machine.choose("auto")
-    assert choice == Choice(
+    assert choice == AcceleratorChoice(
         note="There is an NVIDIA GPU, but a small program for CUDA does not compile "
         "(probe.cu: error: unsupported GNU version): CPU only."
     )

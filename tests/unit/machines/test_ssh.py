@@ -19,22 +19,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import HostError, PeerUnreachable, UsageError
+from backends.machines.ssh import authentication as dial_module
 from backends.machines.ssh import errors
-from backends.machines.ssh import login as dial_module
-from backends.machines.ssh.config import (
-    Destination,
-    KnownLine,
-    Settings,
-    configured_names,
-    resolve,
-)
-from backends.machines.ssh.login import (
+from backends.machines.ssh.authentication import (
     dial,
     fingerprint,
     known_lines,
     lookup,
     matcher,
     remember,
+)
+from backends.machines.ssh.config import (
+    Destination,
+    KnownLine,
+    Settings,
+    configured_names,
+    resolve,
 )
 
 WHERE = Settings(

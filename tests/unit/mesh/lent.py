@@ -16,8 +16,8 @@ import asyncssh
 from backends.machines.ssh.invited import client_over, pair
 from backends.mesh.dialling import dial_any
 from backends.mesh.identity import line_of_raw, own_key
-from backends.mesh.limits import OwnerLimits
 from backends.mesh.messages import AGENT, USER_BY_KEY
+from backends.mesh.owner_limits import OwnerLimits
 from backends.mesh.pairings import PairingFile
 from backends.mesh.tenants import Tenants
 from backends.mesh.token import Token

@@ -20,8 +20,8 @@ from backends.machines.join_listener import Awaited, JoinListener
 from backends.machines.ssh.invited import InvitedConnection
 from backends.mesh.dialling import dial_any
 from backends.mesh.identity import own_key, public_line, raw_of
-from backends.mesh.limits import OwnerLimits
 from backends.mesh.messages import DIALLED
+from backends.mesh.owner_limits import OwnerLimits
 from backends.mesh.pairings import PairingFile
 from backends.mesh.tenants import Tenants
 from backends.mesh.token import Token

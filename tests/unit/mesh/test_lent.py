@@ -28,8 +28,8 @@ from backends.mesh import crowd
 from backends.mesh.acceptor import STRANGERS_MAX
 from backends.mesh.dialling import Dialled
 from backends.mesh.identity import own_key
-from backends.mesh.limits import OwnerLimits
 from backends.mesh.messages import AGENT, PAIR, USER_BY_KEY, USER_BY_SECRET
+from backends.mesh.owner_limits import OwnerLimits
 from backends.mesh.server import READ_BYTES_MAX, ModelFiles, WorkerServer
 from backends.mesh.tenants import Tenant, Tenants
 from backends.mesh.worker import Worker

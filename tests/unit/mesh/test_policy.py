@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from backends.mesh.limits import OwnerLimits
+from backends.mesh.owner_limits import OwnerLimits
 from backends.mesh.policy import FREE, PROCESSES_MAX, AgentPolicy, Denied
 
 VERBS = (*sorted(FREE), "start", "run", "find", "read", "identity", "tensors", "seed")

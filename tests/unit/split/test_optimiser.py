@@ -10,7 +10,7 @@ import pytest
 
 from backends.split import optimiser
 from backends.split.optimiser import (
-    Place,
+    DeviceOffer,
     best,
     best_of_each_size,
     cost_of,
@@ -21,7 +21,7 @@ QUICK = 300
 INSTANCES = int(os.environ.get("DLLM_SPLITS", "10000"))
 
 
-def exhaustive(places: list[Place], sizes: list[int]) -> float | None:
+def exhaustive(places: list[DeviceOffer], sizes: list[int]) -> float | None:
     """The least cost of all orders, subsets and counts that keep to the limits."""
     costs = [
         cost_of(chosen, counts)
@@ -44,7 +44,7 @@ def compositions(total: int, parts: int) -> list[tuple[int, ...]]:
 
 
 def keeps_to_limits(
-    chosen: tuple[Place, ...], counts: tuple[int, ...], sizes: list[int]
+    chosen: tuple[DeviceOffer, ...], counts: tuple[int, ...], sizes: list[int]
 ) -> bool:
     first = 0
     for place, count in zip(chosen, counts, strict=True):
@@ -57,10 +57,10 @@ def keeps_to_limits(
     return True
 
 
-def random_instance(random: Random) -> tuple[list[Place], list[int]]:
+def random_instance(random: Random) -> tuple[list[DeviceOffer], list[int]]:
     n_layers = random.randint(1, 6)
     sizes = [random.randint(1, 9) for _ in range(n_layers)]
-    places: list[Place] = []
+    places: list[DeviceOffer] = []
     for number in range(random.randint(1, 4 if n_layers < 6 else 3)):
         if places and random.random() < 0.25:
             twin = places[-1]._replace(device=f"d{number}", first_only=False)
@@ -68,7 +68,7 @@ def random_instance(random: Random) -> tuple[list[Place], list[int]]:
             continue
         even = random.random() < 0.5
         places.append(
-            Place(
+            DeviceOffer(
                 device=f"d{number}",
                 layer_costs=(random.random(),) * n_layers
                 if even
@@ -116,7 +116,7 @@ def test_equal_to_trying_everything(instances: int) -> None:
 def test_uneven_devices_of_200_layers_are_all_followed() -> None:
     random = Random(1)
     places = [
-        Place(
+        DeviceOffer(
             device=f"d{number}",
             layer_costs=tuple(random.random() for _ in range(201)),
             fixed_cost=random.random() * 5,
@@ -135,7 +135,7 @@ def test_many_devices_are_searched_in_part_and_told_so() -> None:
     random = Random(3)
     machines = [(random.random() * 3, random.random() * 5) for _ in range(16)]
     places = [
-        Place(
+        DeviceOffer(
             device=f"m{number}/g{gpu}",
             layer_costs=(per_layer,) * 129,
             fixed_cost=fixed,
@@ -160,7 +160,7 @@ def test_a_search_in_part_comes_near(monkeypatch: pytest.MonkeyPatch) -> None:
     far = []
     for _ in range(20):
         places = [
-            Place(
+            DeviceOffer(
                 device=f"d{number}",
                 layer_costs=(random.uniform(0.2, 3),) * 60,
                 fixed_cost=random.uniform(0, 6),
@@ -185,7 +185,7 @@ def test_a_search_in_part_comes_near(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_devices_that_are_alike_are_all_found() -> None:
     """Ten alike are eleven states, so that 128 of one kind are still exact."""
     places = [
-        Place(device=f"g{n}", layer_costs=(1.0,) * 100, fixed_cost=1.0, room=25)
+        DeviceOffer(device=f"g{n}", layer_costs=(1.0,) * 100, fixed_cost=1.0, room=25)
         for n in range(128)
     ]
     found = best(places, [1] * 100)
@@ -197,4 +197,4 @@ def test_devices_that_are_alike_are_all_found() -> None:
 
 def test_no_places_and_no_room_give_nothing() -> None:
     assert best([], [1]) is None
-    assert best([Place("a", (1.0,), room=0)], [1]) is None
+    assert best([DeviceOffer("a", (1.0,), room=0)], [1]) is None

@@ -11,10 +11,10 @@ from textual.strip import Strip
 
 from backends.link.figures import TokenTotals
 from backends.link.transport import TransportKind
+from backends.split.buffers import slot_tokens
 from backends.state import ClusterSnapshot, Link
 from backends.units import format_age, format_rate
 from tui.model.facts import LiveFacts
-from tui.model.launch_settings import slot_ctx_size
 from tui.model.names import by_role, letter
 from tui.model.quantities import (
     BYTES_PER_MB,
@@ -145,7 +145,8 @@ def _layouts(facts: LiveFacts, rows: int) -> Iterator[tuple[list[LiveColumn], in
 
 def _speed_column(snapshot: ClusterSnapshot) -> LiveColumn:
     speed = snapshot.speed
-    ctx_size = slot_ctx_size(snapshot.plan) if snapshot.plan else 0
+    plan = snapshot.plan
+    ctx_size = slot_tokens(plan.ctx_size, plan.server) if plan else 0
     counts = (short_count(n, COUNT_MAX) for n in (speed.ctx_used, ctx_size))
     which = "last" if speed.tok_per_s is None else "generate"
     figures = (

@@ -17,7 +17,7 @@ from tui.model.edit import Edit
 from tui.model.editor import PlanEditor
 from tui.model.launch_settings import ctx_text, launch_command, unusual, up_command
 from tui.model.names import device_label, letter, model_name
-from tui.model.plan_words import Verdict, speed_texts, verdict
+from tui.model.plan_words import PlanVerdict, speed_texts, verdict
 from tui.model.quantities import common_unit, in_unit
 from tui.screens.cluster.split_bar import SplitBar, layer_span, short_span, span_width
 from tui.widgets.keys import takes_text, with_keys
@@ -185,7 +185,7 @@ def _n_rows(edit: Edit | None) -> int:
     return len(edit.split.shares) if edit else 0
 
 
-EMPTY = Verdict("", "dim")
+EMPTY = PlanVerdict("", "dim")
 NAME_WIDTH_MIN = 12
 
 
@@ -195,7 +195,7 @@ class Standing(StripWidget):
     ALLOW_SELECT = True
     speeds: Drawn[tuple[str, ...]] = Drawn(())
     """The prediction, the longest text first; empty without one."""
-    verdict: Drawn[Verdict] = Drawn(EMPTY)
+    verdict: Drawn[PlanVerdict] = Drawn(EMPTY)
 
     def draw(self, width: int, height: int) -> list[Strip]:
         said: Part = self.verdict.text, getattr(self.palette, self.verdict.tone)

@@ -305,7 +305,7 @@ class Speeds(NamedTuple):
     added_ms: float = 0.0
 
 
-class SpeedLine(StripWidget):
+class LabSpeedLine(StripWidget):
     """Predicted, measured and how far apart; what the lab costs."""
 
     speeds: Drawn[Speeds] = Drawn(Speeds())
@@ -361,7 +361,7 @@ class SpeedPane(Vertical):
         super().__init__(classes="pane")
         self.border_title = "Speed"
         self.border_subtitle = X_TITLE
-        self.line = SpeedLine()
+        self.line = LabSpeedLine()
         self.plot = LabPlot()
 
     def compose(self) -> ComposeResult:

@@ -47,7 +47,7 @@ NO_PLAN = (
 )
 
 
-class SpeedLine(StripWidget):
+class LayersSpeedLine(StripWidget):
     """The predicted speed, as much of it as fits."""
 
     texts: Drawn[tuple[str, ...]] = Drawn(())
@@ -89,7 +89,7 @@ class LayersScreen(ConsoleScreen):
         """True if experts are given to devices, and not whole layers."""
         self.table = LayerTable(id="layers-table")
         self._empty = Static(id="layers-empty", markup=False)
-        self._speed = SpeedLine(id="layers-speed")
+        self._speed = LayersSpeedLine(id="layers-speed")
         self._verdict = Static(id="layers-verdict", markup=False)
         self._list = Container(id="layers-list", classes="pane -empty")
         self._detail = VerticalScroll(

@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from backends.config import Config
-from backends.controller.snapshot_store import SnapshotStore
-from backends.controller.speed_book import (
+from backends.controller.calibration_store import (
+    CalibrationStore,
     RunRecorder,
     RunWatch,
-    SpeedBook,
     ground_of,
     model_key,
 )
+from backends.controller.snapshot_store import SnapshotStore
 from backends.planning.speeds import (
     NOTHING,
     PASSES_MIN,
@@ -134,7 +134,7 @@ def run(plan: Plan, first: int, second: int, lab: Lab | None = None) -> object:
 
 
 async def test_runs_of_two_splits_predict_a_third(tmp_path: Path) -> None:
-    book = SpeedBook(tmp_path / "speeds.json")
+    book = CalibrationStore(tmp_path / "speeds.json")
     for first, second in ((4, 9), (8, 5)):
         plan = plan_of(first, second)
         says = run(plan, first, second, LAB)
@@ -144,13 +144,13 @@ async def test_runs_of_two_splits_predict_a_third(tmp_path: Path) -> None:
     told = forecast(MODEL, plan, book.speeds(ground))
     assert told.pass_ms == pytest.approx(HEAD_MS + 13 * LAYER_MS + 2 * RTT_MS, rel=0.05)
     assert told.source is SpeedSource.MEASURED
-    assert SpeedBook(tmp_path / "speeds.json").calibration == book.calibration
+    assert CalibrationStore(tmp_path / "speeds.json").calibration == book.calibration
     other = ground_of(plan, MODEL, MACHINES, engine("b2"))
     assert forecast(MODEL, plan, book.speeds(other)).source is SpeedSource.PRIOR
 
 
 def test_the_heads_protocol_decides_about_graphs(tmp_path: Path) -> None:
-    book, plan = SpeedBook(tmp_path / "speeds.json"), plan_of(6, 7)
+    book, plan = CalibrationStore(tmp_path / "speeds.json"), plan_of(6, 7)
     here = replace(engine(), rpc_protocol="8.0.0")
     known = ground_of(plan, MODEL, MACHINES, here)
     assert book.speeds(known).rpc_protocol == "8.0.0"
@@ -160,7 +160,7 @@ def test_the_heads_protocol_decides_about_graphs(tmp_path: Path) -> None:
 
 
 async def test_the_residual_of_a_run_is_kept(tmp_path: Path) -> None:
-    book = SpeedBook(tmp_path / "speeds.json")
+    book = CalibrationStore(tmp_path / "speeds.json")
     plan = plan_of(6, 7)
     ground = ground_of(plan, MODEL, MACHINES, engine())
     assert book.speeds(ground).residual is None
@@ -175,7 +175,7 @@ def test_an_unreadable_book_begins_anew(tmp_path: Path) -> None:
     file = tmp_path / "speeds.json"
     for content in (b"", b"[]", b'{"format": 99}', b"\xff"):
         file.write_bytes(content)
-        assert SpeedBook(file).calibration.observations == ()
+        assert CalibrationStore(file).calibration.observations == ()
 
 
 def test_short_runs_say_nothing() -> None:
@@ -276,7 +276,7 @@ def test_a_lab_that_changed_while_a_link_was_not_told_of_begins_anew() -> None:
 
 
 async def test_a_plain_link_says_nothing(tmp_path: Path) -> None:
-    book = SpeedBook(tmp_path / "speeds.json")
+    book = CalibrationStore(tmp_path / "speeds.json")
 
     async def machines() -> list[Peer]:
         return MACHINES
@@ -352,7 +352,7 @@ async def test_a_run_of_what_serves_no_more_is_not_shown(tmp_path: Path) -> None
         store.update(served_since=2.0)
         return MACHINES
 
-    book = SpeedBook(tmp_path / "speeds.json")
+    book = CalibrationStore(tmp_path / "speeds.json")
     recorder = RunRecorder(book, store, lambda: two(6, 7), machines)
     recorder._watch.look(reading(0), links, {})
     recorder.look(reading(20))

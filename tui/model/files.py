@@ -1,4 +1,4 @@
-"""The console's memory between two runs: layout, theme, plan."""
+"""The files of the console: what it remembers between two runs, and its themes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 import msgspec
 
 from backends.errors import DllmError
+from backends.paths import Paths
 from backends.state import DEFAULT_CLUSTER, NOT_JSON, Plan
 from backends.writing import write_private
+
+BUILTIN_FOLDER = Path(__file__).resolve().parents[2] / "themes"
 
 
 class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -71,3 +74,8 @@ def remember(path: Path, memory: Remembered, cluster: str = DEFAULT_CLUSTER) -> 
         raise DllmError(
             f"Cannot write {path} ({error.strerror})", "The console forgets its layout."
         ) from error
+
+
+def theme_folders(paths: Paths) -> list[Path]:
+    """Folders of theme files: ours, then the user's own."""
+    return [BUILTIN_FOLDER, paths.config_dir / "themes"]

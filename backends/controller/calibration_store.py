@@ -60,7 +60,7 @@ def model_key(model: ModelInfo) -> str:
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:16]
 
 
-class SpeedBook:
+class CalibrationStore:
     """Keeps the calibration of all clusters of a controller in a file."""
 
     def __init__(self, file: Path) -> None:
@@ -191,7 +191,7 @@ class RunRecorder:
 
     def __init__(
         self,
-        book: SpeedBook,
+        book: CalibrationStore,
         store: SnapshotStore,
         passes: Callable[[], Mapping[str, Sequence[Pass]]],
         machines: Callable[[], Awaitable[Sequence[Peer]]],

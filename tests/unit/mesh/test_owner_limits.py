@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backends.errors import UsageError
-from backends.mesh.limits import OwnerLimits, parse_hours
+from backends.mesh.owner_limits import OwnerLimits, parse_hours
 
 
 @pytest.mark.parametrize(
