@@ -113,7 +113,7 @@ demo: $(INSTALLED) ## Open the console on a live two-worker cluster
 	@$(BIN)/dllm-tui demo
 
 # mypy 2.4.1 may crash (exit 2) over what it kept of an older state.
-check: $(STAMP) ## Formatting, lint, types, import contracts, prose, circles
+check: $(STAMP) ## Formatting, lint, types, import contracts, prose, circles, names
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --cache-dir '$(CACHE)/mypy' || { test $$? = 2 && rm -rf '$(CACHE)/mypy' && \
@@ -121,6 +121,7 @@ check: $(STAMP) ## Formatting, lint, types, import contracts, prose, circles
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.check_prose
 	$(BIN)/python -m tools.check_circles
+	$(BIN)/python -m tools.check_names
 
 format: $(STAMP) ## Format and mend what can be mended
 	$(BIN)/ruff check --fix .

@@ -442,7 +442,7 @@ def read_text(paths: Paths) -> str:
 
 
 def settings(config: Config, text: str) -> list[Setting]:
-    lines = lines_of(text)
+    lines = lines_by_key(text)
     found = []
     for names, value in _leaves(config):
         line = lines.get(names, 0)
@@ -548,7 +548,7 @@ def problems(text: str) -> list[Problem]:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         return [_syntax(str(error))]
-    lines = lines_of(text)
+    lines = lines_by_key(text)
     peers = data.pop("peers", {})
     found = [
         Problem(line=lines.get(names, 0), setting=".".join(names), what=what, hint=hint)
@@ -627,7 +627,7 @@ def _unreached(ssh: object, bare: object, worker: object, host_key: object) -> s
     return ""
 
 
-def lines_of(text: str) -> Lines:
+def lines_by_key(text: str) -> Lines:
     found: Lines = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), start=1):

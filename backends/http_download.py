@@ -91,11 +91,13 @@ def get_file(
             return False
         work = _Transfer(part, descriptor, origin, progress)
         retried(place, work.resume, work.come_bytes)
-        finish(part, file, origin.sha256, progress, check, is_given=origin.is_given)
+        finish_download(
+            part, file, origin.sha256, progress, check, is_given=origin.is_given
+        )
     return True
 
 
-def finish(
+def finish_download(
     part: Path,
     file: Path,
     sha256: str,
@@ -162,7 +164,7 @@ def retried(
         except PassingError as error:
             failure = error
         except urllib.error.HTTPError as error:
-            failure = refused(url, error.code, error.headers)
+            failure = refused_by_status(url, error.code, error.headers)
             if not isinstance(failure, PassingError):
                 raise failure from error
         except (HTTPException, OSError) as error:
@@ -279,7 +281,7 @@ class _Transfer(NamedTuple):
         if origin.size_bytes and total not in (0, origin.size_bytes):
             raise ConnectionError(f"it has {total} of {origin.size_bytes} bytes")
         size_bytes = origin.size_bytes or total or (have + length if length else 0)
-        require_room(self.part.parent, max(size_bytes - have, 0))
+        require_disk_room(self.part.parent, max(size_bytes - have, 0))
         if not origin.size_bytes:
             origin = replace(origin, size_bytes=size_bytes, validator=_validator(told))
             self.progress.begin(self.progress.file, size_bytes, have)
@@ -304,7 +306,7 @@ class _Transfer(NamedTuple):
             self.progress.at(have)
             if have - checked > SPARE_BYTES // 2:
                 checked = have
-                require_room(self.part.parent, 0)
+                require_disk_room(self.part.parent, 0)
 
 
 def opened(address: Address, headers: dict[str, str]) -> Any:
@@ -342,7 +344,7 @@ def _is_local(error: Exception) -> bool:
     )
 
 
-def require_room(folder: Path, need_bytes: int) -> None:
+def require_disk_room(folder: Path, need_bytes: int) -> None:
     """Refuse a download for which the disk has no room."""
     folder.mkdir(parents=True, exist_ok=True)
     free_bytes = shutil.disk_usage(folder).free
@@ -382,7 +384,7 @@ def sent_page(place: str) -> DllmError:
     )
 
 
-def refused(place: str, status: int, headers: Any) -> DllmError:
+def refused_by_status(place: str, status: int, headers: Any) -> DllmError:
     host = _host(place)
     later = headers.get("Retry-After", "")
     when = f" in {later} s" if later.isdigit() else " later"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from backends.config import Config, Problem, lines_of, problems
+from backends.config import Config, Problem, lines_by_key, problems
 from backends.errors import did_you_mean
 from tui.actions import ACTIONS, keymap_problems
 
@@ -23,7 +23,7 @@ def all_problems(text: str, themes: Sequence[str]) -> list[Problem]:
 def _wrong_theme(told: Config, text: str, known: Sequence[str]) -> Iterator[Problem]:
     if told.theme and told.theme not in known:
         yield Problem(
-            line=lines_of(text).get(("theme",), 0),
+            line=lines_by_key(text).get(("theme",), 0),
             setting="theme",
             what=f"There is no theme {told.theme}",
             hint=f"{did_you_mean(told.theme, known)}Themes: {', '.join(known)}",
@@ -31,7 +31,7 @@ def _wrong_theme(told: Config, text: str, known: Sequence[str]) -> Iterator[Prob
 
 
 def _wrong_keys(told: Config, text: str) -> Iterator[Problem]:
-    lines, known = lines_of(text), [action.id for action in ACTIONS]
+    lines, known = lines_by_key(text), [action.id for action in ACTIONS]
     for name in told.keys:
         if name not in known:
             yield Problem(

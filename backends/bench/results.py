@@ -311,7 +311,7 @@ def _distinct(cases: Sequence[Case], names: Sequence[str]) -> int:
     return len({tuple(getattr(case, name) for name in names) for case in cases})
 
 
-def rate_text(result: CaseResult) -> str:
+def interval_text(result: CaseResult) -> str:
     """``21.3 ± 0.9``: the median, and half of its 95 % interval."""
     if not result.rates:
         return "failed" if result.failure else ""
@@ -344,7 +344,7 @@ def _disturbed(result: CaseResult) -> str:
 
 
 FIGURES: dict[str, Callable[[CaseResult], str]] = {
-    "tok/s": rate_text,
+    "tok/s": interval_text,
     "predicted": _predicted_text,
     "prompt tok/s": _middle(lambda s: s.prompt_tok_per_s),
     "first token s": _middle(lambda s: s.first_token_s),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from backends.bench.matrix import HOME, STOCK, WEIGHTS, Case
-from backends.bench.results import BenchRun, CaseResult, launch_text, rate_text
+from backends.bench.results import BenchRun, CaseResult, interval_text, launch_text
 from backends.units import MS_PER_S, format_bytes, format_difference, three_figures
 
 LATENCIES_MS = (0.0, 5.0, 10.0, 20.0, 30.0)
@@ -95,7 +95,7 @@ def latency_table(run: BenchRun) -> list[list[str]]:
             [
                 str(workers + 1),
                 f"{latency_ms:g} ms",
-                rate_text(result),
+                interval_text(result),
                 _with_error(_by_rule(base, workers, latency_ms), tok_per_s),
                 _with_error(told, tok_per_s, "~") if told else "",
             ]

@@ -19,7 +19,7 @@ from backends.controller.drafting import gains
 from backends.errors import PlanError
 from backends.planning.sharing import shared_out
 from backends.server_settings import CTX_MIN, moving, without_tensor
-from backends.speculation.auto import told as with_draft_text
+from backends.speculation.auto import with_draft_text
 from backends.speculation.gain import likely, predicted_text
 from backends.split.cost import counted_work, forecast, time_text, workload
 from backends.split.layout import ranges, ranges_text

@@ -172,7 +172,7 @@ def losses(plan: Plan) -> dict[frozenset[str], str]:
     }
 
 
-def split_text(plan: Plan) -> str:
+def counts_text(plan: Plan) -> str:
     """``9 | 4 on studio/MTL0, nuc/CPU``."""
     return ranges_text(ranges(plan.split))
 
@@ -181,7 +181,7 @@ def degraded_text(plan: Plan, before: Plan) -> str:
     """Its split, and its context and draft where these are others."""
     shorter = plan.ctx_size != before.ctx_size
     context = f", context {plan.ctx_size} instead of {before.ctx_size}"
-    text = split_text(plan) + (context if shorter else "")
+    text = counts_text(plan) + (context if shorter else "")
     kept = methods_of(plan)
     lost = [draft for draft in methods_of(before) if draft not in kept]
     if not lost:

@@ -60,7 +60,7 @@ from backends.planning.blueprint import (
     process_name,
 )
 from backends.planning.checking import check_holes, check_stand_ins
-from backends.planning.pairing import PairEnd, Pairing, alone_by_plan, judged
+from backends.planning.pairing import PairEnd, Pairing, alone_by_plan, pairing_of
 from backends.printable import printable
 from backends.server_settings import weight_files
 from backends.split.flags import used_workers
@@ -192,7 +192,7 @@ async def _pairings(
         )
         head = machines.get(plan.head)
         here = PairEnd(machine=head.name, features=await _features(head))
-        return judged(there, here)
+        return pairing_of(there, here)
 
     check_holes(plan, model)
     workers = used_workers(plan) if plan.relay else ()

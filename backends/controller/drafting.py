@@ -27,7 +27,7 @@ from backends.speculation.drafts import (
     head_misfit,
     own_layers_misfit,
     read_vocabulary,
-    why_not,
+    vocabulary_misfit,
 )
 from backends.speculation.gain import DraftGain, draft_use, predicted_gain
 from backends.speculation.memory import best_place, one_of, own_layers, whole_on
@@ -213,7 +213,7 @@ class Drafting:
         if head_method(draft.arch):
             why = head_misfit(replace(draft, path=str(theirs)), model)
         else:
-            why = why_not(read_vocabulary(ours), read_vocabulary(theirs))
+            why = vocabulary_misfit(read_vocabulary(ours), read_vocabulary(theirs))
         if why:
             what = f"{theirs.name} cannot draft for {ours.name}: {why}"
             raise PlanError(what, OTHER_DRAFT)

@@ -156,7 +156,7 @@ class PlannedMemory:
             question = question_of(plan, files)
             devices = await self._asker.ask(engine.info, protocol, question)
         except DllmError as error:
-            devices = predicted(plan, model, protocol)
+            devices = predicted_memory(plan, model, protocol)
             return PlanMemory(devices=devices, note=str(error))
         return PlanMemory(devices=with_own_weights(devices, plan, model))
 
@@ -165,7 +165,7 @@ class PlannedMemory:
         return files_here(model, self._headers)
 
 
-def predicted(
+def predicted_memory(
     plan: Plan, model: ModelInfo, protocol: str = ""
 ) -> tuple[DeviceMemory, ...]:
     """By our own arithmetic: every device that holds something, the draft apart."""

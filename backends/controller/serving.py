@@ -25,7 +25,7 @@ from backends.machines.machine import Machine
 from backends.places import LOCAL
 from backends.planning.blueprint import SERVER, process_name, short_name
 from backends.split.flags import is_relayed, used_workers
-from backends.split.layout import format_ranges
+from backends.split.layout import format_layers
 from backends.split.loads import plan_loads
 from backends.split.measured import (
     ServerLog,
@@ -208,7 +208,7 @@ def _verdict(measured: MeasuredSplit, plan: Plan) -> str:
         return measured.mismatches[0]
     n_layer = plan.split.n_layer
     parts = format_in_part(measured.in_part, n_layer)
-    return " · ".join(filter(None, (format_ranges(measured.layers, n_layer), parts)))
+    return " · ".join(filter(None, (format_layers(measured.layers, n_layer), parts)))
 
 
 class Serving:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from backends.client.client import ControllerClient
 from backends.doctor.check import Check, Finding, Verdict, check_of
 from backends.errors import DllmError
-from backends.models.verify import Comparison, compare
+from backends.models.verify import Comparison, compare_tensors
 from backends.places import LOCAL, at_peer
 from backends.state import ClusterSnapshot, ModelFile, ModelInfo, Peer
 from backends.state.models import TensorSums
@@ -113,7 +113,7 @@ async def tensors(
         elif isinstance(found, BaseException):
             raise found
         else:
-            compared = compare(ours, found, machine=machine, path=path)
+            compared = compare_tensors(ours, found, machine=machine, path=path)
             if not compared.same:
                 findings.append(_differs(compared))
     return check_of(

@@ -45,7 +45,7 @@ def no_space(where: Path, doing: str) -> HostError:
     return HostError(f"The disk of {where} became full while {doing}", ROOM)
 
 
-def require_room(where: Path, need_bytes: int) -> None:
+def require_build_room(where: Path, need_bytes: int) -> None:
     """Refuse a build for which the disk has no room."""
     free_bytes = shutil.disk_usage(where).free
     if free_bytes < need_bytes:

@@ -30,7 +30,7 @@ from backends.machines.agent import LEASE_S, AgentSession
 from backends.machines.machine import Machine, called_alike, stand_ins
 from backends.machines.model_files import read_there
 from backends.machines.peer_downloads import Wanted, Way, deliver_model
-from backends.machines.probing import Prober, judged
+from backends.machines.probing import Prober, state_of
 from backends.machines.provisioning import clean, provision
 from backends.machines.shell import AgentShell, Greeting, greet
 from backends.machines.ssh.config import Destination
@@ -359,7 +359,7 @@ class SshPeer:
             ours = (await self._readers.engine()).info.rpc_protocol
         except DllmError:
             ours = ""
-        return judged(facts, ours, self._remedy)
+        return state_of(facts, ours, self._remedy)
 
     # --- long work ------------------------------------------------------------------
 

@@ -150,7 +150,7 @@ async def bandwidth_mb_s(shell: Connection) -> float | None:
     return sum(sizes[1:]) / (times[-1] - times[0]) / 1e6
 
 
-def judged(facts: PeerFacts, ours: str, hint: str) -> tuple[PeerState, str]:
+def state_of(facts: PeerFacts, ours: str, hint: str) -> tuple[PeerState, str]:
     """State and note of a peer; ``ours`` is the RPC protocol of our own engine."""
     if not facts.relay_version:
         absent = "The helper dllm-relay is not there"

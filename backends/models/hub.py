@@ -22,8 +22,8 @@ from backends.http_download import (
     broken,
     get_file,
     half_of,
-    refused,
-    require_room,
+    refused_by_status,
+    require_disk_room,
     sent_page,
 )
 from backends.models.download import THERE
@@ -88,7 +88,7 @@ def _hex(text: str, digits: int) -> str:
 
 def pick(repository: str, files: Sequence[HubFile], wanted: str) -> list[HubFile]:
     """All parts of the one model that is wanted."""
-    models = models_in(repository, files)
+    models = models_of_repository(repository, files)
     fitting = {name: parts for name, parts in models.items() if _fits(name, wanted)}
     if len(fitting) == 1:
         return next(iter(fitting.values()))
@@ -109,7 +109,9 @@ def _size(model: tuple[str, list[HubFile]]) -> int:
     return sum(file.size_bytes for file in model[1])
 
 
-def models_in(repository: str, files: Sequence[HubFile]) -> dict[str, list[HubFile]]:
+def models_of_repository(
+    repository: str, files: Sequence[HubFile]
+) -> dict[str, list[HubFile]]:
     """Files by the name of their first part; projectors of images are no models."""
     named = {file.name: file for file in files}
     models: dict[str, list[HubFile]] = {}
@@ -164,7 +166,7 @@ def from_hub(repository: str, wanted: str, progress: DownloadProgress) -> None:
     cache = HubCache(folder, commit)
     sizes = [file.size_bytes for file in files]
     have = sum(map(cache.bytes_of, files))
-    require_room(folder, sum(sizes) - have)
+    require_disk_room(folder, sum(sizes) - have)
     progress.begin(files[0].name, sum(sizes), have)
     came = []
     for at, file in enumerate(files):
@@ -240,7 +242,9 @@ def _hub_errors(repository: str, endpoint: str) -> Iterator[None]:
         ) from error
     except errors.HfHubHTTPError as error:
         response = error.response
-        raise refused(endpoint, response.status_code, response.headers) from error
+        raise refused_by_status(
+            endpoint, response.status_code, response.headers
+        ) from error
     except OSError as error:
         if error.errno is not None and error.filename is not None:
             raise

@@ -32,7 +32,7 @@ from backends.models.hub import (
     HubFile,
     hub_address,
     hub_files,
-    models_in,
+    models_of_repository,
     pick,
     quant_of,
 )
@@ -118,7 +118,7 @@ def _found(source: str) -> Iterator[Downloadable]:
 
 def _in_repository(repository: str, wanted: str) -> Iterator[Downloadable]:
     commit, files = hub_files(repository)
-    models = models_in(repository, files)
+    models = models_of_repository(repository, files)
     if wanted:
         chosen = pick(repository, files, wanted)
         models = {chosen[0].name: chosen}

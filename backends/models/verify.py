@@ -44,7 +44,7 @@ class Comparison(Value, frozen=True, kw_only=True):
         )
 
 
-def compare(
+def compare_tensors(
     here: Iterable[TensorSums], there: Iterable[TensorSums], *, machine: str, path: str
 ) -> Comparison:
     ours = {tensor.name: tensor for tensor in here}

@@ -94,7 +94,7 @@ def alone_by_plan(plan: Plan, worker: WorkerSpec) -> str:
     return ""
 
 
-def judged(there: PairEnd, head: PairEnd) -> Pairing:
+def pairing_of(there: PairEnd, head: PairEnd) -> Pairing:
     """The pairing, without its key, of a worker that is to have a relay beside it."""
     if old := _without(there, head, *CAN_PAIR):
         mend = "" if old == LOCAL else f": dllm-tui peers setup {old}"

@@ -200,7 +200,7 @@ class AutoDraft:
             if draft in todo:
                 await self._try(plan, draft)
                 continue
-            trials = known or judged(self._trials.values())
+            trials = known or with_speedups(self._trials.values())
             best = todo[0] if todo else fastest(trials, self._given_up)
             if not todo and not known:
                 await self._finish(trials, best)
@@ -210,7 +210,7 @@ class AutoDraft:
             if best != draft:
                 await self._book.runs(plan, best)
                 why = "to be measured" if todo else why
-                return f"Loaded again {told(best)}: {why}"
+                return f"Loaded again {with_draft_text(best)}: {why}"
             self._show(plan, draft, why=why, trials=trials)
             if trials:
                 await self._until_repeated()
@@ -248,12 +248,14 @@ class AutoDraft:
         self._takes_known = True
         if NO_DRAFT in self._trials:
             await self._book.keep(self._key, trials)
-            self._events.tried(f"Chosen: {told(best)} ({gain_text(best, trials)})")
+            self._events.tried(
+                f"Chosen: {with_draft_text(best)} ({gain_text(best, trials)})"
+            )
 
     async def _try(self, plan: Plan, draft: str) -> None:
         methods = methods_of(plan)
         number = f"{methods.index(draft) + 1} of {len(methods)}"
-        self._show(plan, draft, f"measuring {told(draft)} ({number})")
+        self._show(plan, draft, f"measuring {with_draft_text(draft)} ({number})")
         trial = asyncio.ensure_future(self._measure(self._port, plan.server.slots))
         asked = asyncio.ensure_future(self._until_asked())
         try:
@@ -264,7 +266,9 @@ class AutoDraft:
             if not isinstance(error, DllmError):
                 log.error("a measurement failed unexpectedly", exc_info=error)
             self._failures[draft] += 1
-            self._events.tried_in_vain(f"Measuring {told(draft)} failed", error)
+            self._events.tried_in_vain(
+                f"Measuring {with_draft_text(draft)} failed", error
+            )
         finally:
             await end_tasks(trial, asked)
             if self._plan is not None:
@@ -282,7 +286,7 @@ class AutoDraft:
             at=time.time(),
         )
         rate = format_speed(measured.tok_per_s).strip()
-        self._events.tried(f"Measured {told(draft)}: {rate}")
+        self._events.tried(f"Measured {with_draft_text(draft)}: {rate}")
 
     def _show(
         self,
@@ -294,7 +298,7 @@ class AutoDraft:
         trials: tuple[DraftTrial, ...] | None = None,
     ) -> None:
         if plan.server.draft == AUTO_DRAFT:
-            shown = judged(self._trials.values()) if trials is None else trials
+            shown = with_speedups(self._trials.values()) if trials is None else trials
             done = "" if trials is not None else doing
             now = DraftNow(draft=draft, doing=done, why=why, trials=shown)
             self._store.update(draft_now=now)
@@ -375,7 +379,7 @@ class TrialBook:
         await self._write(replace(self._pages, running=_latest(known)))
 
     def found_for(self, model: ModelInfo) -> tuple[DraftTrial, ...]:
-        ours = f"/{fingerprint(model)}/"
+        ours = f"/{model_fingerprint(model)}/"
         found = (
             trial
             for key, trials in self._pages.trials.items()
@@ -413,12 +417,12 @@ def plan_key(plan: Plan) -> str:
     return _hash((without_draft(plan), methods_of(plan), plan.server.draft_max))
 
 
-def fingerprint(model: ModelInfo) -> str:
+def model_fingerprint(model: ModelInfo) -> str:
     return _hash(replace(model, path="", files=(), sparse=None))
 
 
 def result_key(plan: Plan, model: ModelInfo | None, links: Sequence[Link]) -> str:
-    of_model = fingerprint(model) if model else ""
+    of_model = model_fingerprint(model) if model else ""
     return f"{plan_key(plan)}/{of_model}/{network_text(links)}"
 
 
@@ -467,7 +471,7 @@ def _defaults(kind: type[msgspec.Struct]) -> dict[str, object]:
 # --- choosing -------------------------------------------------------------------
 
 
-def judged(trials: Iterable[DraftTrial]) -> tuple[DraftTrial, ...]:
+def with_speedups(trials: Iterable[DraftTrial]) -> tuple[DraftTrial, ...]:
     found = tuple(trials)
     plain = next((one.tok_per_s for one in found if one.draft == NO_DRAFT), None)
     return tuple(
@@ -482,7 +486,7 @@ def fastest(trials: Iterable[DraftTrial], given_up: Collection[str] = ()) -> str
     return best if gains.get(best, 0.0) >= WORTH else NO_DRAFT
 
 
-def told(draft: str) -> str:
+def with_draft_text(draft: str) -> str:
     if draft == NO_DRAFT:
         return "without a draft"
     return f"with {PurePath(draft.rpartition(':')[2]).stem}"

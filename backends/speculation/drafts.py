@@ -124,7 +124,7 @@ def _token(header: Header, key: str, otherwise: int, count: int) -> int:
     return otherwise if otherwise < count else NULL
 
 
-def why_not(model: Vocabulary, draft: Vocabulary) -> str:
+def vocabulary_misfit(model: Vocabulary, draft: Vocabulary) -> str:
     if model.kind != draft.kind:
         return f"its tokenizer is {draft.kind}, the model's {model.kind}"
     if model.bos != draft.bos:
@@ -245,7 +245,7 @@ def _misfit(
     try:
         if head:
             return head_misfit(file, model)
-        return why_not(vocabulary, read_vocabulary(Path(file.path)))
+        return vocabulary_misfit(vocabulary, read_vocabulary(Path(file.path)))
     except ModelError as error:
         return str(error)
 

@@ -126,7 +126,7 @@ def even_counts(n_layer: int, n_devices: int) -> tuple[int, ...]:
     return tuple(each + (index < rest) for index in range(n_devices))
 
 
-def format_ranges(layers: Iterable[LayerRange], n_layer: int) -> str:
+def format_layers(layers: Iterable[LayerRange], n_layer: int) -> str:
     """``worker1/CPU 0–5 · worker2/CPU 6–11 + output``, for people."""
     return " · ".join(f"{r.device} {format_range(r, n_layer)}" for r in layers)
 

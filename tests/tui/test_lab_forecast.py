@@ -15,7 +15,7 @@ from tests.tui import scenes
 from tui.screens.lab.links import GRACE_S, PRESETS, LabWishes, describe, preset_of
 from tui.screens.lab.speed import (
     Samples,
-    forecast,
+    lab_forecast,
     link_added_ms,
     links_own_ms,
     rate_at,
@@ -78,11 +78,11 @@ def test_a_token_of_two_links_takes_head_machines_and_ways() -> None:
     """Each head part of 30 ms holds the 11 ms of the other link: the head has 19."""
     links = (link("mini"), link("box"))
     assert links_own_ms(links) == pytest.approx(19 + 2 * (8 + 1 + 2))
-    assert forecast(links, {}, links_own_ms(links)) == pytest.approx(1000 / 41)
-    assert forecast(links, {"mini": SLOW}, links_own_ms(links)) == pytest.approx(
+    assert lab_forecast(links, {}, links_own_ms(links)) == pytest.approx(1000 / 41)
+    assert lab_forecast(links, {"mini": SLOW}, links_own_ms(links)) == pytest.approx(
         1000 / 61
     )
-    assert forecast(
+    assert lab_forecast(
         links, {"mini": SLOW, "box": SLOW}, links_own_ms(links)
     ) == pytest.approx(1000 / 81)
 
@@ -91,7 +91,7 @@ def test_a_lab_that_was_on_while_measuring_does_not_count_twice() -> None:
     slowed = link("mini", up_ms_per_token=11.0, down_ms_per_token=11.0, lab=SLOW)
     links = (slowed, link("box", head_ms=50.0))
     assert links_own_ms(links) == pytest.approx(41)
-    assert forecast(links, {"mini": SLOW}, links_own_ms(links)) == pytest.approx(
+    assert lab_forecast(links, {"mini": SLOW}, links_own_ms(links)) == pytest.approx(
         1000 / 61
     )
 
@@ -104,8 +104,8 @@ def test_without_rtt_the_measured_way_counts_less_the_lab() -> None:
 @pytest.mark.parametrize("missing", ["head_ms_per_token", "compute_ms_per_token"])
 def test_nothing_is_predicted_before_everything_is_measured(missing: str) -> None:
     links = (link("mini"), msgspec.structs.replace(link("box"), **{missing: None}))
-    assert forecast(links, {}, links_own_ms(links)) is None
-    assert forecast((), {}, links_own_ms(())) is None
+    assert lab_forecast(links, {}, links_own_ms(links)) is None
+    assert lab_forecast((), {}, links_own_ms(())) is None
 
 
 def served(

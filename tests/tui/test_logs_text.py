@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from backends.state import ProcessInfo, ProcessRole, ProcessState
 from tui.model.log_levels import LogLevel, level_of, prefix_length
-from tui.screens.logs.feed import ended_text
+from tui.screens.logs.feed import exit_words
 from tui.screens.logs.lines import (
     LINE_CHARS,
     LogBuffer,
@@ -214,7 +214,7 @@ def test_how_a_process_ended(code: int | None, signal: int | None, text: str) ->
         exit_code=code,
         exit_signal=signal,
     )
-    assert ended_text(info) == text
+    assert exit_words(info) == text
 
 
 def test_a_path_is_cut_on_the_left() -> None:

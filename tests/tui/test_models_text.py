@@ -14,10 +14,10 @@ from tui.screens.models.screen import ModelDetail, fact_lines
 from tui.screens.models.table import (
     COLUMNS,
     cell_text,
-    context_text,
     empty_text,
     looks_like_path,
     summary_text,
+    tokens_text,
 )
 from tui.widgets.table import SortOrder, fitting_columns
 
@@ -69,7 +69,7 @@ def test_who_alone_holds_a_model_stands_beside_its_name() -> None:
     ("tokens", "text"), [(0, "—"), (4096, "4096"), (8192, "8k"), (202_752, "198k")]
 )
 def test_contexts(tokens: int, text: str) -> None:
-    assert context_text(tokens) == text
+    assert tokens_text(tokens) == text
 
 
 @pytest.mark.parametrize(

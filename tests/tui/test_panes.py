@@ -26,7 +26,7 @@ from tui.model.plan_words import verdict
 from tui.model.quantities import common_unit, in_unit, part_of, short_part_of
 from tui.model.trends import RateHistory
 from tui.screens.cluster.live_figures import LiveFigures, TokenBar
-from tui.screens.cluster.live_pane import StepList, exit_text, failure_text
+from tui.screens.cluster.live_pane import StepList, evidence_text, exit_text
 from tui.screens.cluster.peers_pane import PeerList
 from tui.screens.cluster.split_pane import LoadTable, Standing
 from tui.screens.lab.links import LinkHeading
@@ -211,7 +211,7 @@ def test_how_a_process_ended(failure: Failure, text: str) -> None:
 def test_a_failure_is_copied_whole() -> None:
     failure = scenes.demo_failed().failure
     assert failure is not None
-    text = failure_text(failure)
+    text = evidence_text(failure)
     assert text.splitlines()[0] == failure.what
     assert "exit code 1" in text
     assert text.endswith("[Address already in use]")

@@ -23,7 +23,7 @@ from backends.errors import ControllerError, DllmError, UsageError
 from backends.paths import Paths, checked_socket, make_private, user_paths
 from backends.writing import write_private
 from tui.cli import config as config_module
-from tui.cli.config import all_problems, template
+from tui.cli.config import file_problems, template
 from tui.cli.main import cli
 
 GOOD = """\
@@ -132,7 +132,7 @@ def test_a_good_file_and_none_are_fine(file: Path) -> None:
     assert "every setting has its default" in config("check").output
     file.write_text(GOOD)
     assert config("check").output == f"{file} is fine.\n"
-    assert all_problems(template()) == []
+    assert file_problems(template()) == []
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from tests.kit.waiting import PATIENCE_S
 from tools.check_circles import circles, imports
+from tools.check_names import LINES_MIN, lonely, same_names
 from tools.check_prose import WORDS_MAX, findings
 
 SLOW = """
@@ -194,3 +195,15 @@ def test_modules_that_reach_one_another_are_a_circle(tmp_path: Path) -> None:
     (room / "d.py").write_text("import backends.a, os\n")
     named = frozenset({"backends.a", "backends.b", "backends.c"})
     assert circles(imports(tmp_path)) == [named]
+
+
+def test_names_of_classes_and_lonely_modules_are_found(tmp_path: Path) -> None:
+    room = tmp_path / "backends"
+    room.mkdir()
+    (tmp_path / "tui").mkdir()
+    (room / "a.py").write_text("from backends import b, d\nclass Way: ...\n")
+    (room / "b.py").write_text("from backends import c\nclass Way: ...\n")
+    (room / "c.py").write_text("class _Way: ...\n" * LINES_MIN)
+    (room / "d.py").write_text("class _Way: ...\n" * (LINES_MIN - 1))
+    assert same_names(tmp_path) == {"Way": ["backends.a", "backends.b"]}
+    assert lonely(tmp_path) == ["backends.b", "backends.d"]

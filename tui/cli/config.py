@@ -90,7 +90,7 @@ def _check_json(found: list[Problem]) -> dict[str, Any]:
 )
 def check_config() -> list[Problem]:
     """Check the file and list its errors."""
-    return all_problems(read_text(user_paths()))
+    return file_problems(read_text(user_paths()))
 
 
 def _check_lines(found: list[Problem]) -> Iterator[str]:
@@ -111,7 +111,7 @@ def set_config(name: str, value: str) -> dict[str, str]:
     Comments stay, and a running controller applies it. Text needs no TOML quotes;
     separate several folders with commas.
     """
-    SettingsFile(user_paths()).change(name, value, all_problems)
+    SettingsFile(user_paths()).change(name, value, file_problems)
     say(f"Set {name} in {user_paths().config_file}.")
     _wait_for_controller()
     return {"name": name, "value": value}
@@ -121,7 +121,7 @@ def set_config(name: str, value: str) -> dict[str, str]:
 @click.argument("name", shell_complete=completing("settings"))
 def unset_config(name: str) -> dict[str, str]:
     """Reset NAME to its default."""
-    SettingsFile(user_paths()).change(name, None, all_problems)
+    SettingsFile(user_paths()).change(name, None, file_problems)
     say(f"{name} is back to its default.")
     _wait_for_controller()
     return {"name": name}
@@ -137,7 +137,7 @@ def edit_config() -> None:
     answer = "e"
     while answer == "e":
         click.edit(filename=str(file))
-        found = all_problems(read_text(user_paths()))
+        found = file_problems(read_text(user_paths()))
         if not found:
             say(f"{file} is fine.")
             _wait_for_controller()
@@ -179,7 +179,7 @@ def _write(text: str) -> None:
         raise DllmError(f"Cannot write {file} ({error.strerror})") from error
 
 
-def all_problems(text: str) -> list[Problem]:
+def file_problems(text: str) -> list[Problem]:
     """The problems of the file; names of actions and themes are checked, too."""
     from textual.theme import BUILTIN_THEMES
 

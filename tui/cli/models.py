@@ -392,7 +392,7 @@ async def _compared(
     client: ControllerClient, model: Path, places: tuple[str, ...]
 ) -> list[Comparison]:
     """A model here against those on other machines; all read at the same time."""
-    from backends.models.verify import compare
+    from backends.models.verify import compare_tensors
 
     there = [await _place_at(client, model, place) for place in places]
     line, told = ProgressLine(), dict[tuple[str, str], tuple[int, int]]()
@@ -413,7 +413,7 @@ async def _compared(
             *(hashed(place) for place in [(LOCAL, str(model)), *there])
         )
     return [
-        compare(ours, tensors, machine=machine, path=path)
+        compare_tensors(ours, tensors, machine=machine, path=path)
         for tensors, (machine, path) in zip(theirs, there, strict=True)
     ]
 

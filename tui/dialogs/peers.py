@@ -164,7 +164,7 @@ class HostKeyDialog(QuestionDialog):
         for label, value in rows:
             text.append(f"{label:12}", palette.dim)
             text.append(f"{safe_line(value)}\n", palette.strong)
-        text.append(grouped(question.fingerprint), palette.text)
+        text.append(fingerprint_text(question.fingerprint), palette.text)
         return text
 
 
@@ -199,7 +199,7 @@ def question_dialog(peer: Peer) -> QuestionDialog | None:
     return SecretDialog(peer, question)
 
 
-def grouped(fingerprint: str) -> str:
+def fingerprint_text(fingerprint: str) -> str:
     """``abcd efgh …`` of ``SHA256:abcdefgh…``: groups that an eye can compare."""
     code = safe_line(fingerprint).rpartition(":")[2]
     return " ".join(code[at : at + GROUP] for at in range(0, len(code), GROUP))

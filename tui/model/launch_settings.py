@@ -51,7 +51,7 @@ class LaunchSettings:
         return cls(
             ctx_size=plan.ctx_size,
             server=plan.server,
-            workers=len(own_workers(plan)),
+            workers=len(own_cpu_workers(plan)),
             worker_threads=plan.asked.worker_threads if plan.asked else None,
             extra_args=plan.extra_args,
         )
@@ -124,7 +124,7 @@ def with_threads_of(proposed: Plan, plan: Plan) -> Plan:
     )
 
 
-def own_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
+def own_cpu_workers(plan: Plan) -> tuple[WorkerSpec, ...]:
     return tuple(worker for worker in plan.workers if is_own(worker))
 
 
@@ -136,7 +136,7 @@ def other_machines(plan: Plan) -> tuple[str, ...]:
 
 def excluded(plan: Plan) -> tuple[str, ...]:
     """Devices that were to take no part, but for those CPU workers here."""
-    own = {name for worker in own_workers(plan) for name in worker.device_ids}
+    own = {name for worker in own_cpu_workers(plan) for name in worker.device_ids}
     return tuple(d for d in (plan.asked.exclude if plan.asked else ()) if d not in own)
 
 

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from backends.controller import degraded_plan, journal
 from backends.controller.degraded_plan import (
     DegradedPlans,
+    counts_text,
     degraded_text,
-    split_text,
 )
 from backends.controller.gateway import ApiPorts
 from backends.controller.journal import Goal, Journal, Record
@@ -211,7 +211,7 @@ async def test_what_the_rest_still_holds_counts_as_free(stage: Stage) -> None:
     memory = DeviceMemory(device="local/CPU", kv_bytes=2 * GIB)
     held = ClusterMemory(plan=PLAN_BIG, memory=(memory,), loaded=True)
     rest = await parts.instead_of(PLAN_BIG, held)
-    assert split_text(rest) == "13 on local/CPU"
+    assert counts_text(rest) == "13 on local/CPU"
 
 
 async def test_where_nothing_is_gone_any_more_all_of_it_goes_on(stage: Stage) -> None:
@@ -259,7 +259,7 @@ async def test_nothing_waits_while_many_contexts_are_tried(
 
 
 def test_a_split_is_told_in_one_line() -> None:
-    assert split_text(REST) == "13 on local/CPU"
+    assert counts_text(REST) == "13 on local/CPU"
 
 
 async def test_a_worker_that_was_given_up_is_remembered(stage: Stage) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from backends.errors import ModelError
 from backends.models.sparse_copy import plan_sparse, write_sparse
-from backends.models.verify import Comparison, compare, verify_model
+from backends.models.verify import Comparison, compare_tensors, verify_model
 from backends.state.models import TensorSums
 from tests.kit.models import write_llama
 from tests.unit.models.ggufs import write_gguf, write_split
@@ -108,7 +108,7 @@ HERE = (tensor("one"), tensor("two"), tensor("three"))
 
 
 def compared(*there: TensorSums) -> Comparison:
-    return compare(HERE, there, machine="mini", path="/m.gguf")
+    return compare_tensors(HERE, there, machine="mini", path="/m.gguf")
 
 
 def test_the_same_in_another_order() -> None:

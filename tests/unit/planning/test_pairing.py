@@ -13,7 +13,7 @@ from backends.planning.pairing import (
     PairEnd,
     Pairing,
     alone_by_plan,
-    judged,
+    pairing_of,
 )
 from backends.split.layout import make_split
 from backends.state import PairMode, Plan, WorkerSpec
@@ -80,7 +80,7 @@ def pairing(
         searched=" in ~/.models",
         data=DATA,
     )
-    found = judged(beside, PairEnd(machine=head, features=here))
+    found = pairing_of(beside, PairEnd(machine=head, features=here))
     return found.keyed(worker.name, secret) if found.paired else found
 
 

@@ -25,12 +25,12 @@ from backends.speculation.auto import (
     Measured,
     TrialBook,
     fastest,
-    fingerprint,
-    judged,
     measured,
+    model_fingerprint,
     network_text,
     result_key,
-    told,
+    with_draft_text,
+    with_speedups,
 )
 from backends.speculation.gain import WORTH, DraftGain
 from backends.speculation.methods import methods_of, with_method
@@ -259,10 +259,10 @@ async def test_without_any_draft_nothing_is_measured(tmp_path: Path) -> None:
 
 def foreseen(**speedups: tuple[float, float, float]) -> dict[str, DraftGain]:
     """By ``small`` and ``ngram``: the least, the middle and the most."""
-    told = ADA_FORECAST
+    predicted = ADA_FORECAST
     names = {"small": MODEL, "ngram": NGRAM}
     return {
-        names[name]: DraftGain(names[name], told, middle, low, high)
+        names[name]: DraftGain(names[name], predicted, middle, low, high)
         for name, (low, middle, high) in speedups.items()
     }
 
@@ -480,7 +480,9 @@ def test_the_key_is_plan_model_and_network() -> None:
         (PLAN, BIG, (replace(ADA_LINK, lab=Lab(latency_ms=10)),)),
     ]
     assert len({key, *(result_key(*one) for one in others)}) == 1 + len(others)
-    assert fingerprint(BIG) == fingerprint(replace(BIG, path="/elsewhere/m.gguf"))
+    assert model_fingerprint(BIG) == model_fingerprint(
+        replace(BIG, path="/elsewhere/m.gguf")
+    )
 
 
 def test_new_fields_at_their_defaults_keep_the_key() -> None:
@@ -488,10 +490,10 @@ def test_new_fields_at_their_defaults_keep_the_key() -> None:
         further: tuple[int, ...] = ()
 
     fields = {name: getattr(BIG, name) for name in BIG.__struct_fields__}
-    assert fingerprint(Later(**fields)) == fingerprint(BIG)
-    assert fingerprint(Later(**fields, further=(1,))) != fingerprint(BIG)
+    assert model_fingerprint(Later(**fields)) == model_fingerprint(BIG)
+    assert model_fingerprint(Later(**fields, further=(1,))) != model_fingerprint(BIG)
     less = replace(BIG, layers=BIG.layers[:-1])
-    assert fingerprint(less) != fingerprint(BIG)
+    assert model_fingerprint(less) != model_fingerprint(BIG)
 
 
 def test_the_round_trips_of_a_token_in_words() -> None:
@@ -534,11 +536,11 @@ def trial(draft: str, tok_per_s: float) -> DraftTrial:
 
 
 def test_the_fastest_is_chosen_if_it_is_worth_it() -> None:
-    trials = judged(trial(draft, rate) for draft, rate in RATES.items())
+    trials = with_speedups(trial(draft, rate) for draft, rate in RATES.items())
     assert fastest(trials) == MODEL
     assert fastest(trials, {MODEL}) == NGRAM
     assert fastest(trials[:1]) == fastest(()) == NO_DRAFT
-    assert fastest(judged([trial(MODEL, 60.0)])) == NO_DRAFT
+    assert fastest(with_speedups([trial(MODEL, 60.0)])) == NO_DRAFT
 
 
 def test_a_plan_runs_with_the_draft_that_was_chosen() -> None:
@@ -553,8 +555,8 @@ def test_a_plan_runs_with_the_draft_that_was_chosen() -> None:
 
 
 def test_a_draft_in_words() -> None:
-    assert told("mini:/m/small.gguf") == "with small"
-    assert told(NO_DRAFT) == "without a draft"
+    assert with_draft_text("mini:/m/small.gguf") == "with small"
+    assert with_draft_text(NO_DRAFT) == "without a draft"
 
 
 # --- measuring ------------------------------------------------------------------

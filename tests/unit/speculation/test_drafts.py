@@ -20,7 +20,7 @@ from backends.speculation.drafts import (
     head_method,
     own_layers_misfit,
     read_vocabulary,
-    why_not,
+    vocabulary_misfit,
 )
 from backends.speculation.memory import (
     own_layers,
@@ -261,12 +261,12 @@ def compared(
         metadata = {**keys, "tokenizer.ggml.tokens": list(tokens)}
         write_gguf(file, metadata=metadata, vocabulary=False)
         found.append(read_vocabulary(file))
-    return why_not(*found)
+    return vocabulary_misfit(*found)
 
 
 def test_the_same_words_do(tmp_path: Path) -> None:
     assert compared(tmp_path, BPE_WORDS, BPE_WORDS) == ""
-    assert why_not(*[read_vocabulary(MODEL_PATH)] * 2) == ""
+    assert vocabulary_misfit(*[read_vocabulary(MODEL_PATH)] * 2) == ""
 
 
 def test_the_first_five_and_a_few_at_the_end_may_differ(tmp_path: Path) -> None:

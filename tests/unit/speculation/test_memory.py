@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from backends.controller.degraded_plan import degraded_text, split_text
+from backends.controller.degraded_plan import counts_text, degraded_text
 from backends.engine.ask import parse_flags
 from backends.errors import EngineError, PlanError
 from backends.planning.checking import remarks
@@ -187,7 +187,7 @@ def test_auto_keeps_the_methods_that_fit_a_stand_in() -> None:
     assert degraded_text(rest, plan).endswith(", without the drafts of d")
     roomy = plan_without(plan, ["ada"], MODEL, {"local": PLAIN, "ada": ADA})
     assert roomy.speculation == plan.speculation
-    assert degraded_text(roomy, plan) == split_text(roomy)
+    assert degraded_text(roomy, plan) == counts_text(roomy)
     alone = plan_without(
         replace(plan, speculation=METHOD), ["ada"], MODEL, {"local": tight, "ada": ADA}
     )

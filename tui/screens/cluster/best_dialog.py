@@ -63,7 +63,7 @@ def _rate_text(tok_per_s: float) -> str:
     return predicted(format_rate(tok_per_s).strip())
 
 
-def columns_of(
+def best_columns(
     choices: Sequence[BestChoice], slots: int, width: int
 ) -> list[FigureColumn]:
     """The columns that tell plans apart, as far as there is room beside the names."""
@@ -122,7 +122,7 @@ class BestRows(RowList, can_focus=True):
 
     def row(self, row: BestChoice, here: bool, width: int) -> Strip:
         palette = self.palette
-        columns = columns_of(self.rows, self.slots, width)
+        columns = best_columns(self.rows, self.slots, width)
         figures = _figures(columns, row, self.rows[0], palette)
         look = palette.text if row.plan else palette.dim
         left: list[Part] = [
@@ -143,7 +143,7 @@ class BestHeading(StripWidget):
 
     def draw(self, width: int, height: int) -> list[Strip]:
         dim = self.palette.dim
-        columns = columns_of(self.choices, self._slots, width)
+        columns = best_columns(self.choices, self._slots, width)
         titles, start = "", 0
         for column in columns:
             # A title ends where the figures end; a long one begins before them.

@@ -87,8 +87,8 @@ def _ended_parts(turn: Turn) -> Iterator[str]:
     if len({other.model for other in turn.replies}) > 1:
         yield model_name(reply.model)
     if reply.layers:
-        after = split_text(reply.layers_after)
-        yield split_text(reply.layers) + (f", then {after}" if after else "")
+        after = layers_text(reply.layers_after)
+        yield layers_text(reply.layers) + (f", then {after}" if after else "")
     for name in reply.sampling.__struct_fields__:
         # Only what is not left to the server.
         if (value := getattr(reply.sampling, name)) is not None:
@@ -121,7 +121,7 @@ def _telling_words(turn: Turn, asked: str) -> str:
     return f"{'…' if start else ''}{part}{'' if is_end else '…'}"
 
 
-def split_text(layers: tuple[LayerRange, ...]) -> str:
+def layers_text(layers: tuple[LayerRange, ...]) -> str:
     """``worker1 6 | worker2 7``: whole layers by place, the output counted."""
     counts: dict[str, int] = {}
     for part in layers:

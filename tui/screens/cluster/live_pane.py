@@ -136,7 +136,7 @@ class FailurePanel(StripWidget):
     def copyable(self) -> Copyable | None:
         if self.failure is None:
             return None
-        return Copyable("the failure", failure_text(self.failure))
+        return Copyable("the failure", evidence_text(self.failure))
 
     def _rows(self, width: int) -> list[list[Part]]:
         failure = self.failure
@@ -184,7 +184,7 @@ def exit_text(failure: Failure) -> str:
     return "" if failure.exit_code is None else f"exit code {failure.exit_code}"
 
 
-def failure_text(failure: Failure) -> str:
+def evidence_text(failure: Failure) -> str:
     command = f"$ {join(failure.argv)}" if failure.argv else ""
     head = [failure.what, failure.hint, command, exit_text(failure)]
     return "\n".join([*filter(None, head), *failure.log_tail])

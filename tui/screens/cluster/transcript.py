@@ -35,7 +35,7 @@ class ShownTurn(NamedTuple):
     answer: ChatAnswer
 
 
-def key_of(turn: Turn) -> Key:
+def turn_key(turn: Turn) -> Key:
     """Tells a turn from another, and one answer to it from the next."""
     return turn.asked, len(turn.replies), turn.shown, turn.reply.at
 
@@ -160,7 +160,7 @@ class ChatTranscript(VerticalScroll, can_focus=True):
             self._first = max(0, len(turns) - SHOWN_TURNS)
         self._first = min(self._first, max(0, len(turns) - 1))
         pairs = zip(self._shown, turns[self._first :], strict=False)
-        same = takewhile(lambda pair: pair[0].key == key_of(pair[1]), pairs)
+        same = takewhile(lambda pair: pair[0].key == turn_key(pair[1]), pairs)
         kept = sum(1 for _ in same)
         self._drop(kept)
         new = [self._made(turn) for turn in turns[self._first + kept :]]
@@ -201,7 +201,7 @@ class ChatTranscript(VerticalScroll, can_focus=True):
         question = ChatQuestion(turn.asked, names_width=width)
         answer = ChatAnswer(speaker_in(turn, self._speaker), names_width=width)
         answer.show(turn, None)
-        return ShownTurn(key_of(turn), question, answer)
+        return ShownTurn(turn_key(turn), question, answer)
 
     def _count_earlier(self) -> None:
         if self._first != self._told_earlier:

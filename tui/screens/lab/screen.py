@@ -26,7 +26,7 @@ from tui.screens.lab.speed import (
     Samples,
     SpeedPane,
     Speeds,
-    forecast,
+    lab_forecast,
     links_own_ms,
     total_added_ms,
 )
@@ -182,9 +182,9 @@ speed without a draft under the same lab, once both were measured.
             own = links_own_ms(self._links)
         added, latest = total_added_ms(self._links, labs), samples.latest
         speeds = Speeds(
-            predicted=forecast(self._links, labs, own),
+            predicted=lab_forecast(self._links, labs, own),
             measured=latest.tok_per_s if latest else None,
-            plain=forecast(self._links, {}, own),
+            plain=lab_forecast(self._links, {}, own),
             added_ms=added,
         )
         self._speed.show(speeds, Picture(own, added, tuple(samples.points), latest))

@@ -69,7 +69,7 @@ def links_own_ms(links: Sequence[Link]) -> float | None:
     return max(head, 0.0) + sum(_machine_ms(link) + _network_ms(link) for link in links)
 
 
-def forecast(
+def lab_forecast(
     links: Sequence[Link], labs: Mapping[str, Lab | None], own: float | None
 ) -> float | None:
     """Tokens per second under these labs, if a token takes ``own`` ms without any."""

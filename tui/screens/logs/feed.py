@@ -94,13 +94,13 @@ class LogFeed:
             ended_well = info.exit_code in (0, None)
             if info.exit_signal is not None:
                 ended_well = info.exit_signal in (signal.SIGTERM, signal.SIGINT)
-            sign = ended_text(info), "$dim" if ended_well else "$bad"
+            sign = exit_words(info), "$dim" if ended_well else "$bad"
         elif self.gone:
             sign = "gone", "$dim"
         return Content.assemble(safe_line(info.name), " ", sign)
 
 
-def ended_text(info: ProcessInfo) -> str:
+def exit_words(info: ProcessInfo) -> str:
     """``exit 1``, ``SIGKILL``, or ``ended`` when nobody knows."""
     if info.exit_signal is not None:
         try:

@@ -57,7 +57,7 @@ COLUMNS: tuple[TableColumn[ModelFile], ...] = (
         "context",
         "context",
         8,
-        lambda m: context_text(m.n_ctx_train),
+        lambda m: tokens_text(m.n_ctx_train),
         lambda m: m.n_ctx_train,
         True,
         84,
@@ -125,7 +125,7 @@ def _name_and_problem(model: ModelFile) -> str:
     return f"{name} · on {', '.join(model.held_by)}" if elsewhere else name
 
 
-def context_text(n_tokens: int) -> str:
+def tokens_text(n_tokens: int) -> str:
     """``128k``, ``4096``, or a dash."""
     if not n_tokens:
         return "—"

@@ -38,7 +38,7 @@ Figures = tuple[float, float] | None
 """Measured and predicted milliseconds; None where there is nothing of the kind."""
 
 
-def rows_of(run: LastRun) -> Iterator[tuple[str, Figures, Figures]]:
+def detail_rows(run: LastRun) -> Iterator[tuple[str, Figures, Figures]]:
     """Each machine's computing and network, then the whole pass."""
     for part in run.parts:
         network = part.network_ms, part.predicted_network_ms
@@ -78,7 +78,7 @@ class LastRunTable(StripWidget):
         ]
         heading = clip("last run, ms", NAME_CELLS) + "".join(titles)
         rows = [line([(heading, self.palette.dim)], width)]
-        for name, compute, network in rows_of(self.run):
+        for name, compute, network in detail_rows(self.run):
             style = self.palette.strong if name == PASS else self.palette.text
             parts: list[Part] = [(clip(name, NAME_CELLS - 1) + " ", style)]
             parts += [*self._group(compute), *self._group(network)]

@@ -125,7 +125,7 @@ def arrange_rows(
     return sorted(kept, key=column.order, reverse=largest_first(order))
 
 
-def cell_text(row: TrafficRow, column: TableColumn[TrafficRow], width: int) -> Text:
+def figure_text(row: TrafficRow, column: TableColumn[TrafficRow], width: int) -> Text:
     text = column.text(row)
     fitted = text.rjust(width) if column.right else clip(text, width)
     style = "dim" if not row.figures.count else ""
@@ -197,7 +197,7 @@ What llama-server asked of each worker, as the relay in front of it counted.
     def cell_of(
         self, row: TrafficRow, column: TableColumn[TrafficRow], width: int
     ) -> Text:
-        return cell_text(row, column, width)
+        return figure_text(row, column, width)
 
     def falls(self, order: SortOrder) -> bool:
         return largest_first(order)
