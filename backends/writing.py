@@ -8,7 +8,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import get_ident
 from typing import BinaryIO
@@ -124,3 +124,29 @@ def remove_leftovers(folder: Path) -> None:
         is_number = one.name.isdecimal()
         if not is_number or not psutil.pid_exists(int(one.name)):
             shutil.rmtree(one, ignore_errors=True)
+
+
+# --- files that can be had again ---------------------------------------------------
+
+UNUSED_S = 30 * 86400.0
+"""A kept file that nobody uses for so long is forgotten."""
+
+
+def is_kept(file: Path, size_bytes: int) -> bool:
+    """True if a file of that size is there; that counts as its use."""
+    with suppress(OSError):
+        status = file.stat()
+        # Its time of change stays: what was asked about it is known by that.
+        os.utime(file, ns=(time.time_ns(), status.st_mtime_ns))
+        return status.st_size == size_bytes
+    return False
+
+
+def forget_unused(cache: Path, pattern: str) -> None:
+    """Remove folders of which no file was used for ``UNUSED_S``."""
+    oldest = time.time() - UNUSED_S
+    for folder in cache.glob(pattern):
+        with suppress(OSError):
+            used = [max(f.stat().st_atime, f.stat().st_mtime) for f in folder.iterdir()]
+            if max(used, default=folder.stat().st_mtime) < oldest:
+                shutil.rmtree(folder)

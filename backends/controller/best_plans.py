@@ -7,6 +7,7 @@ machines have the model.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from backends.controller.drafting import gains
 from backends.errors import PlanError
+from backends.planning.room import longest
 from backends.planning.sharing import shared_out
 from backends.server_settings import CTX_MIN, moving, without_tensor
 from backends.speculation.auto import with_draft_text
@@ -405,18 +407,10 @@ def _longest(made: Callable[[int], Plan], sizes: Sequence[int]) -> tuple[int, Pl
     Raises:
         PlanError: not even the shortest fits.
     """
-    try:
+    with contextlib.suppress(PlanError):
         return len(sizes) - 1, made(sizes[-1])
-    except PlanError:
-        found = made(sizes[0]) if len(sizes) > 1 else made(CTX_MIN)
-    low, high = 0, len(sizes) - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            low, found = middle, made(sizes[middle])
-        except PlanError:
-            high = middle
-    return low, found
+    shortest = sizes[0] if len(sizes) > 1 else CTX_MIN
+    return longest(sizes[:-1], made) or (0, made(shortest))
 
 
 def _misfits(

@@ -132,7 +132,7 @@ def _headers(folder: Path, peers: Collection[str], before_s: float) -> dict[str,
         if file.is_file()
         and (
             file.relative_to(folder).parts[0] not in peers
-            or file.stat().st_mtime <= before_s
+            or max(file.stat().st_atime, file.stat().st_mtime) <= before_s
         )
     }
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
-import os
-import shutil
-import time
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -21,14 +17,12 @@ from backends.models.header import has_whole_header
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
 from backends.state import ModelInfo
-from backends.writing import set_aside
+from backends.writing import forget_unused, is_kept, set_aside
 
 FIRST_BYTES = 4 << 20
 HEADER_BYTES_MAX = 512 << 20
 """No header is this long: the largest vocabularies take some tens of MB."""
 CHUNK_BYTES = 1 << 20
-UNUSED_S = 30 * 86400.0
-"""A header that nobody reads for so long is forgotten."""
 
 
 async def read_there(shell: Shell, path: str, cache: Path) -> ModelInfo:
@@ -47,7 +41,7 @@ async def read_there(shell: Shell, path: str, cache: Path) -> ModelInfo:
             copies = [folder / PurePosixPath(part).name for part in parts]
             for part, copy, (size, _) in zip(parts, copies, sizes, strict=True):
                 await _bring(sftp, part, copy, size)
-        await asyncio.to_thread(_forget_unused, cache)
+        await asyncio.to_thread(forget_unused, cache, "*/*")
     except asyncssh.SFTPNoSuchFile as error:
         what = f"There is no {path} on {peer}"
         raise ModelError(what, "Check the path.") from error
@@ -62,30 +56,13 @@ async def read_there(shell: Shell, path: str, cache: Path) -> ModelInfo:
 
 
 async def _bring(sftp: asyncssh.SFTPClient, path: str, copy: Path, size: int) -> None:
-    if await asyncio.to_thread(_is_kept, copy):
+    if await asyncio.to_thread(is_kept, copy, size):
         return
     await asyncio.to_thread(copy.parent.mkdir, parents=True, exist_ok=True)
     # Two may read the same model for the first time at once.
     with set_aside(copy.parent) as (aside, target):
         await _fetch(sftp, path, aside, target, size)
         aside.replace(copy)
-
-
-def _is_kept(copy: Path) -> bool:
-    try:
-        os.utime(copy)
-    except OSError:
-        return False
-    return True
-
-
-def _forget_unused(cache: Path) -> None:
-    oldest = time.time() - UNUSED_S
-    for folder in cache.glob("*/*"):
-        with contextlib.suppress(OSError):
-            files = list(folder.iterdir()) or [folder]
-            if max(file.stat().st_mtime for file in files) < oldest:
-                shutil.rmtree(folder)
 
 
 async def _fetch(

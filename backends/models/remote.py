@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn
@@ -40,7 +37,7 @@ from backends.models.layers import read_model
 from backends.printable import printable
 from backends.state.models import RemoteFile, RemoteModel
 from backends.units import format_bytes
-from backends.writing import set_aside
+from backends.writing import forget_unused, is_kept, set_aside
 
 AT_A_TIME = 4
 """Headers that are read at the same time."""
@@ -48,8 +45,6 @@ CHUNK_BYTES = 1 << 16
 FIRST_BYTES = 2 << 20
 """Read before the header is looked for; then twice as much."""
 HEADER_BYTES_MAX = 256 << 20
-UNUSED_S = 30 * 86400.0
-"""A header that nobody reads for so long is forgotten."""
 
 
 class Downloadable(NamedTuple):
@@ -77,7 +72,7 @@ def list_models(source: str, cache: Path, most_bytes: int) -> None:
     with ThreadPoolExecutor(AT_A_TIME) as readers:
         for model in readers.map(lambda one: _with_header(one, cache), small):
             print_line(model)
-    _forget_unused(cache)
+    forget_unused(cache, "*")
 
 
 def addresses(source: str, cache: str) -> int:
@@ -183,7 +178,7 @@ def _with_header(found: Downloadable, cache: Path) -> RemoteModel:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, place, copy in zip(model.files, found.places, copies, strict=True):
-            if not _is_kept(copy, file.size_bytes):
+            if not is_kept(copy, file.size_bytes):
                 retried(place, lambda at, f=file, c=copy: _read(at, f, c))  # type: ignore[misc]
         read_model(copies[0])
         return replace(model, header=str(copies[0]))
@@ -198,15 +193,6 @@ def _leave(*_: object) -> NoReturn:
     for file in tuple(_unfinished):
         file.unlink(missing_ok=True)
     os._exit(1)
-
-
-def _is_kept(copy: Path, size_bytes: int) -> bool:
-    with suppress(OSError):
-        status = copy.stat()
-        # Its time of change stays: what was asked about it is known by that.
-        os.utime(copy, ns=(time.time_ns(), status.st_mtime_ns))
-        return status.st_size == size_bytes
-    return False
 
 
 def _read(address: Address, file: RemoteFile, copy: Path) -> None:
@@ -246,15 +232,6 @@ def _refuse(aside: Path, file: RemoteFile) -> NoReturn:
         raise ModelError(told, "It is no model that llama.cpp can read.") from error
     limit = format_bytes(HEADER_BYTES_MAX)
     raise ModelError(f"{printable(file.name)} has no header within {limit}")
-
-
-def _forget_unused(cache: Path) -> None:
-    oldest = time.time() - UNUSED_S
-    for folder in cache.glob("*"):
-        with suppress(OSError):
-            used = [max(f.stat().st_atime, f.stat().st_mtime) for f in folder.iterdir()]
-            if max(used, default=folder.stat().st_mtime) < oldest:
-                shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from backends.errors import PlanError
 from backends.planning.checking import check_plan
 from backends.planning.proposal import plan_devices
-from backends.planning.room import require_room, with_prompt_cache
+from backends.planning.room import longest, require_room, with_prompt_cache
 from backends.planning.sharing import shared_out
 from backends.speculation.memory import one_of, with_own_layers
 from backends.split.experts import with_split
@@ -104,15 +104,8 @@ def _in_context(plan: Plan, ctx_min: int | None, made: Callable[[Plan], Plan]) -
 
 def _longest(plan: Plan, ctx_min: int, made: Callable[[Plan], Plan]) -> Plan | None:
     shorter = range(ctx_min, plan.ctx_size, CTX_STEP)
-    found, low, high = None, -1, len(shorter)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            found = made(replace(plan, ctx_size=shorter[middle]))
-            low = middle
-        except PlanError:
-            high = middle
-    return found
+    found = longest(shorter, lambda size: made(replace(plan, ctx_size=size)))
+    return found and found[1]
 
 
 def _way_out(would_do: Plan | None) -> str:
