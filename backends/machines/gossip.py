@@ -202,7 +202,7 @@ def _reached_at(text: str) -> tuple[str, tuple[str, ...]]:
     Empty for one that only we can reach, as through another host.
     """
     # It loads asyncssh, which a controller without peers does not need.
-    from backends.machines.ssh.login import fingerprint, matcher
+    from backends.machines.ssh.authentication import fingerprint, matcher
 
     it = resolve(Destination.parse(text))
     if it.jumps or not it.is_dialled or _is_here(it.host):

@@ -21,7 +21,7 @@ from backends.machines.gossip import (
     known_machine,
     read_told,
 )
-from backends.machines.ssh.login import fingerprint
+from backends.machines.ssh.authentication import fingerprint
 from backends.mesh.identity import key_of_line, line_of_raw
 from backends.state import Device, KnownMachine, ModelFile, Peer, PeerFacts
 
