@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 from backends.state import ChatDelta, ChatMessage, Failure, Sampling
 from tests.tui.chatting import (
     DONE,
@@ -188,18 +185,6 @@ async def test_links_are_copied_not_opened() -> None:
         await pilot.click(AnswerText, offset=(2, 0))
         await until(pilot, lambda: app.said)
         assert app.clipboard == "https://example.org"
-
-
-def test_markdown_is_not_imported_before_the_first_answer() -> None:
-    code = (
-        "import sys, tui.screens.cluster.chat_pane;"
-        "import tui.screens.logs.screen, tui.screens.models.screen;"
-        "print([name for name in sys.modules if 'markdown' in name])"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    )
-    assert found.stdout.strip() == "[]"
 
 
 # --- system prompt and sampling -------------------------------------------------------

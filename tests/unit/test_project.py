@@ -68,43 +68,46 @@ def test_it_is_ignored_where_it_was() -> None:
     assert ended == (-signal.SIGTERM, "")
 
 
-def modules_after(*statements: str) -> list[set[str]]:
-    """The modules that are loaded after each statement."""
-    code = "\n".join(f"{one}\nimport sys; print(*sys.modules)" for one in statements)
+HEADLESS = [
+    ("from backends.models.header import tensor_types", "gguf numpy yaml"),
+    ("tensor_types(); import backends.models.catalogue", "gguf numpy yaml"),
+    ("import backends.controller.__main__", "asyncssh"),
+    ("import backends.doctor.examine", "textual rich click tui"),
+    ("import backends.mesh.worker, backends.doctor.installation", "iroh blake3"),
+    ("import backends.machines.peers, tui.cli.main, tui.cli.peers", "zeroconf"),
+]
+COMMANDS = [
+    (
+        "import tui.cli.up, tui.cli.plans, tui.cli.demo, tui.cli.bench",
+        "textual rich numpy asyncssh",
+    ),
+]
+CONSOLE = [
+    (
+        "import tui.app.app",
+        "h11 tree_sitter textual.widgets._data_table tui.dialogs.help_and_events "
+        "tui.screens.logs.screen tui.screens.models.screen tui.screens.models.picker",
+    ),
+    (
+        "from tui.cli.main import import_console; import_console()",
+        "aiohttp asyncssh gguf numpy psutil tomlkit",
+    ),
+    (
+        "import tui.screens.logs.screen, tui.screens.models.screen",
+        "markdown_it rich.markdown textual.widgets._markdown tui.widgets.markdown_rows",
+    ),
+]
+
+
+@pytest.mark.parametrize("steps", [HEADLESS, COMMANDS, CONSOLE])
+def test_nothing_is_loaded_before_it_is_needed(steps: list[tuple[str, str]]) -> None:
+    """To import it would take as long as all the rest of the start."""
+    code = "\n".join(f"{one}\nimport sys; print(*sys.modules)" for one, _ in steps)
     run = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     )
-    return [set(line.split()) for line in run.stdout.splitlines()]
-
-
-def test_backends_load_no_terminal_and_a_controller_nothing_of_peers_alone() -> None:
-    """To import it would take as long as all the rest of the start."""
-    controller, both = modules_after(
-        "import backends.controller.__main__", "import backends.doctor.examine"
-    )
-    assert "asyncssh" not in controller
-    assert not both & {"textual", "rich", "click", "tui"}
-
-
-def test_a_model_is_read_without_what_computes() -> None:
-    (loaded,) = modules_after(
-        "from backends.models.header import tensor_types; tensor_types()"
-    )
-    assert not loaded & {"gguf", "numpy", "yaml"}
-
-
-def test_the_console_starts_without_heavy_imports() -> None:
-    (loaded,) = modules_after(
-        "from tui.cli.main import import_console; import_console()"
-    )
-    assert not loaded & {"aiohttp", "gguf", "numpy", "psutil", "tomlkit", "asyncssh"}
-
-
-def test_commands_start_without_what_draws() -> None:
-    (loaded,) = modules_after(
-        "import tui.cli.up, tui.cli.plans, tui.cli.demo, tui.cli.bench"
-    )
-    assert not loaded & {"textual", "rich", "numpy", "asyncssh"}
+    for (step, later), loaded in zip(steps, run.stdout.splitlines(), strict=True):
+        assert not {*later.split()} & {*loaded.split()}, step
 
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
@@ -250,9 +248,3 @@ async def test_it_is_looked_while_somebody_asks(
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.wait_for(task, 20)
     assert browser.found().workers == ()
-
-
-def test_nothing_of_zeroconf_is_imported_before_it_is_needed() -> None:
-    names = "backends.mesh.worker, backends.machines.peers, tui.cli.main, tui.cli.peers"
-    code = f"import sys, {names}; assert 'zeroconf' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)

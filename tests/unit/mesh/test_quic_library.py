@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -96,11 +94,3 @@ async def test_doctor_takes_no_offence_where_it_is_not_there(
     assert check.verdict is Verdict.OK
     assert "TCP alone" in check.detail
     assert "dllm-tui[mesh]" in check.fix
-
-
-def test_it_is_loaded_by_nobody_who_does_not_use_it() -> None:
-    code = (
-        "import sys, backends.mesh.worker, backends.doctor.installation\n"
-        "assert not {'iroh', 'blake3'} & set(sys.modules), 'loaded'"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
