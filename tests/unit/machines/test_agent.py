@@ -381,13 +381,22 @@ async def test_silence_beyond_its_lease_ends_an_agent_and_nothing_it_started(
     await host.stop("default/p")
 
 
-async def test_any_word_renews_a_lease(run_dir: Path) -> None:
+async def is_renewed(run_dir: Path, lease_s: float) -> bool:
     async with raw_agent(run_dir) as agent:
-        await agent.ask("lease", seconds=3.0)
-        for _ in range(7):
-            await asyncio.sleep(0.5)
-            assert "ok" in await agent.ask("relay_version")
+        await agent.ask("lease", seconds=lease_s)
+        try:
+            for _ in range(7):
+                await asyncio.sleep(lease_s / 6)
+                assert "ok" in await agent.ask("relay_version")
+        except (OSError, ValueError):
+            return False
         await asyncio.wait_for(agent.process.wait(), 60)
+    return True
+
+
+async def test_any_word_renews_a_lease(run_dir: Path) -> None:
+    # Where the machine stands still for a lease, a word comes too late.
+    assert await is_renewed(run_dir, 0.6) or await is_renewed(run_dir, 15.0)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 1e9, "soon"])
