@@ -8,17 +8,21 @@ import os
 os.environ["TEXTUAL_ANIMATIONS"] = "none"
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from textual.app import App
 from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input, TextArea
 
+from backends.state import ClusterSnapshot
 from tests.kit.console import Started, starting
 from tests.tui import drawing, scenes
+from tests.tui.helpers import settled
+from tests.tui.looks import MakeApp, Size
 from tests.tui.parsing import parse_once
 from tests.tui.scripted import ScriptedCluster
 from tui.app import console
@@ -66,9 +70,28 @@ def started(memory_file: Path) -> Started:
 def make_app(memory_file: Path) -> Callable[..., DllmApp]:
     """A console on a scripted cluster, by default the serving homelab."""
 
-    def make(cluster: ScriptedCluster | None = None, **options: object) -> DllmApp:
-        cluster = cluster or ScriptedCluster(scenes.homelab_serving())
+    def make(
+        cluster: ScriptedCluster | ClusterSnapshot | None = None, **options: object
+    ) -> DllmApp:
+        if cluster is None or isinstance(cluster, ClusterSnapshot):
+            cluster = ScriptedCluster(cluster or scenes.homelab_serving())
         settings = {"memory_file": memory_file, "clock": lambda: scenes.NOW} | options
         return DllmApp(cluster, **settings)  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture
+def look(make_app: MakeApp, snap_compare: Callable[..., bool]) -> Callable[..., None]:
+    """Asserts that an app looks as it did, once ``run`` has led it somewhere."""
+
+    def see(
+        shown: ScriptedCluster | ClusterSnapshot | App[None] | None = None,
+        size: Size = (80, 24),
+        run: Callable[[Pilot[None]], Awaitable[None]] = settled,
+        **options: object,
+    ) -> None:
+        app = shown if isinstance(shown, App) else make_app(shown, **options)
+        assert snap_compare(app, terminal_size=size, run_before=run)
+
+    return see

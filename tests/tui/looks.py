@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tui.app.app import DllmApp
 
 MakeApp = Callable[..., DllmApp]
-Compare = Callable[..., bool]
+Look = Callable[..., None]
+"""Of a cluster, at a size, after a run: see the fixture ``look``."""
+Size = tuple[int, int]
 SIZES = [(80, 24), (120, 36)]
 EVERY_SIZE = [(60, 18), *SIZES, (160, 48)]
 
 
-def name_of(size: tuple[int, int]) -> str:
+def name_of(size: Size) -> str:
     return f"{size[0]}x{size[1]}"
+
+
+at_both_sizes = pytest.mark.parametrize("size", SIZES, ids=name_of)

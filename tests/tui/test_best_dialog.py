@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -26,7 +27,7 @@ from backends.state import (
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, text_of, until
-from tests.tui.looks import Compare, MakeApp
+from tests.tui.looks import Look, Size
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
 from tui.model.best_choices import AS_IT_IS, candidate, change, choices_of
@@ -336,12 +337,9 @@ def test_a_difference_that_rounds_to_nothing_is_none() -> None:
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)], ids=["normal", "small"])
-def test_the_list_of_plans(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
-) -> None:
-    app = make_app(homelab())
-
+def test_the_list_of_plans(look: Look, size: Size) -> None:
     async def pointed(pilot: Pilot[None]) -> None:
+        app: Any = pilot.app
         await until(pilot, lambda: app.editor.edit and app.editor.edit.forecast)
         app._home.split.bar.focus()
         await pilot.press("a")
@@ -349,4 +347,4 @@ def test_the_list_of_plans(
         await pilot.press("down", "down")
         await pilot.pause()
 
-    assert snap_compare(app, terminal_size=size, run_before=pointed)
+    look(homelab(), size, pointed)

@@ -11,7 +11,7 @@ from backends.state import ChatBrief, ChatDelta, ChatTimings, Failure, Sampling
 from tests.tui import scenes
 from tests.tui.chatting import DONE, answer, drawn_whole, said, talk
 from tests.tui.helpers import screen_text, until
-from tests.tui.looks import SIZES, Compare, name_of
+from tests.tui.looks import Look, Size, at_both_sizes
 from tests.tui.stages import ChatStage
 from tui.dialogs.dialog import LineDialog
 from tui.dialogs.pick import ChatsDialog
@@ -65,17 +65,15 @@ FAILED = ChatDelta(
 
 
 @pytest.fixture
-def looks_the_same(snap_compare: Compare) -> Compare:
-    def compare(
-        steps: Steps, size: tuple[int, int] = (80, 24), theme: str = "dllm-dark"
-    ) -> bool:
+def looks_the_same(look: Look) -> Look:
+    def see(steps: Steps, size: Size = (80, 24), theme: str = "dllm-dark") -> None:
         async def run(pilot: Pilot[None]) -> None:
             assert isinstance(pilot.app, ChatStage)
             await steps(pilot.app, pilot)
 
-        return snap_compare(ChatStage(theme), terminal_size=size, run_before=run)
+        look(ChatStage(theme), size, run)
 
-    return compare
+    return see
 
 
 async def restored(
@@ -101,36 +99,36 @@ def conversation(*deltas: ChatDelta, until_shown: str) -> Steps:
     return run
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_an_answer(looks_the_same: Compare, size: tuple[int, int]) -> None:
+@at_both_sizes
+def test_an_answer(looks_the_same: Look, size: Size) -> None:
     pieces = REASONING, ChatDelta(text=ANSWER), ENDED
-    assert looks_the_same(conversation(*pieces, until_shown="142 tokens"), size)
+    looks_the_same(conversation(*pieces, until_shown="142 tokens"), size)
 
 
-def test_reasoning(looks_the_same: Compare) -> None:
-    assert looks_the_same(conversation(REASONING, until_shown="A classic"))
+def test_reasoning(looks_the_same: Look) -> None:
+    looks_the_same(conversation(REASONING, until_shown="A classic"))
 
 
-def test_waiting_in_little_room(looks_the_same: Compare) -> None:
+def test_waiting_in_little_room(looks_the_same: Look) -> None:
     reading = conversation(ChatDelta(prompt_progress=0.43), until_shown="43 %")
-    assert looks_the_same(reading, (58, 8))
+    looks_the_same(reading, (58, 8))
 
 
-def test_a_failure(looks_the_same: Compare) -> None:
+def test_a_failure(looks_the_same: Look) -> None:
     pieces = ChatDelta(text="Because air"), FAILED
     failing = conversation(*pieces, until_shown="worker1 was killed")
-    assert looks_the_same(failing, theme="dllm-light")
+    looks_the_same(failing, theme="dllm-light")
 
 
-def test_closed(looks_the_same: Compare) -> None:
+def test_closed(looks_the_same: Look) -> None:
     async def close(app: ChatStage, pilot: Pilot[None]) -> None:
         app.pane.set_ready(False, "nothing runs: {cluster.launch} launches")
         await until(pilot, lambda: "l launches" in screen_text(app))
 
-    assert looks_the_same(close)
+    looks_the_same(close)
 
 
-def test_settings(looks_the_same: Compare) -> None:
+def test_settings(looks_the_same: Look) -> None:
     async def open_settings(app: ChatStage, pilot: Pilot[None]) -> None:
         await restored(app, pilot, COOL)
         await pilot.press("escape", "p")
@@ -138,10 +136,10 @@ def test_settings(looks_the_same: Compare) -> None:
         await pilot.press(*"Be brief.", "tab", "tab", *"2", "tab")
         await until(pilot, lambda: "top p takes" in screen_text(app))
 
-    assert looks_the_same(open_settings)
+    looks_the_same(open_settings)
 
 
-def test_answers_compared(looks_the_same: Compare) -> None:
+def test_answers_compared(looks_the_same: Look) -> None:
     """An earlier question, asked again in other words; another followed the first."""
 
     async def compare(app: ChatStage, pilot: Pilot[None]) -> None:
@@ -155,10 +153,10 @@ def test_answers_compared(looks_the_same: Compare) -> None:
         app.clear_notifications()
         await until(pilot, lambda: "Asked again" not in screen_text(app))
 
-    assert looks_the_same(compare)
+    looks_the_same(compare)
 
 
-def test_chats(looks_the_same: Compare) -> None:
+def test_chats(looks_the_same: Look) -> None:
     async def pick(app: ChatStage, pilot: Pilot[None]) -> None:
         await restored(app, pilot)
         chats = [
@@ -177,10 +175,10 @@ def test_chats(looks_the_same: Compare) -> None:
         await pilot.press("down")
         await pilot.pause()
 
-    assert looks_the_same(pick)
+    looks_the_same(pick)
 
 
-def test_naming(looks_the_same: Compare) -> None:
+def test_naming(looks_the_same: Look) -> None:
     async def name(app: ChatStage, pilot: Pilot[None]) -> None:
         await restored(app, pilot)
         await pilot.press("escape", "R")
@@ -188,4 +186,4 @@ def test_naming(looks_the_same: Compare) -> None:
         await pilot.press(*"The sky")
         await pilot.pause()
 
-    assert looks_the_same(name)
+    looks_the_same(name)

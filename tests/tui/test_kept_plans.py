@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from msgspec.structs import replace
 from textual.pilot import Pilot
@@ -15,7 +16,7 @@ from backends.state import Ask, Plan
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, toasts, until
-from tests.tui.looks import Compare, MakeApp
+from tests.tui.looks import Look
 from tui.dialogs.dialog import ChoiceDialog, LineDialog
 from tui.dialogs.pick import PlansDialog
 
@@ -83,15 +84,15 @@ async def test_without_any_it_says_so(started: Started) -> None:
         await until(pilot, lambda: "No plan is kept yet." in screen_text(app))
 
 
-def test_the_list_of_kept_plans(make_app: MakeApp, snap_compare: Compare) -> None:
+def test_the_list_of_kept_plans(look: Look) -> None:
     keep()
-    app = make_app()
 
     async def listed(pilot: Pilot[None]) -> None:
+        app: Any = pilot.app
         await until(pilot, lambda: app.editor.edit)
         app._home.split.bar.focus()
         await pilot.press("o")
         await until(pilot, lambda: isinstance(app.screen, PlansDialog))
         await pilot.pause()
 
-    assert snap_compare(app, terminal_size=(80, 24), run_before=listed)
+    look(run=listed)

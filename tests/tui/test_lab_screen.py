@@ -16,7 +16,7 @@ from backends.state import Acceptance, ClusterSnapshot, Lab, Link, Pass, Speed
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
-from tests.tui.looks import SIZES, Compare, MakeApp, name_of
+from tests.tui.looks import Look, MakeApp, Size, at_both_sizes
 from tests.tui.scripted import ScriptedCluster
 from tui.screens.lab.links import LinkBlock
 from tui.screens.lab.screen import LabScreen, command_of
@@ -119,7 +119,7 @@ async def opened(pilot: Pilot[None], cluster: ScriptedCluster) -> LabApp:
 
 @asynccontextmanager
 async def lab_of(
-    make_app: MakeApp, snapshot: ClusterSnapshot, size: tuple[int, int] = (120, 36)
+    make_app: MakeApp, snapshot: ClusterSnapshot, size: Size = (120, 36)
 ) -> AsyncIterator[LabApp]:
     cluster = ScriptedCluster(snapshot)
     async with make_app(cluster).run_test(size=size) as pilot:
@@ -308,18 +308,16 @@ def looked_at(*keys: str) -> Any:
     return run
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_lab(make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]) -> None:
-    app = make_app(ScriptedCluster(serving()))
-    assert snap_compare(app, terminal_size=size, run_before=looked_at())
+@at_both_sizes
+def test_lab(look: Look, size: Size) -> None:
+    look(serving(), size, looked_at())
 
 
-def test_lab_without_relays(make_app: MakeApp, snap_compare: Compare) -> None:
+def test_lab_without_relays(look: Look) -> None:
     async def run(pilot: Pilot[None]) -> None:
         await opened(pilot, pilot.app.cluster)  # type: ignore[attr-defined]
 
-    app = make_app(ScriptedCluster(scenes.homelab_without_relays()))
-    assert snap_compare(app, terminal_size=(80, 24), run_before=run)
+    look(scenes.homelab_without_relays(), run=run)
 
 
 async def test_news_that_come_while_leaving_are_not_shown(started: Started) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from backends.state import Acceptance, ClusterSnapshot, Speed
+from backends.state import Acceptance, Speed
 from tests.tui.links import BOX, MINI, PLAIN
-from tests.tui.looks import SIZES, Compare, MakeApp, name_of
-from tests.tui.scripted import ScriptedCluster
+from tests.tui.looks import Look, Size, at_both_sizes
 from tests.tui.test_live_strip import SHARING, serving, serving_many
 from tests.tui.test_snapshots import after, speeds
 
@@ -17,49 +15,44 @@ ACCEPTED = Acceptance(drafted=160, accepted=113, passes=20)
 DRAFTING = Speed(tok_per_s=61.2, slots=4, speculative=True, acceptance=ACCEPTED)
 
 
-@pytest.fixture
-def looks_the_same(make_app: MakeApp, snap_compare: Compare) -> Compare:
-    def compare(scene: ClusterSnapshot, size: tuple[int, int], *keys: str) -> bool:
-        async def on_live(pilot: Pilot[None]) -> None:
-            await speeds(pilot)
-            pilot.app._home.go_to("live")  # type: ignore[attr-defined]
-            await pilot.pause()
-            if keys:
-                await after(*keys)(pilot)
-
-        app = make_app(ScriptedCluster(scene))
-        return snap_compare(app, terminal_size=size, run_before=on_live)
-
-    return compare
+async def on_live(pilot: Pilot[None]) -> None:
+    await speeds(pilot)
+    pilot.app._home.go_to("live")  # type: ignore[attr-defined]
+    await pilot.pause()
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_seven_workers(looks_the_same: Compare, size: tuple[int, int]) -> None:
-    assert looks_the_same(serving_many(), size)
+async def zoomed(pilot: Pilot[None]) -> None:
+    await on_live(pilot)
+    await after("z")(pilot)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_no_relays(looks_the_same: Compare, size: tuple[int, int]) -> None:
-    assert looks_the_same(serving(), size)
+@at_both_sizes
+def test_seven_workers(look: Look, size: Size) -> None:
+    look(serving_many(), size, on_live)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_with_a_draft(looks_the_same: Compare, size: tuple[int, int]) -> None:
-    assert looks_the_same(serving(*SHARING, speed=DRAFTING), size)
+@at_both_sizes
+def test_no_relays(look: Look, size: Size) -> None:
+    look(serving(), size, on_live)
 
 
-def test_in_little_room(looks_the_same: Compare) -> None:
-    assert looks_the_same(serving(MINI, BOX), (60, 18))
+@at_both_sizes
+def test_with_a_draft(look: Look, size: Size) -> None:
+    look(serving(*SHARING, speed=DRAFTING), size, on_live)
 
 
-def test_how_data_go(looks_the_same: Compare) -> None:
+def test_in_little_room(look: Look) -> None:
+    look(serving(MINI, BOX), (60, 18), on_live)
+
+
+def test_how_data_go(look: Look) -> None:
     links = replace(MINI, way="direct"), replace(BOX, way="tunnel")
-    assert looks_the_same(serving(*links), (120, 36))
+    look(serving(*links), (120, 36), on_live)
 
 
-def test_one_link_nobody_reads(looks_the_same: Compare) -> None:
-    assert looks_the_same(serving(MINI, PLAIN), (80, 24))
+def test_one_link_nobody_reads(look: Look) -> None:
+    look(serving(MINI, PLAIN), run=on_live)
 
 
-def test_zoomed(looks_the_same: Compare) -> None:
-    assert looks_the_same(serving_many(), (80, 24), "z")
+def test_zoomed(look: Look) -> None:
+    look(serving_many(), run=zoomed)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 from textual.pilot import Pilot
 
 from backends.state import ClusterSnapshot, ProcessState
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
-from tests.tui.looks import SIZES, Compare, MakeApp, name_of
+from tests.tui.looks import Look, Size, at_both_sizes
 from tests.tui.scripted import ScriptedCluster
 
 HEAD = """\
@@ -74,38 +73,32 @@ def logs(*keys: str, until_shown: str = "processing task") -> Any:
     return run
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_following(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
-) -> None:
-    app = make_app(cluster())
-    assert snap_compare(app, terminal_size=size, run_before=logs(until_shown="slot"))
+@at_both_sizes
+def test_following(look: Look, size: Size) -> None:
+    look(cluster(), size, logs(until_shown="slot"))
 
 
-def test_wrapped_and_looking_back(make_app: MakeApp, snap_compare: Compare) -> None:
-    run = logs("w", "home", until_shown="paused")
-    assert snap_compare(make_app(cluster()), terminal_size=(80, 24), run_before=run)
+def test_wrapped_and_looking_back(look: Look) -> None:
+    look(cluster(), run=logs("w", "home", until_shown="paused"))
 
 
-def test_filtered(make_app: MakeApp, snap_compare: Compare) -> None:
-    run = logs("slash", "slash", *"RPC[12]", "enter", until_shown=" of 57 lines")
-    assert snap_compare(make_app(cluster()), terminal_size=(80, 24), run_before=run)
+def test_filtered(look: Look) -> None:
+    keys = ("slash", "slash", *"RPC[12]", "enter")
+    look(cluster(), run=logs(*keys, until_shown=" of 57 lines"))
 
 
-def test_warnings_and_errors(make_app: MakeApp, snap_compare: Compare) -> None:
-    run = logs("v", "v", until_shown="3 of 57 lines")
-    assert snap_compare(make_app(cluster()), terminal_size=(80, 24), run_before=run)
+def test_warnings_and_errors(look: Look) -> None:
+    look(cluster(), run=logs("v", "v", until_shown="3 of 57 lines"))
 
 
-def test_a_broken_pattern(make_app: MakeApp, snap_compare: Compare) -> None:
-    run = logs("slash", "slash", "left_square_bracket", until_shown="Not a pattern")
-    assert snap_compare(make_app(cluster()), terminal_size=(80, 24), run_before=run)
+def test_a_broken_pattern(look: Look) -> None:
+    keys = ("slash", "slash", "left_square_bracket")
+    look(cluster(), run=logs(*keys, until_shown="Not a pattern"))
 
 
-def test_no_process_yet(make_app: MakeApp, snap_compare: Compare) -> None:
+def test_no_process_yet(look: Look) -> None:
     async def run(pilot: Pilot[None]) -> None:
         await pilot.press("f5")
         await until(pilot, lambda: "No process has run" in screen_text(pilot.app))
 
-    app = make_app(ScriptedCluster(ClusterSnapshot()))
-    assert snap_compare(app, terminal_size=(80, 24), run_before=run)
+    look(ClusterSnapshot(), run=run)

@@ -5,23 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pytest
 
 from backends.state import LayerBytes, ModelFile
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
-from tests.tui.looks import SIZES, name_of
+from tests.tui.looks import Look, Size, at_both_sizes
 from tests.tui.shelf import Shelf, model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from textual.pilot import Pilot
-
-    from tui.app.app import DllmApp
-
-    MakeApp = Callable[..., DllmApp]
-    Compare = Callable[..., bool]
 
 MIB = 1024**2
 
@@ -75,38 +67,29 @@ def models(*keys: str, until_shown: str) -> Any:
     return run
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_models(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
-) -> None:
+@at_both_sizes
+def test_models(look: Look, size: Size) -> None:
     detail = "● GLM" if size[1] < 24 else "layers + output"
-    app = make_app(shelf(*MODELS))
-    run = models(until_shown=detail)
-    assert snap_compare(app, terminal_size=size, run_before=run)
+    look(shelf(*MODELS), size, models(until_shown=detail))
 
 
-def test_a_path_that_is_no_model(make_app: MakeApp, snap_compare: Compare) -> None:
+def test_a_path_that_is_no_model(look: Look) -> None:
     async def run(pilot: Pilot[None]) -> None:
         await models("p", *"/tmp/x.gguf", "enter", until_shown="output")(pilot)
         await until(pilot, lambda: "is not a GGUF" in screen_text(pilot.app))
 
-    app = make_app(shelf(*MODELS))
-    assert snap_compare(app, terminal_size=(80, 24), run_before=run)
+    look(shelf(*MODELS), run=run)
 
 
-def test_no_models(make_app: MakeApp, snap_compare: Compare) -> None:
-    run = models(until_shown="No GGUF file found")
-    assert snap_compare(make_app(shelf()), terminal_size=(80, 24), run_before=run)
+def test_no_models(look: Look) -> None:
+    look(shelf(), run=models(until_shown="No GGUF file found"))
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_picker(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
-) -> None:
+@at_both_sizes
+def test_picker(look: Look, size: Size) -> None:
     async def run(pilot: Pilot[None]) -> None:
         await settled(pilot)
         await pilot.press("m")
         await until(pilot, lambda: "6 models" in screen_text(pilot.app))
 
-    app = make_app(shelf(*MODELS))
-    assert snap_compare(app, terminal_size=size, run_before=run)
+    look(shelf(*MODELS), size, run)

@@ -12,16 +12,16 @@ from backends.state import Peer
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import settled, until
-from tests.tui.looks import SIZES, Compare, MakeApp, name_of
+from tests.tui.looks import Look, Size, at_both_sizes
 from tests.tui.scripted import ScriptedCluster
-from tui.app.app import DllmApp
 from tui.screens.cluster.peers_pane import PeerList
 
+MODEL = scenes.GLM.path
 
-def made(make_app: MakeApp, *peers: Peer, theme: str = "dllm-dark") -> DllmApp:
-    plans = {scenes.GLM.path: people.SPREAD_PLAN}
-    cluster = ScriptedCluster(people.here(*peers, quiet=True), plans=plans)
-    return make_app(cluster, initial_model=scenes.GLM.path, theme=theme)
+
+def home(*peers: Peer) -> ScriptedCluster:
+    plans = {MODEL: people.SPREAD_PLAN}
+    return ScriptedCluster(people.here(*peers, quiet=True), plans=plans)
 
 
 def on_peer(index: int, *keys: str) -> Any:
@@ -39,81 +39,62 @@ def on_peer(index: int, *keys: str) -> Any:
     return go
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_peers(make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]) -> None:
-    app = made(make_app)
-    assert snap_compare(app, terminal_size=size, run_before=on_peer(1))
+@at_both_sizes
+def test_peers(look: Look, size: Size) -> None:
+    look(home(), size, on_peer(1), initial_model=MODEL)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_peers_in_trouble(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
-) -> None:
+@at_both_sizes
+def test_peers_in_trouble(look: Look, size: Size) -> None:
     others = people.NUC, people.OLD, people.EVE, people.FRED, people.GUS, people.NEW
-    app = made(make_app, *others)
-    assert snap_compare(app, terminal_size=size, run_before=on_peer(1))
+    look(home(*others), size, on_peer(1), initial_model=MODEL)
 
 
-def test_all_peers(make_app: MakeApp, snap_compare: Compare) -> None:
-    app = made(make_app)
-    assert snap_compare(app, terminal_size=(120, 36), run_before=on_peer(6, "z"))
+def test_all_peers(look: Look) -> None:
+    look(home(), (120, 36), on_peer(6, "z"), initial_model=MODEL)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_adding(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
-) -> None:
-    app = made(make_app)
-    keys = on_peer(0, "a", "i", "down")
-    assert snap_compare(app, terminal_size=size, run_before=keys)
+@at_both_sizes
+def test_adding(look: Look, size: Size) -> None:
+    look(home(), size, on_peer(0, "a", "i", "down"), initial_model=MODEL)
 
 
 @pytest.mark.parametrize("peer", [people.NUC, people.EVE, people.ADA, people.NEW])
-def test_added(make_app: MakeApp, snap_compare: Compare, peer: Peer) -> None:
-    app = made(make_app, people.BOB)
-
+def test_added(look: Look, peer: Peer) -> None:
     async def add(pilot: Pilot[None]) -> None:
+        app: Any = pilot.app
         await on_peer(0, "a", *peer.name[:12], "enter")(pilot)
         dialog: Any = app.screen
         await until(pilot, lambda: dialog.follows)
         found = msgspec.structs.replace(peer, name=dialog.follows)
-        app.cluster.push(people.here(people.BOB, found))  # type: ignore[attr-defined]
+        app.cluster.push(people.here(people.BOB, found))
         await until(pilot, lambda: dialog._shown and dialog._shown.text)
         await until(pilot, lambda: len(app.editor.peers) == 3)
         await pilot.pause()
 
-    assert snap_compare(app, terminal_size=(80, 24), run_before=add)
+    look(home(people.BOB), run=add, initial_model=MODEL)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
+@at_both_sizes
 @pytest.mark.parametrize(
     "asked", [people.HOST_KEY, people.PASSWORD], ids=["key", "word"]
 )
-def test_questions(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int], asked: Any
-) -> None:
+def test_questions(look: Look, size: Size, asked: Any) -> None:
     peer = msgspec.structs.replace(people.MINI, question=asked, note=asked.text)
-    app = make_app(ScriptedCluster(people.here(people.ADA, peer)))
 
     async def typed(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: len(app.screen_stack) == 2)
+        await until(pilot, lambda: len(pilot.app.screen_stack) == 2)
         await pilot.press("s", "3", "q")
         await pilot.pause()
 
-    assert snap_compare(app, terminal_size=size, run_before=typed)
+    look(people.here(people.ADA, peer), size, typed)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_details(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
-) -> None:
-    app = made(make_app)
-    assert snap_compare(app, terminal_size=size, run_before=on_peer(1, "enter"))
+@at_both_sizes
+def test_details(look: Look, size: Size) -> None:
+    look(home(), size, on_peer(1, "enter"), initial_model=MODEL)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_refused(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
-) -> None:
-    app = make_app(ScriptedCluster(people.refused()))
-    assert snap_compare(app, terminal_size=size, run_before=settled)
+@at_both_sizes
+def test_refused(look: Look, size: Size) -> None:
+    look(people.refused(), size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace as changed
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from backends.state import (
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, text_of, until
-from tests.tui.looks import Compare, MakeApp
+from tests.tui.looks import Look, Size
 from tests.tui.scripted import ScriptedCluster
 from tests.unit.state.scene import busy_scene
 from tui.app.app import DllmApp
@@ -174,9 +175,7 @@ def test_a_device_with_next_to_nothing_left_is_tight(
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)], ids=["normal", "small"])
-def test_the_split_with_its_prediction(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
-) -> None:
+def test_the_split_with_its_prediction(look: Look, size: Size) -> None:
     """One device is tight, another has too much."""
     cluster = homelab()
     now = cluster.now
@@ -186,12 +185,12 @@ def test_the_split_with_its_prediction(
     rooms = {"mini": (mini,), "box": (box,)}
     peers = (replace(p, devices=rooms.get(p.name, p.devices)) for p in now.peers)
     cluster.now = replace(now, peers=tuple(peers))
-    app = make_app(cluster)
 
     async def dragged(pilot: Pilot[None]) -> None:
+        app: Any = pilot.app
         await predicts(pilot, app)
         app._home.split.bar.focus()
         await pilot.press("left", "left", "left", "left")
         await pilot.pause()
 
-    assert snap_compare(app, terminal_size=size, run_before=dragged)
+    look(cluster, size, dragged)

@@ -17,13 +17,14 @@ from backends.paths import user_paths
 from backends.state import Event, EventKind, EventTone
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, until
-from tests.tui.looks import EVERY_SIZE, SIZES, Compare, MakeApp, name_of
+from tests.tui.looks import EVERY_SIZE, SIZES, Look, Size, at_both_sizes, name_of
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
 from tui.dialogs.help_and_events import EvidenceDialog
 from tui.dialogs.settings import SettingsDialog
 from tui.model.events import happening_of
 from tui.screens.cluster.launch_dialog import LaunchDialog
+from tui.screens.cluster.split_bar import SplitBar
 from tui.screens.cluster.split_pane import SplitPane
 
 THEMES = ["dllm-light", "dllm-ansi", "dllm-colour-blind", "nord"]
@@ -40,6 +41,10 @@ async def speeds(pilot: Pilot[None]) -> None:
     await pilot.pause()
 
 
+async def at_once(pilot: Pilot[None]) -> None:
+    pass
+
+
 def after(*keys: str) -> Any:
     """Press keys once a split is shown."""
 
@@ -52,67 +57,49 @@ def after(*keys: str) -> Any:
 
 
 @pytest.mark.parametrize("size", EVERY_SIZE, ids=name_of)
-def test_serving(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
-) -> None:
-    app = make_app()
-    assert snap_compare(app, terminal_size=size, run_before=speeds)
+def test_serving(look: Look, size: Size) -> None:
+    look(None, size, speeds)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_starting(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
-) -> None:
-    app = make_app(ScriptedCluster(scenes.demo_starting()))
-    assert snap_compare(app, terminal_size=size, run_before=settled)
+@at_both_sizes
+def test_starting(look: Look, size: Size) -> None:
+    look(scenes.demo_starting(), size)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_failed(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
-) -> None:
-    app = make_app(ScriptedCluster(scenes.demo_failed()))
-    assert snap_compare(app, terminal_size=size, run_before=settled)
+@at_both_sizes
+def test_failed(look: Look, size: Size) -> None:
+    look(scenes.demo_failed(), size)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_planning(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
-) -> None:
-    cluster = ScriptedCluster(scenes.idle())
-    app = make_app(cluster, initial_model=scenes.DEMO.path)
-    assert snap_compare(app, terminal_size=size, run_before=after("left", "left"))
+@at_both_sizes
+def test_planning(look: Look, size: Size) -> None:
+    moved = after("left", "left")
+    look(scenes.idle(), size, moved, initial_model=scenes.DEMO.path)
 
 
-def test_no_model_yet(make_app: MakeApp, snap_compare: Compare) -> None:
-    app = make_app(ScriptedCluster(scenes.idle()))
-
+def test_no_model_yet(look: Look) -> None:
     async def arrived(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.editor.snapshot)
+        await until(pilot, lambda: cast("DllmApp", pilot.app).editor.snapshot)
 
-    assert snap_compare(app, terminal_size=(80, 24), run_before=arrived)
-
-
-def test_before_the_first_snapshot(make_app: MakeApp, snap_compare: Compare) -> None:
-    app = make_app(ScriptedCluster(None))
-    assert snap_compare(app, terminal_size=(80, 24))
+    look(scenes.idle(), run=arrived)
 
 
-def test_too_small(make_app: MakeApp, snap_compare: Compare) -> None:
-    assert snap_compare(make_app(), terminal_size=(50, 14))
+def test_before_the_first_snapshot(look: Look) -> None:
+    look(ScriptedCluster(None), run=at_once)
+
+
+def test_too_small(look: Look) -> None:
+    look(None, (50, 14), at_once)
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_other_themes(make_app: MakeApp, snap_compare: Compare, theme: str) -> None:
-    app = make_app(theme=theme)
-    assert snap_compare(app, terminal_size=(100, 30), run_before=speeds)
+def test_other_themes(look: Look, theme: str) -> None:
+    look(None, (100, 30), speeds, theme=theme)
 
 
-def test_without_colour(
-    make_app: MakeApp, snap_compare: Compare, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_colour(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    assert snap_compare(make_app(), terminal_size=(100, 30), run_before=speeds)
+    look(None, (100, 30), speeds)
 
 
 DIALOGS = {
@@ -140,14 +127,8 @@ SMALL = {"quit", "stop", "typing"}
     ],
     ids=lambda value: value if isinstance(value, str) else name_of(value),
 )
-def test_dialogs(
-    make_app: MakeApp,
-    snap_compare: Compare,
-    size: tuple[int, int],
-    name: str,
-) -> None:
-    keys = after(*DIALOGS[name])
-    assert snap_compare(make_app(), terminal_size=size, run_before=keys)
+def test_dialogs(look: Look, size: Size, name: str) -> None:
+    look(None, size, after(*DIALOGS[name]))
 
 
 DIED = Event(
@@ -170,32 +151,28 @@ DIED = Event(
 )
 
 
-def test_evidence(make_app: MakeApp, snap_compare: Compare) -> None:
+def test_evidence(look: Look) -> None:
     async def shown(pilot: Pilot[None]) -> None:
         await settled(pilot)
         await pilot.app.push_screen(EvidenceDialog(happening_of(DIED)))
         await pilot.pause()
 
-    assert snap_compare(make_app(), terminal_size=SIZES[0], run_before=shown)
+    look(run=shown)
 
 
-def test_dragging_past_what_fits(make_app: MakeApp, snap_compare: Compare) -> None:
-    app = make_app(theme="dllm-dark")
-
+def test_dragging_past_what_fits(look: Look) -> None:
     async def drag(pilot: Pilot[None]) -> None:
         await speeds(pilot)
-        bar = app._home.split.bar
+        bar = pilot.app.query_one(SplitBar)
         await pilot.mouse_down(bar, offset=(bar.handle_x, 1))
         await pilot.hover(bar, offset=(1, 1))
         await pilot.pause()
 
-    assert snap_compare(app, terminal_size=(120, 36), run_before=drag)
+    look(None, (120, 36), drag, theme="dllm-dark")
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_launch_settings(
-    make_app: MakeApp, snap_compare: Compare, size: tuple[int, int]
-) -> None:
+@at_both_sizes
+def test_launch_settings(look: Look, size: Size) -> None:
     async def changed(pilot: Pilot[None]) -> None:
         await settled(pilot)
         pilot.app.query_one(SplitPane).focus_default()
@@ -206,17 +183,11 @@ def test_launch_settings(
         await pilot.press("down", "down", "right", "right")
         await pilot.pause()
 
-    app = make_app(ScriptedCluster(scenes.demo_serving()))
-    assert snap_compare(app, terminal_size=size, run_before=changed)
+    look(scenes.demo_serving(), size, changed)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=name_of)
-def test_settings(
-    make_app: MakeApp,
-    snap_compare: Compare,
-    size: tuple[int, int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@at_both_sizes
+def test_settings(look: Look, size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SettingsFile, "name", "~/.config/dllm-tui/config.toml")
 
     workers = Config.__struct_fields__.index("workers")
@@ -228,5 +199,4 @@ def test_settings(
         await pilot.press(*["down"] * workers, "enter", *"999", "enter")
         await until(pilot, lambda: "cannot be 999" in screen_text(pilot.app))
 
-    app = make_app(settings=SettingsFile(user_paths()))
-    assert snap_compare(app, terminal_size=size, run_before=refused)
+    look(None, size, refused, settings=SettingsFile(user_paths()))
