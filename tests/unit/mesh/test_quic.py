@@ -439,7 +439,7 @@ async def test_a_peer_that_is_gone_from_the_settings_leaves_its_relay(
     async def keep(places: list[str]) -> None:
         left.append(list(places))
 
-    peers._quic.keep_relays_of = keep  # type: ignore[assignment,method-assign]
+    peers._quic.keep_relays = keep  # type: ignore[assignment,method-assign]
     await peers.follow({})
     assert left == [[]]
     await peers.close()
