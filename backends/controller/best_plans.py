@@ -402,11 +402,7 @@ async def longest_fit(
 
 
 def _longest(made: Callable[[int], Plan], sizes: Sequence[int]) -> tuple[int, Plan]:
-    """The index of the longest context that has a plan, and that.
-
-    Raises:
-        PlanError: not even the shortest fits.
-    """
+    # The index of the longest context that has a plan, and that.
     with contextlib.suppress(PlanError):
         return len(sizes) - 1, made(sizes[-1])
     shortest = sizes[0] if len(sizes) > 1 else CTX_MIN

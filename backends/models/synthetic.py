@@ -106,7 +106,7 @@ def synthetic_model(file: Path, shape: Shape) -> None:
 
 
 def _remove_left(file: Path) -> None:
-    """Remove what programs have left that were killed while they wrote."""
+    # Of programs that were killed while they wrote.
     for part in file.parent.glob(f"{file.stem}.*.part"):
         pid = part.suffixes[-2].removeprefix(".")
         if pid.isdigit() and not psutil.pid_exists(int(pid)):

@@ -43,7 +43,7 @@ dllm-tui peers add ada@10.0.0.7 --name nuc
 dllm-tui peers add box --bare 10.0.0.3:50052
 dllm-tui peers add TOKEN           of dllm-tui worker, on a lent machine
 dllm-tui peers add - < token.txt   no other program sees it
-dllm-tui peers add nuc             known: another console of yours told of it
+dllm-tui peers add nuc             known by another console of yours
 dllm-tui peers discover            lent machines on this network
 dllm-tui peers add 10.0.0.7:50080  one of these: compare six digits
 dllm-tui peers invite              a token for a machine that dials us
@@ -159,10 +159,9 @@ async def add_peer(
 ) -> Peer:
     """Add and probe a peer.
 
-    DESTINATION is what you would pass to ssh, the name of a known machine, or a token
-    of a machine that is lent.
-    With - the token is read from standard input. If a dllm-tui worker listens at
-    HOST:PORT, you and its owner compare six digits.
+    DESTINATION is what you would pass to ssh, or the name of a known machine. It can be
+    a token of a lent machine, too; with - that is read from standard input. If a
+    dllm-tui worker listens at HOST:PORT, you and its owner compare six digits.
     """
     destination = read_secret(destination)
     if is_token(destination):

@@ -1,4 +1,4 @@
-"""What one only reads: help for the focused pane, and events with their evidence."""
+"""Help for the focused pane, and the events of the cluster with their evidence."""
 
 from __future__ import annotations
 

@@ -400,14 +400,18 @@ class Deaf:
     """A stream, and its connection, to a machine that acknowledges nothing."""
 
     def __init__(self) -> None:
-        self.closed = False
+        self.closed = asyncio.Event()
         self.send = self.recv = lambda: self
-        self.read = self.stopped = lambda *_: forever()
+        self.stopped = forever
+
+    async def read(self, _: int) -> bytes:
+        await self.closed.wait()
+        return b""
 
     async def finish(self) -> None: ...
 
     def close(self, *_: object) -> None:
-        self.closed = True
+        self.closed.set()
 
 
 async def test_who_is_refused_is_let_go_at_once(
@@ -419,7 +423,7 @@ async def test_who_is_refused_is_let_go_at_once(
         # As an acceptor does where too many are here.
         ours._socket(deaf, deaf).close()
         await until(lambda: not ours._tasks, "the end of its pump")
-    assert deaf.closed
+    assert deaf.closed.is_set()
 
 
 async def test_a_peer_that_is_gone_from_the_settings_leaves_its_relay(
