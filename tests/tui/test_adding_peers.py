@@ -170,7 +170,7 @@ async def test_a_machine_that_another_console_told_of_is_added(
         cluster.told = (box,)
         dialog = await adding(pilot)
         await until(pilot, lambda: "told by [b]mac" in screen_text(app))
-        assert "box ada@10.0.0.8:2222  told by" in screen_text(app)
+        assert "ada@10.0.0.8:2222  told by" in screen_text(app)
         await pilot.press("down")
         assert dialog._called.value == "box"
         await pilot.press("enter")

@@ -64,19 +64,20 @@ class NameList(RowList):
         palette = self.palette
         style = palette.strong if here else palette.dim
         shown = [("▸ " if here else "  ", palette.key)]
-        shown.append((clip(safe_line(row.name), 16), style))
-        where = how = has = ""
+        where, how, has = f" {row.address}  ", "found here", ""
         if isinstance(row, FoundWorker):
-            where, how = f" {row.address}  {row.version}", "found here"
+            where += f"{row.version}  "
         elif row.told_by:
-            where, how = f" {row.address}", f"told by {clip(row.told_by, 16)}"
+            how = f"told by {clip(row.told_by, 16)}  "
             has = ", ".join(device.name for device in row.devices)
-        for text, look in (
-            (where, palette.dim),
-            (how, palette.key),
-            (has, palette.dim),
-        ):
-            shown.append((f"{safe_line(text)}  ", look))
+        else:
+            return line([*shown, (safe_line(row.name), style)], width)
+        shown += [
+            (clip(safe_line(row.name), 16), style),
+            (safe_line(where), palette.dim),
+            (safe_line(how), palette.key),
+            (safe_line(has), palette.dim),
+        ]
         return line(shown, width)
 
 

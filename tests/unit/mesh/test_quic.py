@@ -29,7 +29,7 @@ from backends.mesh.quic import (
     QuicEndpoint,
 )
 from backends.mesh.quic_dial import QuicDialler
-from backends.mesh.quic_library import iroh_library
+from backends.mesh.quic_library import bound_endpoint, iroh_library
 from backends.mesh.quic_place import QuicPlace, parse_quic_place
 from backends.mesh.reflector import Reflector, _asked, _connected, keep_reflected
 from backends.mesh.relay_access import RelayAccess, RelayFile, parse_access
@@ -383,17 +383,20 @@ async def test_a_reflector_and_an_endpoint_do_without_ipv6(
     assert [len(addresses) for addresses in tried] == [2, 1] * 2
 
 
-async def test_an_endpoint_whose_relay_is_none_keeps_no_port() -> None:
-    with socket.socket(type=socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+async def test_an_endpoint_whose_relay_is_none_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+
+    async def noted(*args: Any, **options: Any) -> Any:
+        made.append(await bound_endpoint(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr("backends.mesh.quic.bound_endpoint", noted)
     wrong = RelayAccess(url="http://[", key="k")
-    with pytest.raises(HostError, match="cannot be used") as raised:
-        await QuicEndpoint.bound(SEED, "127.0.0.1", port, wrong)
-    # Who keeps the error keeps all that it has seen.
-    assert raised.traceback
-    with socket.socket(type=socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", port))
+    with pytest.raises(HostError, match="cannot be used"):
+        await QuicEndpoint.bound(SEED, "127.0.0.1", relay=wrong)
+    assert made[0].is_closed()
 
 
 class Deaf:
@@ -402,13 +405,15 @@ class Deaf:
     def __init__(self) -> None:
         self.closed = asyncio.Event()
         self.send = self.recv = lambda: self
-        self.stopped = forever
+
+    async def finish(self) -> None: ...
+
+    async def stopped(self) -> None:
+        await forever()
 
     async def read(self, _: int) -> bytes:
         await self.closed.wait()
-        return b""
-
-    async def finish(self) -> None: ...
+        raise Broken
 
     def close(self, *_: object) -> None:
         self.closed.set()
