@@ -186,7 +186,11 @@ async def _begin(clusters: Clusters, peers: Peers) -> None:
 def _own_machine(clusters: Clusters, catalogue: Catalogue) -> KnownMachine:
     peers = clusters.get().store.snapshot.peers
     devices = [d for peer in peers if peer.name == LOCAL for d in peer.devices]
-    models, user = catalogue.listing.models, f"{getpass.getuser()}@"
+    user = ""
+    # As in a container, where nothing tells the name of this user.
+    with contextlib.suppress(KeyError, OSError):
+        user = f"{getpass.getuser()}@"
+    models = catalogue.listing.models
     return known_machine(socket.gethostname(), user, devices, models)
 
 

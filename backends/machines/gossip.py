@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import stat
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -92,19 +93,24 @@ class Gossip:
             # As a probe, it is for when nothing serves there.
             if peer.connected and not self._serves(peer.name):
                 with contextlib.suppress(DllmError):
+                    # If it fails, it is tried again after the next probe.
                     await self._tell(peer, [one for one in peers if one is not peer])
 
     async def _tell(self, peer: SshPeer, others: list[SshPeer]) -> None:
         done = peer.facts.at, {one.name for one in others if one.facts.at}
         if self._done.get(peer.name) == done:
             return
-        machines = [self._own()]
+        self._done[peer.name] = done
+        own = self._own()
+        if not (await asyncio.to_thread(_reached_at, peer.peer.address))[0]:
+            # The address by which it sees us is that of a machine between.
+            own = replace(own, address="")
+        machines = [own]
         for one in others:
             with contextlib.suppress(DllmError):
                 machines += await asyncio.to_thread(_known, one)
-        text = encoded(machines)
+        text = await asyncio.to_thread(encoded, machines)
         await peer.connection.run(_LEAVE, self._peers.own_id(), text)
-        self._done[peer.name] = done
 
     async def known(self, aliases: Collection[str]) -> list[KnownMachine]:
         """The machines we were told of that are no peers of ours.
@@ -127,7 +133,12 @@ class Gossip:
 
     def _read(self) -> list[KnownMachine]:
         oldest = time.time() - KEPT_S
-        aged = [(file.stat().st_mtime, file) for file in self._folder.glob("*.json")]
+        aged = []
+        for file in self._folder.glob("*.json"):
+            with contextlib.suppress(OSError):
+                told = file.lstat()
+                if stat.S_ISREG(told.st_mode):
+                    aged.append((told.st_mtime, file))
         newest = sorted(one for one in aged if one[0] > oldest)[-FILES_MAX:]
         return [machine for _, file in newest for machine in read_told(file)]
 
@@ -180,7 +191,9 @@ def read_told(file: Path) -> Iterator[KnownMachine]:
         return
     for number, one in enumerate(told):
         address = one.address if number else f"{one.address}{come_from}"
-        with contextlib.suppress(UsageError):
+        if not one.address:
+            continue
+        with contextlib.suppress(UsageError, ValueError):
             there = Destination.parse(address)
             if not _is_here(there.host):
                 told_by = printable(told[0].name) or "another console"
@@ -208,9 +221,10 @@ def _reached_at(text: str) -> tuple[str, tuple[str, ...]]:
     if it.jumps or not it.is_dialled or _is_here(it.host):
         return "", ()
     port = None if it.port == DEFAULT_PORT else it.port
-    trusted = matcher(it)(it.alias or it.host, "", it.port)[0]
+    trusted, _, revoked = matcher(it)(it.alias or it.host, "", it.port)
     address = str(Destination(host=it.host, user=it.user, port=port))
-    return address, tuple(sorted({fingerprint(key) for key in trusted}))
+    keys = {fingerprint(key) for key in trusted} - set(map(fingerprint, revoked))
+    return address, tuple(sorted(keys))
 
 
 def _is_here(host: str) -> bool:

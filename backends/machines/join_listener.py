@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 ANYWHERE = "::"
 HINT_S = 5.0
+RETRY_S = 60.0
+"""Until QUIC is tried again, where it does not go."""
 HINT_BYTES_MAX = 128
 PAIR_S = 15.0
 
@@ -80,11 +82,14 @@ class Awaited:
         return made
 
     def put(self, made: socket.socket) -> None:
-        if self._waiting is not None:
-            if _is_alive(self._waiting):
+        before = self._waiting
+        if before is not None:
+            # TCP is the better way.
+            better = isinstance(before, QuicSocket) and not isinstance(made, QuicSocket)
+            if _is_alive(before) and not better:
                 made.close()
                 return
-            self._waiting.close()
+            before.close()
         self._waiting = made
         self._is_there.set()
         self._came()
@@ -136,15 +141,14 @@ class JoinListener:
         self._accepting = [asyncio.create_task(work) for work in works]
 
     async def _accept_quic(self) -> None:
-        if self._quic is None:
-            return
-        try:
-            endpoint = await self._quic.waiting()
-        except HostError as error:
-            log.info("machines join by TCP alone: %s", error)
-            return
-        async for made, address in endpoint.come():
-            self._acceptor.let_in(made, address)
+        while self._quic is not None:
+            try:
+                endpoint = await self._quic.waiting()
+                async for made, address in endpoint.come():
+                    self._acceptor.let_in(made, address)
+            except Exception as error:
+                log.info("machines join by TCP alone: %s", error)
+            await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:
         await end_tasks(*self._accepting)

@@ -27,7 +27,7 @@ import msgspec
 
 from backends.errors import HostError
 from backends.machines.ssh.invited import client_over, reaching
-from backends.mesh.crowd import StrangerLog
+from backends.mesh.crowd import StrangerLog, counted_as
 from backends.mesh.dialling import dial_any
 from backends.mesh.discovery import is_worker
 from backends.mesh.identity import key_of_line, own_key, public_line, raw_of
@@ -138,6 +138,7 @@ class DigitsDesk:
         """Connections of those who want to be paired, at most four; two an address."""
 
     def lets_in(self, newcomer: object, address: str) -> bool:
+        address = counted_as(address)
         others = [a for one, a in self.newcomers.items() if one is not newcomer]
         crowded = others.count(address) >= NEWCOMERS_OF_ONE_MAX
         if not self.is_open or crowded or len(others) >= NEWCOMERS_MAX:
@@ -180,6 +181,7 @@ class DigitsDesk:
             _say(writer, PairAnswer(name=self._name))
 
     def _count_try(self, address: str) -> None:
+        address = counted_as(address)
         oldest = time.monotonic() - TRIES_S
         recent = [come_from for at, come_from in self._tries if at > oldest]
         if len(recent) == TRIES_MAX or recent.count(address) >= TRIES_OF_ONE_MAX:

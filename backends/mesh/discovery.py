@@ -162,11 +162,15 @@ class Browser:
             while time.monotonic() - self._asked_at < ASKED_S:
                 due = time.monotonic() - CHECK_EVERY_S
                 for name in self._names - self._checking:
+                    if len(self._checking) >= FOUND_MAX:
+                        break
                     if self._checked.get(name, due) <= due:
+                        self._checking.add(name)
                         checks.start(self._check(responder, name))
                 await asyncio.sleep(LOOK_S)
         finally:
             await checks.end()
+            self._checking.clear()
             self._found = {}
             await browser.async_cancel()
             await responder.async_close()
@@ -186,7 +190,6 @@ class Browser:
 
     async def _check(self, responder: AsyncZeroconf, name: str) -> None:
         worker = None
-        self._checking.add(name)
         try:
             async with asyncio.timeout(CHECK_S):
                 worker = await _asked(responder, name)

@@ -20,7 +20,6 @@ from backends.machines.agent_channel import (
     decode_line,
     encode_line,
 )
-from backends.mesh.crowd import counted_as
 from backends.mesh.identity import public_line
 from backends.mesh.messages import (
     AGENT,
@@ -106,7 +105,7 @@ class WorkerServer(asyncssh.SSHServer):
         self._address = address
         self._joining = joining
         self._host_key = host_key
-        self._come_from = counted_as(come_from)
+        self._come_from = come_from
         self._key = self._new_key = ""
         self._secret = b""
         self._sessions = 0

@@ -234,7 +234,8 @@ class Tenants:
         tenant = self.known.get(key)
         if tenant is None:
             tenant = self.known[key] = self._new_tenant(console)
-        tenant.policy.address = address
+        # A stream of QUIC has none.
+        tenant.policy.address = address or tenant.policy.address
         if not tenant.links and not self.refusal:
             self.say(f"{tenant.name} has connected")
         tenant.links.add(link)

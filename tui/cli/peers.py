@@ -178,6 +178,7 @@ async def add_peer(
     told = {one.name: one for one in await client.peers_to_pick() if one.told_by}
     if (known := told.get(destination)) and not bare:
         name, destination = name or known.name, known.address
+        say(f"{known.name} is {destination}, as {known.told_by} told.")
         keys = keys or known.fingerprints
     name = name or suggested_name(destination)
     ssh = None if bare else destination

@@ -306,6 +306,7 @@ class Connection:
         """
         before = self._link
         self._take(link)
+        self._heard_at = time.monotonic()
         if before is not None:
             before.close()
         if self._files_users == 0:

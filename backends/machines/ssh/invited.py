@@ -71,6 +71,8 @@ PROVE_S = 5.0
 """So long another way is seen to answer before it is taken."""
 PROVE_EVERY_S = 0.5
 BUSY_MAX_S = 60.0
+LEFT_AFTER_S = 8.0
+"""So long a way is silent before it is left; what is sent may hold up a ping."""
 _CHUNK_BYTES = 64 << 10
 _NO_SHELL = "{name} is lent by its owner: it gives no shell"
 
@@ -191,7 +193,7 @@ async def _logged_in(
 class InvitedConnection(Connection):
     """A connection to a worker that is lent: an agent, files, and ways to workers.
 
-    While it goes by QUIC, or is silent, it looks for another way, and moves there.
+    While it goes by QUIC, or has long been silent, it looks for another way.
     ``is_busy`` tells of what a move would break.
     """
 
@@ -230,43 +232,51 @@ class InvitedConnection(Connection):
             await end_tasks(looking)
 
     def _tell(self, state: ConnectionState) -> None:
-        if state.suspect and not self.state.suspect:
-            self._poked.set()
+        was_silent = self._is_silent
         super()._tell(state)
+        if self._is_silent and not was_silent:
+            self._poked.set()
 
     async def _look_about(self) -> None:
-        pause_s = FIRST_LOOK_S
+        pause_s, due = FIRST_LOOK_S, 0.0
         while True:
-            if self._goes_well:
-                await wait_for(self._poked, LAST_LOOK_S)
-                if not self._poked.is_set():
-                    # It has held for long: the next look is not to be late.
-                    pause_s = FIRST_LOOK_S
-            else:
-                silent = self.state.suspect
-                await wait_for(self._poked, FIRST_LOOK_S if silent else pause_s)
+            await wait_for(self._poked, LAST_LOOK_S if self._goes_well else pause_s)
+            if self._goes_well and not self._poked.is_set():
+                # It has held for long: the next look is not to be late.
+                pause_s = FIRST_LOOK_S
+            # One that is silent again soon may just have much to send.
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
             self._poked.clear()
             if self._goes_well:
                 continue
             pause_s = min(2 * pause_s, LAST_LOOK_S)
+            if self._is_silent:
+                due = time.monotonic() + pause_s
             try:
                 await self._try_another_way()
             except (HostError, OSError, asyncssh.Error) as error:
                 log.debug("%s stays where it is: %s", self.name, error)
 
     @property
+    def _is_silent(self) -> bool:
+        return self.state.silent_for_s >= LEFT_AFTER_S
+
+    @property
     def _goes_well(self) -> bool:
-        return self._quic_path is None and not self.state.suspect
+        return self._quic_path is None and not self._is_silent
 
     async def _try_another_way(self) -> None:
-        silent = self.state.suspect
+        silent = self._is_silent
+        if silent and self._files_users:
+            raise HostError("What is sent would break off")
         login = self._other_login
         link = await (login.open() if silent else login.open_better())
         try:
             await self._be_greeted(link)
             if not silent:
                 await self._prove(link)
-            if silent != self.state.suspect or link.is_closed():
+            recovered = silent and not self._is_silent
+            if recovered or not self.connected or link.is_closed():
                 raise connection_lost(self.name, None)
         except BaseException:
             link.abort()
@@ -281,6 +291,8 @@ class InvitedConnection(Connection):
             async with asyncio.timeout(SUSPECT_AFTER_S):
                 if await answer_ms(link) is None:
                     raise connection_lost(self.name, None)
+            if self._is_silent:
+                return
             proved_s = time.monotonic() - begun
             is_busy = bool(self._files_users) or self.is_busy()
             if proved_s >= PROVE_S and not is_busy:

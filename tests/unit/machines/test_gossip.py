@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from backends.errors import HostError
 from backends.machines import gossip
 from backends.machines.gossip import (
     BYTES_MAX,
@@ -130,6 +131,27 @@ def test_junk_is_passed_over(junk: bytes, tmp_path: Path) -> None:
     assert list(read_told(file)) == []
 
 
+async def test_a_file_that_is_none_hides_no_other(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    far = known_machine("far", f"ada@10.0.0.4:{'9' * 5000}", [], [])
+    written(told, "a", MAC, far)
+    (told / "b.json").symlink_to(tmp_path / "nothing")
+    os.mkfifo(told / "c.json")
+    assert [one.name for one in await gossip_of(told).known([])] == ["mac"]
+
+
+async def test_a_key_that_is_revoked_is_not_told_as_trusted(
+    home: Path, tmp_path: Path
+) -> None:
+    with (home / ".ssh/known_hosts").open("a") as file:
+        file.write(f"@revoked [10.0.0.8]:2222 {KEY}\n")
+    box, nuc = ssh_peer("box", "box"), ssh_peer("nuc", "ada@10.0.0.7")
+    await gossip_of(tmp_path, box, nuc).tell_all()
+    ((_, text),) = nuc.connection.told
+    (tmp_path / "t.json").write_text(f"10.0.0.2\n{text}")
+    assert [one.fingerprints for one in read_told(tmp_path / "t.json")] == [(), ()]
+
+
 async def test_known_are_those_that_are_no_peers_and_have_names_of_their_own(
     tmp_path: Path,
 ) -> None:
@@ -181,6 +203,28 @@ async def test_each_is_told_of_the_others_once_after_each_probe(
     assert set(told) == {"mac", "box"}
     assert told["box"].address == "ada@10.0.0.8:2222"
     assert told["box"].fingerprints == (fingerprint(key_of_line(KEY)),)
+    # What comes through a machine between is seen at the address of that.
+    ((_, text),) = tunnel.connection.told
+    (tmp_path / "t.json").write_text(f"10.0.0.1\n{text}")
+    assert "mac" not in {one.name for one in read_told(tmp_path / "t.json")}
+
+
+async def test_who_cannot_be_told_is_left_until_the_next_probe(tmp_path: Path) -> None:
+    tries = []
+
+    async def run(*_: str) -> None:
+        tries.append(1)
+        raise HostError("The disk is full")
+
+    full = ssh_peer("full", "ada@10.0.0.7")
+    full.connection.run = run
+    ours = gossip_of(tmp_path, full)
+    await ours.tell_all()
+    await ours.tell_all()
+    assert len(tries) == 1
+    full.facts = PeerFacts(at=2.0)
+    await ours.tell_all()
+    assert len(tries) == 2
 
 
 def test_who_is_lent_is_not_told_and_nobody_is_told_of_it(tmp_path: Path) -> None:

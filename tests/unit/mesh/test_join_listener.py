@@ -23,6 +23,7 @@ from backends.mesh.identity import own_key, public_line, raw_of
 from backends.mesh.messages import DIALLED
 from backends.mesh.owner_limits import OwnerLimits
 from backends.mesh.pairings import PairingFile
+from backends.mesh.quic import QuicSocket
 from backends.mesh.tenants import Tenants
 from backends.mesh.token import Token
 from backends.mesh.worker import Worker
@@ -246,3 +247,32 @@ async def test_one_that_waits_is_replaced_once_it_has_gone(is_alive: bool) -> No
     for near, far in pairs:
         near.close()
         far.close()
+
+
+async def test_tcp_takes_the_place_of_a_stream_of_quic_that_waits() -> None:
+    awaited = Awaited(lambda: None, lambda: None)
+    plain, far = socket.socketpair()
+    tcp, near = socket.socketpair()
+    with far, near, QuicSocket(fileno=plain.detach()) as quic, tcp:
+        for made in (quic, tcp):
+            made.setblocking(False)
+            awaited.put(made)
+        assert await awaited.better() is tcp
+
+
+async def test_quic_that_does_not_go_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backends.machines.join_listener.RETRY_S", 0.01)
+    tries: list[int] = []
+
+    class Broken:
+        async def waiting(self) -> None:
+            tries.append(1)
+            raise OSError("as under load")
+
+    console = Console(tmp_path)
+    console.bell._quic = Broken()  # type: ignore[assignment]
+    console.bell.listen()
+    await until(lambda: len(tries) > 1, "another try")
+    await console.bell.close()

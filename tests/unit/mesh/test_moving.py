@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tests.unit.mesh.test_join_listener import Console, Joiner
 from tests.unit.mesh.test_quic import lent_by_quic
 
 pytestmark = needs_iroh
+FIRST_PAUSE_S = 0.2
 
 
 class Door:
@@ -112,7 +114,7 @@ class Moving:
 async def moving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Moving]:
-    for name, pause_s in (("FIRST_LOOK_S", 0.2), ("PROVE_S", 0.5)):
+    for name, pause_s in (("FIRST_LOOK_S", FIRST_PAUSE_S), ("PROVE_S", 0.5)):
         monkeypatch.setattr(f"backends.machines.ssh.invited.{name}", pause_s)
     monkeypatch.setattr("backends.mesh.quic_dial.BANNER_S", 0.5)
     async with (
@@ -251,6 +253,60 @@ async def test_a_silent_way_is_left_for_one_that_answers(moving: Moving) -> None
     assert connection.state.phase is ConnectionPhase.CONNECTED
     await until(lambda: not connection.state.suspect, "an answer")
     assert moving.phases == UP
+
+
+def silent(connection: InvitedConnection, for_s: float) -> None:
+    suspect = for_s > 0
+    connection._tell(replace(connection.state, suspect=suspect, silent_for_s=for_s))
+
+
+async def test_a_way_that_is_silent_again_soon_is_kept_for_a_while(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be slow, and have much to send."""
+    moving.door.open()
+    connection = moving.connection
+    await until(lambda: moving.is_by_tcp, "TCP")
+    tries: list[float] = []
+
+    async def tried() -> None:
+        tries.append(time.monotonic())
+        silent(connection, 0.0)
+
+    monkeypatch.setattr(connection, "_try_another_way", tried)
+    silent(connection, 60.0)
+    await until(lambda: tries, "a try")
+    while len(tries) < 2:
+        silent(connection, 60.0)
+        await asyncio.sleep(0.01)
+    assert tries[1] - tries[0] >= 2 * FIRST_PAUSE_S
+
+
+async def test_a_busy_way_that_falls_silent_is_left_for_the_one_on_trial(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_silent = False
+    told = property(lambda _: is_silent)
+    monkeypatch.setattr(InvitedConnection, "_is_silent", told)
+    moving.connection.is_busy = lambda: True
+    await until(lambda: moving.is_up, "the connection")
+    moving.door.open()
+    (tenant,) = moving.machine.tenants.known.values()
+    await until(lambda: len(tenant.links) == 2, "the other way")
+    is_silent = True
+    await until(lambda: moving.is_by_tcp, "TCP")
+    assert moving.phases == UP
+
+
+async def test_what_is_sent_is_not_broken_off_by_silence(moving: Moving) -> None:
+    moving.door.open()
+    await until(lambda: moving.is_by_tcp, "TCP")
+    connection = moving.connection
+    connection._files_users = 1
+    silent(connection, 60.0)
+    with pytest.raises(HostError, match="break off"):
+        await connection._try_another_way()
+    connection._files_users = 0
 
 
 async def test_who_joined_by_quic_moves_to_tcp(
