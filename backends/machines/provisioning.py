@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 _ARCHES = {"arm64": "aarch64", "amd64": "x86_64"}
 _NATIVE = "-DGGML_NATIVE=ON"
 _NUMBER = re.compile(r"\d+(\.\d+)*")
-TOOLS_S = 20.0
+TOOLS_S = 60.0
 # Names of instruction sets a compiler may use, as /proc/cpuinfo and sysctl have them.
 # The other flags (mitigations, virtualisation…) say nothing about instructions.
 _INSTRUCTIONS = re.compile(

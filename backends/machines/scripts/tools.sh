@@ -2,12 +2,13 @@
 
 PATH=$PATH:/Applications/CMake.app/Contents/bin
 
+# A busy machine takes seconds to begin a program.
 tool() { # KEY NAME…
   key=$1
   shift
   for name; do
     has "$name" || continue
-    text=$(bounded 3 "$name" --version 2>&1) || continue
+    text=$(bounded 15 "$name" --version 2>&1) || continue
     text=$(printf '%s\n' "$text" | sed -n '/[^[:space:]]/{p;q;}')
     printf 'tool\t%s\t%s\t%s\n' "$key" "$(command -v "$name")" "$text"
     return
