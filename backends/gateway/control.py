@@ -23,7 +23,7 @@ from backends.errors import DllmError
 from backends.gateway.target import Mode, Target
 from backends.state.base import NOT_JSON
 from backends.state.snapshots import RequestCounts
-from backends.tasks import end_tasks
+from backends.tasks import TaskSet, end_tasks
 
 if TYPE_CHECKING:
     from backends.gateway.proxy import Proxy
@@ -95,7 +95,7 @@ class Control:
         self._socket = path
         self._listener = listener
         self._writers: set[asyncio.StreamWriter] = set()
-        self._talks: set[asyncio.Task[None]] = set()
+        self._talks = TaskSet()
 
     async def call(self, start: Callable[[], Awaitable[object]]) -> None:
         """Start a controller while there is none and a request waits, until cancelled.
@@ -136,7 +136,8 @@ class Control:
                         inode = _inode(self._socket)
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
-            await end_tasks(*self._talks, accepting)
+            await end_tasks(accepting)
+            await self._talks.end()
             if inode and _inode(self._socket) == inode:
                 self._socket.unlink(missing_ok=True)
 
@@ -161,9 +162,7 @@ class Control:
         with listening:
             while True:
                 connection, _ = await loop.sock_accept(listening)
-                talk = asyncio.create_task(self._talk(connection))
-                self._talks.add(talk)
-                talk.add_done_callback(self._talks.discard)
+                self._talks.start(self._talk(connection))
 
     async def _talk(self, connection: socket.socket) -> None:
         """Hear one controller until it leaves; one that says nonsense is left."""

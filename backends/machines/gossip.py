@@ -31,6 +31,7 @@ from backends.state import NOT_JSON, Device, KnownMachine, ModelFile, Value
 if TYPE_CHECKING:
     from backends.machines.peer import SshPeer
     from backends.machines.peers import Peers
+    from backends.machines.ssh.config import Settings
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class Gossip:
             return
         self._done[peer.name] = done
         own = self._own()
-        if not (await asyncio.to_thread(_reached_at, peer.peer.address))[0]:
+        if not await asyncio.to_thread(_address_for_all, peer.peer.address):
             # The address by which it sees us is that of a machine between.
             own = replace(own, address="")
         machines = [own]
@@ -122,7 +123,7 @@ class Gossip:
         own = [one.peer.address for one in self._peers.of_owner()]
         for text in (*own, *(alias for alias in aliases if alias in told)):
             with contextlib.suppress(DllmError):
-                found.pop((await asyncio.to_thread(_reached_at, text))[0], None)
+                found.pop(await asyncio.to_thread(_address_for_all, text), None)
         taken = {*aliases, *(peer.name for peer in self._peers.values())}
         named = []
         for one in found.values():
@@ -201,30 +202,33 @@ def read_told(file: Path) -> Iterator[KnownMachine]:
 
 
 def _known(peer: SshPeer) -> list[KnownMachine]:
-    address, fingerprints = _reached_at(peer.peer.address)
-    if not address or not peer.facts.at:
+    it = resolve(Destination.parse(peer.peer.address))
+    address, facts = _shared_address(it), peer.facts
+    if not address or not facts.at:
         return []
-    facts = peer.facts
-    own = peer.name, address, facts.devices, facts.models, fingerprints
+    own = peer.name, address, facts.devices, facts.models, _trusted_keys(it)
     return [known_machine(*own)]
 
 
-def _reached_at(text: str) -> tuple[str, tuple[str, ...]]:
-    """The address of a machine for all others, and its host keys; blocks.
+def _address_for_all(text: str) -> str:
+    return _shared_address(resolve(Destination.parse(text)))
 
-    Empty for one that only we can reach, as through another host.
-    """
+
+def _shared_address(it: Settings) -> str:
+    # Empty for a machine that only we can reach, as through another host.
+    if it.jumps or not it.is_dialled or _is_here(it.host):
+        return ""
+    port = None if it.port == DEFAULT_PORT else it.port
+    return str(Destination(host=it.host, user=it.user, port=port))
+
+
+def _trusted_keys(it: Settings) -> tuple[str, ...]:
     # It loads asyncssh, which a controller without peers does not need.
     from backends.machines.ssh.authentication import fingerprint, matcher
 
-    it = resolve(Destination.parse(text))
-    if it.jumps or not it.is_dialled or _is_here(it.host):
-        return "", ()
-    port = None if it.port == DEFAULT_PORT else it.port
     trusted, _, revoked = matcher(it)(it.alias or it.host, "", it.port)
-    address = str(Destination(host=it.host, user=it.user, port=port))
     keys = {fingerprint(key) for key in trusted} - set(map(fingerprint, revoked))
-    return address, tuple(sorted(keys))
+    return tuple(sorted(keys))
 
 
 def _is_here(host: str) -> bool:

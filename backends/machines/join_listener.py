@@ -190,8 +190,6 @@ class JoinListener:
     ) -> None:
         """Hear who it says it is; its login proves it, elsewhere."""
         made.setblocking(False)
-        if not isinstance(made, QuicSocket):
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             async with asyncio.timeout(HINT_S):
                 hint = await _hint(made)

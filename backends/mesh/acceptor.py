@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from backends.mesh.crowd import Crowd, StrangerLog
 from backends.tasks import TaskSet
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Coroutine
     from typing import Any
 
@@ -52,6 +52,7 @@ class Acceptor:
                 self._say(f"nobody can be let in now ({error.strerror})")
                 await asyncio.sleep(PAUSE_S)
                 continue
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # Whoever is known is not to wait until a flood is over.
             await asyncio.sleep(0)
             self.let_in(made, str(come_from[0]))

@@ -170,7 +170,6 @@ class Browser:
                 await asyncio.sleep(LOOK_S)
         finally:
             await checks.end()
-            self._checking.clear()
             self._found = {}
             await browser.async_cancel()
             await responder.async_close()

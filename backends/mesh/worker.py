@@ -235,8 +235,6 @@ class Worker:
         Returns the connection once somebody has logged in; None if nobody did.
         """
         made.setblocking(False)
-        if not isinstance(made, QuicSocket):
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         owner = server or WorkerServer(self.tenants, _own_address(made))
         try:
             return await asyncssh.run_server(

@@ -200,15 +200,11 @@ class InvitedConnection(Connection):
     builds = False
 
     def __init__(self, name: str, dial: Dial, host_key: str, key_file: Path) -> None:
-        super().__init__(
-            name,
-            Destination(host=name),
-            login=lambda: InvitedLogin(name, dial, host_key, key_file),
-        )
+        self._ways = InvitedLogin(name, dial, host_key, key_file)
+        super().__init__(name, Destination(host=name), login=lambda: self._ways)
         self.hello = WorkerHello(protocol=PROTOCOL)
         self.is_busy: Callable[[], bool] = lambda: False
         self._shares = dial.shares
-        self._other_login = InvitedLogin(name, dial, host_key, key_file)
 
     @property
     def path(self) -> PeerPath | None:
@@ -269,8 +265,7 @@ class InvitedConnection(Connection):
         silent = self._is_silent
         if silent and self._files_users:
             raise HostError("What is sent would break off")
-        login = self._other_login
-        link = await (login.open() if silent else login.open_better())
+        link = await (self._ways.open() if silent else self._ways.open_better())
         try:
             await self._be_greeted(link)
             if not silent:
