@@ -9,11 +9,18 @@ import msgspec
 import pytest
 
 from backends.config import Config, PeerConfig
+from backends.controller.reconciler import TRANSITIONS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 TARGET = re.compile(r"`make\s+([a-z-]+)")
+TASKS = (
+    *("launch", "best-split", "chat", "get-models", "model-places", "engine", "benchmarks"),
+    *("machines", "lend", "routers", "lost-machines", "links", "copies", "sparse"),
+    *("clients", "service", "troubleshooting", "doctor"),
+)
+"""The pages of one task each."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -60,3 +67,46 @@ def test_every_convention_has_a_test() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_page_holds_two_versions_of_a_text(page: Path) -> None:
     assert not re.findall(r"^(?:<{7}|>{7}) .*", page.read_text(), re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_heading_that_a_page_links_to_is_there(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]*\.md)?#([^)]+)\)", page.read_text())
+    there = {
+        (path, anchor): anchor in anchors(page.parent / path if path else page)
+        for path, anchor in links
+    }
+    assert not [link for link, found in there.items() if not found]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_told_in_600_words(task: str) -> None:
+    assert len((ROOT / "docs" / f"{task}.md").read_text().split()) <= 600
+
+
+def test_the_table_of_phases_is_the_reconcilers() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = {
+        cells[1].strip(): set(re.findall(r"([a-z ]+) \(([a-z, ]+)\)", cells[3]))
+        for line in page.splitlines()
+        if len(cells := line.split("|")) == 5
+    }
+    for phase, follows in TRANSITIONS.items():
+        told = {
+            (trigger, follower.strip())
+            for follower, triggers in rows[phase.value]
+            for trigger in triggers.split(", ")
+        }
+        assert told == {(trigger.value, then.value) for trigger, then in follows.items()}
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`((?:backends|native|tui)/[\w/.]*)`", page)
+    assert len(named) > 30
+    assert not [path for path in named if not (ROOT / path).exists()]

@@ -24,7 +24,7 @@ from tui.cli.output import CLEAR_LINE, emit_json, redraw, say, show
 
 def test_examples_say_that_the_bundled_model_is_in_a_checkout() -> None:
     told = CliRunner().invoke(cli, ["demo", "--help"]).output
-    told += (Path(__file__).parents[2] / "docs/commands.md").read_text()
+    told += (Path(__file__).parents[2] / "docs/launch.md").read_text()
     lines = [one for one in told.splitlines() if "dllm-tui demo" in one]
     bundled = [one for one in lines if "--bundled" in one]
     assert len(bundled) == 2
