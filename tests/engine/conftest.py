@@ -88,12 +88,16 @@ class User:
 
     def start(self, *args: str, **options: Any) -> subprocess.Popen[str]:
         """A running ``dllm-tui`` command."""
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        pipe = subprocess.PIPE
+        options = {
+            "stdout": pipe,
+            "stderr": pipe,
+            "stdin": subprocess.DEVNULL,
+        } | options
         return subprocess.Popen(
             ["dllm-tui", *args],
             env=self.env,
             cwd=self.home,
-            stdin=subprocess.DEVNULL,
             text=True,
             **options,
         )

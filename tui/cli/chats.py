@@ -105,7 +105,7 @@ async def chat(
     if conversation is not None:
         state = await _begun(client, conversation, new=again is None)
         state = await _prepared(client, state.conversation, system, sampling)
-        answer = await _answered(client, state.conversation, prompt, again, on_text)
+        answer = await answered(client, state.conversation, prompt, again, on_text)
     else:
         first = [ChatMessage(role="system", content=system)] if system else []
         messages = (*first, ChatMessage(role="user", content=prompt or ""))
@@ -192,14 +192,21 @@ async def _prepared(
     return await client.chats.change(now.id, ChatChange(system=system, sampling=wanted))
 
 
-async def _answered(
+async def answered(
     client: ControllerClient,
     conversation: Conversation,
     question: str | None,
     again: int | None,
     on_text: Callable[[str], None],
 ) -> Answer:
-    """Ask in a chat; interrupted, stop the answer. Killed, it goes on without us."""
+    """Ask in a chat, question ``again`` anew if that is an index.
+
+    Interrupted, it stops the answer; if we are killed, that goes on without us.
+
+    Raises:
+        ProcessFailed: llama-server refused the question, or went.
+        ControllerError: the answer was cut off, or the controller refuses.
+    """
     id_, turns = conversation.id, len(conversation.turns)
     index = None if again is None else again - 1
     try:

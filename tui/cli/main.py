@@ -25,9 +25,10 @@ from tui.cli.command import (
     cluster_option,
     completing,
     console_options,
+    refuse_with,
     run,
 )
-from tui.cli.output import show, warn
+from tui.cli.output import is_linear, linear, show, warn
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -93,6 +94,7 @@ ALIASES = {
 EXAMPLES = """
 dllm-tui                                  open the console
 dllm-tui demo                             open it on a two-worker cluster
+dllm-tui --plain                          lines of text, for screen readers
 dllm-tui up m.gguf --workers 2 --detach   launch without the console
 dllm-tui peers add mini                   add a machine
 dllm-tui chat "Why is the sky blue?"      ask the model
@@ -175,6 +177,13 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 )
 @console_options
 @click.option(
+    "--plain",
+    is_flag=True,
+    envvar="DLLM_PLAIN",
+    show_envvar=True,
+    help="Lines of text instead of a screen, for screen readers.",
+)
+@click.option(
     "--readonly",
     is_flag=True,
     envvar="DLLM_READONLY",
@@ -197,6 +206,7 @@ def cli(
     theme: str | None,
     no_mouse: bool,
     ascii_only: bool,
+    plain: bool,
     readonly: bool,
     cluster: str,
 ) -> None:
@@ -211,6 +221,9 @@ def cli(
     )
     token = ASKING.set(asking)
     ctx.call_on_close(lambda: ASKING.reset(token))
+    if plain:
+        refuse_with("--plain", "--model", "--theme", "--no-mouse", "--ascii")
+        ctx.with_resource(linear())
     if ctx.invoked_subcommand is None:
         open_console(
             model=_whole(model),
@@ -269,10 +282,13 @@ def open_console(
     theme: str | None = None,
     ascii_only: bool = False,
 ) -> None:
+    if is_linear():
+        open_plain(cluster)
+        return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "The console needs a terminal",
-            "Without one use a command: dllm-tui --help lists them.",
+            "Without one use --plain, or a command: dllm-tui --help lists them.",
         )
     app_class = import_console()
     from backends.client.client import ControllerClient
@@ -304,6 +320,18 @@ def open_console(
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     app.run(mouse=mouse and config.mouse)
     sys.exit(app.return_code or 0)
+
+
+def open_plain(cluster: str) -> None:
+    from tui.cli.plain import PlainConsole
+
+    root = ["--cluster", cluster, *(["--readonly"] if ASKING.get().readonly else [])]
+
+    def command(words: list[str]) -> int:
+        args = [*root, *words]
+        return guarded(lambda: cli(args, standalone_mode=False, prog_name=PROGRAM))
+
+    PlainConsole(cluster, command=command, names=list(COMMANDS)).run()
 
 
 def guarded(command: Callable[[], object]) -> int:

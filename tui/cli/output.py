@@ -21,6 +21,7 @@ CLEAR_SCREEN = "\x1b[H\x1b[2J"
 EMPTY_CELL = "-"
 GAP = "   "
 _QUIET = ContextVar("quiet", default=False)
+_LINEAR = ContextVar("linear", default=False)
 
 
 @contextmanager
@@ -31,6 +32,20 @@ def quieted(quiet: bool) -> Iterator[None]:
         yield
     finally:
         _QUIET.reset(token)
+
+
+@contextmanager
+def linear() -> Iterator[None]:
+    """Draw over nothing meanwhile: progress comes in lines, as without a terminal."""
+    token = _LINEAR.set(True)
+    try:
+        yield
+    finally:
+        _LINEAR.reset(token)
+
+
+def is_linear() -> bool:
+    return _LINEAR.get()
 
 
 def show(text: str = "", *, end: str = "\n") -> None:
@@ -64,7 +79,7 @@ def unseen(piece: str) -> None:
 
 
 def on_terminal() -> bool:
-    return sys.stderr.isatty() and not _QUIET.get()
+    return sys.stderr.isatty() and not _QUIET.get() and not _LINEAR.get()
 
 
 def redraw(text: str) -> None:
@@ -74,7 +89,8 @@ def redraw(text: str) -> None:
 
 
 def redraw_screen(text: str) -> None:
-    _write(text, before=CLEAR_SCREEN if sys.stdout.isatty() else "")
+    clears = sys.stdout.isatty() and not _LINEAR.get()
+    _write(text, before=CLEAR_SCREEN if clears else "")
 
 
 def _write(text: str, *, err: bool = False, before: str = "", end: str = "\n") -> None:

@@ -25,7 +25,15 @@ from backends.service.manager import ServiceState, worker_manager
 from backends.service.unit import worker_service
 from backends.units import format_age, format_bytes, format_count, format_digits
 from tui.cli.command import SECONDS, Group, Name, options, quantity
-from tui.cli.output import Column, Table, emit_json, redraw_screen, say, show
+from tui.cli.output import (
+    Column,
+    Table,
+    emit_json,
+    is_linear,
+    redraw_screen,
+    say,
+    show,
+)
 from tui.cli.service import add_unit_commands, dry_run_option, installed, unit_lines
 from tui.widgets.safe_text import safe_line
 
@@ -181,7 +189,7 @@ def limits_of(
 
 
 async def _lend(made: Worker, headless: bool, as_json: bool) -> None:
-    headless = headless or as_json
+    headless = headless or as_json or is_linear()
     lending = asyncio.create_task(made.run())
     on_screen = not headless and sys.stdout.isatty() and sys.stdin.isatty()
     watching = _on_screen(made) if on_screen else _log(made, as_json)
