@@ -74,6 +74,8 @@ class PeerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The public key of that worker, kept when it was paired."""
     quic: str | None = None
     """Its node id, addresses and relay, where it can be reached by QUIC, too."""
+    via: str | None = None
+    """The SSH host through which that worker is reached where no other way goes."""
     data: str | None = None
     """The route of data to its worker: ``auto`` (directly if it can), ``tunnel``, or
     the address there at which the relay listens (``10.0.0.7``, ``10.0.0.7:50060``)."""
@@ -193,7 +195,7 @@ def _checked(config: Config) -> Config:
     if not is_within("api_host", config.api_host):
         raise ValueError(f"api_host = {config.api_host} is no address")
     for name, peer in config.peers.items():
-        if problem := _unreached(peer.ssh, peer.bare, peer.worker, peer.host_key):
+        if problem := _unreached(*(getattr(peer, key) for key in _REACHED_BY)):
             raise ValueError(f"peers.{name} {problem}")
     return config
 
@@ -360,7 +362,7 @@ EFFECTS = {
 _TABLES = ("keys", "peers")
 _TEXTS = (
     *("engine", "pair", "rejoin", "theme", "ssh", "bare", "data"),
-    *("worker", "host_key", "quic"),
+    *("worker", "host_key", "quic", "via"),
     *("api_host", "api_certificate", "api_private_key"),
 )
 ALLOWED = {
@@ -393,6 +395,7 @@ ALLOWED = {
     "worker": 'places in quotes ("10.0.0.7:50080"), or "dials"; peers add writes it',
     "host_key": 'a public key in quotes: "ssh-ed25519 AAAA…"',
     "quic": "a node id, addresses and a relay, in quotes; peers add writes it",
+    "via": 'what one gives to ssh, in quotes, for a worker: "ada@gate"',
     "data": 'in quotes: "auto", "tunnel", or an address there: "10.0.0.7:50060"',
     "threads": "a number",
     "memory_gib": "GiB by device: {CPU = 12.0}",
@@ -616,14 +619,18 @@ def _wrong_peers(peers: object) -> Iterator[_Wrong]:
             yield names, f"{shown} {problem}", hint
 
 
-_REACHED_BY = ("ssh", "bare", "worker", "host_key")
+_REACHED_BY = ("ssh", "bare", "worker", "host_key", "via")
 
 
-def _unreached(ssh: object, bare: object, worker: object, host_key: object) -> str:
+def _unreached(
+    ssh: object, bare: object, worker: object, host_key: object, via: object
+) -> str:
     if sum(map(bool, (ssh, bare, worker))) != 1:
         return "needs either ssh, bare or worker"
     if bool(worker) != bool(host_key):
         return "needs worker and host_key together"
+    if via and (not worker or worker == "dials"):
+        return "needs for via the places of a worker"
     return ""
 
 

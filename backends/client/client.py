@@ -421,12 +421,14 @@ class ControllerClient:
         ssh: str | None = None,
         bare: str | None = None,
         token: str | None = None,
+        via: str | None = None,
     ) -> Peer:
         """Add a machine by what one gives to ``ssh``, a bare ``host:port``, or a token.
 
-        The worker of a token may name itself: then ``name`` is empty.
+        The worker of a token may name itself: then ``name`` is empty. It is reached
+        ``via`` an SSH host where no other way goes.
         """
-        asked = {"name": name, "ssh": ssh, "bare": bare, "token": token}
+        asked = {"name": name, "ssh": ssh, "bare": bare, "token": token, "via": via}
         return await self._post("/v1/peers", Peer, asked)
 
     async def invite_peer(

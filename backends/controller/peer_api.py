@@ -44,6 +44,8 @@ class PeerRequest(Value, frozen=True, kw_only=True):
     ssh: str | None = None
     bare: str | None = None
     token: str | None = None
+    via: str | None = None
+    """For a token: the SSH host to go through where no other way goes."""
 
     def __repr__(self) -> str:
         return f"PeerRequest(name={self.name!r})"
@@ -148,7 +150,7 @@ class PeerApi:
     async def _add(self, request: web.Request) -> web.Response:
         asked = await body(request, PeerRequest)
         if asked.token is not None:
-            added = await self._peers.add_by_token(asked.name, asked.token)
+            added = await self._peers.add_by_token(asked.name, asked.token, asked.via)
             told = self._told(request, added.name)
             told.did(f"added the peer {added.name} by a token")
             return json_response(added)

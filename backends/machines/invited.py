@@ -13,7 +13,7 @@ from backends.machines.peer import SshPeer
 from backends.machines.shell import transfer_error
 from backends.machines.ssh.connection import ConnectionPhase
 from backends.machines.ssh.files import Meter, upload
-from backends.machines.ssh.invited import InvitedConnection
+from backends.machines.ssh.invited import InvitedConnection, ThroughHost
 from backends.mesh.dialling import Dialled
 from backends.mesh.messages import PART
 from backends.mesh.quic_place import parse_quic_place
@@ -66,6 +66,8 @@ class InvitedPeer(SshPeer):
             dial = Dialled(place.split())
             if config.quic:
                 dial = self._quic.beside(dial, parse_quic_place(config.quic))
+            if config.via:
+                dial = ThroughHost(dial, config.via, place.split())
         self._invited = InvitedConnection(name, dial, key, self._paths.console_key_file)
         self._invited.is_busy = self._is_busy
         return self._invited

@@ -37,6 +37,7 @@ from backends.tasks import end_tasks
 if TYPE_CHECKING:
     from backends.mesh.quic_dial import QuicDialler
     from backends.mesh.quic_place import QuicPlace
+    from backends.state import PeerPath
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Awaited:
             await self._is_there.wait()
         return self._taken(self._waiting)
 
-    async def better(self) -> socket.socket:
+    async def better(self, path: PeerPath | None) -> socket.socket:
         made = self._waiting
         if made is None or isinstance(made, QuicSocket):
             raise HostError("It has not dialled by TCP")

@@ -235,9 +235,12 @@ class Peers:
         name = name or suggested_name(its_name, self._known)
         self.add(name, PeerConfig(worker=DIALS, host_key=host_key))
 
-    async def add_by_token(self, name: str, text: str) -> Peer:
-        """Pair with the worker of a token, and add it."""
-        from backends.machines.ssh.invited import pair
+    async def add_by_token(self, name: str, text: str, via: str | None = None) -> Peer:
+        """Pair with the worker of a token, and add it.
+
+        ``via``: an SSH host to go through, where no other way goes.
+        """
+        from backends.machines.ssh.invited import ThroughHost, pair
         from backends.mesh.dialling import Dialled
         from backends.mesh.identity import line_of_raw
 
@@ -247,6 +250,8 @@ class Peers:
         dial: Dial = Dialled(token.places)
         if token.quic is not None:
             dial = self._quic.beside(dial, token.quic)
+        if via:
+            dial = ThroughHost(dial, via, token.places)
         try:
             await pair(token, self._paths.console_key_file, socket.gethostname(), dial)
         except BaseException:
@@ -254,7 +259,8 @@ class Peers:
             raise
         places, host_key = " ".join(token.places), line_of_raw(token.key)
         quic = token.quic.text if token.quic else None
-        peer = self.add(name, PeerConfig(worker=places, host_key=host_key, quic=quic))
+        config = PeerConfig(worker=places, host_key=host_key, quic=quic, via=via)
+        peer = self.add(name, config)
         if token.quic is not None:
             self._quic.learn(token.quic)
         return peer

@@ -7,16 +7,24 @@ import contextlib
 import ipaddress
 import re
 import socket
-from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import psutil
 
 from backends.errors import HostError, UsageError
 from backends.machines.ssh.authentication import dial
 from backends.mesh.token import place
+from backends.tasks import end_tasks
+
+if TYPE_CHECKING:
+    from backends.state import PeerPath
+
+Way = Callable[[], Awaitable[socket.socket]]
 
 DIAL_S = 5.0
+BANNER_S = 5.0
+BANNER = b"SSH-"
 BACKLOG = 128
 FIRST_LOOK_S = 5.0
 """From a connection by QUIC to the first look for a better way."""
@@ -43,14 +51,27 @@ class Dial(Protocol):
         """Another way, after another machine answered."""
         ...
 
-    async def better(self) -> socket.socket:
-        """By TCP, while a socket of QUIC is there."""
+    async def better(self, path: PeerPath | None) -> socket.socket:
+        """By a better way than the ``path`` that is there: by TCP at best."""
         ...
 
 
-async def no_other_way(_: Dial) -> NoReturn:
+async def no_other_way(*_: object) -> NoReturn:
     """For a dial that knows one way."""
     raise HostError("There is no other way")
+
+
+class SocketPath(Protocol):
+    """The path that a socket takes; it may change while that is used."""
+
+    @property
+    def now(self) -> PeerPath | None: ...
+
+
+class IndirectSocket(socket.socket):
+    """A socket of another way than TCP to the machine itself."""
+
+    path: SocketPath
 
 
 class Dialled:
@@ -83,6 +104,76 @@ async def said(made: socket.socket, words: bytes) -> socket.socket:
         made.close()
         raise
     return made
+
+
+async def sooner(first: Way, second: Way, head_start_s: float) -> socket.socket:
+    """The socket of whichever connects first, as by happy eyeballs.
+
+    Raises:
+        HostError: neither does; it says why.
+    """
+    tasks = [asyncio.ensure_future(first())]
+    taken: asyncio.Future[socket.socket] | None = None
+    try:
+        await asyncio.wait(tasks, timeout=head_start_s)
+        if not _succeeded(tasks[0]):
+            tasks.append(asyncio.ensure_future(second()))
+            await _until_one_succeeds(tasks)
+        taken = next(filter(_succeeded, tasks), None)
+        if taken is None:
+            why = ", and ".join(map(_why, tasks))
+            raise HostError(why, "Does its dllm-tui worker run?")
+        return taken.result()
+    finally:
+        await end_tasks(*tasks)
+        for late in filter(_succeeded, tasks):
+            if late is not taken:
+                late.result().close()
+
+
+async def _until_one_succeeds(tasks: Sequence[asyncio.Future[socket.socket]]) -> None:
+    pending = set(tasks)
+    while pending and not any(map(_succeeded, tasks)):
+        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        pending = {task for task in tasks if not task.done()}
+
+
+def _succeeded(task: asyncio.Future[socket.socket]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _why(task: asyncio.Future[socket.socket]) -> str:
+    error = task.exception()
+    text = error.what if isinstance(error, HostError) else str(error)
+    return text.rstrip(".")
+
+
+async def greeted(made: socket.socket, label: str) -> socket.socket:
+    """The socket itself, once a worker greets there; else it counts as nobody."""
+    try:
+        async with asyncio.timeout(BANNER_S):
+            told = await _begins(made)
+    except (TimeoutError, OSError):
+        told = b""
+    except BaseException:
+        made.close()
+        raise
+    if told != BANNER:
+        made.close()
+        raise HostError(f"No worker answers at {label}")
+    return made
+
+
+async def _begins(made: socket.socket) -> bytes:
+    """The first bytes that come, which stay to be read."""
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
+    made.setblocking(False)
+    loop.add_reader(made, came.set)
+    try:
+        await came.wait()
+    finally:
+        loop.remove_reader(made)
+    return made.recv(len(BANNER), socket.MSG_PEEK)
 
 
 async def dial_any(places: Sequence[str]) -> socket.socket:

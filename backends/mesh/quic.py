@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from backends.errors import HostError
 from backends.mesh.crowd import Crowd, close_at, relayed_as
+from backends.mesh.dialling import IndirectSocket
 from backends.mesh.quic_library import bound_endpoint, close_endpoint, iroh_library
 from backends.mesh.quic_place import ADDRESSES_MAX, QuicPlace
 from backends.mesh.reflector import keep_reflected
@@ -229,14 +230,14 @@ class QuicEndpoint:
         await close_endpoint(self._endpoint)
 
 
-class QuicSocket(socket.socket):
+class QuicSocket(IndirectSocket):
     """The near end of a stream."""
 
     path: QuicPath
 
 
 class QuicPath:
-    """The path that one connection takes; it may change while that is used."""
+    """Implements ``SocketPath`` for a connection by QUIC."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from backends.errors import HostError
-from backends.mesh.dialling import said
+from backends.mesh.dialling import greeted, said, sooner
 from backends.mesh.identity import own_key, quic_seed
 from backends.mesh.quic import QuicEndpoint
 from backends.mesh.relay_access import RelayFile
-from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -24,14 +23,13 @@ if TYPE_CHECKING:
     from backends.mesh.quic_place import QuicPlace
     from backends.mesh.relay_access import RelayAccess
     from backends.paths import Paths
+    from backends.state import PeerPath
 
 log = logging.getLogger(__name__)
 
 HEAD_START_S = 0.5
 """As happy eyeballs: TCP, which costs less, may answer first."""
 QUIC_S = 12.0
-BANNER_S = 5.0
-BANNER = b"SSH-"
 
 
 class QuicDialler:
@@ -115,10 +113,7 @@ class QuicDialler:
 
 
 class _Both:
-    """Implements ``Dial``: the first socket that connects.
-
-    Whatever takes connections of TCP without being a worker counts as nobody.
-    """
+    """Implements ``Dial``: the first socket that connects."""
 
     shares = False
 
@@ -132,26 +127,7 @@ class _Both:
         self.label = f"{tcp.label} or by QUIC"
 
     async def connected(self) -> socket.socket:
-        tcp = asyncio.create_task(self.better())
-        quic: asyncio.Task[socket.socket] | None = None
-        try:
-            await asyncio.wait([tcp], timeout=HEAD_START_S)
-            if not _succeeded(tcp):
-                quic = asyncio.create_task(self.otherwise())
-                await _until_one_succeeds(tcp, quic)
-            if _succeeded(tcp):
-                return tcp.result()
-            assert quic is not None
-            if _succeeded(quic):
-                return quic.result()
-            raise HostError(
-                f"{_why(tcp)}, and {_why(quic)}", "Does its dllm-tui worker run?"
-            )
-        finally:
-            await end_tasks(tcp, quic)
-            if quic and _succeeded(quic) and _succeeded(tcp):
-                # Both came at once.
-                quic.result().close()
+        return await sooner(self._by_tcp, self.otherwise, HEAD_START_S)
 
     async def otherwise(self) -> socket.socket:
         """By QUIC alone: another machine has our places of TCP."""
@@ -161,47 +137,9 @@ class _Both:
         except TimeoutError as error:
             raise HostError(f"QUIC reaches nobody there within {QUIC_S:g} s") from error
 
-    async def better(self) -> socket.socket:
+    async def better(self, path: PeerPath | None) -> socket.socket:
         """By TCP alone."""
-        made = await self._tcp.connected()
-        try:
-            async with asyncio.timeout(BANNER_S):
-                told = await _begins(made)
-        except (TimeoutError, OSError):
-            told = b""
-        except BaseException:
-            made.close()
-            raise
-        if told != BANNER:
-            made.close()
-            raise HostError(f"No worker answers at {self._tcp.label}")
-        return made
+        return await self._by_tcp()
 
-
-async def _begins(made: socket.socket) -> bytes:
-    """The first bytes that come, which stay to be read."""
-    loop, came = asyncio.get_running_loop(), asyncio.Event()
-    made.setblocking(False)
-    loop.add_reader(made, came.set)
-    try:
-        await came.wait()
-    finally:
-        loop.remove_reader(made)
-    return made.recv(len(BANNER), socket.MSG_PEEK)
-
-
-async def _until_one_succeeds(*tasks: asyncio.Task[socket.socket]) -> None:
-    pending = set(tasks)
-    while pending and not any(map(_succeeded, tasks)):
-        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        pending = {task for task in tasks if not task.done()}
-
-
-def _succeeded(task: asyncio.Task[object]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is None
-
-
-def _why(task: asyncio.Task[object]) -> str:
-    error = task.exception()
-    text = error.what if isinstance(error, HostError) else str(error)
-    return text.rstrip(".")
+    async def _by_tcp(self) -> socket.socket:
+        return await greeted(await self._tcp.connected(), self._tcp.label)

@@ -287,7 +287,7 @@ class Worker:
             elif not await _has_ended(link, pause_s):
                 pause_s = min(2 * pause_s, LAST_LOOK_S)
                 with contextlib.suppress(DllmError):
-                    better = await dial.better()
+                    better = await dial.better(made.path.now)
                     if (other := await self.serve(better)) is not None:
                         # The console decides which of the two stays.
                         await first_of(link.wait_closed(), other.wait_closed())

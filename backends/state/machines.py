@@ -268,13 +268,16 @@ class PeerData(Value, frozen=True, kw_only=True):
 
 
 class PeerPath(Value, frozen=True, kw_only=True):
-    """The path of the connection to a peer by QUIC, now."""
+    """The path of the connection to a lent machine now: by QUIC, or an SSH host."""
 
-    relayed: bool
+    relayed: bool = False
     address: str
-    """Of the peer, as seen from here, or of the relay."""
-    rtt_ms: float
-    loss: float
+    """Of the peer, as seen from here or from the SSH host, or of the relay."""
+    via: str = ""
+    """The SSH host between; empty: by QUIC."""
+    rtt_ms: float = 0.0
+    """By QUIC, as are the lost."""
+    loss: float = 0.0
     """Share of our datagrams that were lost, 0…1."""
 
 

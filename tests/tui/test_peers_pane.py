@@ -108,6 +108,9 @@ def test_work_says_what_it_is() -> None:
     assert state_words(nameless) == "provisioning"
 
 
+VIA = PeerPath(via="ada@gate", address="10.0.0.7:50080")
+
+
 def by_quic(relayed: bool) -> PeerPath:
     address = "http://203.0.113.5:50090/" if relayed else "203.0.113.10:50080"
     return PeerPath(relayed=relayed, address=address, rtt_ms=12.0, loss=0.012)
@@ -118,10 +121,14 @@ def by_quic(relayed: bool) -> PeerPath:
     [
         (False, "QUIC direct to 203.0.113.10:50080 · 12.0 ms · 1 % lost"),
         (True, "QUIC relayed by http://203.0.113.5:50090/ · 12.0 ms · 1 % lost"),
+        (None, "SSH through ada@gate to 10.0.0.7:50080"),
     ],
 )
-def test_a_path_by_quic_is_told_in_full(relayed: bool, path: str) -> None:
-    peer = replace(people.BOX, path=by_quic(relayed))
+def test_a_path_by_other_ways_than_tcp_is_told_in_full(
+    relayed: bool | None, path: str
+) -> None:
+    way = VIA if relayed is None else by_quic(relayed)
+    peer = replace(people.BOX, path=way)
     assert dict(peer_rows(peer, 0.0))["path"] == path
     assert transport_words(peer) in path_words(peer)
     assert "path" not in dict(peer_rows(people.BOX, 0.0))
@@ -129,7 +136,7 @@ def test_a_path_by_quic_is_told_in_full(relayed: bool, path: str) -> None:
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [(None, "tcp"), (by_quic(False), "quic"), (by_quic(True), "relay")],
+    [(None, "tcp"), (by_quic(False), "quic"), (by_quic(True), "relay"), (VIA, "via")],
 )
 def test_of_a_lent_machine_the_way_to_it_is_told(
     path: PeerPath | None, words: str

@@ -150,6 +150,7 @@ def test_one_option_says_which_relays_there_are(
         ("up m.gguf --model n.gguf", "Give one model"),
         ("up m.gguf n.gguf", "unexpected extra argument"),
         ("models --json list", "unexpected extra argument"),
+        ("peers add x --via gate", "--via needs a token"),
         (
             "peers add x --bare 10.0.0.3:1 --accept-host-key y",
             "--accept-host-key has no effect with --bare",

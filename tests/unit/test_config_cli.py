@@ -90,6 +90,12 @@ def test_a_mistyped_name_is_met_halfway() -> None:
             "needs either ssh, bare or worker",
             "ada@mini",
         ),
+        (
+            '[peers.mini]\nworker = "dials"\nhost_key = "k"\nvia = "gate"',
+            1,
+            "needs for via the places of a worker",
+            "ada@gate",
+        ),
         ('[peers.mini]\nssh = "x"\n shh = 1', 3, "peers.mini.shh", "Did you mean ssh"),
         (
             '[peers.b]\nssh = "x"\ndata = "0.0.0.0"',

@@ -28,7 +28,7 @@ from backends.state import (
 from backends.state.models import Delivered
 from backends.tasks import end_tasks
 from backends.units import format_bytes, format_digits, format_ms
-from tui.cli.command import Group, Name, options, prompting, refuse_with
+from tui.cli.command import Group, Name, options, prompting, refuse_with, refuse_without
 from tui.cli.measure import measure
 from tui.cli.output import Column, Table, emit_json, say, show
 from tui.cli.progress import ProgressLine, ticking
@@ -43,6 +43,7 @@ dllm-tui peers add ada@10.0.0.7 --name nuc
 dllm-tui peers add box --bare 10.0.0.3:50052
 dllm-tui peers add TOKEN           of dllm-tui worker, on a lent machine
 dllm-tui peers add - < token.txt   no other program sees it
+dllm-tui peers add TOKEN --via ada@gate    through an SSH host, if need be
 dllm-tui peers add nuc             known by another console of yours
 dllm-tui peers discover            lent machines on this network
 dllm-tui peers add 10.0.0.7:50080  one of these: compare six digits
@@ -149,6 +150,7 @@ def _lines(peer: Peer) -> Iterator[str]:
     ("--name", None, "Name of the peer; its host name by default."),
     ("--bare", "HOST:PORT", "Address of an rpc-server that is already running."),
     ("--accept-host-key trusted", "SHA256:…", "Trust a host key of this fingerprint."),
+    ("--via", "HOST", "SSH host that a lent machine is reached through, if need be."),
 )
 async def add_peer(
     client: ControllerClient,
@@ -156,6 +158,7 @@ async def add_peer(
     name: str | None,
     bare: str | None,
     trusted: str | None,
+    via: str | None,
 ) -> Peer:
     """Add and probe a peer.
 
@@ -166,8 +169,9 @@ async def add_peer(
     destination = read_secret(destination)
     if is_token(destination):
         refuse_with("a token", "--bare", "--accept-host-key")
-        added = await client.add_peer(name or "", token=destination)
+        added = await client.add_peer(name or "", token=destination, via=via)
         return await settled_peer(client, added.name)
+    refuse_without("a token", "--via")
     if bare:
         refuse_with("--bare", "--accept-host-key")
     elif is_place(destination):

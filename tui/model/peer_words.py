@@ -112,15 +112,19 @@ def path_words(peer: Peer) -> str:
 
 
 def transport_words(peer: Peer) -> str:
-    """``ssh``; of a lent machine ``tcp``, ``quic`` directly, or ``relay``."""
+    """``ssh``; of a lent machine ``tcp``, ``quic`` directly, ``relay`` or ``via``."""
     if peer.path is None:
         is_reached = peer.transport == Transport.INVITED and peer.rtt_ms is not None
         return "tcp" if is_reached else peer.transport
+    if peer.path.via:
+        return "via"
     return "relay" if peer.path.relayed else "quic"
 
 
-def quic_text(path: PeerPath) -> str:
+def way_text(path: PeerPath) -> str:
     """``QUIC direct to 203.0.113.7:5123 · 12 ms · 1 % lost``."""
+    if path.via:
+        return f"SSH through {path.via} to {path.address}"
     how = "relayed by" if path.relayed else "direct to"
     rtt, lost = format_ms(path.rtt_ms).strip(), format_percent(path.loss)
     return f"QUIC {how} {path.address} · {rtt} · {lost} lost"
@@ -206,7 +210,7 @@ def _state(peer: Peer, now: float, *, hints: bool) -> Iterator[Row]:
     yield "role", role_word(peer)
     yield "address", " · ".join(filter(None, (peer.address, path_words(peer))))
     if peer.path is not None:
-        yield "path", quic_text(peer.path)
+        yield "path", way_text(peer.path)
     if peer.data is not None:
         went = data_text(peer) or "none went yet"
         yield "data", f"{went} · set to {peer.data.wanted}"

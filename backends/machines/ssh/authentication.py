@@ -519,12 +519,19 @@ class Login:
             return known
         connection = await self._reach(jump, tunnel, chain)
         self._hops[chain] = connection
-        # sshd sets TCP_NODELAY with the first session, whether or not it lets us run
-        # anything; without, what goes through that host is delayed by up to 40 ms.
-        with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
-            async with asyncio.timeout(_SESSION_TIMEOUT_S):
-                await connection.run("true", stdin=asyncssh.DEVNULL)
+        await begin_session(connection)
         return connection
+
+
+async def begin_session(connection: asyncssh.SSHClientConnection) -> None:
+    """Have the sshd of a host in between set TCP_NODELAY.
+
+    It does so with the first session, whether or not it lets us run anything. Without,
+    what goes through that host is delayed by up to 40 ms.
+    """
+    with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
+        async with asyncio.timeout(_SESSION_TIMEOUT_S):
+            await connection.run("true", stdin=asyncssh.DEVNULL)
 
 
 def on_lost(

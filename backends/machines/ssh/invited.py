@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncssh
 import msgspec
 
-from backends.errors import HostError, PeerUnreachable, Revoked
+from backends.errors import HostError, NeedsAnswer, PeerUnreachable, Revoked
 from backends.machines.shell import Greeting
 from backends.machines.ssh.authentication import (
     CONNECT_TIMEOUT_S,
     FAST_CIPHERS,
     KEEPALIVE_MISSES,
     KEEPALIVE_S,
+    Login,
     LoginClient,
+    begin_session,
+    on_lost,
 )
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import (
@@ -30,9 +34,18 @@ from backends.machines.ssh.connection import (
     answer_ms,
     wait_for,
 )
-from backends.machines.ssh.errors import connection_lost
+from backends.machines.ssh.errors import connection_lost, forwarding_failed
 from backends.machines.ssh.sessions import HeldSession
-from backends.mesh.dialling import FIRST_LOOK_S, LAST_LOOK_S, Dialled
+from backends.machines.ssh.tunnels import connect_beyond
+from backends.mesh.dialling import (
+    DIAL_S,
+    FIRST_LOOK_S,
+    LAST_LOOK_S,
+    Dialled,
+    IndirectSocket,
+    greeted,
+    sooner,
+)
 from backends.mesh.identity import line_of_raw, own_key, public_line
 from backends.mesh.messages import (
     AGENT,
@@ -47,22 +60,16 @@ from backends.mesh.messages import (
     WorkerHello,
     read_line,
 )
-from backends.mesh.quic import QuicSocket
-from backends.state import NOT_JSON
+from backends.state import NOT_JSON, PeerPath
 from backends.tasks import end_tasks
 
 if TYPE_CHECKING:
-    import socket
-
     from backends.link.transport import LinkTransport
     from backends.machines.shell import ShellResult
     from backends.machines.ssh.tunnels import Tunnel
-    from backends.mesh.dialling import Dial
-    from backends.mesh.quic import QuicPath
+    from backends.mesh.dialling import Dial, SocketPath, Way
     from backends.mesh.token import Token
-    from backends.state import PeerPath, QuestionKind
-
-Way = Callable[[], Awaitable["socket.socket"]]
+    from backends.state import QuestionKind
 
 log = logging.getLogger(__name__)
 
@@ -92,9 +99,9 @@ class InvitedLogin:
         """Connect and log in, within 15 s."""
         return await self._opened(self._dial.connected, self._dial.otherwise)
 
-    async def open_better(self) -> asyncssh.SSHClientConnection:
-        """The same by a better way than QUIC."""
-        return await self._opened(self._dial.better)
+    async def open_better(self, path: PeerPath | None) -> asyncssh.SSHClientConnection:
+        """The same by a better way than a path."""
+        return await self._opened(lambda: self._dial.better(path))
 
     async def _opened(
         self, way: Way, other: Way | None = None
@@ -152,8 +159,9 @@ async def client_over(
     known: Any = None
     if host_key is not None:
         known = ([asyncssh.import_public_key(host_key)], [], [])
-    # A stream of QUIC has no address.
-    host = "worker" if isinstance(made, QuicSocket) else ""
+    path = made.path if isinstance(made, IndirectSocket) else None
+    # Neither a stream of QUIC nor a channel of SSH has an address.
+    host = "worker" if path else ""
     try:
         link = await asyncssh.connect(
             host,
@@ -173,7 +181,7 @@ async def client_over(
     except BaseException:
         made.close()
         raise
-    link.set_extra_info(path=made.path if isinstance(made, QuicSocket) else None)
+    link.set_extra_info(path=path)
     return link
 
 
@@ -190,10 +198,91 @@ async def _logged_in(
         raise
 
 
+VIA_START_S = 2.0
+"""Head start of every other way over one through an SSH host."""
+
+
+class ThroughHost:
+    """Implements ``Dial``: through an SSH host, where no other way goes.
+
+    That host connects to ``places``, and sees nothing of what is sent.
+    """
+
+    shares = False
+
+    def __init__(self, direct: Dial, host: str, places: Sequence[str]) -> None:
+        self._direct = direct
+        self._host = Destination.parse(host)
+        self._places = places
+        self.label = f"{direct.label} or through {host}"
+
+    async def connected(self) -> socket.socket:
+        return await sooner(self._directly, self._through, VIA_START_S)
+
+    async def otherwise(self) -> socket.socket:
+        return await sooner(self._direct.otherwise, self._through, VIA_START_S)
+
+    async def better(self, path: PeerPath | None) -> socket.socket:
+        if path is not None and path.via:
+            return await self._directly()
+        return await self._direct.better(path)
+
+    async def _directly(self) -> socket.socket:
+        made = await self._direct.connected()
+        if isinstance(made, IndirectSocket):
+            return made
+        return await greeted(made, self._direct.label)
+
+    async def _through(self) -> socket.socket:
+        login = Login(self._host)
+        try:
+            link = await login.open()
+        except NeedsAnswer as error:
+            login.close()
+            raise HostError(
+                f"{self._host} asks something before it lets this console through",
+                f"Log in to it once: ssh {self._host}.",
+            ) from error
+        on_lost(link, lambda _: login.close())
+        try:
+            await begin_session(link)
+            return await self._beyond(link)
+        except BaseException:
+            link.abort()
+            raise
+
+    async def _beyond(self, link: asyncssh.SSHClientConnection) -> socket.socket:
+        why = HostError(f"{self._host} has no place to connect to")
+        for place in self._places:
+            host, _, port = place.rpartition(":")
+            plain, ours = socket.socketpair()
+            made = IndirectSocket(fileno=plain.detach())
+            made.path = _HostPath(PeerPath(via=str(self._host), address=place))
+            try:
+                async with asyncio.timeout(DIAL_S):
+                    await connect_beyond(link, ours, host.strip("[]"), int(port))
+                return made
+            except TimeoutError:
+                why = HostError(f"{self._host} reaches nobody at {place}")
+            except asyncssh.ChannelOpenError as error:
+                why = forwarding_failed(str(self._host), place, error)
+            except BaseException:
+                made.close()
+                raise
+            made.close()
+        raise why
+
+
+class _HostPath:
+    def __init__(self, now: PeerPath) -> None:
+        self.now = now
+
+
 class InvitedConnection(Connection):
     """A connection to a worker that is lent: an agent, files, and ways to workers.
 
-    While it goes by QUIC, or has long been silent, it looks for another way.
+    While it goes by QUIC or through an SSH host, or has long been silent, it looks for
+    another way.
     ``is_busy`` tells of what a move would break.
     """
 
@@ -208,12 +297,12 @@ class InvitedConnection(Connection):
 
     @property
     def path(self) -> PeerPath | None:
-        """The path by QUIC, now; None where it is of TCP."""
-        return path.now if (path := self._quic_path) is not None else None
+        """The path now, by QUIC or an SSH host; None where it is of TCP."""
+        return path.now if (path := self._indirect) is not None else None
 
     @property
-    def _quic_path(self) -> QuicPath | None:
-        path: QuicPath | None = None
+    def _indirect(self) -> SocketPath | None:
+        path: SocketPath | None = None
         if self._link is not None:
             path = self._link.get_extra_info("path")
         return path
@@ -259,13 +348,14 @@ class InvitedConnection(Connection):
 
     @property
     def _goes_well(self) -> bool:
-        return self._quic_path is None and not self._is_silent
+        return self._indirect is None and not self._is_silent
 
     async def _try_another_way(self) -> None:
         silent = self._is_silent
         if silent and self._files_users:
             raise HostError("What is sent would break off")
-        link = await (self._ways.open() if silent else self._ways.open_better())
+        ways, path = self._ways, self.path
+        link = await (ways.open() if silent else ways.open_better(path))
         try:
             await self._be_greeted(link)
             if not silent:

@@ -147,6 +147,34 @@ OPEN_TIMEOUT_S = 15.0
 _CLOSE_TIMEOUT_S = 2.0
 
 
+class _OnlyEnd(RemoteEnd):
+    """The end whose connection ends with it."""
+
+    def __init__(self, local: LocalEnd, link: asyncssh.SSHClientConnection) -> None:
+        super().__init__(local)
+        self._link = link
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._link.close()
+
+
+async def connect_beyond(
+    link: asyncssh.SSHClientConnection, made: socket.socket, host: str, port: int
+) -> None:
+    """Have an SSH host connect a socket to a port beyond it.
+
+    The connection to that host ends when either end is closed.
+    """
+    end = LocalEnd(set())
+    await asyncio.get_running_loop().create_connection(lambda: end, sock=made)
+    try:
+        await link.create_connection(lambda: _OnlyEnd(end, link), host, port)
+    except BaseException:
+        end.abort()
+        raise
+
+
 class Tunnel:
     """A ``LinkTransport``: a listener whose connections come out at the other machine.
 

@@ -130,10 +130,14 @@ async def asking(link: asyncssh.SSHClientConnection) -> Asking:
 
 @contextlib.asynccontextmanager
 async def lent(
-    folder: Path, limits: OwnerLimits | None = None, *, announces: bool = False
+    folder: Path,
+    limits: OwnerLimits | None = None,
+    *,
+    announces: bool = False,
+    address: str = "127.0.0.1",
 ) -> AsyncIterator[LentMachine]:
     machine = LentMachine(folder, limits)
-    machine.worker.listen("127.0.0.1", 0, announces=announces)
+    machine.worker.listen(address, 0, announces=announces)
     running = asyncio.create_task(machine.worker.run())
     try:
         yield machine

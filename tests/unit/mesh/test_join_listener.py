@@ -257,7 +257,7 @@ async def test_tcp_takes_the_place_of_a_stream_of_quic_that_waits() -> None:
         for made in (quic, tcp):
             made.setblocking(False)
             awaited.put(made)
-        assert await awaited.better() is tcp
+        assert await awaited.better(None) is tcp
 
 
 async def test_quic_that_does_not_go_is_tried_again(

@@ -33,11 +33,12 @@ FIRST_PAUSE_S = 0.2
 class Door:
     """A port that leads to another, once it is open; shut, it passes nothing on."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, within: str, own_port: int) -> None:
         self.leads_to = port
+        self._within = within
         self._open = asyncio.Event()
         self._tasks = TaskSet()
-        self._listening = listening_at("127.0.0.1", 0)
+        self._listening = listening_at("127.0.0.1", own_port)
         self.came = 0
         self.place = f"127.0.0.1:{self._listening.getsockname()[1]}"
         self._tasks.start(self._accept())
@@ -55,7 +56,7 @@ class Door:
             self.came += 1
             within = socket.socket()
             within.setblocking(False)
-            await loop.sock_connect(within, ("127.0.0.1", self.leads_to))
+            await loop.sock_connect(within, (self._within, self.leads_to))
             self._tasks.start(self._pass(made, within))
             self._tasks.start(self._pass(within, made))
 
@@ -73,8 +74,10 @@ class Door:
 
 
 @contextlib.asynccontextmanager
-async def door_to(port: int) -> AsyncIterator[Door]:
-    made = Door(port)
+async def door_to(
+    port: int, address: str = "127.0.0.1", own_port: int = 0
+) -> AsyncIterator[Door]:
+    made = Door(port, address, own_port)
     try:
         yield made
     finally:
@@ -101,7 +104,7 @@ class Moving:
 
     @property
     def is_by_tcp(self) -> bool:
-        return self.is_up and self.connection._quic_path is None
+        return self.is_up and self.connection._indirect is None
 
     @property
     def phases(self) -> list[ConnectionPhase]:
@@ -116,7 +119,7 @@ async def moving(
 ) -> AsyncIterator[Moving]:
     for name, pause_s in (("FIRST_LOOK_S", FIRST_PAUSE_S), ("PROVE_S", 0.5)):
         monkeypatch.setattr(f"backends.machines.ssh.invited.{name}", pause_s)
-    monkeypatch.setattr("backends.mesh.quic_dial.BANNER_S", 0.5)
+    monkeypatch.setattr("backends.mesh.dialling.BANNER_S", 0.5)
     async with (
         lent_by_quic(tmp_path) as machine,
         door_to(machine.pairings.read().port) as door,
@@ -314,7 +317,7 @@ async def test_who_joined_by_quic_moves_to_tcp(
 ) -> None:
     monkeypatch.setattr("backends.mesh.worker.FIRST_LOOK_S", 0.2)
     monkeypatch.setattr("backends.machines.ssh.invited.PROVE_S", 0.5)
-    monkeypatch.setattr("backends.mesh.quic_dial.BANNER_S", 0.5)
+    monkeypatch.setattr("backends.mesh.dialling.BANNER_S", 0.5)
     async with joining(tmp_path) as (console, joiner):
         token = await console.invite_by_quic()
         async with door_to(token.port) as door:
@@ -329,7 +332,7 @@ async def test_who_joined_by_quic_moves_to_tcp(
                 await until(lambda: connection.path is not None, "QUIC")
                 before = connection._open_link()
                 door.open()
-                await until(lambda: connection._quic_path is None, "TCP")
+                await until(lambda: connection._indirect is None, "TCP")
                 assert connection.connected
                 assert before.is_closed()
                 await connection.stop()
@@ -345,7 +348,7 @@ async def test_a_machine_joins_by_quic_alone(tmp_path: Path) -> None:
         async with joiner.running():
             await connection.connect()
             assert connection.hello.name == "nuc"
-            assert connection._quic_path is not None
+            assert connection._indirect is not None
             connection._open_link().abort()
             await until(lambda: not connection.connected, "the loss")
             # It dials again by itself.
