@@ -35,7 +35,8 @@ QUIC_S = 12.0
 class QuicDialler:
     """The one endpoint of a console, or of a worker that dials; bound when needed.
 
-    ``seed``: of its node id; None: that of the console's key.
+    ``seed``: of its node id; None: that of the console's key. ``port``: of UDP, where
+    others are to find it; who only dials has any.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class QuicDialler:
         self._port = port
         self._relays = RelayFile(paths.relays_file)
         self._endpoint: QuicEndpoint | None = None
+        self._waits = False
         self._binding = asyncio.Lock()
 
     def learn(self, place: QuicPlace) -> None:
@@ -65,7 +67,7 @@ class QuicDialler:
 
     async def waiting(self) -> QuicEndpoint:
         """The endpoint, where it is found at the relay that this machine uses."""
-        endpoint = await self._bound()
+        endpoint = await self._bound(waits=True)
         if (own := self._relays.own) is not None:
             await endpoint.wait_at(own)
         return endpoint
@@ -97,13 +99,18 @@ class QuicDialler:
         """Forget the keys of relays of peers that are no more."""
         self._relays.forget_all_but(urls)
 
-    async def _bound(self) -> QuicEndpoint:
+    async def _bound(self, waits: bool = False) -> QuicEndpoint:
         async with self._binding:
+            if waits and not self._waits:
+                self._waits = True
+                # At another port. Connections by it are made again.
+                await self.close()
             if self._endpoint is None:
                 if (seed := self._seed) is None:
                     key = await asyncio.to_thread(own_key, self._paths.console_key_file)
                     seed = quic_seed(key)
-                self._endpoint = await QuicEndpoint.bound(seed, port=self._port())
+                port = self._port() if self._waits else 0
+                self._endpoint = await QuicEndpoint.bound(seed, port=port)
             return self._endpoint
 
     async def close(self) -> None:

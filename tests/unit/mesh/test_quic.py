@@ -852,3 +852,22 @@ def test_the_relay_file_is_private_and_keeps_all_keys(tmp_path: Path) -> None:
     file.use(None)
     assert file.own is None
     assert file.access(one.url) == one
+
+
+async def test_who_only_dials_leaves_the_port_to_others(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.bind(("0.0.0.0", 0))
+        port = udp.getsockname()[1]
+        async with lent_by_quic(tmp_path) as machine:
+            place = machine.token().quic
+            assert place is not None
+            dialler = QuicDialler(machine.console, port=lambda: port)
+            made = await dialler.dial(place)
+            await asyncio.sleep(0)
+            made.close()
+            udp.close()
+            # An invitation has others come to that port.
+            own = await dialler.own_place()
+            await dialler.close()
+    assert own is not None
+    assert f":{port}" in str(own.addresses)
