@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 SERVICE = "_dllm._tcp.local."
 FOUND_MAX = 64
+NAMES_MAX = 1024
+"""Names that wait to be looked at, however many of them are of nobody."""
 FOUND_OF_ONE_MAX = 4
 """At one address, where anybody may announce as many names as he likes."""
 ASKED_S = 10.0
@@ -118,7 +120,8 @@ class Browser:
     """Looks for workers on this network while somebody asks for them."""
 
     def __init__(self) -> None:
-        self._names: set[str] = set()
+        self._names: dict[str, None] = {}
+        """The one that was looked at last is at the end."""
         self._checking: set[str] = set()
         self._checked: dict[str, float] = {}
         self._found: dict[str, FoundWorker] = {}
@@ -144,7 +147,7 @@ class Browser:
         await end_tasks(self._task)
 
     async def _look(self) -> None:
-        self._names, self._checking = set(), set()
+        self._names, self._checking = {}, set()
         self._checked, self._found = {}, {}
         try:
             responder = await _responder_on()
@@ -161,9 +164,11 @@ class Browser:
         try:
             while time.monotonic() - self._asked_at < ASKED_S:
                 due = time.monotonic() - CHECK_EVERY_S
-                for name in self._names - self._checking:
+                for name in tuple(self._names):
                     if len(self._checking) >= FOUND_MAX:
                         break
+                    if name in self._checking:
+                        continue
                     if self._checked.get(name, due) <= due:
                         self._checking.add(name)
                         checks.start(self._check(responder, name))
@@ -180,12 +185,14 @@ class Browser:
             # Who fills the list with names of nobody keeps no worker out.
             gone |= self._checked.keys() - self._found.keys()
         for one in gone:
-            self._names.discard(one)
-            self._found.pop(one, None)
-        if name not in gone and len(self._names) < FOUND_MAX:
-            self._names.add(name)
-        for one in (*gone, name):
-            self._checked.pop(one, None)
+            self._drop(one)
+        if name not in gone and len(self._names) < NAMES_MAX:
+            self._names[name] = None
+        self._checked.pop(name, None)
+
+    def _drop(self, name: str) -> None:
+        for known in (self._names, self._found, self._checked):
+            known.pop(name, None)
 
     async def _check(self, responder: AsyncZeroconf, name: str) -> None:
         worker = None
@@ -197,10 +204,16 @@ class Browser:
         finally:
             self._checking.discard(name)
         self._found.pop(name, None)
-        if name in self._names:
-            self._checked[name] = time.monotonic()
-            if worker is not None and not self._has_enough_at(worker.address):
-                self._found[name] = worker
+        if name not in self._names:
+            return
+        if worker is not None and not self._has_enough_at(worker.address):
+            self._found[name] = worker
+        elif len(self._names) > FOUND_MAX:
+            self._drop(name)
+            return
+        self._checked[name] = time.monotonic()
+        # Others are looked at first.
+        self._names[name] = self._names.pop(name)
 
     def _has_enough_at(self, here: str) -> bool:
         host = here.rpartition(":")[0]

@@ -151,6 +151,28 @@ async def test_names_of_nobody_keep_no_worker_out(
         await until(lambda: here(browser, worker), "the worker")
 
 
+async def test_a_worker_waits_behind_names_of_nobody_and_is_found(
+    machine: LentMachine, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "FOUND_MAX", 2)
+    held = asyncio.Event()
+
+    async def asked(responder: Any, name: str) -> FoundWorker | None:
+        await held.wait()
+        return await ASKED(responder, name)
+
+    monkeypatch.setattr(discovery, "_asked", asked)
+    worker = known(machine)
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(2):
+            forged = replace(worker, name="eve", id=f"x{number}")
+            await stack.enter_async_context(announced(forged, ON))
+        await until(lambda: browser.found() and len(browser._checking) == 2, "those")
+        await stack.enter_async_context(announced(worker, ON))
+        held.set()
+        await until(lambda: here(browser, worker), "the worker")
+
+
 async def test_names_at_one_live_address_keep_no_worker_out(
     machine: LentMachine, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
