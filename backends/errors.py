@@ -90,6 +90,10 @@ class Revoked(PeerUnreachable):
     """A machine lets us in no more; its owner has ended what ran there for us."""
 
 
+class Withheld(PeerUnreachable):
+    """A machine's owner lends it not now: it is paused, or out of hours."""
+
+
 class NeedsAnswer(HostError):
     """Only the user can tell how to go on with a connection."""
 

@@ -173,7 +173,8 @@ class Recovery:
                 if bare:
                     await connects(bare)
             except PeerUnreachable:
-                if time.time() >= deadline:
+                # Its owner has taken it away: it is not coming back by itself.
+                if time.time() >= deadline or self._is_withheld(plan):
                     break
                 await asyncio.sleep(BACK_POLL_S)
             else:
@@ -194,6 +195,11 @@ class Recovery:
                 if peer.name in names and since is not None:
                     signs.append(since)
         return min(signs)
+
+    def _is_withheld(self, plan: Plan) -> bool:
+        names = set(machines_of(plan))
+        peers = [peer for peer in self._machines.values() if peer.name in names]
+        return any(peer.withheld or peer.revoked for peer in peers)
 
     def _require_mendable(self, error: DllmError, died: ProcessFailed) -> None:
         """Let a failure stand unless starting again mends it, and not too often."""

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from backends.engine.install import all_engines
 from backends.errors import DllmError, HostError
+from backends.machines.ssh.connection import answer_ms
 from backends.mesh.acceptor import Acceptor
 from backends.mesh.dialling import (
     FIRST_LOOK_S,
@@ -52,6 +53,9 @@ LISTEN_PORT = 50080
 LOOK_S = 1.0
 FIRST_REDIAL_S = 1.0
 LAST_REDIAL_S = 30.0
+BEAT_S = 2.0
+SILENT_S = 8.0
+"""So long a console is silent before it is dialled anew, beside that connection."""
 JOIN_S = 30.0
 
 
@@ -278,16 +282,17 @@ class Worker:
         return self._dialler.beside(tcp, quic, hint) if quic is not None else tcp
 
     async def _serve_one_that_is_dialled(self, dial: Dial) -> None:
-        """Until it has gone; by TCP, once that goes, though it began by QUIC."""
+        """Until it has gone; by another way, where it falls silent or TCP goes."""
         made = await dial.connected()
         link, pause_s = await self.serve(made), FIRST_LOOK_S
         while link is not None and not link.is_closed():
-            if not isinstance(made, QuicSocket):
-                await link.wait_closed()
-            elif not await _has_ended(link, pause_s):
+            is_quic = isinstance(made, QuicSocket)
+            silent = await _falls_silent(link, pause_s if is_quic else LAST_LOOK_S)
+            if not link.is_closed() and (silent or is_quic):
                 pause_s = min(2 * pause_s, LAST_LOOK_S)
                 with contextlib.suppress(DllmError):
-                    better = await dial.better(made.path.now)
+                    another = dial.connected() if silent else dial.better(None)
+                    better = await another
                     if (other := await self.serve(better)) is not None:
                         # The console decides which of the two stays.
                         await first_of(link.wait_closed(), other.wait_closed())
@@ -339,11 +344,19 @@ class Worker:
         return console.name
 
 
-async def _has_ended(link: asyncssh.SSHServerConnection, within_s: float) -> bool:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(within_s):
-            await link.wait_closed()
-    return link.is_closed()
+async def _falls_silent(link: asyncssh.SSHServerConnection, within_s: float) -> bool:
+    """Return true once it gives no answer; false at its end, or if all goes well."""
+    until = time.monotonic() + within_s
+    while not link.is_closed() and time.monotonic() < until:
+        try:
+            async with asyncio.timeout(SILENT_S):
+                await answer_ms(link)
+        except TimeoutError:
+            return True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BEAT_S):
+                await link.wait_closed()
+    return False
 
 
 def _own_address(made: socket.socket) -> str:

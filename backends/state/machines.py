@@ -304,6 +304,8 @@ class Peer(Value, frozen=True, kw_only=True):
     """One sentence: why it is unreachable, what is missing, what to do."""
     revoked: bool = False
     """True if its owner lets us in no more, which has ended what ran there for us."""
+    withheld: bool = False
+    """True if its owner lends nothing now, which has ended what ran there."""
     data: PeerData | None = None
     """None where there is no choice: this machine, bare rpc-servers."""
     question: PeerQuestion | None = None

@@ -223,7 +223,7 @@ class ScriptedMachine:
         self.searched = " in /models"
         self.there = True
         self.away_since: float | None = None
-        self.revoked = False
+        self.revoked = self.withheld = False
         self.tunnels: list[Tunnel] = []
         self._host = Host(self)
 
@@ -244,7 +244,8 @@ class ScriptedMachine:
     def peer(self) -> Peer:
         state = PeerState.READY if self.there else PeerState.UNREACHABLE
         known = planned.peer(self.name, self.device, state=state)
-        return replace(known, since=self.away_since, revoked=self.revoked)
+        whose = {"revoked": self.revoked, "withheld": self.withheld}
+        return replace(known, since=self.away_since, **whose)
 
     def breaks(self) -> None:
         broken, self.tunnels = self.tunnels, []

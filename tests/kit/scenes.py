@@ -238,8 +238,14 @@ class Scene:
         self.away(name)
         self.cast.machines[name].away_since = time.time() - float(seconds)
 
+    def paused(self, name: str) -> None:
+        """Its owner has ended what ran there, and says so."""
+        self.cast.machines[name].withheld = True
+        self.away(name, "off")
+
     async def back(self, name: str) -> None:
         machine = self.cast.machines[name]
+        machine.withheld = False
         machine.there, machine.away_since = True, None
         await self.clusters.settle(machine)  # type: ignore[arg-type]
         self.clusters.show_peers(self.cast.values())

@@ -14,7 +14,13 @@ from typing import Any, Protocol
 import asyncssh
 from msgspec.structs import replace
 
-from backends.errors import HostError, NeedsAnswer, PeerUnreachable, Revoked
+from backends.errors import (
+    HostError,
+    NeedsAnswer,
+    PeerUnreachable,
+    Revoked,
+    Withheld,
+)
 from backends.link.transport import LOOPBACK, LinkTransport
 from backends.machines.shell import (
     RUN_TIMEOUT_S,
@@ -89,6 +95,8 @@ class ConnectionState(Value, frozen=True, kw_only=True):
     """Unix seconds of the next attempt."""
     revoked: bool = False
     """True if it let us in no more, when it was tried last."""
+    withheld: bool = False
+    """True if its owner lent nothing then."""
 
 
 class Opener(Protocol):
@@ -201,17 +209,21 @@ class Connection:
                 self._tell(replace(asking, question=question, note=question.text))
                 await self._answered.wait()
             except HostError as error:
-                await self._wait(str(error), revoked=isinstance(error, Revoked))
+                await self._wait(str(error), error)
             else:
                 await self._watch()
 
-    async def _wait(self, note: str, *, revoked: bool = False) -> None:
+    async def _wait(self, note: str, error: HostError | None = None) -> None:
         most_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2**self._failures)
         self._failures = min(self._failures + 1, 16)
         delay_s = random.uniform(0, most_s)
         waiting = self._unreached(ConnectionPhase.WAITING)
         retry_at = time.time() + delay_s
-        self._tell(replace(waiting, note=note, revoked=revoked, retry_at=retry_at))
+        whose = {
+            "revoked": isinstance(error, Revoked),
+            "withheld": isinstance(error, Withheld),
+        }
+        self._tell(replace(waiting, note=note, retry_at=retry_at, **whose))
         await wait_for(self._poked, delay_s)
 
     async def _watch(self) -> None:
@@ -556,7 +568,9 @@ def _fresh(phase: ConnectionPhase) -> ConnectionState:
     return ConnectionState(phase=phase, since=time.time())
 
 
-async def answer_ms(link: asyncssh.SSHClientConnection) -> float | None:
+async def answer_ms(
+    link: asyncssh.SSHClientConnection | asyncssh.SSHServerConnection,
+) -> float | None:
     """Milliseconds of a tiny round trip; None if it was closed, or silent for long."""
     start = time.monotonic()
     with contextlib.suppress(TimeoutError):

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 import asyncssh
 import msgspec
 
-from backends.errors import HostError, NeedsAnswer, PeerUnreachable, Revoked
+from backends.errors import (
+    HostError,
+    NeedsAnswer,
+    PeerUnreachable,
+    Revoked,
+    Withheld,
+)
 from backends.machines.shell import Greeting
 from backends.machines.ssh.authentication import (
     CONNECT_TIMEOUT_S,
@@ -403,7 +409,7 @@ class InvitedConnection(Connection):
                 "Install the same version on both machines.",
             )
         if self.hello.refusal:
-            raise PeerUnreachable(f"{self.name} is not lent now: {self.hello.refusal}")
+            raise Withheld(f"{self.name} is not lent now: {self.hello.refusal}")
         it = self.hello
         self.greeting = Greeting(
             os=it.os, arch=it.arch, libc=it.libc, helpers={it.relay: ""}

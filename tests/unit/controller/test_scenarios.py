@@ -334,6 +334,10 @@ MACHINES = {
         back ada; wait 14; uses bob; until serving
         wait 10; until serving; uses ada bob; told "ada is back: it takes part again"
         """,
+    "one that its owner has paused is not waited for": """
+        serves ada bob; paused ada; wait 3; until serving 9; uses bob
+        told "went on without it"; back ada; wait 40; until serving; uses ada bob
+        """,
     "it is not taken back while somebody is answered": """
         serves ada bob; away ada; wait 70; until serving
         asks 1; back ada; stays serving 120; uses bob

@@ -49,6 +49,12 @@ class Door:
     def shut(self) -> None:
         self._open.clear()
 
+    def forget(self) -> None:
+        """Pass on nothing of the connections until now."""
+        self._open.clear()
+        self._open = asyncio.Event()
+        self._open.set()
+
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -57,14 +63,17 @@ class Door:
             within = socket.socket()
             within.setblocking(False)
             await loop.sock_connect(within, (self._within, self.leads_to))
-            self._tasks.start(self._pass(made, within))
-            self._tasks.start(self._pass(within, made))
+            is_open = self._open
+            self._tasks.start(self._pass(made, within, is_open))
+            self._tasks.start(self._pass(within, made, is_open))
 
-    async def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+    async def _pass(
+        self, source: socket.socket, sink: socket.socket, is_open: asyncio.Event
+    ) -> None:
         loop = asyncio.get_running_loop()
         with source, contextlib.suppress(OSError):
             while data := await loop.sock_recv(source, 1 << 16):
-                await self._open.wait()
+                await is_open.wait()
                 await loop.sock_sendall(sink, data)
             sink.shutdown(socket.SHUT_WR)
 
@@ -335,6 +344,31 @@ async def test_who_joined_by_quic_moves_to_tcp(
                 await until(lambda: connection._indirect is None, "TCP")
                 assert connection.connected
                 assert before.is_closed()
+                await connection.stop()
+
+
+async def test_who_joined_dials_anew_once_the_console_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backends.mesh.worker.SILENT_S", 1.0)
+    monkeypatch.setattr("backends.mesh.worker.BEAT_S", 0.2)
+    async with joining(tmp_path) as (console, joiner):
+        token = console.bell.invite(60.0, "", ["127.0.0.1"])
+        async with door_to(token.port) as door:
+            door.open()
+            port = int(door.place.rpartition(":")[2])
+            await joiner.worker.join(replace(token, port=port))
+            connection = console.connection
+            assert connection is not None
+            async with joiner.running():
+                connection.start()
+                await until(lambda: connection.connected, "the connection")
+                before, came = connection._open_link(), door.came
+                # As a router that has forgotten it.
+                door.forget()
+                await until(lambda: door.came > came, "another dial")
+                await until(lambda: connection._open_link() is not before, "a move")
+                assert await connection.ping_ms() > 0
                 await connection.stop()
 
 
