@@ -116,6 +116,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """When a machine that was lost and did without is used again, once it is back."""
     join_port: int = 50070
     """Port at which invited machines dial this console (``peers invite``)."""
+    gossip: bool = True
+    """Your consoles tell each other of the machines that they reach by SSH."""
     workers: int = 2
     """Workers started on this machine when a command does not say."""
     ctx_size: int = 4096
@@ -350,6 +352,7 @@ EFFECTS = {
     "ctx_size": "takes effect for the next model picked",
     "worker_threads": "takes effect for the next model picked",
     "pair": "takes effect for the next model picked",
+    "gossip": "takes effect within seconds",
     "join_port": "takes effect when the controller starts anew",
     "keep_awake": "takes effect at the next launch",
     "model_dirs": "these folders are searched now",
@@ -376,6 +379,7 @@ ALLOWED = {
     "api_drain_s": "seconds",
     "rejoin": '"idle", "ask" or "never"',
     "join_port": "a port",
+    "gossip": "true or false",
     "workers": "a number",
     "ctx_size": "tokens",
     "ctx_size_min": "tokens",

@@ -131,6 +131,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         paths.told_dir,
         own=partial(_own_machine, clusters, catalogue),
         serves=clusters.serves,
+        is_on=lambda: readers.settings().gossip,
     )
     parts = Parts(
         readers=readers,

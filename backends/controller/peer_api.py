@@ -46,6 +46,8 @@ class PeerRequest(Value, frozen=True, kw_only=True):
     token: str | None = None
     via: str | None = None
     """For a token: the SSH host to go through where no other way goes."""
+    trusted: tuple[str, ...] = ()
+    """Fingerprints of SSH host keys that nobody needs to be asked about."""
 
     def __repr__(self) -> str:
         return f"PeerRequest(name={self.name!r})"
@@ -155,7 +157,7 @@ class PeerApi:
             told.did(f"added the peer {added.name} by a token")
             return json_response(added)
         config = PeerConfig(ssh=asked.ssh, bare=asked.bare)
-        added = self._peers.add(asked.name, config)
+        added = self._peers.add(asked.name, config, asked.trusted)
         how = asked.ssh or asked.bare
         self._told(request, asked.name).did(f"added the peer {asked.name} ({how})")
         return json_response(added)
@@ -194,6 +196,7 @@ class PeerApi:
     async def _remove(self, request: web.Request) -> web.Response:
         name = _name(request)
         told = self._told(request, name)
+        await self._parts.gossip.withdraw(name)
         await self._peers.remove(name)
         told.did(f"removed the peer {name}")
         return json_response(self._peers.values())

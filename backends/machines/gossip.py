@@ -5,6 +5,7 @@ account, it leaves a file: its own machine and its peers of SSH, with addresses,
 keys, devices and models. The console there shows them, and adds each by one command.
 
 A lent machine belongs to somebody else: it is told nothing, and nobody is told of it.
+With ``gossip = false`` nothing is told, or heard.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ MACHINES_MAX = 32
 DEVICES_MAX = 16
 MODELS_MAX = 64
 KEPT_S = 30 * 86_400.0
-"""So long a console that says nothing more is believed."""
+"""So long a console that says nothing more is believed, and its file kept."""
+WITHDRAW_S = 5.0
 
 # The first line is the address by which that machine sees us: only it knows one.
 _LEAVE = """\
@@ -54,6 +56,8 @@ mkdir -p -- "$state/told" || exit
 printf '%s\\n%s' "${SSH_CONNECTION%% *}" "$2" >"$state/told/$1.part" || exit
 mv -f -- "$state/told/$1.part" "$state/told/$1.json"
 """
+_WITHDRAW = 'rm -f -- "${XDG_STATE_HOME:-$HOME/.local/state}/dllm-tui/told/$1.json"'
+_NOTHING = "nothing"
 
 
 class _Told(Value, frozen=True, kw_only=True):
@@ -71,11 +75,13 @@ class Gossip:
         *,
         own: Callable[[], KnownMachine],
         serves: Callable[[str], bool],
+        is_on: Callable[[], bool],
     ) -> None:
         self._peers = peers
         self._folder = folder
         self._own = own
         self._serves = serves
+        self._is_on = is_on
         self._done: dict[str, object] = {}
 
     async def run(self) -> None:
@@ -92,10 +98,27 @@ class Gossip:
         peers = self._peers.of_owner()
         for peer in peers:
             # As a probe, it is for when nothing serves there.
-            if peer.connected and not self._serves(peer.name):
-                with contextlib.suppress(DllmError):
+            if not peer.connected or self._serves(peer.name):
+                continue
+            with contextlib.suppress(DllmError):
+                if self._is_on():
                     # If it fails, it is tried again after the next probe.
                     await self._tell(peer, [one for one in peers if one is not peer])
+                elif self._done.get(peer.name) != _NOTHING:
+                    await self._withdraw(peer)
+                    self._done[peer.name] = _NOTHING
+
+    async def withdraw(self, name: str) -> None:
+        """Remove what was told to a peer that is to be forgotten, if it is reached."""
+        for peer in self._peers.of_owner():
+            if peer.name == name and peer.connected and not self._serves(name):
+                with contextlib.suppress(DllmError):
+                    await self._withdraw(peer)
+
+    async def _withdraw(self, peer: SshPeer) -> None:
+        self._done.pop(peer.name, None)
+        own_id = self._peers.own_id()
+        await peer.connection.run(_WITHDRAW, own_id, timeout_s=WITHDRAW_S)
 
     async def _tell(self, peer: SshPeer, others: list[SshPeer]) -> None:
         done = peer.facts.at, {one.name for one in others if one.facts.at}
@@ -118,6 +141,8 @@ class Gossip:
 
         ``aliases`` are names of the ssh config, which others cannot have.
         """
+        if not self._is_on():
+            return []
         found = {one.address: one for one in await asyncio.to_thread(self._read)}
         told = {one.name for one in found.values()}
         own = [one.peer.address for one in self._peers.of_owner()]
@@ -140,6 +165,9 @@ class Gossip:
                 told = file.lstat()
                 if stat.S_ISREG(told.st_mode):
                     aged.append((told.st_mtime, file))
+        for _, file in (one for one in aged if one[0] <= oldest):
+            with contextlib.suppress(OSError):
+                file.unlink()
         newest = sorted(one for one in aged if one[0] > oldest)[-FILES_MAX:]
         return [machine for _, file in newest for machine in read_told(file)]
 

@@ -7,7 +7,8 @@ import contextlib
 import logging
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,6 +34,7 @@ from backends.machines.peer_downloads import Wanted, Way, deliver_model
 from backends.machines.probing import Prober, state_of
 from backends.machines.provisioning import clean, provision
 from backends.machines.shell import AgentShell, Greeting, greet
+from backends.machines.ssh.authentication import Login
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import (
     Connection,
@@ -102,7 +104,8 @@ class SshPeer:
     ``changed`` is told of news, ``settle`` that it has been reached (again).
 
     ``serves`` tells whether it takes part in a cluster now. ``head_id`` keeps our
-    processes there apart from those of other heads.
+    processes there apart from those of other heads. ``trusted``: fingerprints of host
+    keys that nobody needs to be asked about.
     """
 
     transport = Transport.SSH
@@ -118,8 +121,10 @@ class SshPeer:
         changed: Callable[[], None],
         settle: Callable[[Machine], Awaitable[None]],
         serves: Callable[[str], bool],
+        trusted: Collection[str] = (),
     ) -> None:
         self._paths = paths
+        self._trusted = trusted
         self._readers = readers
         self._changed = changed
         self._settle = settle
@@ -155,7 +160,9 @@ class SshPeer:
         )
 
     def _connected_by(self, name: str, config: PeerConfig) -> Connection:
-        return Connection(name, Destination.parse(config.ssh or name))
+        place = Destination.parse(config.ssh or name)
+        login = partial(Login, place, trusted=self._trusted)
+        return Connection(name, place, login=login)
 
     @property
     def _remedy(self) -> str:
@@ -244,14 +251,14 @@ class SshPeer:
                 "silent_since": None,
                 "since": state.since,
             }
-            gone |= {"note": state.note, "revoked": state.revoked}
-            self._become(PeerState.UNREACHABLE, **gone)
+            gone |= {"revoked": state.revoked, "withheld": state.withheld}
+            self._become(PeerState.UNREACHABLE, note=state.note, **gone)
         elif self.peer.state is not PeerState.UNREACHABLE:
             self._become(PeerState.PROBING, note="")
 
     def _on_connected(self, state: ConnectionState) -> None:
         if self.peer.state in _NOT_REACHED:
-            self._become(PeerState.PROBING, note="", revoked=False)
+            self._become(PeerState.PROBING, note="", revoked=False, withheld=False)
             self._news.set()
         if state.suspect:
             silent_s = state.silent_for_s

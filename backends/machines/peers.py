@@ -7,7 +7,14 @@ import contextlib
 import logging
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from functools import cached_property
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
@@ -172,14 +179,18 @@ class Peers:
         if "_quic" in self.__dict__:
             await self._quic.close()
 
-    def _take(self, name: str, config: PeerConfig) -> None:
-        known = self._made(name, config)
+    def _take(
+        self, name: str, config: PeerConfig, trusted: Collection[str] = ()
+    ) -> None:
+        known = self._made(name, config, trusted)
         self._known[name] = known
         self._configs[name] = config
         self._tasks[name] = asyncio.create_task(self._supervise(known))
         self._changed()
 
-    def _made(self, name: str, config: PeerConfig) -> KnownPeer:
+    def _made(
+        self, name: str, config: PeerConfig, trusted: Collection[str] = ()
+    ) -> KnownPeer:
         if config.bare:
             return BarePeer(name, config, self._readers, self._changed, self._serves)
         # Importing asyncssh takes longer than all the rest of a controller's start.
@@ -195,7 +206,7 @@ class Peers:
             "serves": self._serves,
         }
         if not config.worker:
-            return SshPeer(name, config, **known)
+            return SshPeer(name, config, **known, trusted=trusted)
         known |= {"awaited": self._join_listener.awaited, "quic": self._quic}
         return InvitedPeer(name, config, **known)
 
@@ -407,11 +418,15 @@ class Peers:
                 f"Remove it first (dllm-tui peers remove {name}) or take another name.",
             )
 
-    def add(self, name: str, config: PeerConfig) -> Peer:
+    def add(self, name: str, config: PeerConfig, trusted: Collection[str] = ()) -> Peer:
+        """Keep a peer in the settings, and look after it.
+
+        ``trusted``: fingerprints of host keys that nobody needs to be asked about.
+        """
         self._require_new(name)
         self._made(name, config)
         put_peer(self._paths, name, config)
-        self._take(name, config)
+        self._take(name, config, trusted)
         return self._known[name].peer
 
     async def remove(self, name: str) -> None:

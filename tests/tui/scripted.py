@@ -232,8 +232,9 @@ class ScriptedCluster:
         ssh: str | None = None,
         bare: str | None = None,
         token: str | None = None,
+        trusted: Sequence[str] = (),
     ) -> Peer:
-        self._call("add_peer", (name, token or ssh, bare))
+        self._call("add_peer", (name, token or ssh, bare, *trusted))
         return self._peer(name or "lent")
 
     async def found_workers(self) -> FoundWorkers:

@@ -166,6 +166,7 @@ async def test_a_machine_that_another_console_told_of_is_added(
             address="ada@10.0.0.8:2222",
             told_by="[b]mac\x1b[2J",
             devices=people.ADA.devices,
+            fingerprints=("SHA256:abc",),
         )
         cluster.told = (box,)
         dialog = await adding(pilot)
@@ -175,7 +176,8 @@ async def test_a_machine_that_another_console_told_of_is_added(
         assert dialog._called.value == "box"
         await pilot.press("enter")
         await until(pilot, lambda: cluster.called("add_peer"))
-        assert cluster.called("add_peer") == [("box", box.address, None)]
+        added = ("box", box.address, None, "SHA256:abc")
+        assert cluster.called("add_peer") == [added]
 
 
 async def test_a_name_is_picked_with_the_mouse(started: Started) -> None:

@@ -122,9 +122,11 @@ class ClusterService(Protocol):
         ssh: str | None = None,
         bare: str | None = None,
         token: str | None = None,
+        trusted: Sequence[str] = (),
     ) -> Peer:
         """Make a machine known: by what one gives to ssh, a bare ``host:port``, or a
-        token of its ``dllm-tui worker``.
+        token of its ``dllm-tui worker``. Host keys of ``trusted`` fingerprints need no
+        answer.
 
         Returns at once; what becomes of it (a question, a failure) comes as snapshots.
         """

@@ -191,7 +191,7 @@ async def add_peer(
         for peer in await client.peers()
     )
     if not waits:
-        await client.add_peer(name, ssh=ssh, bare=bare)
+        await client.add_peer(name, ssh=ssh, bare=bare, trusted=keys)
     try:
         peer = await _answered(client, name, keys)
     except (click.Abort, KeyboardInterrupt):

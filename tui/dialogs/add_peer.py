@@ -249,7 +249,10 @@ A machine that another console of yours has for a peer is listed as *told by* th
             if digits:
                 peer = await self._cluster.pairing_outcome(digits)
             else:
-                peer = await self._cluster.add_peer(name, **{way: address})
+                told = [one for one in self._known if one.address == address]
+                keys = told[0].fingerprints if told else ()
+                asked = {way: address}
+                peer = await self._cluster.add_peer(name, **asked, trusted=keys)
         except DllmError as error:
             self.follows = self._digits = ""
             await self._choices.remove_children()

@@ -414,6 +414,8 @@ class Login:
 
     Hosts that let us in stay connected while a question is open: no answer is needed
     twice.
+
+    ``trusted``: fingerprints of host keys that need no answer.
     """
 
     def __init__(
@@ -421,12 +423,13 @@ class Login:
         destination: Destination,
         config_file: Path | None = None,
         known_hosts: Path | None = None,
+        trusted: Collection[str] = (),
     ) -> None:
         self._destination = destination
         self._files = (config_file, known_hosts)
         self._hops: dict[tuple[str, ...], asyncssh.SSHClientConnection] = {}
         self._asker = str(destination)
-        self._trusted: set[str] = set()
+        self._trusted = set(trusted)
         self._answers: Mapping[QuestionKind, str] = {}
         self._bound: asyncio.Timeout
 

@@ -48,7 +48,7 @@ class Ran:
     def __init__(self) -> None:
         self.told: list[tuple[str, ...]] = []
 
-    async def run(self, script: str, *args: str) -> None:
+    async def run(self, script: str, *args: str, **_: float) -> None:
         self.told.append(args)
 
 
@@ -60,14 +60,20 @@ def ssh_peer(name: str, address: str, at: float = 1.0) -> Any:
     )
 
 
-def gossip_of(folder: Path, *peers: Any, serves: tuple[str, ...] = ()) -> Gossip:
+def gossip_of(
+    folder: Path, *peers: Any, serves: tuple[str, ...] = (), is_on: bool = True
+) -> Gossip:
     known = SimpleNamespace(
         of_owner=lambda: list(peers),
         values=lambda: tuple(one.peer for one in peers),
         own_id=lambda: "0a1b2c3d",
     )
     return Gossip(
-        cast("Any", known), folder, own=lambda: MAC, serves=serves.__contains__
+        cast("Any", known),
+        folder,
+        own=lambda: MAC,
+        serves=serves.__contains__,
+        is_on=lambda: is_on,
     )
 
 
@@ -180,6 +186,7 @@ async def test_who_says_nothing_for_a_month_is_not_believed(tmp_path: Path) -> N
     old = time.time() - KEPT_S - 60
     os.utime(file, (old, old))
     assert await gossip_of(tmp_path / "told").known([]) == []
+    assert not file.exists()
     assert await gossip_of(tmp_path / "none").known([]) == []
 
 
@@ -207,6 +214,30 @@ async def test_each_is_told_of_the_others_once_after_each_probe(
     ((_, text),) = tunnel.connection.told
     (tmp_path / "t.json").write_text(f"10.0.0.1\n{text}")
     assert "mac" not in {one.name for one in read_told(tmp_path / "t.json")}
+
+
+async def test_what_was_told_is_withdrawn_from_a_peer_that_is_removed(
+    tmp_path: Path,
+) -> None:
+    box, away = ssh_peer("box", "box"), ssh_peer("away", "ada@10.0.0.7")
+    away.connected = False
+    ours = gossip_of(tmp_path, box, away, serves=("far",))
+    await ours.tell_all()
+    for name in ("box", "away", "nobody"):
+        await ours.withdraw(name)
+    assert [len(one) for one in box.connection.told] == [2, 1]
+    assert away.connection.told == []
+
+
+async def test_switched_off_nothing_is_told_or_heard(tmp_path: Path) -> None:
+    written(tmp_path, "a", MAC, BOX)
+    nuc = ssh_peer("nuc", "ada@10.0.0.7")
+    off = gossip_of(tmp_path, nuc, is_on=False)
+    assert await off.known([]) == []
+    await off.tell_all()
+    await off.tell_all()
+    # What was told before is withdrawn, once.
+    assert nuc.connection.told == [("0a1b2c3d",)]
 
 
 async def test_who_cannot_be_told_is_left_until_the_next_probe(tmp_path: Path) -> None:

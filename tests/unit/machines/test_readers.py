@@ -181,7 +181,7 @@ def peers_with(known: Clumsy, home: Path, serves: bool = False) -> Peers:
         show=lambda _: None,
         serves=lambda _: serves,
     )
-    made._made = lambda name, config: cast("Any", known)  # type: ignore[method-assign]
+    made._made = lambda *_: cast("Any", known)  # type: ignore[method-assign]
     return made
 
 
