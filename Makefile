@@ -293,8 +293,8 @@ bench-llama: engine ## llama-bench through relays, and pairs of them, against di
 	$(BIN)/python -m tools.bench.bench_llama $(BIN)/dllm-relay
 	$(BIN)/python -m tools.bench.bench_llama $(BIN)/dllm-relay --way pair --turns 5
 
-bench-tunnel: setup host-tools ## A worker through an SSH tunnel against plain (root)
-	$(BIN)/python -m tools.bench.bench_tunnel
+bench-tunnel: setup host-tools ## A worker of MODEL by SSH, TLS, and lent by TCP and QUIC, against plain (root)
+	$(if $(MODEL),DLLM_BENCH_MODEL='$(MODEL)') $(BIN)/python -m tools.bench.bench_tunnel
 
 bench-watching: setup host-tools ## Tokens with and without the watching of peers (root)
 	$(BIN)/python -m tools.bench.bench_watching

@@ -1,10 +1,13 @@
-"""Measure the cost of an SSH tunnel: run it with ``make bench-tunnel`` (root).
+"""Measure the cost of the ways to a worker: run it with ``make bench-tunnel`` (root).
 
 The other end is a real sshd in a network namespace. Each figure is taken through an
 SSH tunnel of ours and plain, in turn, in one run. There are round trips of 4 KB and
-16 KB, one every 20 ms as tokens come. Then there are tokens per second of one worker
-there, also with relays that meet without the tunnel. The plain worker listens on the
-network, as nobody should let one.
+16 KB, one every 20 ms as tokens come.
+
+Then there are tokens per second of one worker there, in turn by every way. Relays meet
+directly (TLS) or by an SSH tunnel. To a lent machine its connection is that tunnel, by
+TCP and by QUIC. The plain worker listens on the network, as nobody should let one. All of it is done with no delay, and with 10 ms that the head's relay adds each
+way. The kernel's own way there takes no time, so QUIC loses nothing on it.
 """
 
 from __future__ import annotations
@@ -13,21 +16,25 @@ import asyncio
 import contextlib
 import json
 import os
+import re
+import shutil
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backends.client.client import ControllerClient
 from backends.demo import MODEL_PATH
 from backends.machines.ssh.config import Destination
 from backends.machines.ssh.connection import Connection
+from backends.state import Lab
 from tests.engine.conftest import wait_for
 from tests.hosts.network import Network, missing
 from tests.hosts.user import HeadUser
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tests.hosts.machine import Machine
 
@@ -36,8 +43,11 @@ SIZES_BYTES = (4096, 16384)
 ROUNDS = 6
 TRIPS = 150
 PERIOD_S = 0.02
-ANSWERS = 10
+ANSWERS = int(os.environ.get("DLLM_BENCH_ANSWERS", "10"))
 TOKENS = 64
+DELAYS_MS = (0.0, 10.0)
+NOBODY = "127.0.0.1:1"
+MODEL = Path(os.environ.get("DLLM_BENCH_MODEL", MODEL_PATH))
 PROMPT = "Tell me everything you know about split bars and boundaries"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
 
@@ -115,42 +125,103 @@ async def compare_trips(network: Network, peer: Machine) -> None:
         await connection.close()
 
 
+class Lender(HeadUser):
+    """The owner of a machine on the peer's network, who lends it."""
+
+    def __init__(self, network: Network, peer: Machine) -> None:
+        super().__init__(network, CACHE, state=network.home / "lender")
+        self._enter = ["nsenter", "-t", str(peer.container.pid), "-n", "--"]
+        (models := self.home / "models").mkdir()
+        shutil.copy(MODEL, models)
+        self._worker = self._start("run", "--headless", "--models", str(models))
+
+    def _start(self, *args: str) -> subprocess.Popen[str]:
+        argv = [*self._enter, "dllm-tui", "worker", *args]
+        out = subprocess.DEVNULL if "run" in args else subprocess.PIPE
+        return subprocess.Popen(argv, env=self.env, text=True, stdout=out)
+
+    def lend_to(self, user: HeadUser) -> None:
+        def token() -> str:
+            return self._start("invite").communicate()[0].strip()
+
+        user.run("peers", "add", wait_for(token, "a token"), "--name", "ada")
+
+    def close(self) -> None:
+        self._worker.terminate()
+        self._worker.wait()
+
+
 def compare_tokens(network: Network, peer: Machine) -> None:
-    """Tokens per second plain, directly and through a tunnel, in turn."""
-    over_ssh = HeadUser(network, CACHE)
-    direct = HeadUser(network, CACHE, state=network.home / "direct")
-    plain = HeadUser(network, CACHE, state=network.home / "plain")
-    users = {"plain": plain, "direct": direct, "SSH": over_ssh}
+    """Tokens per second by every way, in turn."""
+    ways = ("plain", "TLS", "SSH", "lent, TCP", "lent, QUIC")
+    users = {
+        way: HeadUser(network, CACHE, state=network.home / f"user{number}")
+        for number, way in enumerate(ways)
+    }
+    lender = Lender(network, peer)
     try:
-        for user, data in ((over_ssh, "tunnel"), (direct, "auto")):
-            user.run("peers", "add", peer.name)
-            user.run("peers", "provision", peer.name)
-            set_up(user, data)
-        start_plain_worker(over_ssh, peer)
-        plain.run("peers", "add", "box", "--bare", f"{peer.address}:50052")
-        model = str(MODEL_PATH)
-        over_ssh.run("up", "--model", model, "--peer", peer.name, "--detach")
-        direct.run("up", "--model", model, "--peer", peer.name, "--detach")
-        plain.run("up", "--model", model, "--peer", "box", "--detach")
-        rates: dict[str, list[float]] = {way: [] for way in users}
-        for _ in range(ANSWERS):
-            for way, user in users.items():
-                rates[way].append(tokens_per_s(user))
+        for way, data in (("SSH", "tunnel"), ("TLS", "auto")):
+            users[way].run("peers", "add", peer.name)
+            users[way].run("peers", "provision", peer.name)
+            set_up(users[way], data)
+        for way, place in (("lent, TCP", ""), ("lent, QUIC", NOBODY)):
+            lender.lend_to(users[way])
+            set_up(users[way], "tunnel", place)
+        wait_for(lambda: is_by(users["lent, QUIC"], "quic"), "QUIC")
+        wait_for(lambda: is_by(users["lent, TCP"], "tcp"), "TCP")
+        start_plain_worker(users["SSH"], peer)
+        place = f"{peer.address}:50052"
+        users["plain"].run("peers", "add", "ada", "--bare", place)
+        for user in users.values():
+            user.run("up", "--model", str(MODEL), "--peer", "ada", "--detach")
+        for delay_ms in DELAYS_MS:
+            compare_delayed(users, delay_ms)
+        for way, user in users.items():
+            show_bytes(way, user)
     finally:
         for user in users.values():
             user.run("stop")
+        lender.close()
         peer.kill_processes()
+
+
+def compare_delayed(users: Mapping[str, HeadUser], delay_ms: float) -> None:
+    lab = Lab(latency_ms=delay_ms)
+    for user in users.values():
+        asyncio.run(ControllerClient(user.paths).set_lab("ada", lab))
+        tokens_per_s(user)
+    rates: dict[str, list[float]] = {way: [] for way in users}
+    for _ in range(ANSWERS):
+        for way, user in users.items():
+            rates[way].append(tokens_per_s(user))
+    print(f"{delay_ms:g} ms added each way:")
     for way, found in rates.items():
         show(f"decode, {way}", found, "tok/s")
-    for way in ("direct", "SSH"):
-        pairs = zip(rates[way], rates["plain"], strict=True)
-        ratio = statistics.median(own / bare for own, bare in pairs)
-        print(f"decode, {way} / plain: median of {ANSWERS} pairs {ratio:.3f}")
+        pairs = zip(found, rates["plain"], strict=True)
+        more_ms = statistics.median(1e3 / own - 1e3 / bare for own, bare in pairs)
+        print(f"{'':28} {more_ms:+.2f} ms a token beside plain, median of pairs")
 
 
-def set_up(user: HeadUser, data: str) -> None:
+def is_by(user: HeadUser, way: str) -> bool:
+    (line,) = user.run("peers", "list").stdout.splitlines()[1:]
+    return way in line.split()
+
+
+def show_bytes(way: str, user: HeadUser) -> None:
+    (link,) = user.status()["links"]
+    wire = [link[f"wire_bytes_{end}"] for end in ("up", "down")]
+    said = [link[f"bytes_{end}"] for end in ("up", "down")]
+    weights = link["weight_bytes_home"], link["weight_bytes_sent"]
+    print(f"{way}: said {said}, crossed {wire}; weights at home, sent {weights}")
+
+
+def set_up(user: HeadUser, data: str, place: str = "") -> None:
+    """Have a peer's data go by a way, and its worker be at another place."""
     file = user.home / "config" / "dllm-tui" / "config.toml"
-    file.write_text(f'{file.read_text()}threads = 1\ndata = "{data}"\n')
+    text = file.read_text()
+    if place:
+        text = re.sub(r"worker = .*", f'worker = "{place}"', text)
+    file.write_text(f'{text}threads = 1\ndata = "{data}"\n')
 
 
 def start_plain_worker(user: HeadUser, peer: Machine) -> None:
