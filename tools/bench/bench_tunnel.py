@@ -6,8 +6,9 @@ SSH tunnel of ours and plain, in turn, in one run. There are round trips of 4 KB
 
 Then there are tokens per second of one worker there, in turn by every way. Relays meet
 directly (TLS) or by an SSH tunnel. To a lent machine its connection is that tunnel, by
-TCP and by QUIC. The plain worker listens on the network, as nobody should let one. All of it is done with no delay, and with 10 ms that the head's relay adds each
-way. The kernel's own way there takes no time, so QUIC loses nothing on it.
+TCP and by QUIC. The plain worker listens on the network, as nobody should let one. All
+of it is done with no delay, and with 10 ms that the head's relay adds each way. The
+kernel's own way there takes no time, so QUIC loses nothing on it.
 """
 
 from __future__ import annotations
