@@ -27,6 +27,7 @@ from backends.errors import (
     NeverListened,
     PeerUnreachable,
     ProcessFailed,
+    Withheld,
 )
 from backends.link.relay import is_relay
 from backends.machines.bare import blamed, connects
@@ -114,10 +115,11 @@ class Recovery:
         worker = error.worker if error.worker in bare else ""
         try:
             await self._back(running, error, bare.get(worker, ""))
-        except (PeerUnreachable, NeedsAnswer):
+        except (PeerUnreachable, NeedsAnswer) as why:
             if self._context.record.served_since is None:
                 raise
-            gone = PeerUnreachable(error.what, GOES_ON)
+            told = why if isinstance(why, Withheld) else error
+            gone = PeerUnreachable(told.what, GOES_ON)
             return await self._with_less(running, gone, worker)
         return running
 
@@ -173,9 +175,9 @@ class Recovery:
                 if bare:
                     await connects(bare)
             except PeerUnreachable:
-                # Its owner has taken it away: it is not coming back by itself.
-                if time.time() >= deadline or self._is_withheld(plan):
+                if time.time() >= deadline:
                     break
+                self._require_lent(plan)
                 await asyncio.sleep(BACK_POLL_S)
             else:
                 return
@@ -196,10 +198,12 @@ class Recovery:
                     signs.append(since)
         return min(signs)
 
-    def _is_withheld(self, plan: Plan) -> bool:
-        names = set(machines_of(plan))
-        peers = [peer for peer in self._machines.values() if peer.name in names]
-        return any(peer.withheld or peer.revoked for peer in peers)
+    def _require_lent(self, plan: Plan) -> None:
+        for peer in self._machines.values():
+            taken = peer.withheld or peer.revoked
+            if taken and peer.name in machines_of(plan):
+                # Its owner has taken it away: it does not come back by itself.
+                raise Withheld(peer.note.partition(". ")[0])
 
     def _require_mendable(self, error: DllmError, died: ProcessFailed) -> None:
         """Let a failure stand unless starting again mends it, and not too often."""

@@ -244,7 +244,8 @@ class ScriptedMachine:
     def peer(self) -> Peer:
         state = PeerState.READY if self.there else PeerState.UNREACHABLE
         known = planned.peer(self.name, self.device, state=state)
-        whose = {"revoked": self.revoked, "withheld": self.withheld}
+        note = f"{self.name} is not lent now" if self.withheld else known.note
+        whose = {"revoked": self.revoked, "withheld": self.withheld, "note": note}
         return replace(known, since=self.away_since, **whose)
 
     def breaks(self) -> None:

@@ -336,7 +336,8 @@ MACHINES = {
         """,
     "one that its owner has paused is not waited for": """
         serves ada bob; paused ada; wait 3; until serving 9; uses bob
-        told "went on without it"; back ada; wait 40; until serving; uses ada bob
+        told "ada is not lent now: went on without it"
+        back ada; wait 40; until serving; uses ada bob
         """,
     "it is not taken back while somebody is answered": """
         serves ada bob; away ada; wait 70; until serving
