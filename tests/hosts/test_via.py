@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,9 @@ from backends.errors import HostError
 from backends.machines.ssh.invited import InvitedConnection, ThroughHost, pair
 from backends.mesh.dialling import Dialled
 from backends.state import PeerPath
+from tests.engine.conftest import wait_for
 from tests.hosts.reaching import until
+from tests.hosts.user import HeadUser
 from tests.unit.mesh.lent import LentMachine, lent
 from tests.unit.mesh.test_moving import door_to
 
@@ -125,3 +128,28 @@ async def test_a_host_that_forwards_nothing_or_asks_is_told(
     with pytest.raises(HostError, match="ada asks something before") as told:
         await beyond.pair()
     assert "127.0.0.1" in str(told.value)
+
+
+def test_a_token_is_taken_through_a_host(network: Network, user: HeadUser) -> None:
+    owner = HeadUser(network, user.cache, state=network.home / "owner")
+    inside = ["nsenter", "-t", str(network.peer("ada").container.pid), "-n", "--"]
+    # The loopback of ada, which nobody else reaches.
+    lends = ("run", "--headless", "--name", "nuc", "--listen", "127.0.0.1:51080")
+    words = [*inside, "dllm-tui", "worker"]
+    worker = subprocess.Popen([*words, *lends], env=owner.env)
+
+    def token() -> str:
+        asked = [*words, "invite"]
+        done = subprocess.run(asked, env=owner.env, stdout=subprocess.PIPE, text=True)
+        return done.stdout.strip()
+
+    try:
+        user.run("peers", "add", wait_for(token, "a token"), "--via", "ada")
+        shown = user.run("peers", "show", "nuc").stdout
+        assert "SSH through ada to 127.0.0.1:51080" in shown
+        assert " via " in user.run("peers", "list").stdout
+        user.run("peers", "remove", "nuc")
+    finally:
+        user.run("stop")
+        worker.terminate()
+        worker.wait()
