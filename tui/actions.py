@@ -49,6 +49,7 @@ app.palette      | colon,ctrl+p  | app.find                 | command        | +
 app.copy         | y             | app.copy                 | copy           |    | Copy what the focused pane offers
 app.copy_command | Y             | app.copy_command         | copy command   |    | Copy the command line of the llama-server that runs
 app.screenshot   | f12           | app.screenshot           | screenshot     |    | Save a picture (SVG) of the screen
+app.record       | f9            | app.record               | record         |    | Record all that the console shows in a file to replay, or end that
 app.zoom         | z             | screen.zoom              | zoom           | +  | Give the focused pane the whole screen, and back
 app.freeze       | space         | app.freeze               | freeze         |    | Freeze all panes while data keeps coming, or resume
 app.settings     | comma         | app.settings             | settings       | ,  | Show and change every setting of config.toml
@@ -58,6 +59,18 @@ app.clusters     | N             | app.clusters             | clusters       |  
 app.quit         | q,ctrl+q      | app.quit_console         | quit           | +  | Leave the console; asks what to do with a running cluster
 app.interrupt    | ctrl+c        | app.interrupt            | copy selection |    | Copy the selected text; never quits
 app.back         | escape        | app.back                 | back           |    | Leave zoom, then this screen
+
+replay.play          | space                | app.play            | play          | !+␣  | Play, or pause
+replay.later         | right                | app.skip(5)         | 5 s           | !+←→ | Five seconds on
+replay.earlier       | left                 | app.skip(-5)        | 5 s back      | !    | Five seconds back
+replay.much_later    | shift+right          | app.skip(60)        | a minute      | !    | A minute on
+replay.much_earlier  | shift+left           | app.skip(-60)       | a minute back | !    | A minute back
+replay.first         | home                 | app.skip(-1000000)  | beginning     | !    | The beginning
+replay.last          | end                  | app.skip(1000000)   | end           | !    | The end
+replay.next_mark     | right_square_bracket | app.skip_to_mark(1) | mark          | !+[] | The next event, answer or fault
+replay.previous_mark | left_square_bracket  | app.skip_to_mark(-1) | previous mark | !   | The previous event, answer or fault
+replay.faster        | greater_than_sign    | app.run_faster(1)   | speed         | !+<> | Twice as fast
+replay.slower        | less_than_sign       | app.run_faster(-1)  | slower        | !    | Half as fast
 
 cluster.launch        | l         | app.launch           | launch        | + | Run the split as it is shown
 cluster.stop          | s         | app.stop             | stop          | + | Stop the running cluster (asks)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -21,9 +22,19 @@ from backends.client.start import (
 from backends.controller.lock import lock_holder
 from backends.errors import ControllerError, DllmError, UsageError
 from backends.paths import Paths
-from backends.state import API_VERSION, NOT_JSON, SILENCE_MAX_S, ControllerInfo, Failure
+from backends.state import (
+    API_VERSION,
+    NOT_JSON,
+    SILENCE_MAX_S,
+    ControllerInfo,
+    Failure,
+    Value,
+)
 
-F = TypeVar("F")
+if TYPE_CHECKING:
+    from backends.client.recording import FlightRecorder
+
+F = TypeVar("F", bound=Value)
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -70,6 +81,9 @@ class ControllerConnection:
         """Of the controller that speaks our API; None until that is known."""
         self.started = False
         """True if a controller was started for us."""
+        self.recorder: FlightRecorder | None = None
+        self.followed_now: dict[str, tuple[Callable[[Any, None], Value], Any]] = {}
+        """The newest state of each stream that is followed, and how it is framed."""
 
     async def running(self) -> bool:
         return await find_running(self.paths) is not None
@@ -109,7 +123,10 @@ class ControllerConnection:
             ControllerError: it could not be asked, or its answer not be read.
         """
         async with self._answer(method, target, body) as response:
-            return _decoded(response.status, await response.read(), kind)
+            value = _decoded(response.status, await response.read(), kind)
+        if self.recorder is not None:
+            self.recorder.answer(method, target, body, value)
+        return value
 
     async def get(self, target: str, kind: type[T]) -> T:
         return await self.call("GET", target, kind)
@@ -134,17 +151,45 @@ class ControllerConnection:
                 yield _value(line, kind)
 
     async def followed(
-        self, target: str, kind: type[F], applied: Callable[[F, S | None], S]
+        self,
+        target: str,
+        kind: type[F],
+        applied: Callable[[F, S | None], S],
+        framed: Callable[[S, None], F],
     ) -> AsyncGenerator[S, None]:
-        """States as they change: each frame is ``applied`` to the state before."""
+        """States as they change: each frame is ``applied`` to the state before.
+
+        A state is ``framed`` as a whole where it is recorded.
+        """
         last: S | None = None
-        async with aclosing(self.stream("GET", target, kind)) as frames:
-            async for frame in frames:
-                try:
-                    last = applied(frame, last)
-                except ValueError as error:
-                    raise not_understood(error) from error
-                yield last
+        try:
+            async with aclosing(self.stream("GET", target, kind)) as frames:
+                async for frame in frames:
+                    try:
+                        last = now = applied(frame, last)
+                    except ValueError as error:
+                        raise not_understood(error) from error
+                    self.followed_now[target] = framed, now
+                    if self.recorder is not None:
+                        self.recorder.frame(target, frame, partial(framed, now, None))
+                    yield now
+            self._ended(target)
+        except DllmError:
+            self._ended(target)
+            raise
+        finally:
+            self.followed_now.pop(target, None)
+
+    def _ended(self, target: str) -> None:
+        if self.recorder is not None:
+            self.recorder.ended(target)
+
+    def record(self, recorder: FlightRecorder | None) -> None:
+        """Have all that is received written down from here on; None ends that."""
+        self.recorder = recorder
+        if recorder is not None:
+            for target, (framed, now) in self.followed_now.items():
+                recorder.frame(target, framed(now, None), partial(framed, now, None))
 
     @asynccontextmanager
     async def _answer(

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 from backends.client.calls import ControllerConnection
@@ -53,8 +54,8 @@ from backends.state import (
     ProvisionMode,
     QuestionRequest,
 )
-from backends.state.chats import chat_applied
-from backends.state.delta import Frame, applied
+from backends.state.chats import chat_applied, chat_framed
+from backends.state.delta import Frame, applied, framed
 from backends.state.health import MachineHealth, MeasuredWay
 from backends.state.models import (
     Delivered,
@@ -65,6 +66,9 @@ from backends.state.models import (
     Seeding,
     WorkerCache,
 )
+
+if TYPE_CHECKING:
+    from backends.client.recording import FlightRecorder
 
 
 class NoSuchChat(DllmError):
@@ -92,7 +96,7 @@ class ChatsClient:
     def states(self, model: str, *, chat: str = "") -> AsyncGenerator[ChatState, None]:
         """The current conversation with a model, or one by its id, as it changes."""
         target = self._of("/v1/chats/events", model=model, id=chat)
-        return self._connection.followed(target, ChatFrame, chat_applied)
+        return self._connection.followed(target, ChatFrame, chat_applied, chat_framed)
 
     async def begin(self, model: str) -> ChatState:
         return await self._post(self._of("/v1/chats"), {"model": model})
@@ -176,9 +180,10 @@ class ControllerClient:
         *,
         cluster: str = DEFAULT_CLUSTER,
         silence_s: float = SILENCE_MAX_S,
+        connection: ControllerConnection | None = None,
     ) -> None:
         self._paths = paths or user_paths()
-        self._connection = there = ControllerConnection(
+        self._connection = there = connection or ControllerConnection(
             self._paths, silence_s=silence_s
         )
         self._get, self._post, self._stream = there.get, there.post, there.post_stream
@@ -188,6 +193,16 @@ class ControllerClient:
 
     def use(self, cluster: str) -> None:
         self.cluster = cluster
+
+    @property
+    def seen(self) -> ClusterSnapshot | None:
+        """The newest snapshot of the cluster's stream, while that is followed."""
+        target = self._of("/v1/snapshots", holder="")
+        _, last = self._connection.followed_now.get(target, (None, None))
+        return last if isinstance(last, ClusterSnapshot) else None
+
+    def record(self, recorder: FlightRecorder | None) -> None:
+        self._connection.record(recorder)
 
     @property
     def started_controller(self) -> bool:
@@ -217,7 +232,7 @@ class ControllerClient:
         With a ``holder``, a word of our own, what that launched ends when we do.
         """
         target = self._of("/v1/snapshots", holder=holder)
-        return self._connection.followed(target, Frame, applied)
+        return self._connection.followed(target, Frame, applied, framed)
 
     async def propose(self, ask: Ask) -> Plan:
         return await self._post(self._of("/v1/propose"), Plan, ask)

@@ -32,6 +32,15 @@ from backends.gateway.keys import KeyFile
 from backends.paths import Paths
 from backends.places import LOCAL
 from backends.planning.blueprint import SERVER
+from backends.redaction import (
+    KEY,
+    KEY_FLAGS,
+    LEFT_OUT,
+    NAMED_KEY,
+    TOLD_KEY,
+    WRITTEN_FLAGS,
+    without_arguments,
+)
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, Peer, ProcessRole
 from backends.writing import write_private
 
@@ -44,11 +53,6 @@ _HEX_KEY = re.compile(r"\b[0-9a-fA-F]{32,}\b")
 _BASE64_KEY = re.compile(
     r"(?<![A-Za-z0-9+/])(?=[A-Za-z+/]*[0-9])(?=[a-z0-9+/]*[A-Z])"
     r"[A-Za-z0-9+/]{40,}={0,2}"
-)
-_NAMED_KEY = re.compile(r"\b(?:sk|hf|dllm)[-_][A-Za-z0-9_-]{16,}")
-_TOLD_KEY = re.compile(
-    r"(?i)\b(bearer|api[-_]?key|token|password|passphrase|secret)"
-    r"(\s*[=:]\s*|\s+)[\"']?[^\s\"']{6,}"
 )
 _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
 _IPV6 = re.compile(
@@ -73,10 +77,6 @@ _PLACES = re.compile(r"\s+(?=\S+:\d+(?:\s|$))")
 _NO_HOSTS = ("auto", "tunnel", "dials")
 _WRITTEN = frozenset({"content", "prompt", "messages", "system"})
 """Members whose values are what people wrote."""
-_PRIVATE_FLAGS = frozenset(
-    {"-p", "--prompt", "-sys", "--system-prompt", "--api-key", "--hf-token"}
-)
-"""The value after such an argument of llama-server is left out."""
 _ABOUT = """\
 A report of dllm-tui doctor. Machines are called peer1, peer2 and so on, users user1,
 clusters cluster1; addresses are ip1, homes ~. Keys, chats and prompts are left out.
@@ -111,10 +111,10 @@ class Scrubber:
     def text(self, text: str) -> str:
         """A text without names, addresses and keys."""
         text = _HOME.sub("~", self._home.sub("~", text))
-        text = _TOLD_KEY.sub(r"\1\2<key>", text)
-        text = _NAMED_KEY.sub("<key>", text)
+        text = TOLD_KEY.sub(rf"\1\2{KEY}", text)
+        text = NAMED_KEY.sub(KEY, text)
         text = _HEX_KEY.sub("<hash>", text)
-        text = _BASE64_KEY.sub("<key>", text)
+        text = _BASE64_KEY.sub(KEY, text)
         text = _URL_HOST.sub(self._host, text)
         text = _EMAIL.sub("<user>", text)
         text = _MAC.sub("<mac>", text)
@@ -145,16 +145,11 @@ class Scrubber:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list | tuple):
-            return self._arguments([self.value(one) for one in value])
+            scrubbed = [self.value(one) for one in value]
+            return without_arguments(scrubbed, KEY_FLAGS | WRITTEN_FLAGS)
         if isinstance(value, dict):
             return self._members(value)
         return value
-
-    def _arguments(self, values: list[Any]) -> list[Any]:
-        return [
-            "<left out>" if isinstance(flag, str) and flag in _PRIVATE_FLAGS else one
-            for flag, one in zip([None, *values], values, strict=False)
-        ]
 
     def _members(self, members: dict[Any, Any]) -> dict[str, Any]:
         found = {}
@@ -162,7 +157,7 @@ class Scrubber:
             of_server = members.get("process") == SERVER
             quotes = of_server and name in ("log_tail", "evidence")
             left_out = name in _WRITTEN or quotes
-            found[self.text(str(name))] = "<left out>" if left_out else self.value(one)
+            found[self.text(str(name))] = LEFT_OUT if left_out else self.value(one)
         return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from backends.state.base import Value
 from backends.state.links import Link
@@ -107,6 +108,21 @@ class Event(Value, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def sentence(self) -> str:
         return f"{self.by.person} {self.text}" if self.by.program else self.text
+
+
+class MarkKind(StrEnum):
+    EVENT = "event"
+    ANSWER = "answer"
+    """An answer of the model ended."""
+    FAULT = "fault"
+
+
+class RecordMark(NamedTuple):
+    """A moment of a record that one may look for."""
+
+    at_s: float
+    kind: MarkKind
+    text: str
 
 
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")

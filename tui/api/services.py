@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Protocol
 
 from backends.state import (
@@ -28,6 +28,7 @@ from backends.state import (
     Plan,
     PlanMemory,
     ProvisionMode,
+    RecordMark,
 )
 from backends.state.models import Delivered, Download, RemoteModel, Removal
 
@@ -55,6 +56,47 @@ class ChatSession(Protocol):
     async def ask(self, question: str | None, again: int | None = None) -> None: ...
     async def choose(self, turn: int, shown: int) -> None: ...
     async def stop(self) -> None: ...
+
+
+class RecordService(Protocol):
+    """Writing what the console receives to a file, from which it can be replayed."""
+
+    @property
+    def file(self) -> str:
+        """The file that is being written; empty while nothing is recorded."""
+
+    def begin(self, *, size: tuple[int, int], words: bool) -> None: ...
+    async def follow(self) -> str:
+        """Ask for what no pane asks for; returns once the record ended, with why."""
+
+    async def end(self) -> str:
+        """End the record; its file, its time and its size in words."""
+
+
+class ReplayService(Protocol):
+    """A record that is shown, and the moment of it that is now."""
+
+    @property
+    def began_at(self) -> float:
+        """Unix seconds."""
+
+    @property
+    def duration_s(self) -> float: ...
+    @property
+    def marks(self) -> Sequence[RecordMark]: ...
+    @property
+    def position_s(self) -> float: ...
+    @property
+    def playing(self) -> bool: ...
+    @property
+    def speed(self) -> float: ...
+    def play(self, on: bool) -> None: ...
+    def seek(self, at_s: float) -> None: ...
+    def run_at(self, speed: float) -> None: ...
+    def snapshot(self) -> ClusterSnapshot | None:
+        """The snapshot of now; None while there was no controller."""
+
+    def snapshots(self, after_s: float, to_s: float) -> Iterator[ClusterSnapshot]: ...
 
 
 class ClusterService(Protocol):

@@ -22,7 +22,7 @@ from tui.api.bridge import (
     LinkRestored,
     SnapshotTaken,
 )
-from tui.api.services import ClusterService
+from tui.api.services import ClusterService, RecordService
 from tui.app import theming
 from tui.app.console import ClusterConsole
 from tui.app.frame import ConsoleScreen
@@ -33,6 +33,7 @@ from tui.flows.engine import EngineFlow
 from tui.flows.finding import FindFlow
 from tui.flows.peers import PeerFlows, Questions
 from tui.flows.plans import PlanFlows
+from tui.flows.recording import RecordFlow
 from tui.flows.settings import SettingsFlow
 from tui.flows.watching import Happenings, Headers, Predicting, Settling
 from tui.model.editor import PlanEditor
@@ -81,6 +82,7 @@ class DllmApp(ClusterConsole):
         clock: Unix seconds.
         keep_copy: Keeps each copied text, beside the terminal's clipboard.
         kept_where: The place of these copies, for people.
+        records: Writes what the console receives, for a replay.
     """
 
     TITLE = "dllm"
@@ -102,6 +104,7 @@ class DllmApp(ClusterConsole):
         keep_copy: Callable[[str], None] | None = None,
         kept_where: str = "",
         ascii_only: bool = False,
+        records: RecordService | None = None,
     ) -> None:
         memory, error = recall_if_whole(memory_file)
         super().__init__(
@@ -132,6 +135,7 @@ class DllmApp(ClusterConsole):
         self._questions = Questions(self, self._peer_flows)
         self._happenings = Happenings(self)
         self._finding = FindFlow(self, self._settings)
+        self._recording = RecordFlow(self, records)
         self._initial_model = initial_model
         self._serving_pane = serving_pane
         self._begun = False
@@ -149,6 +153,7 @@ class DllmApp(ClusterConsole):
     # --- start and end -----------------------------------------------------------
 
     def on_mount(self) -> None:
+        self._recording.look()
         self._listen()
 
     def _listen(self) -> None:
@@ -251,7 +256,8 @@ class DllmApp(ClusterConsole):
         if self.editor.snapshot is None:
             return
         base, held = self.screen_stack[0], self._held
-        if isinstance(base, ConsoleScreen):
+        # One that is not built yet is shown it by who opens it.
+        if isinstance(base, ConsoleScreen) and base.is_mounted:
             base.status_line.model = self.editor.plan.model if self.editor.plan else ""
             base.hold(held is not None)
             if held is None or base.shown is not held:
@@ -268,6 +274,11 @@ class DllmApp(ClusterConsole):
             return
         for screen in self._screens():
             screen.show_link(connected)
+
+    def show_recording(self, on: bool) -> None:
+        self.recording = on
+        for screen in self._screens():
+            screen.status_line.redraw()
 
     def _screens(self) -> list[ConsoleScreen]:
         stacks = self._screen_stacks.values()
@@ -342,6 +353,7 @@ class DllmApp(ClusterConsole):
     action_save_plan = _opens("plans", lambda app: app._flows.save())
     action_pick_model = _opens("model", lambda app: app._flows.pick_model())
     action_clusters = _opens("clusters", lambda app: app._flows.pick_cluster())
+    action_record = _opens("record", lambda app: app._recording.switch())
     action_quit_console = _opens("leave", lambda app: app._flows.leave())
 
     def action_undo(self) -> None:

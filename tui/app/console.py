@@ -126,6 +126,12 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self.user_keys = dict(keys)
         """Other keys for actions, by their ids."""
         self.readonly = readonly
+        self.note = "read-only" if readonly else ""
+        """A word for the status line."""
+        self.refusal = REFUSED
+        self.unoffered = actions.ACTING if readonly else frozenset()
+        """Ids of actions that the key bar leaves out."""
+        self.recording = False
         self._all_themes = False
         self._early_trouble: list[DllmError] = []
         self._safe_lines = SafeLines()
@@ -200,7 +206,7 @@ class ConsoleApp(App[None], inherit_bindings=False):
         The client refuses that too; here it is refused before anything is asked.
         """
         if self.readonly and actions.acts(action, default_namespace or self):
-            self.tell(REFUSED, "warning")
+            self.tell(self.refusal, "warning")
             return True
         return await super().run_action(action, default_namespace, namespaces)
 
@@ -403,6 +409,10 @@ class ClusterConsole(ConsoleApp):
         raise NotImplementedError
 
     def export_trace(self) -> None:
+        raise NotImplementedError
+
+    def show_recording(self, on: bool) -> None:
+        """Say on every screen whether this console is recorded."""
         raise NotImplementedError
 
     def show_setting(self, name: str) -> None:

@@ -19,7 +19,7 @@ from textual.widget import Widget
 
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, ClusterState
 from backends.units import format_age, format_rate
-from tui.actions import ACTING, FUNCTION_KEYS
+from tui.actions import FUNCTION_KEYS
 from tui.model.facts import warnings
 from tui.model.names import model_name
 from tui.model.quantities import newest_rate
@@ -31,6 +31,7 @@ Bound = tuple[DOMNode, str]
 
 
 STATE_WIDTH = 12
+RECORDING = "● rec  "
 URL_WIDTH = 26
 URL_FROM = 76
 URL_IN_FULL_FROM = 96
@@ -122,9 +123,12 @@ class StatusLine(StripWidget):
         if self.held:
             age = format_age(self._clock() - self._held_at)
             notes.insert(0, f"‖ frozen · {age} old")
-        if getattr(self.app, "readonly", False):
-            notes.append("read-only")
-        return [(f"{note}  ", self.palette.warn) for note in notes]
+        if note := getattr(self.app, "note", ""):
+            notes.append(note)
+        shown = [(f"{note}  ", self.palette.warn) for note in notes]
+        if getattr(self.app, "recording", False):
+            shown.append((RECORDING, self.palette.alarm))
+        return shown
 
     def _state(self) -> list[Part]:
         if not self.connected:
@@ -288,7 +292,7 @@ def _shown_key(app: App[object], binding: Binding) -> str:
 
 
 def _chips(screen: Screen[object]) -> list[Chip]:
-    """Screens first, then shown bindings from the focus outwards, each action once."""
+    """Screens first, a replay's keys, then shown bindings from the focus outwards."""
     chips: dict[str, Chip] = {}
     typing = getattr(screen.focused, "takes_digits", False)
     app = screen.app
@@ -296,7 +300,7 @@ def _chips(screen: Screen[object]) -> list[Chip]:
         mode = binding.id in MODES
         if not enabled or not (mode or binding.show):
             continue
-        if binding.id in ACTING and getattr(app, "readonly", False):
+        if binding.id in getattr(app, "unoffered", ()):
             continue
         key = _shown_key(app, binding)
         bound = (node, binding.action)
@@ -304,7 +308,11 @@ def _chips(screen: Screen[object]) -> list[Chip]:
         if chip.id not in chips or (mode and typing and binding.key in FUNCTION_KEYS):
             chips[chip.id] = chip
     places = {mode: place for place, mode in enumerate(MODES)}
-    return sorted(chips.values(), key=lambda chip: places.get(chip.id, len(MODES)))
+
+    def place(chip: Chip) -> int:
+        return places.get(chip.id, len(MODES) + (not chip.id.startswith("replay.")))
+
+    return sorted(chips.values(), key=place)
 
 
 NARROW_BELOW = 100
@@ -350,7 +358,7 @@ class ConsoleScreen(Screen[None]):
     """A screen one switches to by its number."""
 
     FIGURES = True
-    ALLOW_IN_MAXIMIZED_VIEW = "StatusLine, KeyBar, SizeNotice"
+    ALLOW_IN_MAXIMIZED_VIEW = "StatusLine, Scrubber, KeyBar, SizeNotice"
     ESCAPE_TO_MINIMIZE = False
     HORIZONTAL_BREAKPOINTS = [
         (0, "-tiny"),
@@ -376,6 +384,7 @@ class ConsoleScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield self.status_line
         yield from self.compose_body()
+        yield from getattr(self.app, "bottom_bars", tuple)()
         yield self.key_bar
         yield SizeNotice()
 

@@ -347,6 +347,8 @@ console_options = options(
     ("--theme", Name("themes"), "Theme to open with."),
     ("--no-mouse", bool, "Leave the mouse to the terminal."),
     ("--ascii ascii_only", bool, "Draw with ASCII characters only."),
+    ("--record", "FILE", "Record what it shows, prompts and answers too."),
+    ("--no-text", bool, "Leave prompts, answers and their log out of that."),
     cls=Inherited,
 )
 

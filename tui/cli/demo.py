@@ -82,6 +82,8 @@ def demo(
     theme: str | None,
     no_mouse: bool,
     ascii_only: bool,
+    record: str | None,
+    no_text: bool,
     cluster: str,
     as_json: bool,
 ) -> None:
@@ -96,7 +98,7 @@ def demo(
         refuse_with("--model", "--bundled")
     asks = headless or as_json
     if asks:
-        refuse_with("--headless", "--theme", "--no-mouse", "--ascii")
+        refuse_with("--headless", "--theme", "--no-mouse", "--ascii", "--record")
     else:
         refuse_without("--headless", "--prompt", "--max-tokens")
     client = ControllerClient(cluster=cluster)
@@ -121,6 +123,8 @@ def demo(
         mouse=not no_mouse,
         ascii_only=ascii_only,
         cluster=cluster,
+        record=record,
+        words=not no_text,
     )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import io
+import shutil
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +28,7 @@ from tui.cli.command import (
     completing,
     console_options,
     refuse_with,
+    refuse_without,
     run,
 )
 from tui.cli.output import is_linear, linear, show, warn
@@ -36,7 +39,9 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-CONSOLE_OPTIONS = frozenset({"model", "theme", "no_mouse", "ascii_only"})
+CONSOLE_OPTIONS = frozenset(
+    {"model", "theme", "no_mouse", "ascii_only", "record", "no_text", "replayed"}
+)
 COPIED = "copied.txt"
 
 # Modules are imported only for the command that is run: the console must start fast.
@@ -67,6 +72,7 @@ SECTIONS = {
         "trace": "links",
         "bench": "bench",
         "doctor": "doctor",
+        "replay": "replay",
     },
     "Access and settings": {
         "connect": "connect",
@@ -184,6 +190,12 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     help="Lines of text instead of a screen, for screen readers.",
 )
 @click.option(
+    "--replay",
+    "replayed",
+    metavar="FILE",
+    help="Replay what --record wrote, without any machine.",
+)
+@click.option(
     "--readonly",
     is_flag=True,
     envvar="DLLM_READONLY",
@@ -207,6 +219,9 @@ def cli(
     no_mouse: bool,
     ascii_only: bool,
     plain: bool,
+    record: str | None,
+    no_text: bool,
+    replayed: str | None,
     readonly: bool,
     cluster: str,
 ) -> None:
@@ -223,14 +238,26 @@ def cli(
     ctx.call_on_close(lambda: ASKING.reset(token))
     if plain:
         refuse_with("--plain", "--model", "--theme", "--no-mouse", "--ascii")
+        refuse_with("--plain", "--record", "--replay")
         ctx.with_resource(linear())
-    if ctx.invoked_subcommand is None:
+    if replayed is not None:
+        refuse_with("--replay", "--model", "--record", "--no-text", "--cluster")
+        from tui.cli.replay import open_replay
+
+        open_replay(
+            Path(replayed), theme=theme, mouse=not no_mouse, ascii_only=ascii_only
+        )
+    elif ctx.invoked_subcommand is None:
+        if not record:
+            refuse_without("--record", "--no-text")
         open_console(
             model=_whole(model),
             theme=theme,
             mouse=not no_mouse,
             ascii_only=ascii_only,
             cluster=cluster,
+            record=record,
+            words=not no_text,
         )
 
 
@@ -274,6 +301,14 @@ def import_console() -> Any:
     return DllmApp
 
 
+def require_terminal() -> None:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "The console needs a terminal",
+            "Without one use a command: dllm-tui --help lists them.",
+        )
+
+
 def open_console(
     *,
     model: str | None,
@@ -281,17 +316,16 @@ def open_console(
     cluster: str,
     theme: str | None = None,
     ascii_only: bool = False,
+    record: str | None = None,
+    words: bool = True,
 ) -> None:
     if is_linear():
         open_plain(cluster)
         return
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(
-            "The console needs a terminal",
-            "Without one use --plain, or a command: dllm-tui --help lists them.",
-        )
+    require_terminal()
     app_class = import_console()
     from backends.client.client import ControllerClient
+    from backends.client.recording import ClientRecords
     from backends.clipboard import keep
     from backends.config import SettingsFile, load_config
     from backends.paths import user_paths
@@ -300,8 +334,13 @@ def open_console(
     ASKING.set(msgspec.structs.replace(ASKING.get(), program="console"))
     paths = user_paths()
     config = load_config(paths)
+    client = ControllerClient(paths, cluster=cluster)
+    records = ClientRecords(client)
+    if record:
+        size = shutil.get_terminal_size()
+        records.begin(file=Path(record), size=(size.columns, size.lines), words=words)
     app = app_class(
-        ControllerClient(paths, cluster=cluster),
+        client,
         memory_file=paths.console_file,
         theme_folders=theme_folders(paths),
         initial_model=model,
@@ -314,11 +353,15 @@ def open_console(
         ascii_only=ascii_only or config.ascii,
         readonly=ASKING.get().readonly,
         settings=SettingsFile(paths),
+        records=records,
     )
     # Whoever started it may ignore hang-ups (nohup): without its terminal a console
     # would read the end of a file for ever.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    app.run(mouse=mouse and config.mouse)
+    try:
+        app.run(mouse=mouse and config.mouse)
+    finally:
+        records.close()
     sys.exit(app.return_code or 0)
 
 

@@ -64,6 +64,11 @@ class ChatFlows:
             self._keep_undo(None)
             self._app.attempt(self._follow(), group="chat")
 
+    def look_again(self) -> None:
+        """Follow it from another moment."""
+        self._of = None
+        self.look()
+
     @property
     def _model(self) -> str:
         snapshot = self._editor.snapshot

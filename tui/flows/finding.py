@@ -65,7 +65,7 @@ class FindFlow(Flow):
         ]
         for action in sorted(offered, key=lambda action: action.id not in here):
             refused = self._app.readonly and action.id in ACTING
-            detail = "refused: read-only" if refused else action.tooltip
+            detail = f"refused: {self._app.note}" if refused else action.tooltip
             key = " ".join(shown for _, shown in shown_keys(self._app, action.id))
             if action.display:
                 key = key_of(self._app, action.id)

@@ -8,7 +8,7 @@ from typing import Any
 
 from backends.config import Setting, SettingsFile
 from backends.errors import DllmError, UsageError
-from tui.app.console import REFUSED, ClusterConsole, Flow
+from tui.app.console import ClusterConsole, Flow
 from tui.settings_check import all_problems
 
 NO_FILE = "This console has no settings file"
@@ -42,7 +42,7 @@ class SettingsFlow(Flow):
         if self._file is None:
             raise UsageError(NO_FILE)
         if self._app.readonly:
-            raise UsageError(REFUSED)
+            raise UsageError(self._app.refusal)
         # Its dialog may be closed meanwhile: all of it happens, or nothing.
         return await asyncio.shield(self._write(self._file, name, text))
 

@@ -125,6 +125,10 @@ class Happenings(Flow):
             self._reading = True
             self._app.attempt(self._read(), group="story", exclusive=False)
 
+    def forget(self) -> None:
+        """Take the next snapshot's events for old: another moment is shown."""
+        self._seen = None
+
     async def show(self) -> None:
         # Imported when needed, like all dialogs.
         from tui.dialogs.help_and_events import EventsDialog

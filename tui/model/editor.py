@@ -159,6 +159,10 @@ class PlanEditor:
         self._speeds: dict[Plan, ClusterSpeeds] = {}
         self._prospects: dict[tuple[Plan, int], Prospect] = {}
 
+    def rewind(self, trends: Trends) -> None:
+        """Be told of an earlier moment next, which these figures led to."""
+        self.snapshot, self.trends = None, trends
+
     def take(self, snapshot: ClusterSnapshot) -> bool:
         """Take a snapshot; False for one that is older than what is known.
 

@@ -68,6 +68,11 @@ class LogFeed:
         if restarted:
             self._restart_seen = False
 
+    def forget(self) -> None:
+        """Read the log anew: another moment of it is shown."""
+        self.view.clear()
+        self._next_offset, self._pages_behind = None, 0
+
     def take(self, chunk: LogChunk) -> None:
         text = chunk.text
         if chunk.restarted:

@@ -262,6 +262,11 @@ class LogsScreen(ConsoleScreen):
         if self.is_current and self._active is not None and not self.status_line.held:
             self._read(self._active)
 
+    def read_again(self) -> None:
+        for feed in self._feeds.values():
+            feed.forget()
+        self._restart_reading()
+
     @work(group="logs", exclusive=True, exit_on_error=False)
     async def _read(self, feed: LogFeed) -> None:
         while True:

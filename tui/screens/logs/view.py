@@ -141,6 +141,18 @@ The last 20 000 lines of one process, as it writes them.
         if text:
             self._take_in(self._buffer.feed(text))
 
+    def clear(self) -> None:
+        """Forget every line; filter, level and width stay."""
+        before = self._next or self._rows
+        self._buffer = LogBuffer()
+        self._rows, self._next = LogRows(self._buffer), None
+        self._rows.filter, self._rows.level = before.filter, before.level
+        self._rows.width = before.width
+        self._seen_end = 0
+        self._marks.clear()
+        self._strips.clear()
+        self._settle()
+
     def mark(self, remark: str) -> None:
         self._buffer.close_line()
         number = self._buffer.feed(f"── {remark} ──\n")

@@ -1,0 +1,79 @@
+"""Secrets and words left out of what is written down for others to read.
+
+A secret is known by its form, by the word before it, or by the argument before it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+LEFT_OUT = "<left out>"
+KEY = "<key>"
+KEY_FILE = "<key file>"
+NAMED_KEY = re.compile(r"\b(?:sk|hf|dllm\d*)[-_][A-Za-z0-9_-]{16,}")
+"""API keys and invitations, by how they begin."""
+TOLD_KEY = re.compile(
+    r"(?i)\b(bearer|api[-_]?key|token|password|passphrase|secret)"
+    r"(\s*[=:]\s*|\s+)[\"']?[^\s\"']{6,}"
+)
+"""A word that says what follows. In prose, ``token`` says nothing of the kind."""
+_GIVEN_KEY = re.compile(
+    r"(?i)((?:bearer|authorization:?)\s+"
+    r"|(?:api[-_]?key|token|password|passphrase|secret)\s*[=:]\s*)[\"']?[^\s\"']{6,}"
+)
+_KEY_PATH = re.compile(
+    r"[^\s\"'=]*/(?:id_(?:rsa|dsa|ecdsa|ed25519)\w*"
+    r"|private|(?:[\w.-]*[._-])?(?:key|pem))(?![\w./-])"
+)
+WRITTEN_FLAGS = frozenset({"-p", "--prompt", "-sys", "--system-prompt"})
+KEY_FLAGS = frozenset(
+    {
+        *("--api-key", "--api-key-file", "--hf-token", "-hft", "--key-file"),
+        *("--ssl-key-file", "--private", "--identity-file"),
+    }
+)
+"""The value after such an argument is left out."""
+WORDS = frozenset({"text", "reasoning", "question", "system", "name", "title"})
+"""Members of a chat that a person or a model wrote."""
+_SIGN = re.compile(r"\S")
+COVER = "·"
+
+
+def without_arguments(values: list[Any], flags: frozenset[str]) -> list[Any]:
+    """Arguments without the values of some flags, in either spelling."""
+    found = []
+    for before, one in zip([None, *values], values, strict=False):
+        flag, joined, _ = one.partition("=") if isinstance(one, str) else ("", "", "")
+        if isinstance(before, str) and before in flags:
+            found.append(LEFT_OUT)
+        else:
+            found.append(f"{flag}={LEFT_OUT}" if joined and flag in flags else one)
+    return found
+
+
+def without_keys(value: Any) -> Any:
+    """A JSON value without keys, invitations, passwords, and paths of key files."""
+    if isinstance(value, str):
+        text = NAMED_KEY.sub(KEY, value)
+        return _KEY_PATH.sub(KEY_FILE, _GIVEN_KEY.sub(rf"\1{KEY}", text))
+    if isinstance(value, dict):
+        return {without_keys(k): without_keys(one) for k, one in value.items()}
+    if isinstance(value, list | tuple):
+        kept = without_arguments([*value], KEY_FLAGS | WRITTEN_FLAGS)
+        return [without_keys(one) for one in kept]
+    return value
+
+
+def without_words(value: Any) -> Any:
+    """A chat's JSON with every sign that was written covered; spaces stay."""
+    if isinstance(value, dict):
+        return {
+            name: _SIGN.sub(COVER, one)
+            if name in WORDS and isinstance(one, str)
+            else without_words(one)
+            for name, one in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [without_words(one) for one in value]
+    return value

@@ -1,0 +1,175 @@
+"""The console on a record: what it was told then, at any moment of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from textual import on
+from textual.binding import BindingType
+from textual.timer import Timer
+from textual.widget import Widget
+
+from backends.errors import DllmError
+from backends.state import ClusterSnapshot, MarkKind
+from tui.actions import ACTING, ACTIONS, bindings, split_keys
+from tui.api.bridge import DRAW_INTERVAL_S
+from tui.api.services import ClusterService, ReplayService
+from tui.app.app import DllmApp
+from tui.model.events import Severity
+from tui.model.trend_track import KEPT_EVERY_S, TrendTrack
+from tui.widgets.keys import takes_text
+from tui.widgets.scrubber import Scrubber, moment
+
+REFUSAL = "This is a replay: nothing runs here that could be changed"
+SPEEDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+CLOSE_S = 0.05
+"""A mark so near is the one that is shown."""
+_TONES: dict[MarkKind, Severity] = {MarkKind.FAULT: "error"}
+
+
+REPLAY_KEYS = {key for a in ACTIONS if a.area == "replay" for key in split_keys(a.keys)}
+TAKEN = frozenset(
+    a.id for a in ACTIONS if a.area != "replay" and REPLAY_KEYS & {*split_keys(a.keys)}
+)
+"""Actions that lost a key to the replay's."""
+EDITING = frozenset(a.id for a in ACTIONS if a.area in ("split", "layers"))
+
+
+def _without(found: list[BindingType], left_out: str) -> list[BindingType]:
+    return [one for one in found if getattr(one, "id", "") != left_out]
+
+
+class ReplayApp(DllmApp, inherit_bindings=False):
+    """A console that plays a record; all that would act is refused.
+
+    Args:
+        bare: Whether it looks as it did then, without anything about the replay.
+    """
+
+    CSS = "ToastRack { margin-bottom: 2; }"
+    BINDINGS = [*_without(bindings("app"), "app.freeze"), *bindings("replay")]
+
+    def __init__(
+        self,
+        cluster: ClusterService,
+        replay: ReplayService,
+        *,
+        bare: bool = False,
+        **options: Any,
+    ) -> None:
+        self._replay = replay
+        self._bare = bare
+        self._track = TrendTrack(replay.snapshots)
+        self._shown: ClusterSnapshot | None = None
+        self._trouble = ""
+        self._ticks: Timer | None = None
+        super().__init__(
+            cluster,
+            readonly=True,
+            clock=lambda: replay.began_at + replay.position_s,
+            **options,
+        )
+        self.note = "" if bare else "replay"
+        self.refusal = REFUSAL
+        self.unoffered = ACTING | EDITING | TAKEN
+
+    def bottom_bars(self) -> Iterable[Widget]:
+        if not self._bare:
+            yield Scrubber(self._replay)
+
+    def on_mount(self) -> None:
+        self._replay.play(True)
+        self.run_worker(self._look_ahead(), group="trends", exit_on_error=False)
+
+    def _listen(self) -> None:
+        if self._ticks is None:
+            self._ticks = self.set_interval(DRAW_INTERVAL_S, self._tick)
+        self._tick()
+
+    async def _look_ahead(self) -> None:
+        """Get the curves of every moment ready, a few seconds of the record a time."""
+        for _ in range(int(self._replay.duration_s / KEPT_EVERY_S) + 1):
+            self._track.extend()
+            await asyncio.sleep(0.01)
+
+    def _tick(self) -> None:
+        base = self.screen_stack[0]
+        if not base.is_mounted:
+            return
+        for scrubber in base.query(Scrubber):
+            scrubber.redraw_changed()
+        try:
+            snapshot = self._replay.snapshot()
+        except DllmError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                self.report(error.failure(self.clock()))
+            return
+        if snapshot is None:
+            self._show_link(False)
+        elif snapshot is not self._shown:
+            self._show_link(True)
+            self._shown = snapshot
+            self.editor.rewind(self._track.at(self._replay.position_s))
+            self.take(snapshot)
+
+    # --- the scrubber ----------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("play", "skip", "skip_to_mark", "run_faster"):
+            # A dialog, or a text being typed, takes these keys.
+            return not self.screen.is_modal and not takes_text(self.focused)
+        return super().check_action(action, parameters)
+
+    @on(Scrubber.Sought)
+    def _sought(self, message: Scrubber.Sought) -> None:
+        self.seek(message.at_s)
+
+    def seek(self, at_s: float) -> None:
+        from tui.screens.logs.screen import LogsScreen
+
+        self._replay.seek(at_s)
+        self._shown = None
+        self.clear_notifications()
+        self._happenings.forget()
+        self._tick()
+        self._chat_flows.look_again()
+        for screen in self._screens():
+            if isinstance(screen, LogsScreen):
+                screen.read_again()
+
+    def action_play(self) -> None:
+        began_again = self._replay.position_s >= self._replay.duration_s
+        self._replay.play(not self._replay.playing)
+        if began_again:
+            self.seek(self._replay.position_s)
+        self._tick()
+
+    def action_skip(self, seconds: float) -> None:
+        self.seek(self._replay.position_s + seconds)
+
+    def action_skip_to_mark(self, direction: int) -> None:
+        here = self._replay.position_s
+        marks = [
+            mark
+            for mark in self._replay.marks
+            if (mark.at_s - here) * direction > CLOSE_S
+        ]
+        if not marks:
+            self.bell()
+            return
+        mark = marks[0 if direction > 0 else -1]
+        self._replay.play(False)
+        self.seek(mark.at_s)
+        tone = _TONES.get(mark.kind, "information")
+        self.tell(f"{moment(mark.at_s)} · {mark.text}", tone, keep=False)
+
+    def action_run_faster(self, steps: int) -> None:
+        place = SPEEDS.index(self._replay.speed) + steps
+        if 0 <= place < len(SPEEDS):
+            self._replay.run_at(SPEEDS[place])
+        else:
+            self.bell()
+        self._tick()
