@@ -112,7 +112,8 @@ class RecordedStream:
             except NOT_JSON as error:
                 raise _unreadable(error) from error
         self._last = index, state
-        return state
+        found: S | None = state
+        return found
 
 
 class FlightRecord:
@@ -377,7 +378,8 @@ class ReplayConnection(ControllerConnection):
     ) -> T:
         parts = urlsplit(target)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        at_s, value = self._clock.position_s, None
+        at_s = self._clock.position_s
+        value: object = None
         if method == "GET" and parts.path.startswith(LOGS):
             name = unquote(parts.path.removeprefix(LOGS))
             value = self._record.log(
@@ -402,8 +404,9 @@ class ReplayConnection(ControllerConnection):
     async def stream(
         self, method: str, target: str, kind: type[T], body: object = None
     ) -> AsyncGenerator[T, None]:
+        for _ in ():  # A generator, like what it stands for.
+            yield _
         raise ReplayRefused
-        yield  # A generator, like what it stands for.
 
     async def followed(
         self,

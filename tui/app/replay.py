@@ -67,13 +67,14 @@ class ReplayApp(DllmApp, inherit_bindings=False):
         self._ticks: Timer | None = None
         super().__init__(
             cluster,
-            readonly=True,
+            readonly=not bare,
             clock=lambda: replay.began_at + replay.position_s,
             **options,
         )
-        self.note = "" if bare else "replay"
         self.refusal = REFUSAL
-        self.unoffered = ACTING | EDITING | TAKEN
+        if not bare:
+            self.note = "replay"
+            self.unoffered = ACTING | EDITING | TAKEN
 
     def bottom_bars(self) -> Iterable[Widget]:
         if not self._bare:
@@ -120,7 +121,8 @@ class ReplayApp(DllmApp, inherit_bindings=False):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("play", "skip", "skip_to_mark", "run_faster"):
             # A dialog, or a text being typed, takes these keys.
-            return not self.screen.is_modal and not takes_text(self.focused)
+            taken = self.screen.is_modal or takes_text(self.focused)
+            return not (taken or self._bare)
         return super().check_action(action, parameters)
 
     @on(Scrubber.Sought)

@@ -34,7 +34,9 @@ SETTLES_S = 2.0
 """A console shows all of a moment after so long."""
 
 
-def _size(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int] | None:
+def _size(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[int, int] | None:
     columns, _, rows = (text or "").partition("x")
     if not text:
         return None
@@ -161,7 +163,8 @@ def _picture(
         await asyncio.sleep(SETTLES_S)
         return app.export_screenshot(title="dllm-tui", simplify=True)
 
-    return _drawn(record, size, theme, take, lambda at_s, text: None)
+    picture: str = _drawn(record, size, theme, take, lambda at_s, text: None)
+    return picture
 
 
 def _film(
@@ -236,7 +239,7 @@ def _drawn(
         app.driver_class = FilmDriver
         result: list[Any] = []
 
-        async def drive(pilot: Pilot[None]) -> None:
+        async def drive(pilot: Pilot[object]) -> None:
             result.append(await work(app, player))
             app.exit()
 
