@@ -319,10 +319,11 @@ corpus: ## Keep what `make fuzz` found that reaches new places
 bench-gguf: $(STAMP) ## Opening a large GGUF: ours against gguf.GGUFReader
 	$(BIN)/python -m tools.bench.bench_gguf
 
-bench-tui: setup ## Time to first paint, idle and live CPU of the console
+bench-tui: setup ## Time to first paint, idle and live CPU of the console, and to seek in a replay
 	$(BIN)/python -m tools.bench.bench_frames
 	$(BIN)/python -m tools.bench.bench_tui
 	$(BIN)/python -m tools.bench.bench_chat
+	$(BIN)/python -m tools.bench.bench_replay
 
 snapshots: $(STAMP) ## Accept the present looks as the right ones
 	$(BIN)/pytest tests/tui --snapshot-update

@@ -54,6 +54,7 @@ T = TypeVar("T")
 UNPACKED_BYTES_MAX = 1 << 30
 """A file that unpacks to more is no record of ours."""
 READ_BYTES = 1 << 20
+WAIT_MIN_S = 0.001
 _REMEDY = "Give a file that dllm-tui --record wrote."
 
 
@@ -327,7 +328,8 @@ class ReplayClock:
         """Wait until a moment, or until the clock is turned, whichever comes first."""
         wait_s = None
         if at_s is not None and self._playing:
-            wait_s = max(at_s - self.position_s, 0.0) / self._speed
+            # Without a least wait, a rounded moment would never be reached.
+            wait_s = max((at_s - self.position_s) / self._speed, WAIT_MIN_S)
         try:
             async with asyncio.timeout(wait_s):
                 await self._turned.wait()

@@ -411,6 +411,9 @@ class ConsoleScreen(Screen[None]):
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         self.shown = self.status_line.snapshot = snapshot
 
+    def read_again(self) -> None:
+        """Forget what was read before: another moment is shown."""
+
     def show_edit(self) -> None:
         """Show the plan in editing as it is now, on a screen of it."""
 

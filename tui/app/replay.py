@@ -130,17 +130,14 @@ class ReplayApp(DllmApp, inherit_bindings=False):
         self.seek(message.at_s)
 
     def seek(self, at_s: float) -> None:
-        from tui.screens.logs.screen import LogsScreen
-
         self._replay.seek(at_s)
-        self._shown = None
+        self._shown, self._trouble = None, ""
         self.clear_notifications()
         self._happenings.forget()
         self._tick()
         self._chat_flows.look_again()
         for screen in self._screens():
-            if isinstance(screen, LogsScreen):
-                screen.read_again()
+            screen.read_again()
 
     def action_play(self) -> None:
         began_again = self._replay.position_s >= self._replay.duration_s

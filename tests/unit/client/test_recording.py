@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -62,15 +63,16 @@ def scene(tick: int) -> ClusterSnapshot:
     return busy_scene(tick, ("worker1",), 4)
 
 
-def recorder_in(folder: Path, clock: Time, **more: bool) -> FlightRecorder:
-    return FlightRecorder(folder / "one.gz", cluster="default", clock=clock, **more)
+def recorder_in(folder: Path, clock: Time, words: bool = True) -> FlightRecorder:
+    file = folder / "one.gz"
+    return FlightRecorder(file, cluster="default", words=words, clock=clock)
 
 
 def tell(recorder: FlightRecorder, clock: Time, scenes: list[ClusterSnapshot]) -> None:
     before = None
     for now in scenes:
         frame = framed(now, before)
-        recorder.frame(f"{SNAPSHOTS}&holder=", frame, lambda now=now: framed(now, None))  # type: ignore[misc]
+        recorder.frame(f"{SNAPSHOTS}&holder=", frame, partial(framed, now, None))
         clock.now_s += 1 / PER_S
         before = now
 
@@ -122,7 +124,7 @@ def test_a_file_that_breaks_off_is_whole_up_to_there(
     try:
         record = read(packed[: int(len(packed) * cut)], tmp_path)
     except DllmError:
-        assert cut < 0.5, "the first entries are small"  # noqa: PT017
+        assert cut < 0.5, "the first entries are small"
         return
     assert record.duration_s <= whole.duration_s
     at_s = record.duration_s
@@ -219,7 +221,7 @@ def tell_chat(recorder: FlightRecorder, clock: Time) -> None:
     for text in ("Quite", "Quite a", "Quite a Question.", ""):
         now = asked(text or "Quite a Question.", answering=bool(text))
         frame = chat_framed(now, before)
-        recorder.frame(CHAT, frame, lambda now=now: chat_framed(now, None))  # type: ignore[misc]
+        recorder.frame(CHAT, frame, partial(chat_framed, now, None))
         clock.now_s += 1.0
         before = now
 
