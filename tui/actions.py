@@ -65,8 +65,8 @@ replay.later         | right                | app.skip(5)         | 5 s         
 replay.earlier       | left                 | app.skip(-5)        | 5 s back      | !    | Five seconds back
 replay.much_later    | shift+right          | app.skip(60)        | a minute      | !    | A minute on
 replay.much_earlier  | shift+left           | app.skip(-60)       | a minute back | !    | A minute back
-replay.first         | home                 | app.skip(-1000000)  | beginning     | !    | The beginning
-replay.last          | end                  | app.skip(1000000)   | end           | !    | The end
+replay.beginning     | home                 | app.skip(-1000000)  | beginning     | !    | The beginning
+replay.end           | end                  | app.skip(1000000)   | end           | !    | The end
 replay.next_mark     | right_square_bracket | app.skip_to_mark(1) | mark          | !+[] | The next event, answer or fault
 replay.previous_mark | left_square_bracket  | app.skip_to_mark(-1) | previous mark | !   | The previous event, answer or fault
 replay.faster        | greater_than_sign    | app.run_faster(1)   | speed         | !+<> | Twice as fast

@@ -86,6 +86,8 @@ def test_every_action_has_a_place_or_belongs_to_a_dialog(action: object) -> None
         *("sampling", "choice", "dialog", "dialogs", "adding", "tick", "picker"),
         *("launching", "option", "best", "plans"),
         *("finder", "reading", "events", "evidence", "filter"),
+        # The keys of a console that replays a record, and of no other.
+        "replay",
     }
     assert (action.area in actions.PLACES) != (action.area in dialogs)
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 dllm-tui replay seen.jsonl.gz
-dllm-tui replay seen.jsonl.gz --export seen.cast --speed 4
-dllm-tui replay seen.jsonl.gz --export seen.cast --size 100x30 --from 10 --to 40
+dllm-tui replay seen.jsonl.gz --export seen.cast --from 10 --to 40 --speed 4
 dllm-tui replay seen.jsonl.gz --export seen.svg --at 12.5 --screen traffic
 """
 SCREENS = ("cluster", "layers", "traffic", "lab", "logs", "models")
@@ -68,9 +67,10 @@ def replay(
     theme: str | None,
     size: tuple[int, int] | None,
 ) -> None:
-    """Replay FILE, which --record wrote: no machine, network or controller is needed.
+    """Replay a console's record, without any machine.
 
-    In the console, space plays and pauses, the arrows go 5 seconds (with Shift, a
+    FILE is what dllm-tui --record wrote. Neither network nor controller is needed. In
+    the console, space plays and pauses, the arrows go 5 seconds (with Shift, a
     minute), [ and ] go to what happened, < and > change the speed.
     """
     target = Path(export or "")

@@ -144,7 +144,17 @@ def test_what_is_not_known_is_refused(watching: None, method: str, target: str) 
 
 
 WATCHES = {
-    *("chat", "completion", "doctor", "events", "logs", "plan", "status", "trace"),
+    *(
+        "chat",
+        "completion",
+        "doctor",
+        "events",
+        "logs",
+        "plan",
+        "status",
+        "trace",
+        "replay",
+    ),
     *("config show", "config check", "config paths", "engine show", "links list"),
     *("models list", "models verify", "models show", "models drafts"),
     *(
