@@ -279,7 +279,8 @@ class ClientRecords:
         if recorder is None:
             return ""
         await _survey(self._client, recorder)
-        await self.end()
+        if self._recorder is recorder:
+            await self.end()
         return recorder.problem
 
     async def end(self) -> str:

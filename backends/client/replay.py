@@ -347,12 +347,20 @@ class RecordPlayer(ReplayClock):
         self.record = record
         self.marks = record.marks
         self.began_at = record.header.began_at
-        self._cluster = record.header.cluster
+        self._client: ControllerClient | None = None
 
     def client(self, paths: Paths) -> ControllerClient:
-        """A client to which the record is the controller."""
-        connection = ReplayConnection(paths, self.record, self)
-        return ControllerClient(paths, cluster=self._cluster, connection=connection)
+        """A client to which the record is the controller; its cluster is shown."""
+        self._client = ControllerClient(
+            paths,
+            cluster=self.record.header.cluster,
+            connection=ReplayConnection(paths, self.record, self),
+        )
+        return self._client
+
+    @property
+    def _cluster(self) -> str:
+        return self._client.cluster if self._client else self.record.header.cluster
 
     def snapshot(self) -> ClusterSnapshot | None:
         return self.record.snapshot(self.position_s, self._cluster)

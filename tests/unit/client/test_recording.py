@@ -264,6 +264,17 @@ def test_another_file_is_never_written_over(tmp_path: Path) -> None:
     assert recorder.file.stat().st_mode & 0o077 == 0, "it has prompts in it"
 
 
+def test_what_was_told_is_in_the_file_at_once(tmp_path: Path) -> None:
+    clock = Time()
+    recorder = recorder_in(tmp_path, clock)
+    tell(recorder, clock, [scene(0), scene(1)])
+    recorder._writer.submit(int).result()
+    # A console that is killed now closes nothing.
+    record = FlightRecord.read(recorder.file)
+    assert record.snapshot(record.duration_s, "default") == scene(1)
+    recorder.close()
+
+
 @pytest.fixture
 def _no_signal() -> Iterator[None]:
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
