@@ -305,7 +305,7 @@ def require_terminal() -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "The console needs a terminal",
-            "Without one use a command: dllm-tui --help lists them.",
+            "Without one use --plain, or a command: dllm-tui --help lists them.",
         )
 
 
