@@ -22,6 +22,7 @@ from backends.state import (
     SILENCE_MAX_S,
     Alternative,
     Ask,
+    Bottleneck,
     ChatBrief,
     ChatChange,
     ChatDelta,
@@ -408,6 +409,10 @@ class ControllerClient:
         """A plan as it is, the best ones of its devices for all aims, and others."""
         asked = {"plan": plan, "pins": pins}
         return await self._post(self._of("/v1/best"), tuple[Alternative, ...], asked)
+
+    async def why(self) -> Bottleneck:
+        """Where a token's time goes, and the change that is predicted to gain most."""
+        return await self._get(self._of("/v1/why"), Bottleneck)
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:
         return await self._get(self._of("/v1/passes"), dict[str, tuple[Pass, ...]])

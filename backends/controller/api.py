@@ -169,6 +169,7 @@ class Api:
                 web.post("/v1/memory", self._memory),
                 web.post("/v1/speeds", self._speeds),
                 web.post("/v1/best", self._best),
+                web.get("/v1/why", self._why),
                 web.post("/v1/launch", self._launch),
                 web.post("/v1/stop", self._stop),
                 web.post("/v1/drain", self._drain),
@@ -271,6 +272,9 @@ class Api:
         asked = await body(request, BestRequest)
         found = self._preparations.best(self._of(request), asked.plan, asked.pins)
         return json_response(await found)
+
+    async def _why(self, request: web.Request) -> web.Response:
+        return json_response(await self._preparations.why(self._of(request)))
 
     async def _launch(self, request: web.Request) -> web.Response:
         """Set the goal to a plan; returns at once, its generation in the snapshot."""

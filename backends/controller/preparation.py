@@ -27,6 +27,7 @@ from backends.controller.best_plans import (
     require_open,
     told_of,
 )
+from backends.controller.bottleneck import explain, with_draft_of
 from backends.controller.calibration_store import ground_of
 from backends.controller.cluster import Cluster
 from backends.controller.clusters import Clusters
@@ -53,13 +54,16 @@ from backends.planning.cluster_file import (
 from backends.planning.proposal import plan_devices, propose
 from backends.planning.room import require_room, room_for, with_prompt_cache
 from backends.speculation.memory import with_draft
+from backends.split.cost import with_labs
 from backends.split.layout import ranges
 from backends.split.loads import plan_loads, pool_rooms
 from backends.state import (
     DEFAULT_CLUSTER,
+    NGRAM_DRAFT,
     NO_DRAFT,
     Alternative,
     Ask,
+    Bottleneck,
     ClusterSpeeds,
     Device,
     DeviceMemory,
@@ -76,6 +80,8 @@ from backends.state import (
 
 LASTS_S = 60.0
 WEIGHT_AGE_S = 2.0
+DRAFTS_MAX = 2
+"""Measured drafts that a plan without one is compared with, beside ``ngram``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +195,26 @@ class Preparations:
         check_plan(plan, model)
         option = await self._option(cluster, plan, model, survey)
         return await best_plans(replace(option, pins=pins))
+
+    async def why(self, cluster: Cluster) -> Bottleneck:
+        """Where a token's time goes, and the change of what runs that gains most."""
+        snapshot = cluster.store.snapshot
+        plan = snapshot.plan
+        if plan is None:
+            raise ControllerError("Nothing runs", "Launch a plan: dllm-tui up MODEL.")
+        survey = await self._survey(cluster)
+        model = await self._readers.model(plan.model)
+        option = await self._option(cluster, plan, model, survey)
+        labs = {link.worker: link.lab for link in snapshot.links}
+        option = replace(option, speeds=with_labs(option.speeds, labs.get))
+        drafted: list[Plan] = []
+        if plan.server.draft == NO_DRAFT:
+            known = dict.fromkeys((NGRAM_DRAFT, *(one.draft for one in option.trials)))
+            for draft in [one for one in known if one != NO_DRAFT][: DRAFTS_MAX + 1]:
+                with contextlib.suppress(DllmError):
+                    wanted = with_draft_of(plan, draft)
+                    drafted.append(await self.drafting.settled(wanted, survey.peers))
+        return await asyncio.to_thread(explain, option, snapshot, drafted)
 
     async def launchable(
         self, cluster: Cluster, asked: Plan | str

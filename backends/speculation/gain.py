@@ -96,15 +96,7 @@ def predicted_gain(
 ) -> DraftGain:
     """The gain of one of a plan's methods; ``draft_model`` is that of its file."""
     plain = forecast(model, plan, speeds, load)
-    token_ms, token_sd_ms = _draft_token_ms(model, plan, speeds, method, draft_model)
-    drafted = load._replace(
-        tokens_per_pass=1 + use.acceptance * use.drafted,
-        tokens_sd=use.acceptance_sd * use.drafted,
-        drafted=max(round(use.drafted), 1),
-        # llama-server drafts for one slot after another.
-        draft_ms=load.slots * use.drafted * token_ms,
-        draft_sd_ms=load.slots * use.drafted * token_sd_ms,
-    )
+    drafted = drafted_load(model, plan, speeds, load, method, use, draft_model)
     told = forecast(model, plan, speeds, drafted)
     checking_ms = told.pass_ms - drafted.draft_ms - plain.pass_ms
     # A pass of unknown length counts as far as drafting and checking make it longer.
@@ -117,6 +109,27 @@ def predicted_gain(
     )
     speedup, factor = told.tok_per_s / plain.tok_per_s, exp(BAND_SD * spread)
     return DraftGain(method.draft, told, speedup, speedup / factor, speedup * factor)
+
+
+def drafted_load(
+    model: ModelInfo,
+    plan: Plan,
+    speeds: ClusterSpeeds,
+    load: Workload,
+    method: Speculation,
+    use: DraftUse,
+    draft_model: ModelInfo | None = None,
+) -> Workload:
+    """The same use with a draft: more tokens a pass, and the time to draft them."""
+    token_ms, token_sd_ms = _draft_token_ms(model, plan, speeds, method, draft_model)
+    return load._replace(
+        tokens_per_pass=1 + use.acceptance * use.drafted,
+        tokens_sd=use.acceptance_sd * use.drafted,
+        drafted=max(round(use.drafted), 1),
+        # llama-server drafts for one slot after another.
+        draft_ms=load.slots * use.drafted * token_ms,
+        draft_sd_ms=load.slots * use.drafted * token_sd_ms,
+    )
 
 
 def likely(gains: Iterable[DraftGain]) -> str:

@@ -130,6 +130,7 @@ from backends.state.snapshots import (
 )
 from backends.state.speeds import (
     Alternative,
+    Bottleneck,
     ClusterSpeeds,
     DeviceSpeed,
     Forecast,
@@ -140,6 +141,8 @@ from backends.state.speeds import (
     GivenMachine,
     LastRun,
     LinkSpeed,
+    PlanChange,
     RunPart,
     SpeedSource,
+    TokenPart,
 )

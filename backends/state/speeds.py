@@ -7,7 +7,7 @@ from functools import cached_property
 
 from backends.state.base import Value
 from backends.state.machines import DeviceKind
-from backends.state.plans import LayerRange, Objective
+from backends.state.plans import LayerRange, Objective, Plan
 
 
 class SpeedSource(StrEnum):
@@ -176,6 +176,49 @@ class Alternative(Value, frozen=True, kw_only=True):
     """The aims for which no other plan is better, if all aims were asked for."""
     all_slots_tok_per_s: float | None = None
     """With an answer in every slot; None with one slot."""
+
+
+class TokenPart(Value, frozen=True, kw_only=True):
+    """A part of a token's time, as measured."""
+
+    name: str
+    """A worker's name, or the head's."""
+    part: str
+    """``link`` or ``compute``."""
+    ms: float
+    share: float
+    """Of the whole, from 0 to 1."""
+
+
+class PlanChange(Value, frozen=True, kw_only=True):
+    """One change of a plan, and what it is predicted to gain."""
+
+    text: str
+    """``2 layers from mini/MTL0 to studio/MTL0``."""
+    plan: Plan
+    """The plan with it."""
+    gain: float
+    """In tokens per second, against the measured speed."""
+    low: float
+    high: float
+    """Nine of ten are between these."""
+
+
+class Bottleneck(Value, frozen=True, kw_only=True):
+    """Where the time of a token goes, and the one change that helps most."""
+
+    text: str
+    """One sentence."""
+    parts: tuple[TokenPart, ...] = ()
+    """Measured, the longest first; empty before the first answer."""
+    pass_ms: float | None = None
+    """Measured: the median of the latest passes."""
+    tok_per_s: float | None = None
+    """Measured: of the last answer."""
+    bound: str = ""
+    """The limit of the longest part: ``memory bandwidth``."""
+    change: PlanChange | None = None
+    """None if no change is predicted to help."""
 
 
 class GivenDevice(Value, frozen=True, kw_only=True):

@@ -1,22 +1,33 @@
-"""``dllm-tui links`` and ``trace``: slower links, and where each token's time went."""
+"""``dllm-tui links``, ``trace`` and ``why``: slower links, and where time goes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from backends.client.client import ControllerClient
 from backends.errors import DllmError, UsageError
 from backends.link.figures import chrome_trace, why_no_link
 from backends.link.wire import require_possible
-from backends.state import ClusterSnapshot, Lab, Link, Pass, to_json
-from backends.units import format_lab
+from backends.state import (
+    Bottleneck,
+    ClusterSnapshot,
+    ClusterState,
+    Lab,
+    Link,
+    Pass,
+    to_json,
+)
+from backends.units import format_lab, format_ms, format_percent, format_speed
 from tui.cli.command import Command, Group, Name, cluster_option, options, quantity
-from tui.cli.output import Column, Table, emit_json, say
+from tui.cli.output import Column, Table, emit_json, say, table_lines
 from tui.cli.status import current_snapshot
 from tui.model.facts import is_off
+from tui.model.launch_settings import up_command
 from tui.model.quantities import way_text
 
 EXAMPLES = """
@@ -28,6 +39,10 @@ dllm-tui links reset
 TRACE_EXAMPLES = """
 dllm-tui trace passes.json         open it in https://ui.perfetto.dev
 dllm-tui trace --json | jq '.traceEvents | length'
+"""
+WHY_EXAMPLES = """
+dllm-tui why
+dllm-tui why --json | jq -r .command
 """
 MS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "": 1.0}
 MB_PER_S = {"kb/s": 1e-3, "mb/s": 1.0, "gb/s": 1e3, "mbit/s": 0.125, "gbit/s": 125.0}
@@ -165,3 +180,47 @@ async def _passes(client: ControllerClient) -> dict[str, tuple[Pass, ...]]:
             "Ask something first, for example: dllm-tui chat hello.",
         )
     return passes
+
+
+PART_COLUMNS = [
+    Column("PART", lambda part: f"{part.name}'s {part.part}"),
+    Column("TIME", lambda part: format_ms(part.ms), right=True),
+    Column("SHARE", lambda part: format_percent(part.share), right=True),
+]
+
+
+def _why_lines(found: Bottleneck) -> Iterator[str]:
+    yield found.text
+    if found.pass_ms is None or found.tok_per_s is None:
+        return
+    yield from ("", *table_lines(PART_COLUMNS, found.parts))
+    speed, time = format_speed(found.tok_per_s), format_ms(found.pass_ms)
+    yield from ("", f"Measured: {speed}, a pass takes {time}.")
+    if found.change is not None:
+        yield from ("", "To make the change:", f"  {up_command(found.change.plan)}")
+
+
+def _why_json(found: Bottleneck) -> dict[str, Any]:
+    value: dict[str, Any] = msgspec.to_builtins(found)
+    value["command"] = up_command(found.change.plan) if found.change else None
+    return value
+
+
+@click.command(
+    cls=Command,
+    shows=_why_lines,
+    as_json=_why_json,
+    watches=True,
+    examples=WHY_EXAMPLES,
+)
+@cluster_option
+async def why(client: ControllerClient) -> Bottleneck:
+    """Show what a token waits for, and the one change that helps most.
+
+    The parts are measured, from the last answer. The gain is predicted, with the band
+    that holds nine of ten. Changes nothing.
+    """
+    snapshot = await current_snapshot(client.cluster)
+    if snapshot.state is not ClusterState.SERVING:
+        raise DllmError("Nothing serves", "Launch a model: dllm-tui up MODEL.")
+    return await client.why()

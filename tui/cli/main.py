@@ -69,6 +69,7 @@ SECTIONS = {
     "Diagnosis": {
         "logs": "logs",
         "events": "logs",
+        "why": "links",
         "trace": "links",
         "bench": "bench",
         "doctor": "doctor",
