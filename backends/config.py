@@ -139,6 +139,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Only watch: console and commands refuse what would change anything."""
     mouse: bool = True
     """True if the console takes mouse events."""
+    pulse: bool = True
+    """True if a pulse runs over the split bar while tokens come."""
     keep_chats: bool = True
     """True if conversations are kept on disk; false: in the controller's memory only.
     """
@@ -358,6 +360,7 @@ EFFECTS = {
     "model_dirs": "these folders are searched now",
     "theme": "takes effect now",
     "mouse": "takes effect at the next start of the console",
+    "pulse": "takes effect now",
     "keys": "takes effect now",
     "peers": "the peer is looked after anew; in a cluster, once that has ended",
 }
@@ -390,6 +393,7 @@ ALLOWED = {
     "theme": "the name of a theme, in quotes",
     "readonly": "true or false",
     "mouse": "true or false",
+    "pulse": "true or false",
     "keep_chats": "true or false",
     "ascii": "true or false",
     "keys": 'a table [keys] of lines such as "cluster.launch" = "f5"',

@@ -77,6 +77,8 @@ cluster.stop          | s         | app.stop             | stop          | + | S
 cluster.balance       | b         | app.balance          | balance       | + | Balance layers by device memory; while this machine has no llama.cpp, get it
 cluster.settings      | p         | app.launch_settings  | settings      | + | Set context, KV cache, slots, threads and further arguments of a launch
 cluster.model         | m         | app.pick_model       | model         | + | Pick another model
+cluster.why           | W,enter   | app.take_change      | faster        |   | Make the one change that is predicted to gain most, as an edit
+cluster.pulse         | T         | app.pulse            | pulse         |   | Turn the token pulse on the split bar on or off
 cluster.next_pane     | tab       | screen.next_pane     | next pane     |   | Next pane
 cluster.previous_pane | shift+tab | screen.previous_pane | previous pane |   | Previous pane
 

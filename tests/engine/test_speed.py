@@ -40,6 +40,22 @@ def test_a_run_makes_the_next_prediction_a_measured_one(
     assert other["forecast"]["source"] == "measured"
 
 
+def test_a_link_that_a_lab_slows_is_what_a_token_waits_for(
+    user: User, demo_model: str
+) -> None:
+    user.run("up", demo_model, *SPLIT, "--detach")
+    assert "needs one answer" in user.run("why").stdout
+    user.run("links", "slow", "worker1", "--latency", "10ms")
+    user.run("chat", *QUESTION)
+    found = user.json("why")
+    longest = found["parts"][0]
+    assert (longest["name"], longest["part"]) == ("worker1", "link")
+    assert longest["ms"] > 15
+    assert "of a token is worker1's link, slowed by the lab; " in found["text"]
+    assert found["change"]["low"] > 0
+    assert "worker1/CPU=0" in found["command"]
+
+
 def test_the_best_split_is_launched_and_is_what_runs(
     user: User, demo_model: str
 ) -> None:

@@ -36,6 +36,7 @@ def _isolated(
 ) -> Iterator[None]:
     """Temporary XDG directories, fixed time zone, plain terminal, steady cursors."""
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("NO_MOTION", "1")
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     for name in ("CONFIG", "STATE", "CACHE", "DATA"):

@@ -17,6 +17,7 @@ from backends.state import (
     DEFAULT_CLUSTER,
     Alternative,
     Ask,
+    Bottleneck,
     ChatDelta,
     ChatRequest,
     ChatTimings,
@@ -147,6 +148,7 @@ class ScriptedCluster:
         self.searching = asyncio.Event()
         """Cleared, a search for the best plans waits."""
         self.searching.set()
+        self.bottleneck: Bottleneck | None = None
         self.bests: Callable[[Plan], tuple[Alternative, ...]] = scenes.bests
         """A plan as it is, and the best ones."""
         self.cluster = first.cluster if first else DEFAULT_CLUSTER
@@ -430,6 +432,12 @@ class ScriptedCluster:
         self._call("best", plan)
         await self.searching.wait()
         return self.bests(plan)
+
+    async def why(self) -> Bottleneck:
+        self._call("why", None)
+        if self.bottleneck is None:
+            raise EngineError("The scripted cluster measures nothing")
+        return self.bottleneck
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:
         links = self.now.links if self.now else ()

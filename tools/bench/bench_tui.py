@@ -33,11 +33,12 @@ MARKER = b"serving"
 class Console:
     """The console in a pseudo-terminal, its output read and thrown away."""
 
-    def __init__(self) -> None:
+    def __init__(self, **variables: str) -> None:
         self.master, slave = pty.openpty()
         size = struct.pack("HHHH", ROWS, COLUMNS, 0, 0)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
         env = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        env |= variables
         # An installed console has its bytecode; without it a start compiles 150 files.
         env.pop("PYTHONDONTWRITEBYTECODE", None)
         self.started = time.monotonic()
@@ -133,12 +134,14 @@ def measure(status: dict[str, object]) -> None:
         f"first paint     median {statistics.median(paints):.3f} s, "
         f"{min(paints):.3f} to {max(paints):.3f} s over {ROUNDS} starts"
     )
-    console = Console()
-    console.first_paint_s()
-    console.drain()
+    # At once, so that both draw the same and share what the machine does meanwhile.
+    consoles = {"console": Console(), "without the pulse": Console(NO_MOTION="1")}
+    for console in consoles.values():
+        console.first_paint_s()
+        console.drain()
     time.sleep(2)
     pids = {
-        "console": console.process.pid,
+        **{name: console.process.pid for name, console in consoles.items()},
         "controller": int(str(status["controller_pid"])),
     }
     show("idle CPU", cpu_percent(pids))
@@ -150,7 +153,8 @@ def measure(status: dict[str, object]) -> None:
     show("live CPU", cpu_percent(pids))
     stop.set()
     generator.join(10)
-    console.end()
+    for console in consoles.values():
+        console.end()
 
 
 def show(title: str, figures: dict[str, float]) -> None:

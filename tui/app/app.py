@@ -35,7 +35,13 @@ from tui.flows.peers import PeerFlows, Questions
 from tui.flows.plans import PlanFlows
 from tui.flows.recording import RecordFlow
 from tui.flows.settings import SettingsFlow
-from tui.flows.watching import Happenings, Headers, Predicting, Settling
+from tui.flows.watching import (
+    Explaining,
+    Happenings,
+    Headers,
+    Predicting,
+    Settling,
+)
 from tui.model.editor import PlanEditor
 from tui.model.files import BUILTIN_FOLDER, Remembered, recall_if_whole, remember
 from tui.model.launch_settings import launch_command
@@ -83,6 +89,7 @@ class DllmApp(ClusterConsole):
         keep_copy: Keeps each copied text, beside the terminal's clipboard.
         kept_where: The place of these copies, for people.
         records: Writes what the console receives, for a replay.
+        pulse: Whether the token pulse runs over the split.
     """
 
     TITLE = "dllm"
@@ -105,6 +112,7 @@ class DllmApp(ClusterConsole):
         kept_where: str = "",
         ascii_only: bool = False,
         records: RecordService | None = None,
+        pulse: bool = True,
     ) -> None:
         memory, error = recall_if_whole(memory_file)
         super().__init__(
@@ -116,6 +124,7 @@ class DllmApp(ClusterConsole):
             keep_copy=keep_copy,
             kept_where=kept_where,
             ascii_only=ascii_only,
+            pulse=pulse,
         )
         if error is not None:
             self._early_trouble.append(error)
@@ -131,6 +140,7 @@ class DllmApp(ClusterConsole):
         self._peer_flows = PeerFlows(self, self._settings)
         self._settling = Settling(self)
         self._predicting = Predicting(self)
+        self._explaining = Explaining(self)
         self._headers = Headers(self)
         self._questions = Questions(self, self._peer_flows)
         self._happenings = Happenings(self)
@@ -239,6 +249,7 @@ class DllmApp(ClusterConsole):
         self._chat_flows.look()
         self._settling.look()
         self._predicting.look()
+        self._explaining.look()
         if self.editor.plan is not None:
             self._remember()
 
@@ -349,6 +360,8 @@ class DllmApp(ClusterConsole):
         "launch settings", lambda app: app._flows.set_launch()
     )
     action_best_plans = _opens("best", lambda app: app._flows.choose_best())
+    action_pulse = _opens("pulse", lambda app: app._settings.switch_pulse())
+    action_take_change = _opens("why", lambda app: app._flows.take_change())
     action_kept_plans = _opens("plans", lambda app: app._flows.take_kept())
     action_save_plan = _opens("plans", lambda app: app._flows.save())
     action_pick_model = _opens("model", lambda app: app._flows.pick_model())

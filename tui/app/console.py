@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -30,6 +31,7 @@ from backends.state import ClusterSnapshot, EventTone, Failure, Lab, Peer
 from tui import actions
 from tui.api.services import ClusterService
 from tui.app import theming
+from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable
 from tui.model.editor import PlanEditor
 from tui.model.events import TOASTS_MAX, Happening, Severity
@@ -114,8 +116,11 @@ class ConsoleApp(App[None], inherit_bindings=False):
         keep_copy: Callable[[str], None] | None = None,
         kept_where: str = "",
         ascii_only: bool = False,
+        pulse: bool = True,
     ) -> None:
         super().__init__()
+        self.pulse = pulse
+        """True if the user wants the token pulse."""
         self._keep_copy = keep_copy
         self._kept_where = f"; a copy is in {kept_where}" if kept_where else ""
         self._ascii_lines = [AsciiLines()] if ascii_only else []
@@ -334,12 +339,33 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self.push_screen(EventsDialog(self.event_log, self.clock))
 
     @property
+    def pulses(self) -> bool:
+        """True if the token pulse may run."""
+        still = bool(os.environ.get("NO_MOTION")) or self.animation_level == "none"
+        return self.pulse and not still
+
+    @property
+    def writes_wait(self) -> bool:
+        """True if the terminal has not taken all that was written: its line is slow."""
+        writer = getattr(self._driver, "_writer_thread", None)
+        return writer is not None and not writer._queue.empty()
+
+    def is_watched(self, node: DOMNode) -> bool:
+        """True if somebody sees a widget as it is now, not frozen and not old."""
+        screen = self.screen
+        if node.screen is not screen or not isinstance(screen, ConsoleScreen):
+            return False
+        told = screen.status_line
+        return self.app_focus and told.connected and not told.held
+
+    @property
     def theme_names(self) -> list[str]:
         self._load_all_themes()
         own = [name for name in self.available_themes if name.startswith("dllm-")]
         return [*sorted(own), *sorted(set(self.available_themes) - set(own))]
 
     def follow_settings(self, config: Config) -> None:
+        self.pulse = config.pulse
         if config.theme and config.theme != self.theme:
             self._use_theme(config.theme)
         if config.keys != self.user_keys:

@@ -352,6 +352,7 @@ def open_console(
         keep_copy=lambda text: keep(text, paths.state_dir / COPIED),
         kept_where=str(paths.state_dir / COPIED),
         ascii_only=ascii_only or config.ascii,
+        pulse=config.pulse,
         readonly=ASKING.get().readonly,
         settings=SettingsFile(paths),
         records=records,

@@ -37,6 +37,16 @@ class SettingsFlow(Flow):
         dialog = SettingsDialog(self._file.name, settings, self.change, find=name)
         await self._app.push_screen_wait(dialog)
 
+    async def switch_pulse(self) -> None:
+        """Turn the token pulse on or off, now and from the next start on."""
+        wanted = not self._app.pulse
+        self._app.pulse = wanted
+        if self._file is not None and not self._app.readonly:
+            await self.change("pulse", "true" if wanted else "false")
+        still = wanted and not self._app.pulses
+        why = ", but motion is off (NO_MOTION or TEXTUAL_ANIMATIONS)" if still else ""
+        self._app.tell(f"The token pulse is {'on' if wanted else 'off'}{why}")
+
     async def change(self, name: str, text: str | None) -> list[Setting]:
         """Write one, let console and controller follow; return all as they are then."""
         if self._file is None:

@@ -81,6 +81,38 @@ class Predicting(Flow):
             self._editor.learn_speeds(plan, await self._cluster.speeds(plan))
 
 
+class Explaining(Flow):
+    """Asks what a token waits for, whenever an answer may have shown something new."""
+
+    def __init__(self, app: ClusterConsole) -> None:
+        super().__init__(app)
+        self._ground: tuple[object, ...] | None = None
+        self._timer: Timer | None = None
+
+    def look(self) -> None:
+        ground = self._editor.bottleneck_ground
+        if ground == self._ground:
+            return
+        self._ground = ground
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        if ground is None:
+            self._editor.learn_bottleneck(None)
+            return
+        self._timer = self._app.set_timer(
+            SPEEDS_S, lambda: self._app.attempt(self._ask(ground), group="why")
+        )
+
+    async def _ask(self, ground: tuple[object, ...]) -> None:
+        found = None
+        # Without an answer the line is empty, which alarms nobody.
+        with suppress(DllmError):
+            found = await self._cluster.why()
+        if ground == self._editor.bottleneck_ground:
+            self._editor.learn_bottleneck(found)
+
+
 class Headers(Flow):
     """Asks once for each file and goal, however many snapshots come meanwhile."""
 

@@ -20,6 +20,7 @@ from backends.split.loads import EngineFigures, ours_by_pool
 from backends.state import (
     DEFAULT_CLUSTER,
     NO_DRAFT,
+    Bottleneck,
     ClusterSnapshot,
     ClusterSpeeds,
     ClusterState,
@@ -148,6 +149,7 @@ class PlanEditor:
         """Work on a cluster, with the history of its edits and no other's."""
         self._work = self._works.setdefault(cluster, _Work())
         self.snapshot: ClusterSnapshot | None = None
+        self.bottleneck: Bottleneck | None = None
         self.trends = Trends()
         self._drag: _Drag | None = None
         self._preview: Plan | None = None
@@ -372,6 +374,26 @@ class PlanEditor:
         if found is None or found.model is not model:
             self._prospects[key] = found = Prospect(model, plan, speeds)
         return found
+
+    # --- what a token waits for ---------------------------------------------------
+
+    @property
+    def bottleneck_ground(self) -> tuple[object, ...] | None:
+        """All that the bottleneck of what serves depends on; None if nothing serves.
+
+        It is asked for between answers only.
+        """
+        now = self.snapshot
+        if now is None or now.state is not ClusterState.SERVING:
+            return None
+        labs = tuple(link.lab for link in now.links)
+        measured = now.speed.last_tok_per_s, now.last_run and now.last_run.at
+        return now.cluster, now.generation, now.served_since, labs, *measured
+
+    def learn_bottleneck(self, found: Bottleneck | None) -> None:
+        if found != self.bottleneck:
+            self.bottleneck = found
+            self.changed()
 
     # --- plans sent ---------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from itertools import accumulate, count, pairwise
 from statistics import median
 from typing import NamedTuple
 
+from backends.link.figures import TokenTotals
 from backends.state import Link
 from tui.model.quantities import tick_text
 
@@ -105,3 +106,64 @@ def axis_text(scale_ms: float, room: int) -> str:
         if at + len(label) + len(end) < room:
             text = text.ljust(at) + label
     return (text.ljust(room - len(end)) + end)[:room] if room >= len(end) else ""
+
+
+# --- a pass on its way over the split ------------------------------------------------
+
+
+class BarSegment(NamedTuple):
+    """The columns of a device on the split bar: the first, and one past the last."""
+
+    start: int
+    end: int
+    layers: int
+    worker: str
+    """Empty for the head's own device."""
+
+
+class Leg(NamedTuple):
+    """A stretch that a pass runs over, and how long it takes; None: off the bar."""
+
+    start: float | None
+    end: float
+    ms: float
+
+
+def pass_legs(segments: Sequence[BarSegment], totals: TokenTotals) -> tuple[Leg, ...]:
+    """The way of a typical pass over the bar; none where a part is not measured.
+
+    It stands at a worker's edges as long as the link takes, and crosses the layers in
+    the time of computing. Where the head has no layers its time is off the bar.
+    """
+    times = {one.worker: one for one in totals.workers}
+    used = [one for one in segments if one.layers]
+    if totals.head_ms is None or any(s.worker and s.worker not in times for s in used):
+        return ()
+    layers: dict[str, int] = {}
+    for one in used:
+        layers[one.worker] = layers.get(one.worker, 0) + one.layers
+    legs = [] if "" in layers else [Leg(None, 0, totals.head_ms)]
+    for one in used:
+        part = one.layers / layers[one.worker]
+        if not one.worker:
+            legs.append(Leg(one.start, one.end, totals.head_ms * part))
+            continue
+        own = times[one.worker]
+        legs += [
+            Leg(one.start - 1, one.start, own.up_ms * part),
+            Leg(one.start, one.end - 1, own.compute_ms * part),
+            Leg(one.end - 1, one.end, (own.down_ms + own.wait_ms) * part),
+        ]
+    return tuple(legs)
+
+
+def place_of(legs: Sequence[Leg], phase: float) -> float | None:
+    """The column that a pass has reached, of 0 to 1 of its time; None off the bar."""
+    left_ms = phase * sum(leg.ms for leg in legs)
+    for leg in legs:
+        if left_ms < leg.ms:
+            if leg.start is None:
+                return None
+            return leg.start + (leg.end - leg.start) * left_ms / leg.ms
+        left_ms -= leg.ms
+    return None

@@ -43,6 +43,9 @@ class Palette:
         self.track = Style(color=colours["track"])
         self.border = Style(color=colours["pane-border"])
         self.handle = Style(color=colours["foreground"], bold=True)
+        self.pulse = Style(
+            color=colours["foreground"], bgcolor=colours["background"], reverse=True
+        )
         own = [colours[f"device-{number + 1}"] for number in range(DEVICE_COLOURS)]
         text, ground = colours["device-text"], colours["background"]
         ground = text if ground.is_default else ground

@@ -13,7 +13,7 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
-from backends.state import ClusterSnapshot, Failure, Step, StepState
+from backends.state import Bottleneck, ClusterSnapshot, Failure, Step, StepState
 from backends.units import format_percent, format_seconds
 from tui.app.messages import Copyable
 from tui.model.editor import PlanEditor
@@ -45,6 +45,8 @@ from tui.widgets.strips import (
     wrapped,
 )
 
+LABEL = "why    "
+WHY_ROWS = 2
 TITLE_WIDTH_MAX = 34
 TIME_WIDTH = 9
 BAR_WIDTH_MAX = 24
@@ -252,6 +254,41 @@ class IdleNote(StripWidget):
         return wrapped(self.work or self.message or "Nothing runs.", width, 4)
 
 
+class WhyLine(StripWidget):
+    """What a token waits for, and the key that makes the change."""
+
+    ALLOW_SELECT = True
+    DEFAULT_CSS = "WhyLine { height: auto; }"
+
+    found: Drawn[Bottleneck | None] = Drawn(None, layout=True)
+
+    def get_content_height(self, container: object, viewport: object, w: int) -> int:
+        return len(self._rows(w))
+
+    def draw(self, width: int, height: int) -> list[Strip]:
+        return [line(row, width) for row in self._rows(width)]
+
+    def _rows(self, width: int) -> list[list[Part]]:
+        if self.found is None:
+            return []
+        palette = self.palette
+        room = max(width - len(LABEL), 1)
+        labels = LABEL, " " * len(LABEL)
+        texts = wrapped(self.found.text, room, WHY_ROWS)
+        rows: list[list[Part]] = [
+            [(label, palette.dim), (text, palette.text)]
+            for label, text in zip(labels, texts, strict=False)
+        ]
+        if self.found.change is not None and rows:
+            key = key_of(self.app, "cluster.why")
+            if takes_text(self.screen.focused):
+                key = f"{key_of(self.app, 'chat.leave')} {key}"
+            offer: list[Part] = [(f"  {key}", palette.key), (" does it", palette.dim)]
+            if parts_width([*rows[-1], *offer]) <= width:
+                rows[-1] += offer
+        return rows
+
+
 class LivePane(VerticalScroll, can_focus=True):
     """Shows what the state of the cluster calls for."""
 
@@ -275,6 +312,10 @@ trips of a pass stand after those of a token. The Traffic screen has all of it
 worker by worker. Once answers have ended, the frame has the acceptance of a draft,
 the speed with it and without, if both ran, and that of several clients together.
 
+**why** names the longest part of a token, as measured, and the one change of the plan
+that is predicted to gain most, with the band that holds nine of ten. **{cluster.why}**
+makes it, as an edit: **{split.undo}** takes it back. Nothing runs before you launch.
+
 Where there is room, graphs show the last minutes of the head and of each worker: the
 time it computes for a token, the processor cores and the memory its engine takes, and
 what goes over its link. All of it is measured; blank is what was not. Where rows are
@@ -297,12 +338,13 @@ peer whose own does not fit.
         &.-busy > StepList { display: block; }
         &.-failed > FailurePanel { display: block; }
         &.-serving > #serving, &.-serving > TokenBar { display: block; }
+        &.-serving > WhyLine { display: block; }
         &.-roomy.-serving > WorkerGraphs { display: block; }
         &.-folded.-serving {
             min-height: 1;
             height: 1;
             padding: 0 2;
-            & > #serving, & > TokenBar { display: none; }
+            & > #serving, & > TokenBar, & > WhyLine { display: none; }
             & > LiveLine { display: block; }
         }
     }
@@ -318,6 +360,7 @@ peer whose own does not fit.
         self._idle = IdleNote()
         self._figures = LiveFigures()
         self._token = TokenBar()
+        self._why = WhyLine()
         self._figures_cells = 0
         self._steps = StepList()
         self._failure = FailurePanel()
@@ -329,11 +372,15 @@ peer whose own does not fit.
         yield self._failure
         yield Widget(self._figures, self.graph, id="serving")
         yield self._token
+        yield self._why
         yield self._graphs
         yield self._line
 
     def show_work(self, text: str) -> None:
         self._idle.work = text
+
+    def explain(self, found: Bottleneck | None) -> None:
+        self._why.found = found
 
     def show(self, facts: LiveFacts) -> None:
         self.facts = facts
@@ -390,6 +437,7 @@ peer whose own does not fit.
 
     def say_keys(self) -> None:
         self._failure.redraw()
+        self._why.redraw_changed()
 
     @property
     def peer_to_mend(self) -> str:

@@ -155,6 +155,7 @@ class ClusterScreen(ConsoleScreen):
         self.status_line.model = editor.plan.model if editor.plan else ""
         self.split.follow()
         self.peers.show(editor.peers, edit)
+        self.live.explain(editor.bottleneck)
         if self.shown is not None:
             facts = self._facts(self.shown)
             if self.live.facts is None or facts.marks != self.live.facts.marks:

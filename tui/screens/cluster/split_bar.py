@@ -10,22 +10,26 @@ from itertools import accumulate, groupby, pairwise
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.geometry import Region
 from textual.reactive import reactive
 from textual.strip import Strip
+from textual.timer import Timer
 
 from backends.split.layout import counts, devices, format_range
 from backends.split.loads import DeviceLoad
 from backends.state import LayerRange, Split
+from backends.units import MS_PER_S
 from tui.actions import bindings
 from tui.app.console import console_of
 from tui.model.edit import Edit, runs_now
 from tui.model.editor import PlanEditor
 from tui.model.names import device_label, letter
 from tui.model.quantities import common_unit, in_unit, part_of
+from tui.model.token_time import BarSegment, Leg, pass_legs, place_of
 from tui.widgets.keys import with_keys
 from tui.widgets.number_strip import NumberStrip
 from tui.widgets.sources import OVER, TIGHT, style_of, tick_of
-from tui.widgets.strips import Drawn, Part, clip, fitting, line
+from tui.widgets.strips import Drawn, Part, clip, fitting, line, selected
 
 REACH = 1
 """Columns beside a handle that still take hold of it."""
@@ -146,6 +150,15 @@ GHOST = "┊"
 EMPTY = "·"
 
 
+PULSE_HZ = 8.0
+"""Frames of the token pulse; many tokens a second are one pulse that runs."""
+PULSE_S, PULSE_MAX_S = 2.0, 8.0
+"""A pass is shown in no less and no more."""
+PULSE_CELLS = 2
+LATE_MAX = 4
+"""Frames in a row that the terminal was not ready for, before the pulse rests."""
+
+
 class SplitBar(NumberStrip, can_focus=True):
     """One bar of layers per device, its boundaries draggable.
 
@@ -164,6 +177,11 @@ the boundary that many layers; a number alone changes screens.
 `┊` are the boundaries of the split that runs. `✗` and hatching mean: more than the
 device has; `!`: next to nothing is left there. Nothing runs until you launch.
 
+While tokens come, a **pulse** runs over the bar: one typical pass, slowed down, slowest
+where its time goes. It stands at an edge as long as the link takes. **{cluster.pulse}**
+turns it off or on. With `NO_MOTION` it never runs, and it rests while the terminal is
+slow to take what is written.
+
 The **predicted** speed is that of one client, with the band that holds nine of ten
 runs. It comes from measured runs, and before the first from usual speeds.
 """
@@ -180,6 +198,17 @@ runs. It comes from measured runs, and before the first from usual speeds.
         self._editor = editor
         self._grab_x = 0
         """The column at which the mouse took a boundary."""
+        self._legs: tuple[Leg, ...] = ()
+        """The way of the pulse; none while it rests."""
+        self._phase = 0.0
+        self._period_s = PULSE_S
+        self._late = 0
+        self._lit: tuple[int, int] | None = None
+        """Columns of the pulse: the first, and one past the last."""
+        self._frames: Timer | None = None
+
+    def on_mount(self) -> None:
+        self._frames = self.set_interval(1 / PULSE_HZ, self._frame, pause=True)
 
     def follow(self) -> None:
         """Show the edit beside the running split.
@@ -198,6 +227,80 @@ runs. It comes from measured runs, and before the first from usual speeds.
             self.edit = edit
             self.picked = _first_shared(split)
         self.edit = edit
+        self._follow_pass()
+
+    # --- the token pulse ----------------------------------------------------------
+
+    def _follow_pass(self) -> None:
+        snapshot, edit = self._editor.snapshot, self.edit
+        comes = snapshot is not None and snapshot.speed.tok_per_s is not None
+        if not comes:
+            self._late = 0
+        self._legs = ()
+        shown = console_of(self).pulses and self._late < LATE_MAX
+        if comes and shown and edit and self._editor.unchanged and not self.dragging:
+            owner = edit.plan.worker_of
+            spans = enumerate(edit.split.shares)
+            totals = self._editor.facts.totals
+            self._legs = pass_legs(
+                [
+                    BarSegment(
+                        *self.geometry.span(at),
+                        share.layers,
+                        owner[share.device].name if share.device in owner else "",
+                    )
+                    for at, share in spans
+                ],
+                totals,
+            )
+            pass_s = (totals.p50_ms or 0.0) / MS_PER_S
+            self._period_s = min(max(pass_s, PULSE_S), PULSE_MAX_S)
+        if self._frames is not None and self._legs:
+            self._frames.resume()
+        elif self._frames is not None:
+            self._rest()
+
+    def _frame(self) -> None:
+        console = console_of(self)
+        if not console.is_watched(self):
+            self._rest()
+        elif console.writes_wait:
+            self._late += 1
+            if self._late >= LATE_MAX:
+                self._rest()
+        else:
+            self._late = 0
+            self._phase = (self._phase + 1 / (PULSE_HZ * self._period_s)) % 1.0
+            self._light(place_of(self._legs, self._phase))
+
+    def _rest(self) -> None:
+        if self._frames is not None:
+            self._frames.pause()
+        self._light(None)
+
+    def _light(self, column: float | None) -> None:
+        """Show the pulse there, painting only the cells that it leaves and enters."""
+        before, width = self._lit, self.content_size.width
+        self._lit = None
+        if column is not None:
+            start = min(max(int(column), 0), max(width - PULSE_CELLS, 0))
+            self._lit = start, min(start + PULSE_CELLS, width)
+        if self._lit != before:
+            spans = [span for span in (before, self._lit) if span]
+            first, end = min(s for s, _ in spans), max(e for _, e in spans)
+            top, rows = self._bar_rows(self.content_size.height)
+            self.refresh(Region(first, top, end - first, rows))
+
+    def render_line(self, y: int) -> Strip:
+        row = super().render_line(y)
+        top, rows = self._bar_rows(self.content_size.height)
+        if self._lit is None or not top <= y < top + rows:
+            return row
+        return selected(row, self._lit, self.palette.pulse)
+
+    def _bar_rows(self, height: int) -> tuple[int, int]:
+        """The first row of the bar itself, and how many there are."""
+        return int(height > 1), max(1, height - 2)
 
     @property
     def geometry(self) -> BarGeometry:
@@ -233,7 +336,7 @@ runs. It comes from measured runs, and before the first from usual speeds.
         if self.edit is None or width < 1:
             return []
         edit, bar = self.edit, self.geometry
-        n_bar = max(1, height - 2)
+        n_bar = self._bar_rows(height)[1]
         plain, lettered = self._bars(edit, bar)
         lines = [plain] * n_bar
         lines[(n_bar - 1) // 2] = lettered

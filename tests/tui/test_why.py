@@ -1,0 +1,56 @@
+"""What a token waits for stands in the live pane, and one key makes the change."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from backends.split.layout import counts
+from backends.state import Bottleneck, PlanChange, Speed
+from tests.kit.console import Started
+from tests.tui import scenes
+from tests.tui.helpers import settled, text_of, until
+from tests.tui.scripted import ScriptedCluster
+from tui.app.app import DllmApp
+from tui.screens.cluster.live_pane import WhyLine
+
+SERVING = scenes.homelab_serving()
+WHY = (
+    "72 % of a token is mini's link; 2 layers from mini/MTL0 to studio/MTL0: +3.1 tok/s"
+)
+
+
+def found() -> Bottleneck:
+    plan = SERVING.plan
+    assert plan is not None
+    one, two, *rest = plan.split.shares
+    moved = replace(one, layers=one.layers + 2), replace(two, layers=two.layers - 2)
+    split = replace(plan.split, shares=(*moved, *rest))
+    change = PlanChange(
+        text="2 layers", plan=replace(plan, split=split), gain=3.1, low=2.0, high=4.0
+    )
+    return Bottleneck(text=f"{WHY} (predicted, +2.0 to +4.0).", change=change)
+
+
+def held(app: DllmApp) -> tuple[int, ...]:
+    return counts(app.editor.split) if app.editor.split else ()
+
+
+async def test_the_change_is_an_edit_that_undo_takes_back(started: Started) -> None:
+    cluster = ScriptedCluster(SERVING)
+    cluster.bottleneck = found()
+    async with started(cluster, size=(140, 40)) as (pilot, app, _):
+        await settled(pilot)
+        why = app.query_one(WhyLine)
+        await until(pilot, lambda: WHY in text_of(why))
+        assert "W does it" in text_of(why)
+        before = held(app)
+        await pilot.press("W")
+        await until(pilot, lambda: held(app) != before)
+        assert held(app)[:2] == (before[0] + 2, before[1] - 2)
+        await pilot.press("u")
+        await until(pilot, lambda: held(app) == before)
+        # While an answer comes there is nothing new to ask.
+        speed = replace(SERVING.speed, tok_per_s=9.0, tokens=5)
+        cluster.push(replace(SERVING, seq=SERVING.seq + 1, speed=speed))
+        await until(pilot, lambda: app.editor.facts.snapshot.speed.tokens == 5)
+        assert [name for name, _ in cluster.calls].count("why") == 1
