@@ -15,7 +15,12 @@ from msgspec.structs import replace
 from backends.controller.best_plans import Option
 from backends.controller.drafting import gains
 from backends.errors import PlanError
-from backends.link.figures import token_totals, why_no_link
+from backends.link.figures import (
+    LINK,
+    token_parts,
+    token_totals,
+    why_no_link,
+)
 from backends.server_settings import is_by_tensor, moving
 from backends.speculation.gain import (
     WORTH,
@@ -63,7 +68,6 @@ LUCK_SD = 0.2
 """Part by which the acceptance of the next text differs from what was measured."""
 AMOUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 """Layers that are moved at a time, and all of a device."""
-LINK, COMPUTE = "link", "compute"
 
 
 def explain(
@@ -112,35 +116,6 @@ def _signed(figure: float) -> str:
 
 
 # --- what was measured ---------------------------------------------------------------
-
-
-def token_parts(snapshot: ClusterSnapshot) -> tuple[TokenPart, ...]:
-    """The parts of a typical pass, the longest first; none before the first answer."""
-    plan, totals = snapshot.plan, token_totals(snapshot.links)
-    if plan is None:
-        return ()
-    if not used_workers(plan):
-        rate = snapshot.speed.last_tok_per_s
-        acceptance = snapshot.speed.acceptance
-        shared = (acceptance and acceptance.tokens_per_pass) or 1.0
-        found = [(plan.head, COMPUTE, shared * MS_PER_S / rate)] if rate else []
-    elif totals.head_ms is None or totals.unread:
-        return ()
-    else:
-        found = [(plan.head, COMPUTE, totals.head_ms)]
-        for one in totals.workers:
-            way_ms = one.up_ms + one.down_ms + one.wait_ms
-            found += [(one.worker, LINK, way_ms), (one.worker, COMPUTE, one.compute_ms)]
-    whole = sum(ms for _, _, ms in found)
-    if whole <= 0:
-        return ()
-    # Each is a median of its own; together they take that of passes.
-    scale = totals.p50_ms / whole if totals.p50_ms else 1.0
-    parts = [
-        TokenPart(name=name, part=part, ms=ms * scale, share=ms / whole)
-        for name, part, ms in found
-    ]
-    return tuple(sorted(parts, key=lambda part: -part.ms))
 
 
 def _why_nothing(snapshot: ClusterSnapshot) -> str:

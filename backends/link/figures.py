@@ -7,8 +7,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from backends.split.flags import used_workers
-from backends.state import ClusterSnapshot, ClusterState, Link, Pass
-from backends.units import US_PER_MS
+from backends.state import ClusterSnapshot, ClusterState, Link, Pass, TokenPart
+from backends.units import MS_PER_S, US_PER_MS
 
 
 class WorkerTimes(NamedTuple):
@@ -62,6 +62,38 @@ def token_totals(links: Sequence[Link]) -> TokenTotals:
         unread=unread,
         tokens_per_pass=_longest(link.generation.tokens_per_pass for link in carried),
     )
+
+
+LINK, COMPUTE = "link", "compute"
+
+
+def token_parts(snapshot: ClusterSnapshot) -> tuple[TokenPart, ...]:
+    """The parts of a typical pass, the longest first; none before the first answer."""
+    plan, totals = snapshot.plan, token_totals(snapshot.links)
+    if plan is None:
+        return ()
+    if not used_workers(plan):
+        rate = snapshot.speed.last_tok_per_s
+        acceptance = snapshot.speed.acceptance
+        shared = (acceptance and acceptance.tokens_per_pass) or 1.0
+        found = [(plan.head, COMPUTE, shared * MS_PER_S / rate)] if rate else []
+    elif totals.head_ms is None or totals.unread:
+        return ()
+    else:
+        found = [(plan.head, COMPUTE, totals.head_ms)]
+        for one in totals.workers:
+            way_ms = one.up_ms + one.down_ms + one.wait_ms
+            found += [(one.worker, LINK, way_ms), (one.worker, COMPUTE, one.compute_ms)]
+    whole = sum(ms for _, _, ms in found)
+    if whole <= 0:
+        return ()
+    # Each is a median of its own; together they take that of passes.
+    scale = totals.p50_ms / whole if totals.p50_ms else 1.0
+    parts = [
+        TokenPart(name=name, part=part, ms=ms * scale, share=ms / whole)
+        for name, part, ms in found
+    ]
+    return tuple(sorted(parts, key=lambda part: -part.ms))
 
 
 def _head_ms(links: Sequence[Link], workers: Sequence[WorkerTimes]) -> float:

@@ -361,6 +361,7 @@ class DllmApp(ClusterConsole):
     )
     action_best_plans = _opens("best", lambda app: app._flows.choose_best())
     action_pulse = _opens("pulse", lambda app: app._settings.switch_pulse())
+    action_share = _opens("share", lambda app: app._flows.share())
     action_take_change = _opens("why", lambda app: app._flows.take_change())
     action_kept_plans = _opens("plans", lambda app: app._flows.take_kept())
     action_save_plan = _opens("plans", lambda app: app._flows.save())

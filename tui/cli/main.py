@@ -51,6 +51,7 @@ SECTIONS = {
         "plan": "plan",
         "plans": "plans",
         "status": "status",
+        "share": "status",
         "drain": "down",
         "resume": "down",
         "down": "down",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from backends.errors import DllmError
 from backends.planning.room import prompts_kept_mib
 from backends.split.layout import format_range
 from backends.split.measured import format_in_part
@@ -29,8 +31,9 @@ from backends.state import (
 )
 from backends.state.snapshots import KeyCounts, RequestCounts
 from backends.units import format_age, format_bytes, format_count, format_lab, format_ms
-from tui.cli.command import Command, any_cluster_option, options
-from tui.cli.output import emit_json, redraw_screen, show
+from backends.writing import write_private
+from tui.cli.command import Command, any_cluster_option, cluster_option, options
+from tui.cli.output import emit_json, redraw_screen, require_folder, say, show
 from tui.model.launch_settings import auto_text, draft_text, trials_text
 from tui.model.peer_words import fallback_text, role_word, since_text, state_words
 from tui.model.quantities import (
@@ -41,6 +44,7 @@ from tui.model.quantities import (
     way_text,
     weights_text,
 )
+from tui.model.share_card import ShareCard, card_of, card_svg, card_text
 
 EXAMPLES = """
 dllm-tui status
@@ -75,6 +79,37 @@ async def status(cluster: str | None, watch: bool, as_json: bool) -> None:
     states = {snapshot.state, *(o.state for o in _others(snapshot) if not cluster)}
     if ClusterState.FAILED in states:
         raise click.exceptions.Exit(1)
+
+
+SHARE_EXAMPLES = """
+dllm-tui share
+dllm-tui share --svg card.svg
+dllm-tui share --json | jq .tok_per_s
+"""
+
+
+@click.command(
+    cls=Command,
+    shows=lambda card: [card_text(card).rstrip()],
+    watches=True,
+    examples=SHARE_EXAMPLES,
+)
+@options(("--svg", "FILE", "Write the card as a picture, too."))
+@cluster_option
+async def share(cluster: str, svg: str | None) -> ShareCard:
+    """Show a card of what serves: model, split, measured speed, command.
+
+    It is for others: without paths, addresses, users and secrets.
+    """
+    card = card_of(await current_snapshot(cluster))
+    if svg is not None:
+        require_folder(svg)
+        try:
+            write_private(Path(svg), card_svg(card).encode(), mode=0o644)
+        except OSError as error:
+            raise DllmError(f"Cannot write {svg} ({error.strerror})") from error
+        say(f"Wrote {svg}.")
+    return card
 
 
 async def _watch(snapshot: ClusterSnapshot, *, alone: bool, as_json: bool) -> None:

@@ -195,6 +195,21 @@ class PlanFlows(Flow):
         elif await self._agrees("Stop?", _what_ends(snapshot), "Stop it"):
             self._app.take(await self._cluster.stop())
 
+    async def share(self) -> None:
+        """Copy the card of what serves, and write it beside as a picture."""
+        # Imported when needed: most sessions share nothing.
+        from backends.writing import write_new
+        from tui.model.share_card import card_of, card_svg, card_text
+
+        card = card_of(self._editor.snapshot or ClusterSnapshot())
+        file = Path.cwd() / time.strftime("dllm-card-%Y%m%d-%H%M%S.svg")
+        self._app.copy("the card", card_text(card))
+        try:
+            await asyncio.to_thread(lambda: write_new(file, card_svg(card).encode()))
+        except OSError as error:
+            raise DllmError(f"Cannot write {file} ({error.strerror})") from error
+        self._app.tell(f"Wrote the card to {file}")
+
     async def export_trace(self) -> None:
         # Imported when needed: most sessions export nothing.
         from backends.link.figures import chrome_trace, why_no_link

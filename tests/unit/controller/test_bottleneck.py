@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from backends.controller.best_plans import Option
-from backends.controller.bottleneck import NEEDS_ANSWER, explain, token_parts
+from backends.controller.bottleneck import NEEDS_ANSWER, explain
+from backends.link.figures import token_parts
 from backends.split.cost import with_labs
 from backends.split.layout import counts, devices, make_split
 from backends.state import (
