@@ -411,7 +411,7 @@ class ControllerClient:
         return await self._post(self._of("/v1/best"), tuple[Alternative, ...], asked)
 
     async def why(self) -> Bottleneck:
-        """Where a token's time goes, and the change that is predicted to gain most."""
+        """The parts of a token's time, and the change predicted to gain most."""
         return await self._get(self._of("/v1/why"), Bottleneck)
 
     async def passes(self) -> dict[str, tuple[Pass, ...]]:

@@ -1,13 +1,13 @@
-"""Why a token takes so long: its measured parts, and the one change that helps most.
+"""The bottleneck of a token: its measured parts, and the change that helps most.
 
-The parts are those of the waterfall. A change is predicted against the plan that runs,
-by the same arithmetic for both, so that errors they share cancel.
+The parts are those of the waterfall. A change is predicted against the running plan, by
+one arithmetic for both, so that errors they share cancel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import hypot
+from collections.abc import Iterable, Iterator, Sequence
+from math import hypot, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ from backends.split.cost import (
     counted_work,
     device_work,
     head_work,
+    link_ms,
     pass_cost,
     workload,
 )
@@ -73,7 +74,7 @@ AMOUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 def explain(
     option: Option, snapshot: ClusterSnapshot, drafted: Sequence[Plan] = ()
 ) -> Bottleneck:
-    """Where a token's time goes, and the change of the running plan that gains most.
+    """Tell the parts of a token's time, and the change of the plan that gains most.
 
     ``drafted`` are the same plan with drafts. Labs are in the speeds of the option.
     """
@@ -277,28 +278,38 @@ def _machine(plan: Plan, device: str) -> str:
 def _gain(case: _Case, before: PassCost, after: PassCost) -> _Gain:
     """The speed of one pass against another's.
 
-    A device that is slower than predicted is so in both. So the error of a part is
+    A device that is slower than predicted is so in both. So the error of a time is
     taken to grow with it, and only what changes is uncertain.
     """
     drafting_ms = case.problem.load.draft_ms
     now_ms, then_ms = before.ms + drafting_ms, after.ms + drafting_ms
-    old = {part.name: part for part in before.parts}
-    new = {part.name: part for part in after.parts}
     errors = [case.option.speeds.noise * (then_ms - now_ms)]
+    old, new = (_times(case, one.parts) for one in (before, after))
     for name in old.keys() | new.keys():
-        change = _part_ms(new.get(name)) - _part_ms(old.get(name))
-        unsure = (
-            part.sd_ms / _part_ms(part)
-            for part in (old.get(name), new.get(name))
-            if part is not None and _part_ms(part) > 0
-        )
-        errors.append(max(unsure, default=0.0) * change)
+        for was, will in zip(
+            old.get(name, _NO_TIMES), new.get(name, _NO_TIMES), strict=True
+        ):
+            unsure = max(sd / ms if ms > 0 else 0.0 for ms, sd in (was, will))
+            errors.append(unsure * (will[0] - was[0]))
     least_ms, most_ms = band(then_ms, hypot(*errors))
     return _Gain(now_ms / then_ms, now_ms / most_ms, now_ms / least_ms)
 
 
-def _part_ms(part: ForecastPart | None) -> float:
-    return part.compute_ms + part.network_ms if part else 0.0
+_Times = tuple[tuple[float, float], tuple[float, float]]
+_NO_TIMES: _Times = ((0.0, 0.0), (0.0, 0.0))
+
+
+def _times(case: _Case, parts: Iterable[ForecastPart]) -> dict[str, _Times]:
+    """Computing and network of each machine, with their standard deviations."""
+    found: dict[str, _Times] = {}
+    for part in parts:
+        link, variance = case.option.speeds.link_to(part.name), 0.0
+        if part.trips:
+            stages = round(part.trips / link.trips_per_pass)
+            variance = link_ms(link, stages, part.bytes_up + part.bytes_down)[1]
+        rest = sqrt(max(part.sd_ms**2 - variance, 0.0))
+        found[part.name] = (part.compute_ms, rest), (part.network_ms, sqrt(variance))
+    return found
 
 
 def _draft_gains(case: _Case, drafted: Sequence[Plan]) -> Iterator[_Found]:

@@ -197,7 +197,7 @@ class Preparations:
         return await best_plans(replace(option, pins=pins))
 
     async def why(self, cluster: Cluster) -> Bottleneck:
-        """Where a token's time goes, and the change of what runs that gains most."""
+        """Tell what a token waits for, and the change of what runs that gains most."""
         snapshot = cluster.store.snapshot
         plan = snapshot.plan
         if plan is None:

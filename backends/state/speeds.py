@@ -205,7 +205,7 @@ class PlanChange(Value, frozen=True, kw_only=True):
 
 
 class Bottleneck(Value, frozen=True, kw_only=True):
-    """Where the time of a token goes, and the one change that helps most."""
+    """The parts of a token's time, and the one change that helps most."""
 
     text: str
     """One sentence."""

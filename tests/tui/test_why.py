@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from backends.split.layout import counts
-from backends.state import Bottleneck, PlanChange, Speed
+from backends.state import Bottleneck, PlanChange
 from tests.kit.console import Started
 from tests.tui import scenes
 from tests.tui.helpers import settled, text_of, until

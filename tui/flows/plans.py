@@ -21,7 +21,7 @@ from tui.model.edit import Edit, runs_now
 from tui.model.names import model_name, whole_path
 
 LEAVE_TIMEOUT_S = 2.0
-LAUNCH_OR_UNDO = "{cluster.launch} launches it, {split.undo} takes it back"
+LAUNCH_OR_UNDO = "{cluster.launch} launches it, {split.undo} takes it back."
 PICK_FIRST = "Pick a model first: {cluster.model}"
 
 
@@ -113,12 +113,14 @@ class PlanFlows(Flow):
     async def take_change(self) -> None:
         """Put the change that helps most into the edit; it is one undo away."""
         snapshot, found = self._editor.snapshot, self._editor.bottleneck
-        if found is None or found.change is None:
+        change = found.change if found else None
+        if change is None:
             self._app.tell(found.text if found else "Nothing is measured yet")
             return
-        self._editor.put(found.change.plan, snapshot.model if snapshot else None)
+        self._editor.put(change.plan, snapshot.model if snapshot else None)
         await self._app.go_to("cluster", "split")
-        self._app.tell(f"{found.change.text}: {LAUNCH_OR_UNDO}")
+        gain = f"{change.gain:+.1f} tok/s (predicted)"
+        self._app.tell(f"{change.text}: {gain}. {LAUNCH_OR_UNDO}")
 
     async def take_kept(self) -> None:
         # Imported when needed, like all dialogs.

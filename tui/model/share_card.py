@@ -69,7 +69,7 @@ class ShareCard(Value, frozen=True, kw_only=True):
     tok_per_s: float | None
     """Of the last answer; None before the first."""
     conditions: tuple[str, ...]
-    """What it was measured with: context, draft, the links."""
+    """Context, draft and links while it was measured."""
     segments: tuple[CardSegment, ...]
     parts: tuple[TokenPart, ...]
     """Of a typical pass, the longest first."""
@@ -79,7 +79,7 @@ class ShareCard(Value, frozen=True, kw_only=True):
     command: str
     """The command that launches the same."""
     server_command: str
-    """That of llama-server; empty where it does not run yet."""
+    """The command line of llama-server; empty where it does not run yet."""
 
     @property
     def speed(self) -> str:
@@ -167,7 +167,6 @@ def _trips(snapshot: ClusterSnapshot) -> str:
 
 
 def _public(words: Sequence[str], plan: Plan) -> str:
-    """A command line without paths, addresses and secrets."""
     names = [worker.name for worker in used_workers(plan)]
     public = _public_words(words, names)
     return " ".join(w if w == LEFT_OUT else shlex.quote(w) for w in public)
@@ -195,7 +194,7 @@ def _public_words(words: Iterable[str], workers: Sequence[str]) -> Iterator[str]
 
 
 def _public_text(text: str) -> str:
-    """The same with files by their names alone, and addresses left out."""
+    # Files have their names alone, and addresses are left out.
     words = (_public_word(word) for word in re.split(r"([\s,=]+)", text))
     return "".join(words)
 

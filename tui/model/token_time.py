@@ -132,8 +132,8 @@ class Leg(NamedTuple):
 def pass_legs(segments: Sequence[BarSegment], totals: TokenTotals) -> tuple[Leg, ...]:
     """The way of a typical pass over the bar; none where a part is not measured.
 
-    It stands at a worker's edges as long as the link takes, and crosses the layers in
-    the time of computing. Where the head has no layers its time is off the bar.
+    It stands at a worker's edges as long as the link takes. It crosses the layers in
+    the time of computing. If the head has no layers, its time is off the bar.
     """
     times = {one.worker: one for one in totals.workers}
     used = [one for one in segments if one.layers]

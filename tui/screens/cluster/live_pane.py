@@ -255,7 +255,7 @@ class IdleNote(StripWidget):
 
 
 class WhyLine(StripWidget):
-    """What a token waits for, and the key that makes the change."""
+    """The bottleneck of a token, and the key that makes the change."""
 
     ALLOW_SELECT = True
     DEFAULT_CSS = "WhyLine { height: auto; }"

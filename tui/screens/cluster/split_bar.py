@@ -299,7 +299,6 @@ runs. It comes from measured runs, and before the first from usual speeds.
         return selected(row, self._lit, self.palette.pulse)
 
     def _bar_rows(self, height: int) -> tuple[int, int]:
-        """The first row of the bar itself, and how many there are."""
         return int(height > 1), max(1, height - 2)
 
     @property
