@@ -99,6 +99,11 @@ def format_speed(tok_per_s: float) -> str:
     return f"{format_rate(tok_per_s).strip()} tok/s"
 
 
+def format_gain(tok_per_s: float) -> str:
+    """``+3.1``, ``−0.4``: tokens per second more or fewer."""
+    return f"{tok_per_s:+.1f}".replace("-", "−")
+
+
 def format_mb_s(mb_per_s: float) -> str:
     """``0.42 MB/s``, ``118 MB/s``: what a link carries, a million bytes each."""
     return f"{three_figures(mb_per_s)} MB/s"

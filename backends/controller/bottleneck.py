@@ -57,7 +57,7 @@ from backends.state import (
     Split,
     TokenPart,
 )
-from backends.units import MS_PER_S, format_count, format_percent
+from backends.units import MS_PER_S, format_count, format_gain, format_percent
 
 if TYPE_CHECKING:
     from backends.split.problem import SplitProblem
@@ -108,12 +108,8 @@ def _rest(bound: str, change: PlanChange | None) -> str:
         limit = f" ({bound})" if bound else ""
         least = format_percent(WORTH - 1)
         return f"{limit}; no change of the plan is predicted to gain {least}"
-    band = f"{_signed(change.low)} to {_signed(change.high)}"
-    return f"; {change.text}: {_signed(change.gain)} tok/s (predicted, {band})"
-
-
-def _signed(figure: float) -> str:
-    return f"{figure:+.1f}".replace("-", "−")
+    band = f"{format_gain(change.low)} to {format_gain(change.high)}"
+    return f"; {change.text}: {format_gain(change.gain)} tok/s (predicted, {band})"
 
 
 # --- what was measured ---------------------------------------------------------------

@@ -16,6 +16,7 @@ from backends.places import at_peer
 from backends.split.experts import dropped_text
 from backends.split.loads import balance
 from backends.state import Ask, ClusterSnapshot, Plan, ProcessState, to_json
+from backends.units import format_gain
 from tui.app.console import Flow
 from tui.model.edit import Edit, runs_now
 from tui.model.names import model_name, whole_path
@@ -119,7 +120,7 @@ class PlanFlows(Flow):
             return
         self._editor.put(change.plan, snapshot.model if snapshot else None)
         await self._app.go_to("cluster", "split")
-        gain = f"{change.gain:+.1f} tok/s (predicted)"
+        gain = f"{format_gain(change.gain)} tok/s (predicted)"
         self._app.tell(f"{change.text}: {gain}. {LAUNCH_OR_UNDO}")
 
     async def take_kept(self) -> None:
