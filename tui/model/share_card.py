@@ -324,7 +324,7 @@ def _bar(y: int, segments: Sequence[CardSegment]) -> Iterator[tuple[int, str]]:
         colour = COLOURS[number % len(COLOURS)]
         yield (
             y + BAR_HEIGHT,
-            f'<rect x="{x:.1f}" y="{y}" width="{drawn:.1f}" height="{BAR_HEIGHT}" '
+            f'<rect x="{round(x)}" y="{y}" width="{round(drawn)}" height="{BAR_HEIGHT}" '
             f'rx="3" fill="{colour}"/>',
         )
         if width > LETTER_ROOM:
@@ -346,6 +346,6 @@ def _text(
     weight = ' font-weight="bold"' if bold else ""
     anchor = ' text-anchor="end"' if end else ""
     return (
-        f'<text x="{x:.1f}" y="{y}" fill="{colour}" font-size="{size}" '
+        f'<text x="{round(x)}" y="{y}" fill="{colour}" font-size="{size}" '
         f'xml:space="preserve"{weight}{anchor}>{escape(words)}</text>'
     )
