@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from backends.controller.best_plans import Option
+from backends.controller.best_plans import QUICK_BEAM, Option
 from backends.controller.drafting import gains
 from backends.errors import PlanError
 from backends.link.figures import (
@@ -345,7 +345,8 @@ def _best_split(case: _Case) -> _Found | None:
     if is_by_tensor(args) or moving(args) or case.option.model.sparse is not None:
         return None
     try:
-        split = best_split(case.problem, Objective.DECODE).split
+        quick = case.problem._replace(beam=QUICK_BEAM)
+        split = best_split(quick, Objective.DECODE).split
     except PlanError:
         return None
     changed = with_split(plan, split)
