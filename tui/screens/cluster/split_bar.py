@@ -150,9 +150,9 @@ GHOST = "┊"
 EMPTY = "·"
 
 
-PULSE_HZ = 8.0
+PULSE_HZ = 6.0
 """Frames of the token pulse; many tokens a second are one pulse that runs."""
-PULSE_S, PULSE_MAX_S = 2.0, 8.0
+PULSE_S, PULSE_MAX_S = 2.5, 8.0
 """A pass is shown in no less and no more."""
 PULSE_CELLS = 2
 LATE_MAX = 4
