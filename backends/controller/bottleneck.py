@@ -6,7 +6,9 @@ one arithmetic for both, so that errors they share cancel.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from math import hypot, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -199,14 +201,22 @@ def _running(
 def _best_change(
     case: _Case, longest: TokenPart, tok_per_s: float, drafted: Sequence[Plan]
 ) -> PlanChange | None:
-    """The change that surely gains most; else the best split, if that gains."""
-    found = [*_layer_gains(case, longest), *_draft_gains(case, drafted)]
-    worth = [one for one in found if one[0].is_worth_it]
-    for gain, text, plan in sorted(worth, key=lambda one: -one[0].low):
-        if _fits(case, plan):
-            return _change(gain, text, plan, tok_per_s)
-    best = _best_split(case)
-    return None if best is None else _change(*best, tok_per_s)
+    """The change that surely gains most; else the best split, else an untried draft."""
+    known = {t.draft for t in case.option.trials if t.acceptance is not None}
+    tried = [one for one in drafted if one.server.draft in known]
+    untried = [one for one in drafted if one.server.draft not in known]
+    for group in (
+        chain(_layer_gains(case, longest), _draft_gains(case, tried)),
+        _best_split(case),
+        # How much of a draft is accepted depends on the texts: before it ran here
+        # that is a guess.
+        _draft_gains(case, untried),
+    ):
+        worth = [one for one in group if one[0].is_worth_it]
+        for gain, text, plan in sorted(worth, key=lambda one: -one[0].low):
+            if _fits(case, plan):
+                return _change(gain, text, plan, tok_per_s)
+    return None
 
 
 def _change(gain: _Gain, text: str, plan: Plan, tok_per_s: float) -> PlanChange:
@@ -219,8 +229,7 @@ _Found = tuple[_Gain, str, Plan]
 
 def _layer_gains(case: _Case, longest: TokenPart) -> Iterator[_Found]:
     plan = case.option.plan
-    args = plan.extra_args
-    if is_by_tensor(args) or moving(args) or case.option.model.sparse is not None:
+    if not _has_open_layers(case):
         return
     before = case.cost(plan)
     for text, split in _splits(plan, longest):
@@ -337,24 +346,24 @@ def with_draft_of(plan: Plan, draft: str) -> Plan:
     return replace(plan, server=server, speculation=None, asked=asked)
 
 
-def _best_split(case: _Case) -> _Found | None:
+def _best_split(case: _Case) -> Iterator[_Found]:
     from backends.split.best import best_split
 
     plan = case.option.plan
-    args = plan.extra_args
-    if is_by_tensor(args) or moving(args) or case.option.model.sparse is not None:
-        return None
-    try:
-        quick = case.problem._replace(beam=QUICK_BEAM)
+    if not _has_open_layers(case):
+        return
+    quick = case.problem._replace(beam=QUICK_BEAM)
+    with contextlib.suppress(PlanError):
         split = best_split(quick, Objective.DECODE).split
-    except PlanError:
-        return None
-    changed = with_split(plan, split)
-    gain = _gain(case, case.cost(plan), case.cost(changed))
-    if not gain.is_worth_it:
-        return None
-    held = " | ".join(f"{s.device} {s.layers}" for s in split.shares if s.layers)
-    return gain, f"the best split, {held}", changed
+        changed = with_split(plan, split)
+        held = " | ".join(f"{s.device} {s.layers}" for s in split.shares if s.layers)
+        gain = _gain(case, case.cost(plan), case.cost(changed))
+        yield gain, f"the best split, {held}", changed
+
+
+def _has_open_layers(case: _Case) -> bool:
+    args, model = case.option.plan.extra_args, case.option.model
+    return not (is_by_tensor(args) or moving(args) or model.sparse is not None)
 
 
 def _keeps(case: _Case, split: Split) -> bool:

@@ -171,6 +171,16 @@ def test_a_draft_that_was_measured_is_a_change() -> None:
     assert found.change.plan.speculation == NGRAM
 
 
+def test_a_draft_that_never_ran_comes_after_all_else() -> None:
+    """The part of it that is accepted is a guess."""
+    mini = link("mini", up_ms=50, compute_ms=10, lab=SLOW)
+    for pins, text in ((HELD, "--draft ngram"), ((), "all layers from mini/MTL0")):
+        there = option(0, 8, 0, 41, pins=pins)
+        found = explained(there, mini, drafted=[drafted(there.plan)])
+        assert found.change is not None
+        assert found.change.text.startswith(text)
+
+
 def test_a_draft_of_no_use_is_left_out() -> None:
     there = option(0, 8, 0, 41, pins=HELD)
     there = dataclasses.replace(there, plan=drafted(there.plan))
