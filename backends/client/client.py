@@ -54,6 +54,7 @@ from backends.state import (
     Preview,
     ProvisionMode,
     QuestionRequest,
+    UsageReport,
 )
 from backends.state.chats import chat_applied, chat_framed
 from backends.state.delta import Frame, applied, framed
@@ -355,6 +356,27 @@ class ControllerClient:
         log = f"/v1/logs/{quote(name, safe='')}"
         target = self._of(log, offset=offset, limit=limit_bytes)
         return await self._get(target, LogChunk)
+
+    async def usage(self) -> UsageReport:
+        """What machines and processes use, with the last minutes."""
+        return await self._get(self._of("/v1/usage"), UsageReport)
+
+    def usages(self) -> AsyncGenerator[UsageReport, None]:
+        """The same, again with every second."""
+        target = self._of("/v1/usage/stream")
+        return self._connection.followed(target, UsageReport, UsageReport.after)
+
+    async def restart_process(self, name: str, machine: str) -> ClusterSnapshot:
+        """Have the controller start a process again, and what depends on it."""
+        asked = {"name": name, "machine": machine}
+        target = self._of("/v1/processes/restart")
+        return await self._post(target, ClusterSnapshot, asked)
+
+    async def kill_process(self, name: str, machine: str) -> ClusterSnapshot:
+        """End a process at once; the controller starts anew what it needs of it."""
+        asked = {"name": name, "machine": machine}
+        target = self._of("/v1/processes/kill")
+        return await self._post(target, ClusterSnapshot, asked)
 
     async def set_lab(self, worker: str | None, lab: Lab | None) -> ClusterSnapshot:
         """Put a worse network on one link (or all), or take it away."""

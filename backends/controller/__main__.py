@@ -26,6 +26,7 @@ with importing():
     from backends.controller.follow import Follower
     from backends.controller.lock import hold_lock
     from backends.controller.responses import Listening, Parts
+    from backends.controller.usage_monitor import UsageMonitor
     from backends.errors import ControllerError, DllmError
     from backends.machines.gossip import Gossip, known_machine
     from backends.machines.local import local_host
@@ -133,6 +134,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         serves=clusters.serves,
         is_on=lambda: readers.settings().gossip,
     )
+    usage = UsageMonitor(clusters, peers)
     parts = Parts(
         readers=readers,
         clusters=clusters,
@@ -141,6 +143,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         chats=chats,
         follower=follower,
         gossip=gossip,
+        usage=usage,
         info=info,
         ended=ended,
     )
@@ -156,6 +159,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
                 group.create_task(_keep_fresh(api, clusters, ended, stays=stays)),
                 group.create_task(_look_for_silent(clusters)),
                 group.create_task(follower.run()),
+                group.create_task(usage.run()),
                 group.create_task(gossip.run()),
             ]
             catalogue.start_refresh()

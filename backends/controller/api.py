@@ -21,6 +21,7 @@ from backends.controller.event_log import CONTROLLER
 from backends.controller.metrics import prometheus_text
 from backends.controller.model_api import ModelApi
 from backends.controller.peer_api import PeerApi
+from backends.controller.process_api import ProcessApi
 from backends.controller.preparation import WEIGHT_AGE_S, Preparations
 from backends.controller.responses import (
     Parts,
@@ -183,6 +184,7 @@ class Api:
                 web.get("/v1/passes", self._passes),
                 web.get("/metrics", self._metrics),
                 *PeerApi(self._parts).routes(),
+                *ProcessApi(self._parts).routes(),
                 *self._model_api.routes(),
                 *ChatApi(self._parts).routes(),
             ]
@@ -358,7 +360,9 @@ class Api:
     @property
     def in_use(self) -> bool:
         """Return true if a client watches or waits, or if the controller is busy."""
-        watched = bool(self.streams or self._model_api.streams)
+        watched = bool(
+            self.streams or self._model_api.streams or self._parts.usage.watchers
+        )
         return watched or self._parts.peers.invites or self.busy
 
     def _begin_end(self, by: Actor = CONTROLLER) -> asyncio.Future[None]:

@@ -72,6 +72,8 @@ class Builder:
         self._steps = context.steps
         self._discovery = discovery
         self._processes = processes
+        self.again: set[str] = set()
+        """Processes to be started again though they fit, by their short names."""
 
     async def build(self, plan: Plan) -> Built:
         """Keep what fits, stop what does not, start what is missing."""
@@ -87,7 +89,12 @@ class Builder:
     async def _built(self, plan: Plan, facts: Facts) -> Built:
         blueprint = draw(plan, facts)
         found = self._processes.found()
-        records = {(machine, r.name): r for machine, r in found}
+        again, self.again = self.again, set()
+        records = {
+            (machine, r.name): r
+            for machine, r in found
+            if short_name(r.name) not in again
+        }
         kept = compare(blueprint, records, self._context.ways.incarnations)
         if any(node.short_name == SERVER for node in kept.missing):
             self._context.gateway.holds(plan, self._context.api.wait_s)
@@ -104,7 +111,7 @@ class Builder:
             )
             for name, machine in awake.items()
         )
-        opening = asyncio.create_task(self._give_out(plan))
+        opening = asyncio.create_task(self._give_out(plan, anew=GATEWAY in again))
         try:
             incarnations = await self._stand(plan, facts, blueprint, kept)
             api_port = await opening
@@ -143,11 +150,11 @@ class Builder:
             }
         return incarnations
 
-    async def _give_out(self, plan: Plan) -> int:
+    async def _give_out(self, plan: Plan, *, anew: bool) -> int:
         # The gateway stands before anything serves.
         port = await self._discovery.api_port(plan)
         self._context.gateway.access = self._context.api.access
-        await self._context.gateway.stand(port)
+        await self._context.gateway.stand(port, anew=anew)
         return port
 
     async def _standing(

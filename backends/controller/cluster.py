@@ -21,7 +21,7 @@ from backends.controller.journal import Goal, Record
 from backends.controller.reconciler import Reconciler, Trigger
 from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.gateway.access import ApiSettings
-from backends.planning.blueprint import Facts, machines_of
+from backends.planning.blueprint import Facts, machines_of, process_name
 from backends.planning.room import is_same
 from backends.split.flags import check_exact, compile_split
 from backends.state import Actor, ClusterState, Lab, Plan
@@ -211,6 +211,17 @@ class Cluster:
             self.store.update(drained_since=since)
             self.recorder.drained(by, on=on)
             self.gateway.drain(on)
+
+    def restart(self, name: str, by: Actor) -> None:
+        """Start a process again as the reconciler does it; returns at once."""
+        self.reconciler.restart(name)
+        self.recorder.restarted(name, by)
+
+    async def kill(self, machine: str, name: str, by: Actor) -> None:
+        """End a process at once; what the goal wants of it is started again."""
+        self.recorder.killed(name, machine, by)
+        host = self._context.machines.get(machine).host
+        await host.stop(process_name(self.name, name), grace_s=0.0)
 
     async def look_at_fallbacks(self, max_age_s: float) -> None:
         """Show what it would go on with after a loss; not anew before that is old."""

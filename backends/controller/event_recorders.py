@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from backends.controller.event_log import CONTROLLER, EventLog
 from backends.controller.exit_reasons import failed_at
 from backends.errors import DllmError
+from backends.places import LOCAL
 from backends.split.layout import format_range
 from backends.state import (
     Actor,
@@ -92,6 +93,14 @@ class EventRecorder:
     def drained(self, by: Actor, *, on: bool) -> None:
         text = "drained the API: new requests wait"
         self._tell(EventKind.DRAIN, text if on else "resumed the API", by)
+
+    def restarted(self, process: str, by: Actor) -> None:
+        self._tell(EventKind.PROCESS, f"restarted {process}", by)
+
+    def killed(self, process: str, machine: str, by: Actor) -> None:
+        where = "" if machine == LOCAL else f" on {machine}"
+        text = f"killed {process}{where}"
+        self._tell(EventKind.PROCESS, text, by, tone=EventTone.WARNING)
 
     def let_end(self, count: int, left: int, seconds: float) -> None:
         """A new split has waited for answers that it would have broken."""

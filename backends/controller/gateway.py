@@ -186,8 +186,8 @@ class Gateway:
 
     # --- the process --------------------------------------------------------------
 
-    async def stand(self, port: int) -> None:
-        """See that it listens at this port.
+    async def stand(self, port: int, *, anew: bool = False) -> None:
+        """See that it listens at this port; ``anew``: another process than now.
 
         Raises:
             ApiPortTaken: another program does.
@@ -203,7 +203,7 @@ class Gateway:
             )
             record = self._record()
             runs = record is not None and record.state is ProcessState.RUNNING
-            if record is None or not runs or record.digest != spec.digest:
+            if anew or record is None or not runs or record.digest != spec.digest:
                 await self._start(spec)
             if self._target is not None:
                 self._link.tell(self._target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -72,6 +72,10 @@ class ProcessBook:
         self._usage: dict[tuple[str, str], Usage] = {}
         self._heard: dict[str, tuple[AgentSession, Callable[[], None]]] = {}
         """The agent of each machine that tells us, and what ends that."""
+        self._settled: dict[str, int] = {}
+        """By cluster, the generation that restarts are counted from."""
+        self._restarts: dict[tuple[str, str], tuple[str, int]] = {}
+        """The last incarnation of a process, and how many went before it."""
         self._weighed_at = 0.0
         self.silent: frozenset[tuple[str, str]] = frozenset()
         """Machine and name of each process, or agent, that does not respond."""
@@ -92,6 +96,30 @@ class ProcessBook:
         self._away = set(self._known) - connected
         for name in set(self._heard) - connected:
             self._heard.pop(name)[1]()
+        self._count_restarts()
+
+    def settle(self, cluster: str, generation: int) -> None:
+        """Count restarts from here on, if another goal of the cluster serves now."""
+        if self._settled.get(cluster) == generation:
+            return
+        self._settled[cluster] = generation
+        others = self._restarts.items()
+        self._restarts = {k: v for k, v in others if cluster_of(k[1]) != cluster}
+        for machine, record in self._records():
+            if cluster_of(record.name) == cluster:
+                self._restarts[machine, record.name] = record.incarnation, 0
+
+    def _count_restarts(self) -> None:
+        for machine, record in self._records():
+            last, count = self._restarts.get((machine, record.name), ("", 0))
+            if last and record.alive and record.incarnation != last:
+                counted = record.incarnation, count + 1
+                self._restarts[machine, record.name] = counted
+
+    def _records(self) -> Iterator[tuple[str, ProcessRecord]]:
+        for machine, records in self._known.items():
+            for record in records:
+                yield machine, record
 
     def is_peer(self, machine: str) -> bool:
         """Return true if a machine is ours or in the settings."""
@@ -125,8 +153,7 @@ class ProcessBook:
     def of(self, cluster: str) -> tuple[ProcessInfo, ...]:
         return tuple(
             self._shown(machine, record)
-            for machine, records in self._known.items()
-            for record in records
+            for machine, record in self._records()
             if cluster_of(record.name) == cluster
         )
 
@@ -154,6 +181,7 @@ class ProcessBook:
             state=state,
             rss_bytes=usage.rss_bytes if usage else None,
             cpu_cores=usage.cpu_cores if usage else None,
+            restarts=self._restarts.get((machine, record.name), ("", 0))[1],
         )
 
     async def listen(self, hung: Iterable[tuple[str, str]] = ()) -> None:

@@ -32,6 +32,7 @@ from backends.controller.serving import Load, Serving, Watch
 from backends.controller.steps import launch_steps
 from backends.controller.stopping import ClusterProcesses
 from backends.errors import (
+    ControllerError,
     DllmError,
     ModelError,
     NeedsAnswer,
@@ -108,6 +109,8 @@ class Trigger(StrEnum):
     """The full plan can run in place of the degraded one."""
     OTHER_DRAFT = "other draft"
     """``--draft auto`` wants to run another draft."""
+    AGAIN = "again"
+    """A person wants a process to be started again."""
     LATE = "late"
     """A process came that nothing wants."""
 
@@ -147,6 +150,7 @@ TRANSITIONS: dict[Phase, dict[Trigger, Phase]] = {
     Phase.SERVING: {
         Trigger.ALL_BACK: Phase.DRAINING,
         Trigger.OTHER_DRAFT: Phase.DRAINING,
+        Trigger.AGAIN: Phase.DRAINING,
         **TROUBLE,
     },
     Phase.WAITING: {Trigger.DONE: Phase.DRAINING, Trigger.BACK: Phase.ADOPTING},
@@ -247,6 +251,8 @@ class Reconciler:
         """The error that led to the present phase."""
         self._pauses_s = fault_pauses_s()
         self._draft = NO_DRAFT
+        self._again = asyncio.Event()
+        """Set when the builder is to start something again."""
         self._begun_at = 0.0
         self._plan: Plan
         """The plan that is brought up, with the draft that was chosen for it."""
@@ -379,6 +385,19 @@ class Reconciler:
         record = self._journal.record
         return None if record.failure is not None else record.goal.plan
 
+    def restart(self, name: str) -> None:
+        """Start one process again, and those that depend on it.
+
+        Answers that this would break end first.
+        """
+        if self.phase is not Phase.SERVING:
+            raise ControllerError(
+                f"{name} can only be restarted while a model serves",
+                "See dllm-tui status; dllm-tui processes kill ends a process at once.",
+            )
+        self._builder.again.add(name)
+        self._again.set()
+
     def look(self) -> None:
         """Processes changed: one that came so late that nothing wants it is ended."""
         self._context.news.set()
@@ -436,7 +455,8 @@ class Reconciler:
         if record.replaces is not None:
             self._gateway.take_up(record.replaces)
         api, port = self._context.api, self._context.demanded_port(plan)
-        restarts = self._gateway.restarts(api, port)
+        is_wanted_anew = GATEWAY in self._builder.again
+        restarts = is_wanted_anew or self._gateway.restarts(api, port)
         began, count = time.time(), self._gateway.breaks(plan, restarts=restarts)
         if count:
             step = Step(id="drain", title="Let answers end", detail=f"{count} of them")
@@ -475,6 +495,7 @@ class Reconciler:
     async def _start(self) -> Trigger:
         plan = self._plan
         self._watch.forget()
+        self._again.clear()
         self._built = built = await self._builder.build(plan)
         self._watch.built = built
         engine = built.facts.engines[plan.head].info
@@ -498,6 +519,7 @@ class Reconciler:
             again = bool(self._recovery.mended)
             took_s = time.time() - self._begun_at
             self._recorder.serving(plan, measured, took_s, again=again)
+        self._context.book.settle(self._context.name, record.goal.generation)
         since = self._journal.record.served_since or time.time()
         self._journal.change(
             measured=measured,
@@ -525,6 +547,7 @@ class Reconciler:
                     self._watch.until_trouble(),
                     self._until_all_back(),
                     self._until_other_draft(),
+                    self._until_again(),
                     self.serving.follow(self._port, host, log_name),
                 )
             except DllmError:
@@ -549,6 +572,11 @@ class Reconciler:
             await forever()
         why = await self.auto.over(self._running, self._draft)
         return Trigger.OTHER_DRAFT, why
+
+    async def _until_again(self) -> tuple[Trigger, str]:
+        await self._again.wait()
+        names = ", ".join(sorted(self._builder.again))
+        return Trigger.AGAIN, f"{names} was restarted because a person said so"
 
     # --- after trouble --------------------------------------------------------------
 

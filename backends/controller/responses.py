@@ -26,6 +26,7 @@ from backends.controller.cluster import Cluster
 from backends.controller.clusters import Clusters
 from backends.controller.event_recorders import WorkRecorder
 from backends.controller.follow import Follower
+from backends.controller.usage_monitor import UsageMonitor
 from backends.errors import DllmError, UsageError
 from backends.machines.gossip import Gossip
 from backends.machines.peers import Peers
@@ -66,6 +67,7 @@ class Parts:
     chats: Chats
     follower: Follower
     gossip: Gossip
+    usage: UsageMonitor
     info: ControllerInfo
     ended: asyncio.Event
     """Set when the controller is to exit."""

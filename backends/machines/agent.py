@@ -40,6 +40,7 @@ from backends.printable import printable
 from backends.questions import FoundFile, Outcome
 from backends.state import NOT_JSON, Device, LogChunk, ProcessRole, ProcessState, Value
 from backends.state.models import Hashing, Seeding, WorkerCache
+from backends.state.usage import MachineUsage
 from backends.tasks import end_tasks
 
 log = logging.getLogger(__name__)
@@ -295,6 +296,11 @@ class AgentSession:
     @property
     def version(self) -> str:
         return self._hello.version
+
+    @property
+    def pid(self) -> int:
+        """Of the helper there; 0 before the first call."""
+        return self._hello.pid
 
     @property
     def is_asked(self) -> bool:
@@ -577,6 +583,11 @@ class AgentSession:
         """The machine's main memory as a CPU device; limits of containers count."""
         told = self._part(await self._ask("memory"), MemoryInfo)
         return device_of(told, self.name)
+
+    async def usage(self) -> MachineUsage:
+        """The figures of the machine since the last such question."""
+        await self._require("usage")
+        return self._part(await self._ask("usage"), MachineUsage)
 
     async def machine(self) -> MachineInfo:
         await self._require("machine")

@@ -146,3 +146,10 @@ from backends.state.speeds import (
     SpeedSource,
     TokenPart,
 )
+from backends.state.usage import (
+    GpuUsage,
+    MachineHistory,
+    MachineUsage,
+    UsageReport,
+    UsageSample,
+)

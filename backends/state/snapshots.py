@@ -42,6 +42,8 @@ class EventKind(StrEnum):
     WAY = "way"
     """The way to a worker has something to know about."""
     MENDED = "mended"
+    PROCESS = "process"
+    """Somebody restarted or killed a process."""
     DRAFT = "draft"
     """A draft was measured, or took another's place."""
     PEER = "peer"
@@ -139,6 +141,8 @@ class ProcessRole(StrEnum):
     RELAY = "relay"
     """The head's relay before a worker."""
     GATEWAY = "gateway"
+    CONTROLLER = "controller"
+    AGENT = "agent"
     OTHER = "other"
 
 
@@ -172,6 +176,8 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
     cpu_cores: float | None = None
     """Cores kept busy, the mean of the last seconds; None before there are two
     readings."""
+    restarts: int = 0
+    """Times that it was started again since its goal first served."""
 
 
 class Failure(Value, frozen=True, kw_only=True):

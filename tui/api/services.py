@@ -30,6 +30,7 @@ from backends.state import (
     PlanMemory,
     ProvisionMode,
     RecordMark,
+    UsageReport,
 )
 from backends.state.models import Delivered, Download, RemoteModel, Removal
 
@@ -150,6 +151,11 @@ class ClusterService(Protocol):
     ) -> LogChunk:
         """Part of a process log; a negative offset counts from the end."""
 
+    def usages(self) -> AsyncIterator[UsageReport]:
+        """What machines and processes use, a report a second."""
+
+    async def restart_process(self, name: str, machine: str) -> ClusterSnapshot: ...
+    async def kill_process(self, name: str, machine: str) -> ClusterSnapshot: ...
     async def set_lab(self, worker: str | None, lab: Lab | None) -> ClusterSnapshot: ...
     async def events(self, *, after: int = 0) -> tuple[Event, ...]: ...
     async def settings_taken(self) -> None: ...

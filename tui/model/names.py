@@ -13,6 +13,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ROLES = (
     *(ProcessRole.SERVER, ProcessRole.WORKER, ProcessRole.OTHER),
     *(ProcessRole.RELAY, ProcessRole.WORKER_RELAY, ProcessRole.GATEWAY),
+    *(ProcessRole.AGENT, ProcessRole.CONTROLLER),
 )
 
 

@@ -28,6 +28,7 @@
 #include "requests.h"
 #include "spawn.h"
 #include "system.h"
+#include "usage.h"
 #include "watch.h"
 #include "work.h"
 
@@ -153,7 +154,7 @@ class Host {
     for (const auto& [name, verb] : quick_) features.push_back(name);
     for (const auto& [name, verb] : slow_) features.push_back(name);
     features.insert(features.end(), {"probe", "run:touch", "start:private", "worker",
-                                     "worker:model", "head:sparse", "pair:2"});
+                                     "worker:model", "head:sparse", "pair:2", "usage"});
     if (link::has_tls()) features.emplace_back("worker:tls");
     if (link::has_compression()) features.emplace_back("worker:zstd");
     features.emplace_back(watch_.looks() ? "watch:look" : "watch:kernel");
@@ -173,8 +174,10 @@ class Host {
     std::vector<pollfd> waited = {{STDIN_FILENO, POLLIN, 0},
                                   {watching_ ? watch_.fd() : -1, POLLIN, 0}};
     errands_.add_to(waited);
+    usage_.add_to(waited);
     check(retry([&] { return ::poll(waited.data(), waited.size(), patience_ms()); }), "poll");
-    const std::vector<std::string> answers = errands_.take(waited);
+    std::vector<std::string> answers = errands_.take(waited);
+    for (std::string& reading : usage_.take(waited)) answers.push_back(std::move(reading));
     const bool due = watch_.deadline() && Clock::now() >= *watch_.deadline();
     // First the news: who is answered has been told what came of it.
     if (watching_ && (waited[1].revents != 0 || due || !answers.empty())) {
@@ -223,6 +226,7 @@ class Host {
       if (line.size() <= kAnswerBytesMax) return say(line);
       return say(refusal(id, Refusal(kFailed, "the answer is too long")));
     }
+    if (verb == "usage") return ask_usage(id);
     const auto slow = slow_.find(verb);
     if (slow == slow_.end()) {
       return say(refusal(id, Refusal(kBadRequest, "there is no verb '" + verb + "'")));
@@ -230,6 +234,14 @@ class Host {
     const auto work = [&] { return answer_of(id, [&] { return slow->second(request); }); };
     try {
       errands_.start(id, work);
+    } catch (const std::exception&) {
+      say(refusal_of_current(id));
+    }
+  }
+
+  void ask_usage(const std::string& id) {
+    try {
+      usage_.ask(id);
     } catch (const std::exception&) {
       say(refusal_of_current(id));
     }
@@ -243,6 +255,7 @@ class Host {
   std::optional<Clock::duration> lease_;
   FreePorts ports_;
   Errands errands_;
+  UsageProcess usage_;
   Lines lines_;
   std::map<std::string, Quick> quick_;
   std::map<std::string, Quick> slow_;
