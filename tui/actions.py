@@ -44,6 +44,7 @@ app.traffic      | 3,f3          | app.show_mode('traffic') | Traffic        |  
 app.lab          | 4,f4          | app.show_mode('lab')     | Lab            |    | Simulate slower links and see the speed
 app.logs         | 5,f5          | app.show_mode('logs')    | Logs           |    | The log of each process
 app.models       | 6,f6          | app.show_mode('models')  | Models         |    | Model files found on this machine
+app.machines     | 7,f7          | app.show_mode('machines') | Machines     |    | What machines and processes use, with the last minutes
 app.help         | question_mark | app.help                 | help           | +? | Help and keys of the focused pane
 app.palette      | colon,ctrl+p  | app.find                 | command        | +: | Find any action, peer, model, log, theme or setting by name, and go there
 app.copy         | y             | app.copy                 | copy           |    | Copy what the focused pane offers
@@ -236,6 +237,19 @@ traffic.first    | g      | move(-100000) | first    |    | First row
 traffic.last     | G      | move(100000)  | last     |    | Last row
 traffic.unfilter | escape | unfilter      | show all |    | Remove the filter
 
+processes.describe | enter  | describe      | details  | +⏎ | Show the process: its command line, its last log lines and events
+processes.restart  | r      | restart       | restart  | +  | Restart the process, and what depends on it (asks)
+processes.kill     | K      | kill          | kill     | +  | Kill the process (asks); what the cluster needs of it starts again
+processes.filter   | slash  | filter        | filter   | +/ | Filter by name, machine and state
+processes.sort     | o      | sort          | sort     | +  | Sort by the next column
+processes.reverse  | O      | reverse       | reverse  |    | Reverse the order
+processes.span     | v      | span          | minutes  | +  | Show the last minute, the last five or the last ten
+processes.down     | j      | move(1)       | down     |    | Next process
+processes.up       | k      | move(-1)      | up       |    | Previous process
+processes.first    | g      | move(-100000) | first    |    | First process
+processes.last     | G      | move(100000)  | last     |    | Last process
+processes.unfilter | escape | unfilter      | show all |    | Remove the filter
+
 token.median | v | median      | median | + | Show the median of the latest tokens, or the latest one
 token.worker | w | next_worker | worker | + | Show the tokens of one worker alone, or of all
 
@@ -362,6 +376,7 @@ PLACES = {
     "models": "models",
     "traffic": "traffic",
     "lab": "lab",
+    "processes": "machines",
     "slider": "lab",
 }
 """Area of an action to the screen, and the pane, that does it; not of dialogs."""
@@ -373,7 +388,7 @@ ACTING = frozenset(
         *("cluster.launch", "layers.launch", "cluster.stop", "live.provision"),
         *("peers.add", "peers.provision", "peers.cancel", "peers.copy"),
         *("peers.remove", "peers.data", "models.get", "models.cancel"),
-        "models.remove",
+        *("models.remove", "processes.restart", "processes.kill"),
         *(
             action.id
             for action in ACTIONS

@@ -21,8 +21,8 @@ from backends.controller.event_log import CONTROLLER
 from backends.controller.metrics import prometheus_text
 from backends.controller.model_api import ModelApi
 from backends.controller.peer_api import PeerApi
-from backends.controller.process_api import ProcessApi
 from backends.controller.preparation import WEIGHT_AGE_S, Preparations
+from backends.controller.process_api import ProcessApi
 from backends.controller.responses import (
     Parts,
     asker,

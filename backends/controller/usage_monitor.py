@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from backends.controller.processes import AGENT, MS_PER_S
 from backends.errors import DllmError, HostError
-from backends.places import LOCAL
 from backends.state import (
     ClusterSnapshot,
     ClusterState,

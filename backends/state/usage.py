@@ -128,4 +128,3 @@ def _joined(one: MachineHistory, earlier: tuple[UsageSample, ...]) -> MachineHis
 def _since(one: MachineHistory, last: tuple[UsageSample, ...]) -> MachineHistory:
     at = last[0].at if last else -1
     return replace(one, samples=tuple(s for s in one.samples if s.at > at))
-

@@ -46,6 +46,7 @@ from backends.state import (
     PlanMemory,
     ProvisionMode,
     Transport,
+    UsageReport,
 )
 from backends.state.models import (
     Delivered,
@@ -151,6 +152,8 @@ class ScriptedCluster:
         self.bottleneck: Bottleneck | None = None
         self.bests: Callable[[Plan], tuple[Alternative, ...]] = scenes.bests
         """A plan as it is, and the best ones."""
+        self.reports: list[UsageReport] = []
+        """What machines and processes use, one after the other; then no more comes."""
         self.cluster = first.cluster if first else DEFAULT_CLUSTER
         self.chats = ScriptedChats(self, self._answered, self._call, chats_folder)
         self.streams = 0
@@ -192,6 +195,22 @@ class ScriptedCluster:
                 yield snapshot
         finally:
             self._queues.remove(queue)
+
+    async def usages(self) -> AsyncGenerator[UsageReport, None]:
+        self._call("usages", None)
+        for report in self.reports:
+            yield report
+        await asyncio.Event().wait()
+
+    async def restart_process(self, name: str, machine: str) -> ClusterSnapshot:
+        self._call("restart_process", (name, machine))
+        assert self.now is not None
+        return self.now
+
+    async def kill_process(self, name: str, machine: str) -> ClusterSnapshot:
+        self._call("kill_process", (name, machine))
+        assert self.now is not None
+        return self.now
 
     async def propose(self, ask: Ask) -> Plan:
         """The plan kept for that model."""

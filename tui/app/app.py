@@ -65,6 +65,10 @@ def _screen(app: DllmApp, mode: str) -> ConsoleScreen:
         from tui.screens.logs.screen import LogsScreen
 
         return LogsScreen(app.cluster)
+    if mode == "machines":
+        from tui.screens.machines.screen import MachinesScreen
+
+        return MachinesScreen(app.cluster)
     from tui.screens.models.screen import ModelsScreen
 
     return ModelsScreen(app.cluster)
@@ -157,7 +161,7 @@ class DllmApp(ClusterConsole):
         self._engine = EngineFlow(self, self._home.live.show_work)
         self._chat_flows = ChatFlows(self, cluster, self.editor, self._home.chat)
         self.add_mode("cluster", lambda: self._home)
-        for mode in ("layers", "traffic", "lab", "logs", "models"):
+        for mode in ("layers", "traffic", "lab", "logs", "models", "machines"):
             self.add_mode(mode, partial(_screen, self, mode))
 
     # --- start and end -----------------------------------------------------------

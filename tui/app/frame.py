@@ -170,7 +170,7 @@ def _shown(snapshot: ClusterSnapshot | None) -> object:
 
 MODES = (
     *("app.cluster", "app.layers", "app.traffic"),
-    *("app.lab", "app.logs", "app.models"),
+    *("app.lab", "app.logs", "app.models", "app.machines"),
 )
 # Shown whatever the width: with these two everything else can be found.
 ALWAYS = ("app.help", "app.quit")

@@ -68,6 +68,7 @@ SECTIONS = {
         "links": "links",
     },
     "Diagnosis": {
+        "processes": "processes",
         "logs": "logs",
         "events": "logs",
         "why": "links",

@@ -20,28 +20,6 @@ constexpr int kNvmlSuccess = 0;
 constexpr int kNvmlOnDie = 0;
 constexpr int kNvmlClockOfCores = 1;
 
-using NvmlDevice = void*;
-
-struct NvmlUtilization {
-  unsigned gpu, memory;
-};
-
-struct NvmlMemory {
-  unsigned long long total, free, used;
-};
-
-// Without what the driver keeps for itself, as nvidia-smi shows it.
-struct NvmlMemory2 {
-  unsigned version;
-  unsigned long long total, reserved, free, used;
-};
-
-struct NvmlPci {
-  char legacy_id[16];
-  unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
-  char id[32];
-};
-
 // "00000000:65:00.0" as the kernel writes it: 0000:65:00.0, in lower case.
 std::string kernel_address(std::string id) {
   const std::size_t colon = id.find(':');
@@ -54,6 +32,28 @@ std::string kernel_address(std::string id) {
 }  // namespace
 
 struct Nvml::Functions {
+  using Device = void*;
+
+  struct Utilization {
+    unsigned gpu, memory;
+  };
+
+  struct Memory1 {
+    unsigned long long total, free, used;
+  };
+
+  // Without what the driver keeps for itself, as nvidia-smi shows it.
+  struct Memory2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+  };
+
+  struct Pci {
+    char legacy_id[16];
+    unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
+    char id[32];
+  };
+
   explicit Functions(const std::string& name) : library(::dlopen(name.c_str(), RTLD_NOW)) {
     find(init, "nvmlInit_v2");
     find(shutdown, "nvmlShutdown");
@@ -82,17 +82,17 @@ struct Nvml::Functions {
     if (library != nullptr) function = reinterpret_cast<Function*>(::dlsym(library, name));
   }
 
-  [[nodiscard]] Gpu read(NvmlDevice device) const {
+  [[nodiscard]] Gpu read(Device device) const {
     Gpu gpu;
     gpu.vendor = "nvidia";
     std::array<char, 96> text{};
     if (done(device_name, device, text.data(), unsigned{text.size()})) gpu.name = text.data();
-    NvmlPci address{};
+    Pci address{};
     if (done(pci, device, &address)) {
       address.id[sizeof address.id - 1] = '\0';
       gpu.pci = kernel_address(address.id);
     }
-    NvmlUtilization loads{};
+    Utilization loads{};
     if (done(utilization, device, &loads)) gpu.load_percent = static_cast<int>(loads.gpu);
     read_memory(gpu, device);
     unsigned number = 0;
@@ -103,10 +103,10 @@ struct Nvml::Functions {
     return gpu;
   }
 
-  void read_memory(Gpu& gpu, NvmlDevice device) const {
-    NvmlMemory2 two{};
+  void read_memory(Gpu& gpu, Device device) const {
+    Memory2 two{};
     two.version = sizeof two | 2U << 24;
-    NvmlMemory one{};
+    Memory1 one{};
     if (done(memory2, device, &two)) {
       gpu.used_bytes = two.used;
       gpu.total_bytes = two.total;
@@ -126,16 +126,16 @@ struct Nvml::Functions {
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
   int (*count)(unsigned*) = nullptr;
-  int (*handle)(unsigned, NvmlDevice*) = nullptr;
-  int (*device_name)(NvmlDevice, char*, unsigned) = nullptr;
-  int (*pci)(NvmlDevice, NvmlPci*) = nullptr;
-  int (*utilization)(NvmlDevice, NvmlUtilization*) = nullptr;
-  int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
-  int (*memory2)(NvmlDevice, NvmlMemory2*) = nullptr;
-  int (*temperature)(NvmlDevice, int, unsigned*) = nullptr;
-  int (*power)(NvmlDevice, unsigned*) = nullptr;
-  int (*power_limit)(NvmlDevice, unsigned*) = nullptr;
-  int (*clock)(NvmlDevice, int, unsigned*) = nullptr;
+  int (*handle)(unsigned, Device*) = nullptr;
+  int (*device_name)(Device, char*, unsigned) = nullptr;
+  int (*pci)(Device, Pci*) = nullptr;
+  int (*utilization)(Device, Utilization*) = nullptr;
+  int (*memory)(Device, Memory1*) = nullptr;
+  int (*memory2)(Device, Memory2*) = nullptr;
+  int (*temperature)(Device, int, unsigned*) = nullptr;
+  int (*power)(Device, unsigned*) = nullptr;
+  int (*power_limit)(Device, unsigned*) = nullptr;
+  int (*clock)(Device, int, unsigned*) = nullptr;
 };
 
 Nvml::Nvml(const std::string& library) : functions_(std::make_unique<Functions>(library)) {}
@@ -147,7 +147,7 @@ std::vector<Gpu> Nvml::read() const {
   unsigned count = 0;
   if (!functions_->works || functions_->count(&count) != kNvmlSuccess) return gpus;
   for (unsigned index = 0; index < std::min<std::size_t>(count, kGpusMax); ++index) {
-    NvmlDevice device = nullptr;
+    Functions::Device device = nullptr;
     if (functions_->handle(index, &device) == kNvmlSuccess) gpus.push_back(functions_->read(device));
   }
   return gpus;

@@ -1,0 +1,174 @@
+"""Machines: what each of them uses, and every process of the cluster."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+
+from backends.errors import DllmError
+from backends.state import ProcessInfo, UsageReport
+from tui.actions import bindings
+from tui.api.services import ClusterService
+from tui.app.console import console_of
+from tui.app.frame import ConsoleScreen
+from tui.app.messages import Copyable, LogWanted
+from tui.dialogs.dialog import confirm
+from tui.model.process_words import kill_question, restart_question
+from tui.screens.machines.table import ProcessDialog, ProcessTable, has_log
+from tui.screens.machines.usage import SPANS_S, UsageView
+from tui.widgets.inputs import FilterBar
+from tui.widgets.strips import resubtitle
+from tui.widgets.table import FilteredTable
+
+TAIL_BYTES = 4096
+TAIL_LINES = 12
+RETRY_S = 2.0
+UNWATCHED_EVERY = 8
+"""A terminal without the focus is painted every so many reports."""
+
+
+class MachinesScreen(FilteredTable, ConsoleScreen):
+    """Reports come while the screen is in front, one a second."""
+
+    table: ProcessTable
+    AUTO_FOCUS = "ProcessTable"
+    FIGURES = False
+    HELP = ProcessTable.HELP
+    BINDINGS = bindings("processes")
+
+    DEFAULT_CSS = """
+    MachinesScreen {
+        & #machines-usage { height: auto; max-height: 60%; padding: 0 1; }
+        & #machines-usage { overflow-y: auto; scrollbar-size-vertical: 1; }
+        & #machines-processes { height: 1fr; }
+        &.-short #machines-usage { max-height: 50%; }
+    }
+    """
+
+    def __init__(self, cluster: ClusterService) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._reports = 0
+        self._held = False
+        self.usage = UsageView()
+        self.filter_bar = FilterBar("name, machine, state", id="processes-filter")
+        self._machines = VerticalScroll(
+            id="machines-usage", classes="pane", can_focus=True
+        )
+        self._processes = Vertical(id="machines-processes", classes="pane")
+
+    def compose_body(self) -> ComposeResult:
+        self.table = ProcessTable(console_of(self).clock)
+        self._machines.border_title = "Machines"
+        self._processes.border_title = "Processes"
+        with self._machines:
+            yield self.usage
+        with self._processes:
+            yield self.table
+            yield self.filter_bar
+
+    def on_mount(self) -> None:
+        self._tell_span()
+
+    # --- reports --------------------------------------------------------------------
+
+    def on_screen_resume(self) -> None:
+        self.run_worker(self._follow(), group="usage", exclusive=True)
+
+    def on_screen_suspend(self) -> None:
+        # Behind a dialog it goes on; behind another screen nobody looks.
+        if self.app.screen_stack[0] is not self:
+            self.workers.cancel_group(self, "usage")
+
+    async def _follow(self) -> None:
+        import asyncio
+
+        while True:
+            try:
+                async for report in self._cluster.usages():
+                    self._take(report)
+            except DllmError:
+                # The bridge tells that the controller is gone.
+                pass
+            await asyncio.sleep(RETRY_S)
+
+    def _take(self, report: UsageReport) -> None:
+        self._reports += 1
+        seen = self.app.app_focus or self._reports % UNWATCHED_EVERY == 1
+        if self._held or not seen:
+            return
+        with self.app.batch_update():
+            self.usage.show(report.machines)
+            self.table.show(report.processes)
+            self.summarise()
+
+    def hold(self, held: bool) -> None:
+        super().hold(held)
+        self._held = held
+
+    def summarise(self) -> None:
+        shown, every = len(self.table.shown), len(self.table.all_rows)
+        counted = f"{shown} of {every}" if self.table.query_text else f"{every}"
+        resubtitle(self._processes, counted if every else "")
+        self.filter_bar.note = f"{shown} found" if self.table.query_text else ""
+
+    # --- actions --------------------------------------------------------------------
+
+    def action_span(self) -> None:
+        at = SPANS_S.index(self.usage.span_s)
+        self.usage.span_s = SPANS_S[(at + 1) % len(SPANS_S)]
+        self._tell_span()
+
+    def _tell_span(self) -> None:
+        minutes = self.usage.span_s // 60
+        resubtitle(self._machines, f"last {minutes} min" if minutes > 1 else "last min")
+
+    def action_describe(self) -> None:
+        self.table.pick()
+
+    @on(ProcessTable.Chosen)
+    def _chosen(self, message: ProcessTable.Chosen) -> None:
+        message.stop()
+        console_of(self).open(self._describe(message.process), group="process")
+
+    async def _describe(self, process: ProcessInfo) -> None:
+        console = console_of(self)
+        events = await self._cluster.events()
+        tail: list[str] = []
+        if has_log(process):
+            chunk = await self._cluster.read_log(process.name, -TAIL_BYTES, TAIL_BYTES)
+            tail = chunk.text.splitlines()[-TAIL_LINES:]
+        dialog = ProcessDialog(process, events, tail, console.clock())
+        if wanted := await console.push_screen_wait(dialog):
+            console.post_message(LogWanted(wanted))
+
+    def action_restart(self) -> None:
+        self._ask(self._restart)
+
+    def action_kill(self) -> None:
+        self._ask(self._kill)
+
+    def _ask(self, work: object) -> None:
+        process = self.table.pointed
+        if process is not None and callable(work):
+            console_of(self).open(work(process), group="process")
+
+    async def _restart(self, process: ProcessInfo) -> None:
+        dialog = confirm("Restart?", restart_question(process), "Restart it", "y")
+        if await console_of(self).push_screen_wait(dialog) == "yes":
+            await self._cluster.restart_process(process.name, process.peer)
+            console_of(self).tell(f"{process.name} is restarted")
+
+    async def _kill(self, process: ProcessInfo) -> None:
+        dialog = confirm("Kill?", kill_question(process), "Kill it", "y")
+        if await console_of(self).push_screen_wait(dialog) == "yes":
+            await self._cluster.kill_process(process.name, process.peer)
+            console_of(self).tell(f"{process.name} was killed")
+
+    def copyable(self) -> Copyable | None:
+        row = self.table.pointed
+        if row is None:
+            return None
+        pid = f" pid {row.pid}" if row.pid else ""
+        return Copyable("the process", f"{row.name} {row.peer} {row.state}{pid}")
