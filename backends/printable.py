@@ -43,7 +43,8 @@ def without_secrets(argv: Iterable[str]) -> list[str]:
     shown: list[str] = []
     for argument in argv:
         flag, is_joined, _ = argument.partition("=")
-        if shown and shown[-1] in PRIVATE_FLAGS:
+        if shown and shown[-1] in PRIVATE_FLAGS and not argument.isdecimal():
+            # A number is a port: rpc-server has the same short flag for it.
             shown.append(HIDDEN)
         elif is_joined and flag in PRIVATE_FLAGS:
             shown.append(f"{flag}={HIDDEN}")

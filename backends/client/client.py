@@ -358,7 +358,7 @@ class ControllerClient:
         return await self._get(target, LogChunk)
 
     async def usage(self) -> UsageReport:
-        """What machines and processes use, with the last minutes."""
+        """Return the usage of machines and processes, with the last minutes."""
         return await self._get(self._of("/v1/usage"), UsageReport)
 
     def usages(self) -> AsyncGenerator[UsageReport, None]:

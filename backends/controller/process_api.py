@@ -31,7 +31,7 @@ WHOLE = {
     CONTROLLER: "End it with dllm-tui down; the next command starts another.",
     AGENT: "It ends with its connection, and comes back by itself.",
 }
-"""What is no cluster's, and what to do instead."""
+"""Processes that no cluster owns, and the way to end each."""
 
 
 class ProcessApi:

@@ -1,4 +1,4 @@
-"""What machines and processes use: sampled every second, kept for some minutes."""
+"""The usage of machines and processes: a sample a second, kept for some minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What machines and processes use now, and histories of it."""
+"""The usage of machines and processes now, and its last minutes."""
 
 from __future__ import annotations
 

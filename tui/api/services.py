@@ -152,7 +152,7 @@ class ClusterService(Protocol):
         """Part of a process log; a negative offset counts from the end."""
 
     def usages(self) -> AsyncIterator[UsageReport]:
-        """What machines and processes use, a report a second."""
+        """Report the usage of machines and processes, every second."""
 
     async def restart_process(self, name: str, machine: str) -> ClusterSnapshot: ...
     async def kill_process(self, name: str, machine: str) -> ClusterSnapshot: ...

@@ -18,7 +18,6 @@ from backends.state import (
 from backends.units import format_age, format_bytes, format_celsius, format_percent
 from tui.model.names import by_role
 from tui.model.quantities import UNKNOWN, megabytes_text, short_part_of
-from tui.widgets.safe_text import safe_line
 
 EVENTS_MAX = 8
 MW_PER_W = 1000
@@ -149,7 +148,7 @@ def gpu_text(gpu: GpuUsage) -> str:
         parts.append(f"{gpu.power_mw / MW_PER_W:.0f}{limit} W")
     if gpu.clock_mhz is not None:
         parts.append(f"{gpu.clock_mhz / MHZ_PER_GHZ:.2f} GHz")
-    return " · ".join(map(safe_line, parts))
+    return " · ".join(parts)
 
 
 # --- histories -----------------------------------------------------------------------

@@ -154,7 +154,7 @@ Below, every process of the cluster.
         return (order.column in FALLING) != order.reverse
 
     def tell(self) -> None:
-        """Nothing follows the cursor here."""
+        """Tell nobody: no other widget follows the cursor."""
 
     def pick(self) -> None:
         if self.pointed is not None:

@@ -101,7 +101,7 @@ class UsageView(StripWidget):
         return line([*parts, (f"  {traffic}", palette.dim)], width)
 
     def _cores(self, cores: Sequence[int], room: int) -> Iterator[Part]:
-        """A column a core; of more cores than columns, the mean of neighbours."""
+        # Of more cores than columns, the mean of neighbours.
         together = -(-len(cores) // max(room, 1))
         for at in range(0, len(cores), together):
             some = cores[at : at + together]
@@ -181,4 +181,4 @@ RATES: tuple[tuple[str, Figure, Callable[[float], str], str], ...] = (
     ("link", _megabytes, format_mb_s, "MB/s"),
     ("tokens", lambda s: s.tok_per_s, format_speed, "tok/s"),
 )
-"""What has no natural end: label, figure, its words, and the unit of the scale."""
+"""Figures without a natural end: label, figure, its words, unit of the scale."""
