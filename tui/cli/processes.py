@@ -21,6 +21,7 @@ from tui.model.process_words import (
     memory_text,
     process_facts,
     usual_order,
+    whole_lines,
 )
 from tui.widgets.safe_text import safe, safe_line
 
@@ -129,7 +130,7 @@ async def show_process(
     tail: tuple[str, ...] = ()
     if process.log_path:
         chunk = await client.read_log(name, -TAIL_BYTES, TAIL_BYTES)
-        tail = tuple(chunk.text.splitlines()[-TAIL_LINES:])
+        tail = tuple(whole_lines(chunk)[-TAIL_LINES:])
     return Described(process, await client.events(), tail)
 
 

@@ -10,6 +10,7 @@ from backends.printable import without_secrets
 from backends.state import (
     Event,
     GpuUsage,
+    LogChunk,
     MachineUsage,
     ProcessInfo,
     ProcessState,
@@ -88,6 +89,11 @@ def events_of(process: ProcessInfo, events: Iterable[Event]) -> list[Event]:
         if name in (one.process, *one.text.replace(",", " ").replace(":", " ").split())
     ]
     return about[-EVENTS_MAX:]
+
+
+def whole_lines(chunk: LogChunk) -> list[str]:
+    """The lines of a piece of a log, without the rest of one that it begins with."""
+    return chunk.text.splitlines()[bool(chunk.offset) :]
 
 
 def restart_question(process: ProcessInfo) -> str:

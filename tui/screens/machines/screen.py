@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
@@ -14,7 +16,7 @@ from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable, LogWanted
 from tui.dialogs.dialog import confirm
-from tui.model.process_words import kill_question, restart_question
+from tui.model.process_words import kill_question, restart_question, whole_lines
 from tui.screens.machines.table import ProcessDialog, ProcessTable, has_log
 from tui.screens.machines.usage import SPANS_S, UsageView
 from tui.widgets.inputs import FilterBar
@@ -82,8 +84,6 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
             self.workers.cancel_group(self, "usage")
 
     async def _follow(self) -> None:
-        import asyncio
-
         while True:
             try:
                 async for report in self._cluster.usages():
@@ -138,7 +138,7 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
         tail: list[str] = []
         if has_log(process):
             chunk = await self._cluster.read_log(process.name, -TAIL_BYTES, TAIL_BYTES)
-            tail = chunk.text.splitlines()[-TAIL_LINES:]
+            tail = whole_lines(chunk)[-TAIL_LINES:]
         dialog = ProcessDialog(process, events, tail, console.clock())
         if wanted := await console.push_screen_wait(dialog):
             console.post_message(LogWanted(wanted))

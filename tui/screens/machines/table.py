@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -188,7 +189,8 @@ left out), what happened to it in the last days, and the last lines of its log.
         log = [("evidence.log", "opens the log")] if self._has_log else []
         keys = (*log, ("reading.copy", "copies"), ("dialog.cancel", "closes"))
         with self.frame(self._process.name, *keys, box=VerticalScroll):
-            yield Static(self._text(), markup=False)
+            yield Static(self._table(), markup=False)
+            yield Static(self._tail(), markup=False)
 
     @property
     def _has_log(self) -> bool:
@@ -201,17 +203,22 @@ left out), what happened to it in the last days, and the last lines of its log.
         self.dismiss(self._process.name)
 
     def copyable(self) -> Copyable:
-        return Copyable("the process", self._text().plain)
+        facts = [f"{label:{LABEL_WIDTH}}{fact}" for label, fact in self._rows()]
+        return Copyable("the process", "\n".join([*facts, *self._log_tail]))
 
-    def _text(self) -> Text:
+    def _table(self) -> Table:
         palette = palette_from(self.app.theme_variables)
-        text = Text()
+        table = Table.grid(padding=(0, 1))
+        table.add_column(style=palette.dim, width=LABEL_WIDTH)
+        table.add_column(style=palette.text, overflow="fold")
         for label, fact in self._rows():
-            text.append(f"{label:{LABEL_WIDTH}}", palette.dim)
-            text.append(f"{safe_line(fact)}\n", palette.text)
-        for said in self._log_tail:
-            text.append(f"\n  {safe_line(said)}", palette.dim)
-        return text
+            table.add_row(label, Text(safe_line(fact)))
+        return table
+
+    def _tail(self) -> Text:
+        palette = palette_from(self.app.theme_variables)
+        said = [f"\n{safe_line(one)}" for one in self._log_tail]
+        return Text("".join(said), palette.dim)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         before = ""

@@ -26,7 +26,6 @@ from tui.widgets.strips import (
     Part,
     StripWidget,
     block,
-    block_row,
     clip,
     line,
     parts_width,
@@ -40,6 +39,9 @@ GPU_FIGURE_CELLS = 48
 """All that a driver tells; with less room its end is cut."""
 INDENT = 2
 WIDE_FROM = 110
+CURVE_ROWS_MAX = 4
+FRAME_ROWS = 5
+"""Around the curves of half a screen: status line, borders, times."""
 LOAD_HIGH = 0.9
 Figure = Callable[[UsageSample], float | None]
 FULL = "100 %"
@@ -67,12 +69,20 @@ class UsageView(StripWidget):
     span_s: Drawn[int] = Drawn(SPANS_S[1])
 
     def show(self, machines: tuple[MachineHistory, ...]) -> None:
-        if _n_rows(machines) != _n_rows(self.machines):
+        before, now = self.machines, machines
+        if (len(before), _n_curves(before)) != (len(now), _n_curves(now)):
             self.refresh(layout=True)
         self.machines = machines
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        return _n_rows(self.machines)
+        curves = _n_curves(self.machines)
+        return len(self.machines) + curves * self._curve_rows + 1
+
+    @property
+    def _curve_rows(self) -> int:
+        """Rows of a curve: as many as leave half of the screen to the processes."""
+        room = self.app.size.height // 2 - len(self.machines) - FRAME_ROWS
+        return min(max(room // max(_n_curves(self.machines), 1), 1), CURVE_ROWS_MAX)
 
     def draw(self, width: int, height: int) -> list[Strip]:
         if not self.machines:
@@ -83,7 +93,7 @@ class UsageView(StripWidget):
     def _machine(self, one: MachineHistory, width: int) -> Iterator[Strip]:
         yield self._head(one, width)
         for curve in curves_of(one, self.span_s):
-            yield self._curve(curve, one.samples, width)
+            yield from self._curve(curve, one.samples, width)
 
     def _head(self, one: MachineHistory, width: int) -> Strip:
         palette = self.palette
@@ -111,18 +121,25 @@ class UsageView(StripWidget):
     def _tone(self, share: float) -> Style:
         return self.palette.warn if share >= LOAD_HIGH else self.palette.graph
 
-    def _curve(self, curve: Curve, samples: Sequence[UsageSample], width: int) -> Strip:
+    def _curve(
+        self, curve: Curve, samples: Sequence[UsageSample], width: int
+    ) -> Iterator[Strip]:
         palette, cells = self.palette, self._curve_cells(width)
         values = history(samples, curve.figure, self.span_s, cells)
-        return line(
-            [
-                (" " * INDENT + clip(curve.label, LABEL_CELLS), palette.text),
-                (f"{curve.scale:>{SCALE_CELLS - 1}}▕", palette.dim),
-                (block_row(values, curve.top, cells), palette.graph),
-                (f" {curve.told}", palette.text),
-            ],
-            width,
-        )
+        blank = " " * (cells - len(values))
+        rows = self._curve_rows
+        for row in reversed(range(rows)):
+            is_first = row == rows - 1
+            label = clip(curve.label if is_first else "", LABEL_CELLS)
+            scale = curve.scale if is_first else "0" * (row == 0)
+            bars = "".join(block(value, curve.top, row, rows) for value in values)
+            parts: list[Part] = [
+                (" " * INDENT + label, palette.text),
+                (f"{scale:>{SCALE_CELLS - 1}}▕", palette.dim),
+                (blank + bars, palette.graph),
+                (f" {curve.told}" if is_first else "", palette.text),
+            ]
+            yield line(parts, width)
 
     def _curve_cells(self, width: int) -> int:
         has_gpus = any(one.now and one.now.gpus for one in self.machines)
@@ -143,8 +160,8 @@ class UsageView(StripWidget):
         return line([(left + text, self.palette.dim)], width)
 
 
-def _n_rows(machines: Sequence[MachineHistory]) -> int:
-    return sum(1 + len([*curves_of(one, SPANS_S[0])]) for one in machines) + 1
+def _n_curves(machines: Sequence[MachineHistory]) -> int:
+    return sum(1 for one in machines for _ in curves_of(one, SPANS_S[0]))
 
 
 def curves_of(one: MachineHistory, span_s: int) -> Iterator[Curve]:
