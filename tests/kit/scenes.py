@@ -208,6 +208,14 @@ class Scene:
 
     # --- what happens ---------------------------------------------------------------
 
+    def restarts(self, name: str) -> None:
+        """A person has a process started again."""
+        self.cluster.restart(name, Actor(program="processes"))
+
+    async def kills(self, machine: str, name: str) -> None:
+        """A person kills a process on a machine."""
+        await self.cluster.kill(machine, name, Actor(program="processes"))
+
     def kill(self, *names: str) -> None:
         for name in names:
             host, record = self.cast.holder(name)

@@ -258,3 +258,28 @@ async def test_a_load_from_a_sparse_file_ends_with_the_relays_reason() -> None:
     host.seen = host.seen[:2]
     failure = await failure_of(cast("Any", host), ended(None))
     assert failure.what.endswith(": a worker died or closed the connection")
+
+
+def test_restarts_count_from_when_a_goal_first_served() -> None:
+    machines = running(local="w", ada="x")
+    book = ProcessBook(cast("Any", machines), lambda: None)
+
+    def begins_again(pid: int) -> None:
+        host = machines.machines["ada"].processes
+        host.put(replace(host.processes["default/x"], pid=pid))
+        book.take()
+
+    def restarts() -> list[int]:
+        return [one.restarts for one in book.of("default")]
+
+    book.take()
+    begins_again(7)
+    book.settle("default", 1)
+    assert restarts() == [0, 0]
+    begins_again(8)
+    begins_again(9)
+    # It serves again: the goal is the same.
+    book.settle("default", 1)
+    assert restarts() == [0, 2]
+    book.settle("default", 2)
+    assert restarts() == [0, 0]

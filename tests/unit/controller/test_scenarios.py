@@ -80,6 +80,23 @@ ASKED_FOR = {
         replaces 0 ada; refused "came first" replaces 0 bob; until serving
         replaces 1 bob; until serving; uses bob
         """,
+    "a process is started again by a person, and what depends on it": """
+        serves ada bob relays; restarts relay-ada; recovers
+        started relay-ada 2; started llama-server 2; started relay-bob 1; started bob 1
+        told "restarted relay-ada" "serves again"; generation 1
+        """,
+    "the gateway alone is started again by a person": """
+        serves ada; restarts api-gateway; recovers
+        started api-gateway 2; started llama-server 1; gateway serve
+        """,
+    "nothing is started again before it serves": """
+        loads 600; launch ada; until loading
+        refused "only be restarted while a model serves" restarts ada
+        """,
+    "what a person kills comes back": """
+        serves ada bob; kills ada ada; recovers; runs ada bob llama-server
+        told "killed ada on ada" "ada was started again"
+        """,
     "a launch that fails goes back to what served": """
         serves ada; dies bob 9; launch ada bob; recovers; uses ada; generation 3
         told "The launch failed (bob ended with exit code 1" "serves again"
