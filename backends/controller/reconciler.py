@@ -390,7 +390,7 @@ class Reconciler:
 
         Answers that this would break end first.
         """
-        if self.phase is not Phase.SERVING:
+        if self._store.snapshot.state is not ClusterState.SERVING:
             raise ControllerError(
                 f"{name} can only be restarted while a model serves",
                 "See dllm-tui status; dllm-tui processes kill ends a process at once.",

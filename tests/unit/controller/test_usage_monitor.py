@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -139,7 +140,7 @@ async def test_a_console_that_comes_back_finds_the_time_between(
 ) -> None:
     monkeypatch.setattr(module, "SAMPLE_S", 0.001)
     clock = iter(range(1000, 2000))
-    monkeypatch.setattr(module.time, "time", lambda: next(clock))
+    monkeypatch.setattr(time, "time", lambda: next(clock))
     world = World()
     world.plans.append(object())
     running = asyncio.create_task(world.monitor.run())

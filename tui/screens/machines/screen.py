@@ -76,7 +76,9 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
     # --- reports --------------------------------------------------------------------
 
     def on_screen_resume(self) -> None:
-        self.run_worker(self._follow(), group="usage", exclusive=True)
+        self.run_worker(
+            self._follow, group="usage", exclusive=True, exit_on_error=False
+        )
 
     def on_screen_suspend(self) -> None:
         # Behind a dialog it goes on; behind another screen nobody looks.
