@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import NoReturn
 
 from textual import on
 from textual.app import ComposeResult
@@ -85,7 +86,7 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
         if self.app.screen_stack[0] is not self:
             self.workers.cancel_group(self, "usage")
 
-    async def _follow(self) -> None:
+    async def _follow(self) -> NoReturn:
         while True:
             try:
                 async for report in self._cluster.usages():
