@@ -1,4 +1,4 @@
-"""What runs is listed with its use; a person restarts it and kills it; it goes on."""
+"""A person lists, restarts and kills processes of a real cluster; it goes on."""
 
 from __future__ import annotations
 

@@ -16,8 +16,9 @@ from backends.state import (
     ProcessState,
     UsageSample,
 )
-from backends.units import format_age, format_bytes, format_celsius, format_percent
+from backends.units import format_bytes, format_celsius, format_percent
 from tui.model.names import by_role
+from tui.model.peer_words import age_text
 from tui.model.quantities import UNKNOWN, megabytes_text, short_part_of
 
 EVENTS_MAX = 8
@@ -37,10 +38,10 @@ def memory_text(process: ProcessInfo) -> str:
 
 
 def age_of(process: ProcessInfo, now: float) -> str:
-    """``4 m 05 s``: how long it has run; empty where it ended or that is not known."""
+    """``40 s``, ``4 m``: how long it has run; empty if it ended, or nobody knows."""
     if not process.started_at or process.state is ProcessState.EXITED:
         return ""
-    return format_age(max(now - process.started_at, 0.0))
+    return age_text(now - process.started_at)
 
 
 def ending_text(process: ProcessInfo) -> str:

@@ -27,6 +27,7 @@ from tui.widgets.table import FilteredTable
 TAIL_BYTES = 4096
 TAIL_LINES = 12
 RETRY_S = 2.0
+TABLE_EVERY = 5
 UNWATCHED_EVERY = 8
 """A terminal without the focus is painted every so many reports."""
 
@@ -54,6 +55,7 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
         self._cluster = cluster
         self._reports = 0
         self._held = False
+        self._stand: list[object] = []
         self.usage = UsageView()
         self.filter_bar = FilterBar("name, machine, state", id="processes-filter")
         self._machines = VerticalScroll(
@@ -103,8 +105,17 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
             return
         with self.app.batch_update():
             self.usage.show(report.machines)
-            self.table.show(report.processes)
-            self.summarise()
+            if self._is_due(report.processes):
+                self.table.show(report.processes)
+                self.summarise()
+
+    def _is_due(self, processes: tuple[ProcessInfo, ...]) -> bool:
+        # A table costs most to paint: figures in it change more seldom than states.
+        stand: list[object] = [
+            (p.peer, p.name, p.state, p.pid, p.restarts) for p in processes
+        ]
+        before, self._stand = self._stand, stand
+        return stand != before or self._reports % TABLE_EVERY == 0
 
     def hold(self, held: bool) -> None:
         super().hold(held)

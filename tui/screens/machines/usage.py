@@ -68,32 +68,48 @@ class UsageView(StripWidget):
     machines: Drawn[tuple[MachineHistory, ...]] = Drawn(())
     span_s: Drawn[int] = Drawn(SPANS_S[1])
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocks: list[tuple[MachineHistory, list[Curve]]] = []
+        """As last shown: each machine with what is known of it."""
+
     def show(self, machines: tuple[MachineHistory, ...]) -> None:
-        before, now = self.machines, machines
-        if (len(before), _n_curves(before)) != (len(now), _n_curves(now)):
+        before = len(self._blocks), self._n_curves
+        self._blocks = self._with_curves(machines)
+        if before != (len(self._blocks), self._n_curves):
             self.refresh(layout=True)
         self.machines = machines
 
+    def watch_span_s(self) -> None:
+        self._blocks = self._with_curves(self.machines)
+
+    def _with_curves(
+        self, machines: Sequence[MachineHistory]
+    ) -> list[tuple[MachineHistory, list[Curve]]]:
+        return [(one, [*curves_of(one, self.span_s)]) for one in machines]
+
+    @property
+    def _n_curves(self) -> int:
+        return sum(len(curves) for _, curves in self._blocks)
+
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
-        curves = _n_curves(self.machines)
-        return len(self.machines) + curves * self._curve_rows + 1
+        return len(self._blocks) + self._n_curves * self._curve_rows + 1
 
     @property
     def _curve_rows(self) -> int:
-        """Rows of a curve: as many as leave half of the screen to the processes."""
-        room = self.app.size.height // 2 - len(self.machines) - FRAME_ROWS
-        return min(max(room // max(_n_curves(self.machines), 1), 1), CURVE_ROWS_MAX)
+        # As many as leave half of the screen to the processes.
+        room = self.app.size.height // 2 - len(self._blocks) - FRAME_ROWS
+        return min(max(room // max(self._n_curves, 1), 1), CURVE_ROWS_MAX)
 
     def draw(self, width: int, height: int) -> list[Strip]:
-        if not self.machines:
+        if not self._blocks:
             return [line([("No figures yet.", self.palette.dim)], width)]
-        rows = [strip for one in self.machines for strip in self._machine(one, width)]
+        rows = []
+        for one, curves in self._blocks:
+            rows.append(self._head(one, width))
+            for curve in curves:
+                rows += self._curve(curve, one.samples, width)
         return [*rows, self._times(width)]
-
-    def _machine(self, one: MachineHistory, width: int) -> Iterator[Strip]:
-        yield self._head(one, width)
-        for curve in curves_of(one, self.span_s):
-            yield from self._curve(curve, one.samples, width)
 
     def _head(self, one: MachineHistory, width: int) -> Strip:
         palette = self.palette
@@ -158,10 +174,6 @@ class UsageView(StripWidget):
         left = " " * (INDENT + LABEL_CELLS + SCALE_CELLS + cells - drawn)
         text = f"╵{ago}{'now':>{max(drawn - len(ago) - 1, 4)}}"
         return line([(left + text, self.palette.dim)], width)
-
-
-def _n_curves(machines: Sequence[MachineHistory]) -> int:
-    return sum(1 for one in machines for _ in curves_of(one, SPANS_S[0]))
 
 
 def curves_of(one: MachineHistory, span_s: int) -> Iterator[Curve]:
