@@ -17,7 +17,8 @@ void card(const TempDir& root, const std::string& name, const std::string& pci,
   const std::string device = "sys/devices/pci0000:00/" + pci;
   write(root, device + "/vendor", vendor + "\n");
   write(root, "sys/class/drm/" + name + "/dev", "226:0\n");
-  std::filesystem::create_directory_symlink(root / device, root / ("sys/class/drm/" + name + "/device"));
+  std::filesystem::create_directory_symlink(root / device,
+                                            root / ("sys/class/drm/" + name + "/device"));
 }
 
 }  // namespace

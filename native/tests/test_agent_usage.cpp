@@ -22,14 +22,16 @@ json::Value reading(Usage& usage) {
 }
 
 void machine(const TempDir& root, int busy, int idle, int bytes) {
-  write(root, "proc/stat", "cpu  9 9 9 9\ncpu0 " + std::to_string(busy) + " 0 0 " +
-                               std::to_string(idle) + " 0 0 0 0 5 5\ncpu1 0 0 0 100 100 0 0 0\n" +
-                               "intr 1\n");
+  write(root, "proc/stat",
+        "cpu  9 9 9 9\ncpu0 " + std::to_string(busy) + " 0 0 " + std::to_string(idle) +
+            " 0 0 0 0 5 5\ncpu1 0 0 0 100 100 0 0 0\n" + "intr 1\n");
   const std::string traffic = std::to_string(bytes) + " 1 0 0 0 0 0 0 " + std::to_string(2 * bytes);
-  write(root, "proc/net/dev", "Inter-| Receive\n face |bytes\n    lo: 7 1 0 0 0 0 0 0 7\n  eth0: " +
-                                  traffic + " 1\ndocker0: 5555 1 0 0 0 0 0 0 5555 1\n");
-  write(root, "proc/diskstats", "8 0 sda 1 2 " + std::to_string(bytes) + " 4 5 6 1 8\n" +
-                                    "8 1 sda1 1 2 99999 4 5 6 99999 8\n");
+  write(root, "proc/net/dev",
+        "Inter-| Receive\n face |bytes\n    lo: 7 1 0 0 0 0 0 0 7\n  eth0: " + traffic +
+            " 1\ndocker0: 5555 1 0 0 0 0 0 0 5555 1\n");
+  write(root, "proc/diskstats",
+        "8 0 sda 1 2 " + std::to_string(bytes) + " 4 5 6 1 8\n" +
+            "8 1 sda1 1 2 99999 4 5 6 99999 8\n");
   write(root, "proc/meminfo", "MemTotal: 1 kB\nSwapTotal: 100 kB\nSwapFree: 25 kB\n");
 }
 

@@ -70,7 +70,7 @@ def _default_phrases() -> str:
 
 DEFAULT_KEYS = re.compile(rf"(?<![\w+])(?:{_default_phrases()})\b")
 REMAPPED = {
-    "cluster.launch": "f7",
+    "cluster.launch": "f10",
     "cluster.model": "f8",
     "cluster.stop": "f9",
     "app.zoom": "f10",
@@ -139,13 +139,13 @@ async def test_toasts_and_help_name_the_users_keys(started: Started) -> None:
     running = started(scenes.idle(), keys=REMAPPED, size=(120, 40), wait=False)
     async with running as (pilot, app, _):
         await until(pilot, lambda: app.editor.snapshot is not None)
-        await pilot.press("f7")
+        await pilot.press("f10")
         await until(pilot, lambda: "Pick a model first: F8" in toasts(app))
         app._home.go_to("peers")
         await pilot.pause()
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpDialog))
-        await until(pilot, lambda: "F7 launches" in screen_text(app))
+        await until(pilot, lambda: "F10 launches" in screen_text(app))
 
 
 async def test_an_action_without_a_key_is_found_by_its_name(make_app: MakeApp) -> None:

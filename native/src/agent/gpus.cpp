@@ -148,7 +148,8 @@ std::vector<Gpu> Nvml::read() const {
   if (!functions_->works || functions_->count(&count) != kNvmlSuccess) return gpus;
   for (unsigned index = 0; index < std::min<std::size_t>(count, kGpusMax); ++index) {
     Functions::Device device = nullptr;
-    if (functions_->handle(index, &device) == kNvmlSuccess) gpus.push_back(functions_->read(device));
+    if (functions_->handle(index, &device) == kNvmlSuccess)
+      gpus.push_back(functions_->read(device));
   }
   return gpus;
 }
@@ -233,12 +234,14 @@ std::vector<Gpu> SysfsGpus::read(std::int64_t now_us) {
       if (const auto joules = number_of(sensors + "energy1_input"); joules && !gpu.power_mw) {
         gpu.power_mw = power_mw(gpu.pci, *joules, now_us);
       }
-      if (!gpu.clock_mhz) gpu.clock_mhz = small(scaled(number_of(sensors + "freq1_input"), 1'000'000));
+      if (!gpu.clock_mhz)
+        gpu.clock_mhz = small(scaled(number_of(sensors + "freq1_input"), 1'000'000));
     }
     const bool told = gpu.load_percent || gpu.total_bytes || gpu.celsius || gpu.power_mw;
     if (told && gpus.size() < kGpusMax) gpus.push_back(std::move(gpu));
   }
-  std::sort(gpus.begin(), gpus.end(), [](const Gpu& one, const Gpu& two) { return one.pci < two.pci; });
+  std::sort(gpus.begin(), gpus.end(),
+            [](const Gpu& one, const Gpu& two) { return one.pci < two.pci; });
   return gpus;
 }
 

@@ -166,7 +166,8 @@ void Usage::count_network(Counters& counters) const {
   for (std::string line; std::getline(lines, line);) {
     const std::size_t colon = line.find(':');
     if (colon == std::string::npos) continue;
-    const std::string name = line.substr(line.find_first_not_of(' '), colon - line.find_first_not_of(' '));
+    const std::string name =
+        line.substr(line.find_first_not_of(' '), colon - line.find_first_not_of(' '));
     std::istringstream words(line.substr(colon + 1));
     std::array<std::uint64_t, 9> columns{};
     for (std::uint64_t& column : columns) words >> column;
@@ -177,8 +178,8 @@ void Usage::count_network(Counters& counters) const {
     found.push_back({columns[0], columns[8], is_hardware});
   }
   // A bridge repeats what passes its interfaces; within a container no interface is hardware.
-  const bool some = std::any_of(found.begin(), found.end(),
-                                [](const Interface& one) { return one.is_hardware; });
+  const bool some =
+      std::any_of(found.begin(), found.end(), [](const Interface& one) { return one.is_hardware; });
   for (const Interface& one : found) {
     if (some && !one.is_hardware) continue;
     counters.received = counters.received.value_or(0) + one.received;
@@ -198,7 +199,8 @@ void Usage::count_disks(Counters& counters) const {
     for (std::uint64_t& column : columns) words >> column;
     std::error_code error;
     // Not partitions, nor what lies on other disks.
-    if (!words || !std::filesystem::exists(root_ + "/sys/block/" + name + "/device", error)) continue;
+    if (!words || !std::filesystem::exists(root_ + "/sys/block/" + name + "/device", error))
+      continue;
     counters.bytes_read = counters.bytes_read.value_or(0) + columns[2] * kSector;
     counters.bytes_written = counters.bytes_written.value_or(0) + columns[6] * kSector;
   }
@@ -220,7 +222,8 @@ std::string Usage::read(pid_t agent) {
   const Counters before = std::exchange(before_, now).value_or(now);
   const std::int64_t us = now.at_us - before.at_us;
   std::vector<std::string> loads, gpus;
-  for (std::size_t core = 0; us > 0 && core < std::min(now.cores.size(), before.cores.size()); ++core) {
+  for (std::size_t core = 0; us > 0 && core < std::min(now.cores.size(), before.cores.size());
+       ++core) {
     const Ticks &old = before.cores[core], &ticks = now.cores[core];
     const std::uint64_t all = ticks.all - std::min(old.all, ticks.all);
     const std::uint64_t busy = std::min(ticks.busy - std::min(old.busy, ticks.busy), all);
@@ -319,12 +322,11 @@ void UsageProcess::add_to(std::vector<pollfd>& waited) const {
 
 std::vector<std::string> UsageProcess::take(const std::vector<pollfd>& waited) {
   const bool came = channel_ && std::any_of(waited.begin(), waited.end(), [&](const pollfd& one) {
-    return one.fd == channel_.get() && one.revents != 0;
-  });
+                      return one.fd == channel_.get() && one.revents != 0;
+                    });
   if (!came) return {};
   std::array<char, 64 * 1024> block;
-  const ssize_t count =
-      retry([&] { return ::read(channel_.get(), block.data(), block.size()); });
+  const ssize_t count = retry([&] { return ::read(channel_.get(), block.data(), block.size()); });
   if (count <= 0 || text_.size() > kBytesMax) return lost();
   text_.append(block.data(), static_cast<std::size_t>(count));
   std::vector<std::string> answers;

@@ -15,7 +15,8 @@
 
 namespace dllm::agent {
 
-// Reads the figures; loads and rates are means since the reading before, of which the first has none.
+// Reads the figures; loads and rates are means since the reading before, of which the first has
+// none.
 class Usage {
  public:
   // By the files below `root` ("" on a real system), and NVIDIA's by this library.
