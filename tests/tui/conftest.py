@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from textual.app import App
+from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 from textual.screen import Screen
@@ -44,6 +45,8 @@ def _isolated(
     monkeypatch.setattr(Input.cursor_blink, "_default", False)
     monkeypatch.setattr(TextArea.cursor_blink, "_default", False)
     monkeypatch.setattr(Stylesheet, "_parse_rules", parse_once)
+    # The same hash, not computed in Python: each style looks up hundreds of rules.
+    monkeypatch.setattr(RuleSet, "__hash__", object.__hash__)
     if not request.node.get_closest_marker("frames"):
         monkeypatch.setattr(Screen, "_compositor_refresh", drawing.draw_later)
         monkeypatch.setattr(Pilot, "_wait_for_screen", drawing.wait_and_draw)
