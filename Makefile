@@ -10,6 +10,7 @@ NATIVE_BUILD := build/native
 NATIVE_SANITIZED := build/native-sanitized
 NATIVE_THREADS := build/native-threads
 NATIVE_FUZZ := build/native-fuzz
+NATIVE_ALONE := build/native-alone
 NATIVE_MACOS := build/native-macos
 # Conversations of the fuzz targets a test run makes up, new ones each time; with sanitizers fewer.
 MUTATIONS ?= 20000
@@ -60,7 +61,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine engines engines-table libraries program demo ready test test-all test-check test-unit test-native test-relay test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-plain native-sanitized \
+.PHONY: help setup engine engines engines-table libraries program demo ready test test-all test-check test-unit test-native test-relay test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-alone native-plain native-sanitized \
         host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-predict bench-best bench-gpu bench-memory bench-plan \
         bench-tunnel bench-watching fuzz corpus mutate mutants soak trials stalled refusals snapshots \
         recording pictures train clean
@@ -141,6 +142,10 @@ native-macos: $(STAMP) ## Compile and link the helper program and its tests for 
 	cmake -S native -B $(NATIVE_MACOS) -G Ninja -DCMAKE_TOOLCHAIN_FILE=macos.cmake -DDLLM_TLS=OFF -DDLLM_ZSTD=OFF
 	cmake --build $(NATIVE_MACOS)
 
+native-alone: $(STAMP) ## Compile each file of the helper program alone: it includes what it needs
+	$(CMAKE) -S native -B $(NATIVE_ALONE) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_UNITY=OFF -DDLLM_TESTS=OFF
+	nice $(CMAKE_BUILD) $(NATIVE_ALONE)
+
 native-sanitized: $(STAMP)
 	@$(CMAKE) -S native -B $(NATIVE_SANITIZED) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=address,undefined \
 		-DDLLM_MUTATIONS=$(MUTATIONS_SANITIZED)
@@ -196,10 +201,12 @@ gpu-device: $(STAMP) | host-tools
 READY ?=
 TESTS := READY=1 $(BIN)/python -m tools.run_tests
 
+# Compiled once, in a new checkout, the tests need not be by each of ten processes at once.
 ready: compiling
 	@$(MAKE) --no-print-directory $(STAMP)
-	@$(MAKE) --no-print-directory --keep-going engines gpu-device host-tools || \
-		echo "Not all of that is there, so that some tests will fail; the others are run."
+	@test -e tests/__pycache__ || nice $(BIN)/pytest --collect-only --quiet tests >/dev/null & \
+		$(MAKE) --no-print-directory --keep-going engines gpu-device host-tools || \
+		echo "Not all of that is there, so that some tests will fail; the others are run."; wait
 
 test: ready ## Everything but long trials, sanitizers and mutations: some 20 minutes on two cores
 	@$(TESTS) engine hosts relay unit native check
