@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 from textual.widgets import DataTable
 
 from backends.state import ClusterState
@@ -103,8 +104,12 @@ async def test_zoom_gives_a_pane_the_screen_and_takes_it_back(started: Started) 
 # --- screens ----------------------------------------------------------------
 
 
-async def test_numbers_change_screens_and_escape_comes_back(started: Started) -> None:
+async def test_numbers_change_screens_and_escape_comes_back(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with started() as (pilot, app, _):
+        anew: list[str] = []
+        monkeypatch.setattr(app, "refresh_css", lambda: anew.append(app.current_mode))
         assert isinstance(app.focused, SplitBar)
         assert "5 Logs" in screen_text(app)
         await pilot.press("5")
@@ -114,6 +119,7 @@ async def test_numbers_change_screens_and_escape_comes_back(started: Started) ->
         await until(pilot, lambda: app.current_mode == "models")
         await pilot.press("escape")
         await until(pilot, lambda: app.current_mode == "cluster")
+        assert anew == [], "all style sheets were read again"
 
 
 async def test_function_keys_change_screens_amid_digits(started: Started) -> None:

@@ -23,6 +23,7 @@ from textual.dom import DOMNode
 from textual.events import Event
 from textual.filter import LineFilter
 from textual.message_pump import MessagePump
+from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from backends.config import Config
@@ -199,6 +200,12 @@ class ConsoleApp(App[None], inherit_bindings=False):
         for opening in self._opening:
             opening.set()
         return pushed
+
+    def _load_screen_css(self, screen: Screen[Any]) -> None:
+        super()._load_screen_css(screen)
+        # A new screen's widgets are styled as they are mounted. With another count, a
+        # switch to it would read all style sheets twice more.
+        screen._css_update_count = self._css_update_count
 
     async def run_action(
         self,
