@@ -13,9 +13,10 @@ from backends.config import PeerConfig
 from backends.machines.local import local_host
 from backends.machines.peer import SshPeer
 from backends.machines.readers import Readers
-from backends.paths import Paths, relay_binary
+from backends.paths import relay_binary
 from backends.state import PeerState
 from tests.hosts.reaching import until
+from tests.kit.clusters import paths_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,13 +47,7 @@ class Watched:
     """A peer that is looked after, with all it ever was."""
 
     def __init__(self, name: str, home: Path) -> None:
-        paths = Paths(
-            config_dir=home,
-            data_dir=home,
-            state_dir=home,
-            cache_dir=home,
-            runtime_dir=home / "r",
-        )
+        paths = paths_in(home)
         self.serves = False
         self.told: list[PeerState] = []
         self.known = SshPeer(

@@ -19,9 +19,9 @@ from backends.link.transport import (
     port_of,
 )
 from backends.machines.machine import LocalMachine, open_way
-from backends.paths import Paths
 from tests.hosts.reaching import reached, until
 from tests.hosts.test_tunnels import both_ways, echo
+from tests.kit.clusters import paths_in
 from tests.kit.local_peer import ssh_peer
 
 if TYPE_CHECKING:
@@ -47,13 +47,7 @@ sys.exit(s.recv(4) != b"pong")
 @contextlib.asynccontextmanager
 async def machine(name: str, home: Path) -> AsyncIterator[SshPeer]:
     """A peer as the cluster uses it."""
-    paths = Paths(
-        config_dir=home,
-        data_dir=home,
-        state_dir=home,
-        cache_dir=home,
-        runtime_dir=home / "r",
-    )
+    paths = paths_in(home)
     async with reached(name) as connection:
         made = ssh_peer(name, connection, paths, "cafe")
         yield made

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from textual.pilot import Pilot
 
 from backends.config import SettingsFile
@@ -151,15 +149,8 @@ def selected(app: DllmApp) -> str:
 
 
 async def test_a_peer_a_log_a_theme_and_a_setting(
-    started: Started, tmp_path: Path
+    started: Started, paths: Paths
 ) -> None:
-    paths = Paths(
-        config_dir=tmp_path,
-        data_dir=tmp_path,
-        state_dir=tmp_path,
-        cache_dir=tmp_path,
-        runtime_dir=tmp_path,
-    )
     async with started(settings=SettingsFile(paths)) as (pilot, app, _):
         await find(pilot, "peer mini")
         await pilot.press("enter")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,14 +35,7 @@ workers = 3  # as many as cores
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> Paths:
-    paths = Paths(
-        config_dir=tmp_path / "settings",
-        data_dir=tmp_path,
-        state_dir=tmp_path,
-        cache_dir=tmp_path,
-        runtime_dir=tmp_path,
-    )
+def paths(paths: Paths) -> Paths:
     paths.config_dir.mkdir()
     paths.config_file.write_text(GIVEN)
     return paths

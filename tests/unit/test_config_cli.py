@@ -6,6 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -352,13 +353,7 @@ def test_private_directories(tmp_path: Path) -> None:
 
 
 def test_a_socket_path_too_long_is_refused(tmp_path: Path, paths: Paths) -> None:
-    long = Paths(
-        config_dir=tmp_path,
-        data_dir=tmp_path,
-        state_dir=tmp_path,
-        cache_dir=tmp_path,
-        runtime_dir=tmp_path / ("x" * 120),
-    )
+    long = msgspec.structs.replace(paths, runtime_dir=tmp_path / ("x" * 120))
     with pytest.raises(DllmError, match="longer than the system allows"):
         checked_socket(long)
 

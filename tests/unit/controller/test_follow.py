@@ -16,8 +16,8 @@ from backends.controller import follow
 from backends.controller.follow import Follower
 from backends.errors import DllmError, EngineError
 from backends.models.catalogue import Catalogue
-from backends.paths import Paths
 from backends.state import EventKind
+from tests.kit.clusters import paths_in
 from tests.kit.waiting import until
 
 
@@ -25,13 +25,8 @@ class Controller:
     """The parts a follower tells, each remembering what it was told."""
 
     def __init__(self, home: Path) -> None:
-        self.paths = Paths(
-            config_dir=home,
-            data_dir=home,
-            state_dir=home,
-            cache_dir=home,
-            runtime_dir=home,
-        )
+        self.paths = paths_in(home)
+        self.paths.config_dir.mkdir()
         self.peers: list[dict[str, PeerConfig]] = []
         self.all_taken = True
         self.folders: list[str] = []

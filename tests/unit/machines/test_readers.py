@@ -23,6 +23,7 @@ from backends.machines.readers import DEVICES_LAST_S, Readers
 from backends.paths import Paths
 from backends.state import Device, EngineInfo, EngineSource, Peer, PeerState
 from backends.tasks import forever
+from tests.kit.clusters import paths_in
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -57,17 +58,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def readers(tmp_path: Path) -> Readers:
-    return Readers(
-        Paths(
-            config_dir=tmp_path,
-            data_dir=tmp_path,
-            state_dir=tmp_path,
-            cache_dir=tmp_path,
-            runtime_dir=tmp_path,
-        ),
-        local_host(tmp_path),
-    )
+def readers(tmp_path: Path, paths: Paths) -> Readers:
+    paths.config_dir.mkdir()
+    return Readers(paths, local_host(tmp_path))
 
 
 async def free(readers: Readers) -> int:
@@ -171,13 +164,10 @@ class OneReader:
 
 
 def peers_with(known: Clumsy, home: Path, serves: bool = False) -> Peers:
-    paths = Paths(
-        config_dir=home, data_dir=home, state_dir=home, cache_dir=home, runtime_dir=home
-    )
     made = Peers(
         cast("Any", None),
         cast("Any", OneReader()),
-        paths,
+        paths_in(home),
         show=lambda _: None,
         serves=lambda _: serves,
     )
@@ -286,7 +276,7 @@ async def test_peer_that_cannot_be_removed_from_settings_stays(tmp_path: Path) -
     peers.start(nothing)
     await known.fine.wait()
     # No file can be written there, whoever runs this.
-    (tmp_path / "config.toml").mkdir()
+    (tmp_path / "config" / "config.toml").mkdir(parents=True)
     with pytest.raises(DllmError, match="Cannot write"):
         await peers.remove("ada")
     assert peers.known("ada").peer is known.peer
