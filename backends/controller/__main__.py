@@ -5,7 +5,6 @@ from __future__ import annotations
 from backends.garbage import importing
 
 with importing():
-    import argparse
     import asyncio
     import contextlib
     import getpass
@@ -56,9 +55,7 @@ TURN_S = 0.5
 
 def main() -> int:
     """Run until a signal or the API ends it; 1 with a sentence if it cannot start."""
-    parser = argparse.ArgumentParser(prog="backends.controller")
-    parser.add_argument("--stay", action="store_true")
-    stays = parser.parse_known_args()[0].stay
+    stays = "--stay" in sys.argv[1:]
     paths = user_paths()
     os.umask(0o077)
     # llama-server obeys LLAMA_ARG_* too; a plan must be all that it obeys.

@@ -18,7 +18,6 @@ from aiohttp import web
 from backends.controller.chat_api import ChatApi
 from backends.controller.cluster import Cluster
 from backends.controller.event_log import CONTROLLER
-from backends.controller.metrics import prometheus_text
 from backends.controller.model_api import ModelApi
 from backends.controller.peer_api import PeerApi
 from backends.controller.preparation import WEIGHT_AGE_S, Preparations
@@ -431,6 +430,9 @@ class Api:
         return json_response(self._of(request).links.passes())
 
     async def _metrics(self, request: web.Request) -> web.Response:
+        # Imported here because few controllers are scraped, and all must start soon.
+        from backends.controller.metrics import prometheus_text
+
         return web.Response(
             text=prometheus_text(self._of(request).store.snapshot),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},

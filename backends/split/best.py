@@ -162,18 +162,20 @@ def _cases(
     rooms = rooms_of(problem, ctx_size)
     needed = {place.device for place in places if place.least}
     total = sum(sizes_of(problem, ctx_size))
-    alike: set[DeviceOffer] = set()
-    for place in places:
-        alone = rooms(place, 1, alone=True)
-        kind, room = alone._replace(device=""), alone.room + alone.first_more
-        if needed <= {place.device} and room >= total and kind not in alike:
-            alike.add(kind)
-            yield [alone]
     lead = [place for place in places if place.first_only]
     others = [place for place in places if not place.first_only]
+    together = [rooms(place, 1) for place in others]
+    alike: set[tuple[object, ...]] = set()
+    for alone in (*(rooms(place, 1, alone=True) for place in lead), *together):
+        # All but its name.
+        kind = alone[1:]
+        fits = alone.room + alone.first_more >= total
+        if fits and needed <= {alone.device} and kind not in alike:
+            alike.add(kind)
+            yield [alone]
     for cpu in lead:
         pinned = cpu._replace(least=max(cpu.least, 1))
-        yield [rooms(place, 1) for place in (pinned, *others)]
+        yield [rooms(pinned, 1), *together]
     if needed.isdisjoint(cpu.device for cpu in lead):
         is_serial = not pipelines(problem.plan.extra_args)
         n_copies = buffers.copies(len(others), all_offloaded=not is_serial)

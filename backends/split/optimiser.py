@@ -267,14 +267,13 @@ class _Windows:
 
 
 def _kinds(places: Sequence[DeviceOffer], sizes: Sequence[int]) -> list[_Kind]:
-    alike: dict[DeviceOffer, list[DeviceOffer]] = {}
+    alike: dict[tuple[object, ...], list[DeviceOffer]] = {}
     for place in places:
         # Each of its own where it must take part: that is known by the count alone.
         is_own = place.first_only or place.least
-        kind = place if is_own else place._replace(device="")
-        alike.setdefault(kind, []).append(place)
+        alike.setdefault(place if is_own else place[1:], []).append(place)
     held = np.array([0, *accumulate(sizes)], dtype=np.float64)
-    rooms = np.array([[kind.room] for kind in alike])
+    rooms = np.array([[same[0].room] for same in alike.values()])
     by_room = np.searchsorted(held, held - rooms - 1e-6, side="left")
     return [
         _Kind(same[0], [place.device for place in same], held, low)

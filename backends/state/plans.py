@@ -123,7 +123,7 @@ class Fit(Value, frozen=True, kw_only=True):
     """Why it was not asked."""
 
 
-class WorkerSpec(Value, frozen=True, kw_only=True):
+class WorkerSpec(Value, frozen=True, kw_only=True, dict=True):
     name: str
     peer: str = "local"
     devices: tuple[str, ...] = ("CPU",)
@@ -136,7 +136,7 @@ class WorkerSpec(Value, frozen=True, kw_only=True):
     endpoint: str = ""
     """``host:port`` of an rpc-server somebody else started, as the head reaches it."""
 
-    @property
+    @cached_property
     def device_ids(self) -> tuple[str, ...]:
         """Its devices as a split names them: ``worker1/CPU``, ``mini/MTL0``."""
         return tuple(f"{self.place or self.name}/{name}" for name in self.devices)

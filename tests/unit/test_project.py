@@ -71,7 +71,7 @@ def test_it_is_ignored_where_it_was() -> None:
 HEADLESS = [
     ("from backends.models.header import tensor_types", "gguf numpy yaml"),
     ("tensor_types(); import backends.models.catalogue", "gguf numpy yaml"),
-    ("import backends.controller.__main__", "asyncssh"),
+    ("import backends.controller.__main__", "asyncssh prometheus_client"),
     ("import backends.doctor.examine", "textual rich click tui"),
     ("import backends.mesh.worker, backends.doctor.installation", "iroh blake3"),
     ("import backends.machines.peers, tui.cli.main, tui.cli.peers", "zeroconf"),
