@@ -7,7 +7,6 @@ machines have the model.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -18,14 +17,13 @@ from msgspec.structs import replace
 
 from backends.controller.drafting import gains
 from backends.errors import PlanError
-from backends.planning.room import longest
 from backends.planning.sharing import shared_out
 from backends.server_settings import CTX_MIN, moving, without_tensor
 from backends.speculation.auto import with_draft_text
 from backends.speculation.gain import likely, predicted_text
 from backends.split.cost import counted_work, forecast, time_text, workload
 from backends.split.layout import ranges, ranges_text
-from backends.split.loads import overcommitted, plan_loads
+from backends.split.loads import CTX_STEP, longest, overcommitted, plan_loads
 from backends.state import (
     AUTO_DRAFT,
     Alternative,
@@ -359,8 +357,6 @@ def _best_plans(option: Option) -> tuple[Alternative, ...]:
     )
 
 
-CTX_STEP = 256
-"""Contexts are tried in such steps, in tokens."""
 ASKS_MAX = 6
 """Questions to llama.cpp for one model; each takes some tenths of a second."""
 
@@ -371,6 +367,8 @@ async def longest_fit(
     model: ModelInfo,
     devices: Callable[[Plan], Sequence[Device]],
     asked: Callable[[Plan], Awaitable[PlanMemory]],
+    *,
+    protocol: str = "",
 ) -> Fit:
     """Find the longest context up to ``most``.
 
@@ -385,7 +383,7 @@ async def longest_fit(
     best, why, below, above = None, "", -1, low + 1
     for _ in range(ASKS_MAX):
         memory = await asked(plan)
-        misfits = _misfits(plan, model, memory, devices(plan))
+        misfits = _misfits(plan, model, memory, devices(plan), protocol)
         if not misfits:
             best, below = _fit(plan, memory), low
         else:
@@ -403,19 +401,21 @@ async def longest_fit(
 
 def _longest(made: Callable[[int], Plan], sizes: Sequence[int]) -> tuple[int, Plan]:
     # The index of the longest context that has a plan, and that.
-    with contextlib.suppress(PlanError):
-        return len(sizes) - 1, made(sizes[-1])
     shortest = sizes[0] if len(sizes) > 1 else CTX_MIN
-    return longest(sizes[:-1], made) or (0, made(shortest))
+    return longest(sizes, made) or (0, made(shortest))
 
 
 def _misfits(
-    plan: Plan, model: ModelInfo, memory: PlanMemory, devices: Sequence[Device]
+    plan: Plan,
+    model: ModelInfo,
+    memory: PlanMemory,
+    devices: Sequence[Device],
+    protocol: str,
 ) -> list[str]:
     told = {one.device: one for one in memory.devices}
     loads = [
         load.as_told(told[load.device]) if load.device in told else load
-        for load in plan_loads(model, plan)
+        for load in plan_loads(model, plan, protocol=protocol)
     ]
     return sorted(overcommitted(loads, devices))
 

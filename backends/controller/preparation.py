@@ -44,6 +44,7 @@ from backends.errors import ControllerError, DllmError, PlanError, did_you_mean
 from backends.gateway.access import api_settings
 from backends.machines.machine import Machines
 from backends.machines.readers import Readers
+from backends.places import LOCAL
 from backends.planning.blueprint import Facts, commands, gateway_command, machines_of
 from backends.planning.checking import check_plan, remarks
 from backends.planning.cluster_file import (
@@ -93,7 +94,7 @@ class Survey:
     peers: Sequence[Peer]
     """With what is free there for the plan of one cluster."""
     rpc_protocol: str
-    """Of a head's engine."""
+    """Of the head's engine: that which the plan names, if one is known."""
 
     def require_room(
         self, plan: Plan, model: ModelInfo, told: Sequence[DeviceMemory] = ()
@@ -144,7 +145,7 @@ class Preparations:
         self, cluster: Cluster, asked: Ask | Plan, *, explain: bool = False
     ) -> Preview:
         """The effects of a launch, with the token for it; starts nothing."""
-        survey = await self._survey(cluster)
+        survey = await self._survey(cluster, asked)
         if isinstance(asked, Ask):
             plan = await self._proposed(asked, survey, cluster)
         else:
@@ -175,11 +176,16 @@ class Preparations:
 
         most = ask.ctx_size or model.n_ctx_train or config.ctx_size
         return await longest_fit(
-            made, most, model, survey.devices, self._clusters.memory.of
+            made,
+            most,
+            model,
+            survey.devices,
+            self._clusters.memory.of,
+            protocol=survey.rpc_protocol,
         )
 
     async def speeds(self, cluster: Cluster, plan: Plan) -> ClusterSpeeds:
-        survey = await self._survey(cluster)
+        survey = await self._survey(cluster, plan)
         model = await self._readers.model(plan.model)
         return (await self._option(cluster, plan, model, survey)).speeds
 
@@ -187,7 +193,7 @@ class Preparations:
         self, cluster: Cluster, plan: Plan, pins: tuple[str, ...] = ()
     ) -> tuple[Alternative, ...]:
         """A plan as it is, the best ones of its devices for all aims, and others."""
-        survey = await self._survey(cluster)
+        survey = await self._survey(cluster, plan)
         model = await self._readers.model(plan.model)
         args = in_layers(plan).extra_args
         ask = Ask(model=plan.model, objective=Objective.DECODE, extra_args=args)
@@ -225,11 +231,11 @@ class Preparations:
             names = machines_of(prepared.plan)
             there = [one for one in self._machines.all() if one.name in names]
             now = with_memory(prepared.survey.machines, await memory_of(there))
-            survey = await self._survey(cluster, now)
+            survey = await self._survey(cluster, prepared.plan, now)
             told = await self._clusters.memory.of(prepared.plan)
             survey.require_room(prepared.plan, prepared.model, told.devices)
             return prepared.plan, prepared.facts
-        survey = await self._survey(cluster)
+        survey = await self._survey(cluster, asked)
         plan = await self.drafting.require(asked, survey.peers)
         try:
             model = await self._readers.model(plan.model)
@@ -241,17 +247,21 @@ class Preparations:
         return plan, None
 
     async def _survey(
-        self, cluster: Cluster, machines: Sequence[Peer] | None = None
+        self,
+        cluster: Cluster,
+        asked: Ask | Plan | None = None,
+        machines: Sequence[Peer] | None = None,
     ) -> Survey:
         await self._clusters.book.weigh(WEIGHT_AGE_S)
         if machines is None:
             machines = await machines_now(self._machines, self._readers)
         mine = await held_by(cluster.pursued, cluster.store.snapshot, self._readers)
         others = await self._clusters.held_by_others(cluster)
+        plan = asked if isinstance(asked, Plan) else None
         return Survey(
             machines=machines,
             peers=room_for(machines, mine, others),
-            rpc_protocol=await self._readers.rpc_protocol(),
+            rpc_protocol=await self._readers.rpc_protocol(plan),
         )
 
     async def _proposed(self, ask: Ask, survey: Survey, cluster: Cluster) -> Plan:
@@ -289,10 +299,11 @@ class Preparations:
     async def _option(
         self, cluster: Cluster, plan: Plan, model: ModelInfo, survey: Survey
     ) -> Option:
-        engine = cluster.store.snapshot.engine
+        wanted = plan.engine if plan.head == LOCAL else None
+        engine = None if wanted else cluster.store.snapshot.engine
         if engine is None:
             with contextlib.suppress(DllmError):
-                engine = (await self._readers.engine()).info
+                engine = (await self._readers.engine(wanted)).info
         ground = ground_of(plan, model, survey.machines, engine)
         book, links = self._clusters.speeds, cluster.store.snapshot.links
         return Option(
@@ -329,7 +340,7 @@ class Preparations:
         model = await self._readers.model(plan.model)
         if prepared.model == model and prepared.probed == self._probed(plan):
             return prepared
-        survey = await self._survey(cluster)
+        survey = await self._survey(cluster, plan)
         plan = await self.drafting.require(plan, survey.peers)
         await self._machines.reached(machines_of(plan))
         return await self._prepared(cluster, plan, survey)
@@ -353,7 +364,9 @@ class Preparations:
         return msgspec.structs.replace(
             preview,
             commands=(*preview.commands, gateway),
-            notes=remarks(plan, model, option.devices, peers),
+            notes=remarks(
+                *(plan, model, option.devices, peers), protocol=survey.rpc_protocol
+            ),
         )
 
     async def imagine(

@@ -122,13 +122,18 @@ def remarks(
     model: ModelInfo,
     devices: Sequence[Device],
     machines: Mapping[str, Peer],
+    *,
+    protocol: str = "",
 ) -> tuple[str, ...]:
-    """Sentences on what makes this plan slow, or another one better."""
+    """Sentences on what makes this plan slow, or another one better.
+
+    ``protocol`` is the RPC version of the head's engine.
+    """
     found = (
         model.caveat,
         _head_idle(plan, model, machines),
         _on_the_cpu(plan),
-        _fits_alone(plan, model, devices),
+        _fits_alone(plan, model, devices, protocol),
         _logs_everything(plan),
         _breaks_off(plan),
         _drafts_cross(plan),
@@ -207,7 +212,9 @@ def _on_the_cpu(plan: Plan) -> str:
     return f"{first.device} computes the first {n_layers} itself."
 
 
-def _fits_alone(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> str:
+def _fits_alone(
+    plan: Plan, model: ModelInfo, devices: Sequence[Device], protocol: str
+) -> str:
     if all(worker.peer == plan.head for worker in used_workers(plan)):
         return ""
     for device in devices:
@@ -216,9 +223,8 @@ def _fits_alone(plan: Plan, model: ModelInfo, devices: Sequence[Device]) -> str:
         ):
             continue
         alone = make_split(model.n_layer, [device.id], [model.n_layer + 1])
-        loads = plan_loads(
-            model, msgspec.structs.replace(plan, split=alone, experts=())
-        )
+        moved = msgspec.structs.replace(plan, split=alone, experts=())
+        loads = plan_loads(model, moved, protocol=protocol)
         if not overcommitted(loads, [device]):
             return (
                 f"{device.id} alone would hold the model, without a network between: "

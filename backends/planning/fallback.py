@@ -11,15 +11,13 @@ from msgspec.structs import replace
 from backends.errors import PlanError
 from backends.planning.checking import check_plan
 from backends.planning.proposal import plan_devices
-from backends.planning.room import longest, require_room, with_prompt_cache
+from backends.planning.room import require_room, with_prompt_cache
 from backends.planning.sharing import shared_out
 from backends.speculation.memory import one_of, with_own_layers
 from backends.split.experts import with_split
 from backends.split.layout import devices
+from backends.split.loads import CTX_STEP, longest
 from backends.state import AUTO_DRAFT, NO_DRAFT, Device, ModelInfo, Peer, Plan
-
-CTX_STEP = 256
-"""Contexts are tried in such steps, in tokens."""
 
 
 def plan_without(

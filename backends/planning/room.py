@@ -6,7 +6,7 @@ Clusters of ours on the same machines are neither forgotten nor counted twice.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from msgspec.structs import replace
@@ -210,21 +210,3 @@ def prompts_kept_mib(argv: Sequence[str]) -> int | None:
     pairs = pairwise(argv)
     found = [value for name, value in pairs if name in OPTIONS]
     return int(found[-1]) if found and found[-1].isdecimal() else None
-
-
-def longest(
-    sizes: Sequence[int], made: Callable[[int], Plan]
-) -> tuple[int, Plan] | None:
-    """The number of the largest context that has a plan, and that; None without any.
-
-    ``made`` raises a ``PlanError`` for a context, and for all larger ones.
-    """
-    found, low, high = None, -1, len(sizes)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            found = middle, made(sizes[middle])
-            low = middle
-        except PlanError:
-            high = middle
-    return found

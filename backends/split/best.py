@@ -27,10 +27,16 @@ from backends.split.cost import (
     time_text,
     workload,
 )
-from backends.split.crossing import graph_layer_bytes, stage_bytes
+from backends.split.crossing import graph_bytes, stage_bytes
 from backends.split.layout import counts as counts_of
 from backends.split.layout import is_head_cpu, make_split
-from backends.split.loads import layer_bytes, overcommitted, room_bytes
+from backends.split.loads import (
+    CTX_STEP,
+    layer_bytes,
+    longest,
+    overcommitted,
+    room_bytes,
+)
 from backends.split.optimiser import (
     DeviceOffer,
     FoundSplit,
@@ -63,7 +69,6 @@ _PENALTIES = 12
 _FIRST_PENALTY = 1e-3
 _DEARER = 3.0
 _TWINS_MAX = 3
-_CTX_STEP = buffers.CELL_PAD
 
 
 class Best(NamedTuple):
@@ -114,7 +119,11 @@ def places_of(problem: SplitProblem, objective: Objective) -> list[DeviceOffer]:
         )
         for has in (False, True)
     )
-    graphs = sum(one.rows != one.batch for one in stages) * graph_layer_bytes(model)
+    protocol = problem.speeds.rpc_protocol
+    graphs = sum(
+        graph_bytes(model, protocol, resized=one.rows != one.batch, in_parts=False)
+        for one in stages
+    )
     places = []
     for share in plan.split.shares:
         device, speed = share.device, problem.speeds.of_device.get(share.device)
@@ -400,20 +409,13 @@ def _longest(problem: SplitProblem) -> Best:
     Raises:
         PlanError: not even the shortest context fits.
     """
+
+    def made(ctx_size: int) -> Best:
+        return _required(problem, Objective.DECODE, ctx_size)
+
     most = problem.model.n_ctx_train or problem.plan.ctx_size
-    low, high = _CTX_STEP, max(most // _CTX_STEP * _CTX_STEP, _CTX_STEP)
-    found = _at_context(problem, Objective.DECODE, high)
-    if found is not None:
-        return found
-    found = _required(problem, Objective.DECODE, low)
-    while high - low > _CTX_STEP:
-        middle = (low + high) // 2 // _CTX_STEP * _CTX_STEP
-        further = _at_context(problem, Objective.DECODE, middle)
-        if further is None:
-            high = middle
-        else:
-            low, found = middle, further
-    return found
+    found = longest(range(CTX_STEP, most + 1, CTX_STEP), made)
+    return found[1] if found else made(CTX_STEP)
 
 
 # --- alternatives --------------------------------------------------------------------

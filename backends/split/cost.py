@@ -27,9 +27,8 @@ from backends.split.crossing import (
     NOTHING_HANDED,
     Handed,
     TensorStage,
-    graph_layer_bytes,
+    graph_bytes,
     handed_over,
-    keeps_graphs,
     stage_bytes,
     tensor_bytes,
     tensor_trips,
@@ -420,14 +419,15 @@ def pass_cost(
         )
     ]
 
-    sends_graphs = not keeps_graphs(speeds.rpc_protocol)
-
     def crossing(device: str) -> tuple[float, float]:
         is_last = device == last
         up, down = stage_bytes(model, depth, batch, rows=rows, has_output=is_last)
-        if rows != batch or (device in handed and sends_graphs):
-            up += graph_layer_bytes(model) * work[device].layers
-        return up, down
+        each = graph_bytes(
+            *(model, speeds.rpc_protocol),
+            resized=rows != batch,
+            in_parts=device in handed,
+        )
+        return up + each * work[device].layers, down
 
     for worker, ids in stages.items():
         parts.append(

@@ -54,13 +54,16 @@ def _wire(rpc_protocol: str) -> _Wire:
     return _WIRES[max((one for one in _WIRES if one <= known), default=min(_WIRES))]
 
 
-def keeps_graphs(rpc_protocol: str) -> bool:
-    """True if a device that computes in several parts gets no graph anew each pass."""
-    return _wire(rpc_protocol).keeps_graphs
+def graph_bytes(
+    model: ModelInfo, rpc_protocol: str, *, resized: bool, in_parts: bool
+) -> int:
+    """Bytes up of one layer's graph in a pass; 0 if the device has it still.
 
-
-def graph_layer_bytes(model: ModelInfo) -> int:
-    """The graph of a layer, which is sent anew whenever a pass has another size."""
+    It is sent anew if the pass is ``resized``: of another size than the one before.
+    Some protocols also do so if the device computes ``in_parts``, as by moved experts.
+    """
+    if not resized and (not in_parts or _wire(rpc_protocol).keeps_graphs):
+        return 0
     return _GRAPH_LAYER_BYTES + (_GRAPH_EXPERTS_BYTES if model.n_expert else 0)
 
 

@@ -6,6 +6,7 @@ the device that holds their experts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -140,6 +141,27 @@ def check_experts(plan: Plan, model: ModelInfo) -> None:
                 "Take it into the plan, or move them to another device.",
             )
         seen.update(layers)
+
+
+def parse_experts(texts: Iterable[str]) -> tuple[LayerRange, ...]:
+    """``local/CPU=0-11`` and ``mini/CUDA0=12``, as ``--experts`` takes them."""
+    return tuple(map(_parsed, texts))
+
+
+def _parsed(text: str) -> LayerRange:
+    found = re.fullmatch(r"\s*([^\s=]+)\s*=\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", text)
+    if found is None:
+        raise PlanError(
+            f"{text!r} does not say where experts are",
+            "Give the device and its layers, such as local/CPU=0-11.",
+        )
+    return LayerRange(found[1], int(found[2]), int(found[3] or found[2]))
+
+
+def experts_words(runs: Iterable[LayerRange]) -> Iterator[str]:
+    """The same texts, for a command."""
+    for run in runs:
+        yield f"{run.device}={run.first}-{run.last}"
 
 
 def experts_text(runs: Sequence[LayerRange]) -> str:

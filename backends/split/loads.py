@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
+from typing import TypeVar
 
 import msgspec
 
+from backends.errors import PlanError
 from backends.server_settings import pipelines
 from backends.split import buffers
 from backends.split.buffers import PLAIN, kv_bytes
@@ -26,6 +28,10 @@ from backends.state import (
     Value,
 )
 
+T = TypeVar("T")
+
+CTX_STEP = buffers.CELL_PAD
+"""Contexts are tried in such steps, in tokens."""
 # Below this, whole MiB are too coarse to learn a proportion from.
 RATIO_FROM_BYTES = 64 << 20
 # The engine answers in whole MiB, rounded up or down.
@@ -473,3 +479,21 @@ def _nearest_edge(before: Sequence[int], target: float, start: int) -> int:
     if above == len(before) or target - before[below] <= before[above] - target:
         return below
     return above
+
+
+def longest(sizes: Sequence[int], made: Callable[[int], T]) -> tuple[int, T] | None:
+    """The number of the largest context that can be, and what is made of it.
+
+    None without any. ``made`` raises a ``PlanError`` for a context, and for all larger
+    ones. The largest is tried first: most often it can be.
+    """
+    found, low, high = None, -1, len(sizes)
+    middle = high - 1
+    while high - low > 1:
+        try:
+            found = middle, made(sizes[middle])
+            low = middle
+        except PlanError:
+            high = middle
+        middle = (low + high) // 2
+    return found

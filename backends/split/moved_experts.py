@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from backends.split.best import crowded_by, places_of, rooms_of, sizes_of, split_of
 from backends.split.cost import MB, expert_work, handed_ms, mean_ms
-from backends.split.crossing import graph_layer_bytes, keeps_graphs
+from backends.split.crossing import graph_bytes
 from backends.split.experts import as_runs, experts_text, owners
 from backends.split.layout import devices, runs_of, with_idle
 from backends.split.loads import room_bytes
@@ -232,8 +232,8 @@ def _places(problem: SplitProblem, move: _Move) -> list[DeviceOffer]:
     works = [
         expert_work(model.layers[layer], model, load.batch) for layer in move.layers
     ]
-    is_kept = keeps_graphs(problem.speeds.rpc_protocol)
-    graph_mb = 0.0 if is_kept else graph_layer_bytes(model) / MB
+    protocol = problem.speeds.rpc_protocol
+    graph_mb = graph_bytes(model, protocol, resized=False, in_parts=True) / MB
     found = []
     for place in places_of(problem, Objective.DECODE):
         costs = list(place.layer_costs)

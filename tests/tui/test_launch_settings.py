@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from backends.errors import PlanError
-from backends.split.experts import dropped_text
+from backends.split.experts import dropped_text, parse_experts
 from backends.split.layout import make_split
 from backends.split.loads import DeviceLoad, plan_loads
 from backends.state import (
@@ -366,4 +366,6 @@ def test_moved_experts_are_a_difference_and_told_with_the_settings() -> None:
     moved = replace(PLAN, experts=(LayerRange("worker1/CPU", 0, 1),))
     assert differences(moved, PLAN) == "experts of 0–1 on worker1/CPU"
     assert differences(PLAN, moved) == "experts with their layers"
+    words = shlex.split(up_command(moved))
+    assert parse_experts([words[words.index("--experts") + 1]]) == moved.experts
     assert unusual(moved) == "experts of 0–1 on worker1/CPU"

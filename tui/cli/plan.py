@@ -17,7 +17,7 @@ from backends.planning.cluster_file import EXAMPLE, FILE_BYTES_MAX, read_cluster
 from backends.server_settings import CTX_MIN, DRAFT_TOKENS_MAX, SLOTS_MAX, THREADS_MAX
 from backends.split.buffers import CACHE_TYPES
 from backends.split.cost import band_text
-from backends.split.experts import experts_text
+from backends.split.experts import experts_text, parse_experts
 from backends.split.flags import parse_split
 from backends.split.layout import format_range
 from backends.state import (
@@ -105,6 +105,11 @@ PLAN_OPTIONS: tuple[tuple[Any, ...], ...] = (
         "PIN",
         "Condition for --best: output=DEVICE, DEVICE>=LAYERS, DEVICE<=LAYERS, "
         "DEVICE=LAYERS or DEVICE<=12GiB (repeatable).",
+    ),
+    (
+        "--experts",
+        "DEVICE=N-N",
+        "Layers whose experts are on another device than the layer (repeatable).",
     ),
     ("--exclude", Name("devices", "DEVICE"), "Device not to use (repeatable)."),
     ("--context ctx_size", click.IntRange(CTX_MIN), "Context length in tokens."),
@@ -382,12 +387,15 @@ async def ask_of(
     draft: str,
     relay: str | None,
     objective: str | None,
+    experts: tuple[str, ...],
     server_args: tuple[str, ...],
     **wish: Any,
 ) -> Ask:
     if (path is None) is (model is None):
         what = "Missing argument 'MODEL'." if path is None else "Give one model."
         raise click.UsageError(what, click.get_current_context())
+    if objective is not None:
+        refuse_with("--best", "--experts")
     if draft == NO_DRAFT:
         refuse_without("--draft", "--draft-max")
     if draft not in METHODS:
@@ -400,6 +408,7 @@ async def ask_of(
         relay=relay != NO_RELAY,
         pair=PAIRS.get(relay or ""),
         objective=Objective(objective) if objective else None,
+        experts=parse_experts(experts),
         extra_args=server_args,
         directory=os.getcwd(),
         **shares(split),

@@ -10,7 +10,7 @@ import msgspec
 
 from backends.places import LOCAL
 from backends.split.buffers import slot_tokens
-from backends.split.experts import experts_text, with_kept
+from backends.split.experts import experts_text, experts_words, with_kept
 from backends.state import (
     AUTO_DRAFT,
     MTP_DRAFT,
@@ -154,6 +154,8 @@ def _options(plan: Plan) -> Iterator[str]:
         yield from ("--head", plan.head)
     shares = (f"{share.device}={share.layers}" for share in plan.split.shares)
     yield from ("--split", ",".join(shares), "--context", str(plan.ctx_size))
+    for run in experts_words(plan.experts):
+        yield from ("--experts", run)
     server = plan.server
     told = (
         ("--cache-type-k", server.cache_type_k, USUAL.cache_type_k),

@@ -101,6 +101,27 @@ async def test_the_engine_has_the_last_word(tmp_path: Path) -> None:
     assert fit.ctx_size in machine.asked
 
 
+async def test_what_the_engine_does_not_tell_is_by_its_protocol(tmp_path: Path) -> None:
+    """Since 8.0.0 there are the vectors of tokens, too."""
+    machine = Machine(model_of(tmp_path), allows=TRAINED)
+
+    def tight(plan: Plan) -> list[Device]:
+        (load,) = plan_loads(machine.model, plan, protocol="7.0.0")
+        return [
+            replace(one, free_bytes=load.total_bytes) for one in machine.devices(plan)
+        ]
+
+    async def nothing_told(plan: Plan) -> PlanMemory:
+        return PlanMemory(devices=())
+
+    for protocol, ctx_size in ("7.0.0", TRAINED), ("8.0.0", 0):
+        fit = await longest_fit(
+            *(machine.made, TRAINED, machine.model, tight, nothing_told),
+            protocol=protocol,
+        )
+        assert fit.ctx_size == ctx_size
+
+
 async def test_without_an_engine_it_is_a_prediction(tmp_path: Path) -> None:
     machine = Machine(model_of(tmp_path), allows=TRAINED)
     machine.note = "The engine has no llama-fit-params."

@@ -115,7 +115,9 @@ class Bench:
             return await engine(*args)
 
         async def of_ours(wanted: str | None = None) -> Engine:
-            return Engine(info=ENGINE, flags=frozenset())
+            named = {"server_path": "/bin/newer", "rpc_protocol": "8.0.0"}
+            info = replace(ENGINE, **named) if wanted else ENGINE
+            return Engine(info=info, flags=frozenset())
 
         monkeypatch.setattr(preparation, "machines_now", surveyed)
         monkeypatch.setattr(host, "memory", free)
@@ -503,6 +505,25 @@ async def test_a_best_split_is_prepared_and_predicted(bench: Bench) -> None:
     assert preview.speeds is not None
     with pytest.raises(PlanError, match="no device of the plan"):
         await bench.prepared(objective=Objective.DECODE, pins=("nuc/CPU>=3",))
+
+
+async def test_memory_and_speed_are_those_of_the_plans_engine(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, plan = bench.clusters.get(), (await bench.prepared()).plan
+    asked = []
+
+    def kept(plan: Plan, *_: object, protocol: str) -> Plan:
+        asked.append(protocol)
+        return plan
+
+    monkeypatch.setattr(preparation, "with_prompt_cache", kept)
+    newer = replace(plan, engine="/newer")
+    await bench.preparations.prepare(cluster, plan)
+    await bench.preparations.prepare(cluster, newer)
+    assert asked == ["7.0.0", "8.0.0"]
+    speeds = await bench.preparations.speeds(cluster, newer)
+    assert speeds.rpc_protocol == "8.0.0"
 
 
 async def test_a_drawn_plan_has_speeds_and_a_best_split(bench: Bench) -> None:

@@ -7,6 +7,7 @@ import shlex
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from backends.data_place import DataPlace
 from backends.engine.ask import TRACES, Engine
@@ -26,6 +27,7 @@ from backends.planning.pairing import Pairing
 from backends.planning.proposal import plan_devices
 from backends.split.flags import Placement
 from backends.split.layout import make_split
+from backends.split.loads import plan_loads
 from backends.state import (
     Peer,
     Plan,
@@ -145,6 +147,17 @@ def test_one_gpu_that_holds_all_is_named() -> None:
         "--workers 0.",
     )
     assert told(plan_for(WITH_GPU, BOB, workers=0), WITH_GPU, BOB) == ()
+
+
+def test_it_holds_all_by_the_protocol_of_the_engine() -> None:
+    """Since 8.0.0 a device also has the vectors of tokens."""
+    plan, model = plan_for(WITH_GPU, BOB), model_of(n_vocab=8)
+    alone = make_split(model.n_layer, ["local/CUDA0"], [model.n_layer + 1])
+    (load,) = plan_loads(model, replace(plan, split=alone), protocol="7.0.0")
+    tight = replace(device("local", "CUDA0"), free_bytes=load.total_bytes)
+    for protocol, is_said in ("7.0.0", True), ("8.0.0", False):
+        notes = remarks(plan, model, [tight], {}, protocol=protocol)
+        assert any("alone would hold" in note for note in notes) == is_said
 
 
 def test_layers_on_the_heads_cpu_are_told() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from backends.config import Config, PeerConfig
 from backends.errors import PlanError
-from backends.planning.fallback import CTX_STEP, plan_without
+from backends.planning.fallback import plan_without
 from backends.planning.proposal import plan_devices
 from backends.planning.room import (
     STEP_MIB,
@@ -21,7 +21,7 @@ from backends.planning.room import (
     with_prompt_cache,
 )
 from backends.split.experts import dropped_text
-from backends.split.loads import device_loads, plan_loads
+from backends.split.loads import CTX_STEP, device_loads, plan_loads
 from backends.state import (
     DeviceMemory,
     LayerBytes,

@@ -275,6 +275,4 @@ class SplitPane(Widget, can_focus=True):
             return Copyable("the launch command", command)
         if (plan := self._editor.plan) is None:
             return None
-        # A command does not say where experts are; a plan that is saved does.
-        but = ", without its moved experts" if plan.experts else ""
-        return Copyable(f"the command that launches this{but}", up_command(plan))
+        return Copyable("the command that launches this", up_command(plan))
