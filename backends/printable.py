@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 TEXT_CHARS_MAX = 200
@@ -29,25 +28,3 @@ def last_line(text: str) -> str:
 
 def shown_path(path: Path) -> str:
     return printable(str(path.absolute()), PATH_CHARS_MAX)
-
-
-PRIVATE_FLAGS = frozenset(
-    {"-p", "--prompt", "-sys", "--system-prompt", "--api-key", "--hf-token"}
-)
-"""The value after such an argument of llama-server is nobody's business."""
-HIDDEN = "<hidden>"
-
-
-def without_secrets(argv: Iterable[str]) -> list[str]:
-    """A command line to show: keys and prompts are left out."""
-    shown: list[str] = []
-    for argument in argv:
-        flag, is_joined, _ = argument.partition("=")
-        if shown and shown[-1] in PRIVATE_FLAGS and not argument.isdecimal():
-            # A number is a port: rpc-server has the same short flag for it.
-            shown.append(HIDDEN)
-        elif is_joined and flag in PRIVATE_FLAGS:
-            shown.append(f"{flag}={HIDDEN}")
-        else:
-            shown.append(argument)
-    return shown

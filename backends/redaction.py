@@ -6,6 +6,7 @@ A secret is known by its form, by the word before it, or by the argument before 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 LEFT_OUT = "<left out>"
@@ -45,11 +46,18 @@ def without_arguments(values: list[Any], flags: frozenset[str]) -> list[Any]:
     found = []
     for before, one in zip([None, *values], values, strict=False):
         flag, joined, _ = one.partition("=") if isinstance(one, str) else ("", "", "")
-        if isinstance(before, str) and before in flags:
+        # rpc-server has the same short flag for its port.
+        is_port = before == "-p" and isinstance(one, str) and one.isdecimal()
+        if isinstance(before, str) and before in flags and not is_port:
             found.append(LEFT_OUT)
         else:
             found.append(f"{flag}={LEFT_OUT}" if joined and flag in flags else one)
     return found
+
+
+def shown_argv(argv: Sequence[str]) -> list[str]:
+    """A command line to show: keys and prompts are left out."""
+    return without_arguments([*argv], KEY_FLAGS | WRITTEN_FLAGS)
 
 
 def without_keys(value: Any) -> Any:
@@ -60,8 +68,7 @@ def without_keys(value: Any) -> Any:
     if isinstance(value, dict):
         return {without_keys(k): without_keys(one) for k, one in value.items()}
     if isinstance(value, list | tuple):
-        kept = without_arguments([*value], KEY_FLAGS | WRITTEN_FLAGS)
-        return [without_keys(one) for one in kept]
+        return [without_keys(one) for one in shown_argv([*value])]
     return value
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from backends.places import LOCAL
-from backends.printable import HIDDEN, without_secrets
+from backends.redaction import LEFT_OUT, shown_argv
 from backends.state import (
     Event,
     EventKind,
@@ -157,11 +157,11 @@ def test_processes_in_the_order_of_a_column() -> None:
 
 
 def test_keys_and_prompts_of_a_command_line_are_hidden() -> None:
-    told = without_secrets(["server", "--api-key", "abc", "--hf-token=x", "-c", "4"])
-    assert told == ["server", "--api-key", HIDDEN, f"--hf-token={HIDDEN}", "-c", "4"]
+    told = shown_argv(["server", "--api-key", "abc", "--hf-token=x", "-c", "4"])
+    assert told == ["server", "--api-key", LEFT_OUT, f"--hf-token={LEFT_OUT}", "-c", "4"]
     # The same short flag names a port of rpc-server.
-    told = without_secrets(["-p", "50052", "-p", "Why?"])
-    assert told == ["-p", "50052", "-p", HIDDEN]
+    told = shown_argv(["-p", "50052", "-p", "Why?"])
+    assert told == ["-p", "50052", "-p", LEFT_OUT]
 
 
 def test_events_are_those_that_name_the_process() -> None:
@@ -200,7 +200,7 @@ async def test_keys_describe_restart_and_kill_what_is_pointed_at(
         await shown(pilot)
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, ProcessDialog))
-        assert HIDDEN in screen_text(app)
+        assert LEFT_OUT in screen_text(app)
         assert "layer   9" in screen_text(app)
         await pilot.press("escape", "K")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))

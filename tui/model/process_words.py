@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from backends.places import LOCAL
-from backends.printable import without_secrets
+from backends.redaction import shown_argv
 from backends.state import (
     Event,
     GpuUsage,
@@ -75,7 +75,7 @@ def process_facts(
     yield "memory", memory_text(process)
     yield "port", str(process.port or "")
     yield "log", process.log_path
-    yield "command", shlex.join(without_secrets(process.argv))
+    yield "command", shlex.join(shown_argv(process.argv))
     for event in events_of(process, events):
         when = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         yield "event", f"{when}  {event.sentence}"
@@ -103,7 +103,7 @@ def restart_question(process: ProcessInfo) -> str:
 
 
 def kill_question(process: ProcessInfo) -> str:
-    command = shlex.join(without_secrets(process.argv))
+    command = shlex.join(shown_argv(process.argv))
     rest = "It ends at once, and what the cluster needs of it starts again."
     return (
         f"{process.name} on {process.peer}, pid {process.pid}:\n{command}\n\n{rest} "
