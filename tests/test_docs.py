@@ -16,7 +16,15 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 TARGET = re.compile(r"`make\s+([a-z-]+)")
 TASKS = (
-    *("launch", "best-split", "chat", "get-models", "model-places", "engine", "benchmarks"),
+    *(
+        "launch",
+        "best-split",
+        "chat",
+        "get-models",
+        "model-places",
+        "engine",
+        "benchmarks",
+    ),
     *("machines", "lend", "routers", "lost-machines", "links", "copies", "sparse"),
     *("clients", "service", "troubleshooting", "doctor"),
 )
@@ -102,7 +110,9 @@ def test_the_table_of_phases_is_the_reconcilers() -> None:
             for follower, triggers in rows[phase.value]
             for trigger in triggers.split(", ")
         }
-        assert told == {(trigger.value, then.value) for trigger, then in follows.items()}
+        assert told == {
+            (trigger.value, then.value) for trigger, then in follows.items()
+        }
 
 
 def test_every_file_that_the_architecture_names_exists() -> None:

@@ -364,7 +364,8 @@ class ControllerClient:
     def usages(self) -> AsyncGenerator[UsageReport, None]:
         """The same, again with every second."""
         target = self._of("/v1/usage/stream")
-        return self._connection.followed(target, UsageReport, UsageReport.after)
+        after = UsageReport.after
+        return self._connection.followed(target, UsageReport, after, _whole_report)
 
     async def restart_process(self, name: str, machine: str) -> ClusterSnapshot:
         """Have the controller start a process again, and what depends on it."""
@@ -628,3 +629,7 @@ class ModelsClient:
         asked = {"machine": machine, "directory": directory, "names": names}
         answer = await self._post("/v1/models/prune", dict[str, int], asked)
         return answer["freed_bytes"]
+
+
+def _whole_report(report: UsageReport, _: None) -> UsageReport:
+    return report

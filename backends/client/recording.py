@@ -1,14 +1,13 @@
 """The flight recorder: all that a console receives, in a file.
 
 The file is a gzip stream of JSON lines: a header, then an entry for each frame of a
-stream and each answer. Every line is flushed as it comes, so that a file of which the
-end is missing is whole up to there. Streams begin with a whole state, and have another
+stream and each answer. Every line is flushed as it comes: a file of which the end is
+missing is whole up to there. Streams begin with a whole state, and have another
 every ``KEYFRAME_S``: from there any moment is near.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import re
@@ -16,32 +15,25 @@ import time
 import zlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from backends.errors import DllmError, UsageError
 from backends.redaction import LEFT_OUT, without_keys, without_words
-from backends.state import LogChunk, ProcessInfo, Value
+from backends.state import LogChunk, Value
 from backends.state.base import json_bytes
-from backends.units import format_age, format_bytes
-
-if TYPE_CHECKING:
-    from backends.client.client import ControllerClient
 
 FORMAT = 1
 """Grows with every change that an older program would misread."""
 GZIP = 31
-"""What zlib calls a gzip stream with the largest window."""
+"""Tells zlib to write gzip, with the largest window."""
 KEYFRAME_S = 5.0
 QUEUED_MAX = 4000
 """Entries that wait for a disk; beyond them the recording ends."""
-LOG_EVERY_S = 2.0
-LOG_BYTES = 65536
 CHATS = "/v1/chats"
 LOGS = "/v1/logs/"
 SNAPSHOTS = "/v1/snapshots"
@@ -90,7 +82,7 @@ class RecordEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 def _stream(target: str) -> str:
-    """The name of a stream; its holder is a word of one process."""
+    # The holder is a word of one process.
     return target.partition("&holder=")[0]
 
 
@@ -248,57 +240,6 @@ class FlightRecorder:
             self._descriptor = -1
 
 
-class ClientRecords:
-    """The records that a client's user begins and ends, one at a time."""
-
-    def __init__(self, client: ControllerClient) -> None:
-        self._client = client
-        self._recorder: FlightRecorder | None = None
-
-    @property
-    def file(self) -> str:
-        return str(self._recorder.file) if self._recorder else ""
-
-    def begin(
-        self, *, size: tuple[int, int], words: bool = True, file: Path | None = None
-    ) -> None:
-        """Begin a record, by default of a new name in the present folder.
-
-        Raises:
-            DllmError: the file is there already, or cannot be written.
-        """
-        file = file or Path(time.strftime("dllm-record-%Y%m%d-%H%M%S.jsonl.gz"))
-        cluster = self._client.cluster
-        recorder = FlightRecorder(file, cluster=cluster, size=size, words=words)
-        self._recorder = recorder
-        self._client.record(recorder)
-
-    async def follow(self) -> str:
-        """Ask for what no pane asks for; returns once the record ended, with why."""
-        recorder = self._recorder
-        if recorder is None:
-            return ""
-        await _survey(self._client, recorder)
-        if self._recorder is recorder:
-            await self.end()
-        return recorder.problem
-
-    async def end(self) -> str:
-        """End the record; its file, its time and its size in words."""
-        recorder, self._recorder = self._recorder, None
-        if recorder is None:
-            return ""
-        self._client.record(None)
-        await asyncio.to_thread(recorder.close)
-        length, size = format_age(recorder.seconds), format_bytes(recorder.size_bytes)
-        return f"{recorder.file} ({length}, {size})"
-
-    def close(self) -> None:
-        """End the record, where no loop runs any more."""
-        if self._recorder is not None:
-            self._recorder.close()
-
-
 def without_quotes(target: str, plain: Any) -> Any:
     """The server's log, and what failures and events quote of one, left out."""
     if _SERVER_LOG.match(target):
@@ -322,36 +263,3 @@ def _has_arguments(plain: Any) -> bool:
             for name, one in plain.items()
         )
     return isinstance(plain, list | tuple) and any(map(_has_arguments, plain))
-
-
-async def _survey(client: ControllerClient, recorder: FlightRecorder) -> None:
-    """Ask, until the record ends, for what a replay shows and no pane may ask for now.
-
-    The answers reach the recorder by the connection. What cannot be had is left out.
-    """
-    for ask in (client.catalogue, client.events, client.chats.listing):
-        with suppress(DllmError):
-            await ask()
-    model = ""
-    offsets: dict[str, int] = {}
-    while recorder.is_open:
-        snapshot = client.seen
-        plan = snapshot.plan if snapshot else None
-        if plan is not None and plan.model != model:
-            model = plan.model
-            with suppress(DllmError):
-                await client.inspect(model)
-                await client.speeds(plan)
-                await client.memory(plan)
-        for process in snapshot.processes if snapshot else ():
-            await _read_on(client, process, offsets)
-        await asyncio.sleep(LOG_EVERY_S)
-
-
-async def _read_on(
-    client: ControllerClient, process: ProcessInfo, offsets: dict[str, int]
-) -> None:
-    with suppress(DllmError):
-        offset = offsets.get(process.name, -LOG_BYTES)
-        chunk = await client.read_log(process.name, offset, LOG_BYTES)
-        offsets[process.name] = chunk.next_offset

@@ -1,6 +1,6 @@
 """A record played again: what a client was told, told anew by a clock that can turn.
 
-``FlightRecord`` is the file, ``ReplayClock`` the moment of it that is now, and
+``FlightRecord`` is the file, ``ReplayClock`` the moment of it that is now.
 ``ReplayConnection`` stands where a client has its way to the controller.
 """
 

@@ -158,7 +158,14 @@ def test_processes_in_the_order_of_a_column() -> None:
 
 def test_keys_and_prompts_of_a_command_line_are_hidden() -> None:
     told = shown_argv(["server", "--api-key", "abc", "--hf-token=x", "-c", "4"])
-    assert told == ["server", "--api-key", LEFT_OUT, f"--hf-token={LEFT_OUT}", "-c", "4"]
+    assert told == [
+        "server",
+        "--api-key",
+        LEFT_OUT,
+        f"--hf-token={LEFT_OUT}",
+        "-c",
+        "4",
+    ]
     # The same short flag names a port of rpc-server.
     told = shown_argv(["-p", "50052", "-p", "Why?"])
     assert told == ["-p", "50052", "-p", LEFT_OUT]

@@ -21,8 +21,8 @@ from tests.kit.console import Started
 from tests.tui.helpers import resize, screen_text, settled, toasts, until
 from tests.tui.looks import Look
 from tui.app.replay import REFUSAL, ReplayApp
-from tui.model.trend_track import TrendTrack
-from tui.widgets.scrubber import Scrubber, moment
+from tui.model.trends import TrendTrack
+from tui.widgets.replay_bar import ReplayBar, moment
 
 RECORD = Path(__file__).parent / "records" / "worker-killed.jsonl.gz"
 SIZE = (120, 36)
@@ -84,7 +84,7 @@ async def test_keys_go_to_any_moment(
         await pilot.press("end", "space", "greater_than_sign")
         hand.now_s += 1.0
         assert player.position_s == 2.0, "from the beginning, twice as fast"
-        bar = pilot.app.screen.query_one(Scrubber)
+        bar = pilot.app.screen.query_one(ReplayBar)
         await pilot.mouse_down(bar, offset=(bar._track[0] + bar._track[1] // 2, 0))
         await pilot.pause()
         assert player.position_s == pytest.approx(player.duration_s / 2, rel=0.1)

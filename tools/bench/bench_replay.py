@@ -1,6 +1,6 @@
 """Measure how long a replay takes to show another moment: ``make bench-tui`` does it.
 
-A record of ten minutes is made of a cluster at work on 80 layers, with a snapshot of
+A record of ten minutes shows a cluster at work on 80 layers. It has a snapshot of
 116 kB four times a second. The real console replays it without a terminal, and goes to
 moments all over it. Only CPU time of this process counts, so a busy machine changes
 little. Figures, no verdict.

@@ -33,13 +33,13 @@ from tui.flows.engine import EngineFlow
 from tui.flows.finding import FindFlow
 from tui.flows.peers import PeerFlows, Questions
 from tui.flows.plans import PlanFlows
-from tui.flows.recording import RecordFlow
 from tui.flows.settings import SettingsFlow
 from tui.flows.watching import (
     Explaining,
     Happenings,
     Headers,
     Predicting,
+    RecordFlow,
     Settling,
 )
 from tui.model.editor import PlanEditor

@@ -310,7 +310,10 @@ def _chips(screen: Screen[object]) -> list[Chip]:
     places = {mode: place for place, mode in enumerate(MODES)}
 
     def place(chip: Chip) -> int:
-        return places.get(chip.id, len(MODES) + (not chip.id.startswith("replay.")))
+        last = (
+            0 if chip.id == "replay.play" else 1 + (not chip.id.startswith("replay."))
+        )
+        return places.get(chip.id, len(MODES) + last)
 
     return sorted(chips.values(), key=place)
 
@@ -358,7 +361,7 @@ class ConsoleScreen(Screen[None]):
     """A screen one switches to by its number."""
 
     FIGURES = True
-    ALLOW_IN_MAXIMIZED_VIEW = "StatusLine, Scrubber, KeyBar, SizeNotice"
+    ALLOW_IN_MAXIMIZED_VIEW = "StatusLine, ReplayBar, KeyBar, SizeNotice"
     ESCAPE_TO_MINIMIZE = False
     HORIZONTAL_BREAKPOINTS = [
         (0, "-tiny"),

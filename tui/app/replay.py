@@ -18,9 +18,9 @@ from tui.api.bridge import DRAW_INTERVAL_S
 from tui.api.services import ClusterService, ReplayService
 from tui.app.app import DllmApp
 from tui.model.events import Severity
-from tui.model.trend_track import KEPT_EVERY_S, TrendTrack
+from tui.model.trends import KEPT_EVERY_S, TrendTrack
 from tui.widgets.keys import takes_text
-from tui.widgets.scrubber import Scrubber, moment
+from tui.widgets.replay_bar import ReplayBar, moment
 
 REFUSAL = "This is a replay: nothing runs here that could be changed"
 SPEEDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -34,7 +34,7 @@ TAKEN = frozenset(
     a.id for a in ACTIONS if a.area != "replay" and REPLAY_KEYS & {*split_keys(a.keys)}
 )
 """Actions that lost a key to the replay's."""
-EDITING = frozenset(a.id for a in ACTIONS if a.area in ("split", "layers"))
+EDITING = frozenset(a.id for a in ACTIONS if a.area in ("cluster", "split", "layers"))
 
 
 def _without(found: list[BindingType], left_out: str) -> list[BindingType]:
@@ -78,7 +78,7 @@ class ReplayApp(DllmApp, inherit_bindings=False):
 
     def bottom_bars(self) -> Iterable[Widget]:
         if not self._bare:
-            yield Scrubber(self._replay)
+            yield ReplayBar(self._replay)
 
     def on_mount(self) -> None:
         self._replay.play(True)
@@ -90,7 +90,7 @@ class ReplayApp(DllmApp, inherit_bindings=False):
         self._tick()
 
     async def _look_ahead(self) -> None:
-        """Get the curves of every moment ready, a few seconds of the record a time."""
+        # A few seconds of the record a time, so that nothing waits for it.
         for _ in range(int(self._replay.duration_s / KEPT_EVERY_S) + 1):
             self._track.extend()
             await asyncio.sleep(0.01)
@@ -99,8 +99,8 @@ class ReplayApp(DllmApp, inherit_bindings=False):
         base = self.screen_stack[0]
         if not base.is_mounted:
             return
-        for scrubber in base.query(Scrubber):
-            scrubber.redraw_changed()
+        for bar in base.query(ReplayBar):
+            bar.redraw_changed()
         try:
             snapshot = self._replay.snapshot()
         except DllmError as error:
@@ -125,8 +125,8 @@ class ReplayApp(DllmApp, inherit_bindings=False):
             return not (taken or self._bare)
         return super().check_action(action, parameters)
 
-    @on(Scrubber.Sought)
-    def _sought(self, message: Scrubber.Sought) -> None:
+    @on(ReplayBar.Sought)
+    def _sought(self, message: ReplayBar.Sought) -> None:
         self.seek(message.at_s)
 
     def seek(self, at_s: float) -> None:

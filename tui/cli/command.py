@@ -8,6 +8,7 @@ import inspect
 import math
 import re
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -359,6 +360,14 @@ def quantity(text: str, units: Mapping[str, float], example: str) -> float:
     if match is None or match[2] not in units:
         raise UsageError(f"Cannot read {text!r}", f"Write it like {example}.")
     return float(match[1]) * units[match[2]]
+
+
+def require_terminal() -> None:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "The console needs a terminal",
+            "Without one use --plain, or a command: dllm-tui --help lists them.",
+        )
 
 
 # --- running -------------------------------------------------------------------------

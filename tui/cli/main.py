@@ -29,6 +29,7 @@ from tui.cli.command import (
     console_options,
     refuse_with,
     refuse_without,
+    require_terminal,
     run,
 )
 from tui.cli.output import is_linear, linear, show, warn
@@ -304,14 +305,6 @@ def import_console() -> Any:
     return DllmApp
 
 
-def require_terminal() -> None:
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(
-            "The console needs a terminal",
-            "Without one use --plain, or a command: dllm-tui --help lists them.",
-        )
-
-
 def open_console(
     *,
     model: str | None,
@@ -328,7 +321,7 @@ def open_console(
     require_terminal()
     app_class = import_console()
     from backends.client.client import ControllerClient
-    from backends.client.recording import ClientRecords
+    from backends.client.records import ClientRecords
     from backends.clipboard import keep
     from backends.config import SettingsFile, load_config
     from backends.paths import user_paths

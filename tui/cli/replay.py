@@ -17,7 +17,13 @@ from backends.errors import DllmError, UsageError
 from backends.paths import user_paths
 from backends.units import format_bytes
 from backends.writing import write_private
-from tui.cli.command import Command, options, refuse_with, refuse_without
+from tui.cli.command import (
+    Command,
+    options,
+    refuse_with,
+    refuse_without,
+    require_terminal,
+)
 from tui.cli.output import say
 
 if TYPE_CHECKING:
@@ -69,9 +75,9 @@ def replay(
 ) -> None:
     """Replay a console's record, without any machine.
 
-    FILE is what dllm-tui --record wrote. Neither network nor controller is needed. In
-    the console, space plays and pauses, the arrows go 5 seconds (with Shift, a
-    minute), [ and ] go to what happened, < and > change the speed.
+    FILE is what dllm-tui --record wrote. Neither network nor controller is needed.
+    Space plays and pauses, the arrows go 5 seconds, with Shift a minute. [ and ] go
+    to what happened, < and > change the speed.
     """
     target = Path(export or "")
     if export is None:
@@ -113,8 +119,6 @@ def open_replay(
     ascii_only: bool = False,
 ) -> None:
     """Open the console on a record; it remembers nothing of what is done there."""
-    from tui.cli.main import require_terminal
-
     require_terminal()
     player = RecordPlayer(FlightRecord.read(file))
     with tempfile.TemporaryDirectory(prefix="dllm-") as folder:

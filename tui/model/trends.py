@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import NamedTuple
 
 from backends.state import ClusterSnapshot, ProcessRole
@@ -155,3 +157,39 @@ def _mean(readings: list[TrendReading]) -> TrendReading:
 def _mean_known(values: tuple[float | None, ...]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+# --- of a record ---------------------------------------------------------------
+
+KEPT_EVERY_S = 5.0
+Between = Callable[[float, float], Iterator[ClusterSnapshot]]
+
+
+class TrendTrack:
+    """Trends along a record: some are kept, the rest is computed on from them.
+
+    Args:
+        between: The snapshots after a moment, up to and with another.
+    """
+
+    def __init__(self, between: Between) -> None:
+        self._between = between
+        self._times = [-1.0]
+        self._kept = [Trends()]
+
+    def extend(self) -> None:
+        """Keep the trends of some seconds later."""
+        at_s = self._times[-1] + KEPT_EVERY_S
+        self._kept.append(self._grown(deepcopy(self._kept[-1]), self._times[-1], at_s))
+        self._times.append(at_s)
+
+    def at(self, position_s: float) -> Trends:
+        """The trends of a moment; of one far from all that are kept, its last ones."""
+        index = bisect_right(self._times, position_s) - 1
+        from_s = max(self._times[index], position_s - 2 * KEPT_EVERY_S)
+        return self._grown(deepcopy(self._kept[index]), from_s, position_s)
+
+    def _grown(self, trends: Trends, from_s: float, to_s: float) -> Trends:
+        for snapshot in self._between(from_s, to_s):
+            trends.add(LiveFacts.of(snapshot))
+        return trends

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backends.client.client import ControllerClient
-from backends.client.recording import ClientRecords, FlightRecorder
+from backends.client.recording import FlightRecorder
+from backends.client.records import ClientRecords
 from backends.client.replay import (
     FlightRecord,
     NotRecorded,

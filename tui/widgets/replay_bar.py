@@ -25,11 +25,11 @@ def moment(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-class Scrubber(StripWidget):
-    """Where a replay is; the mouse goes to any moment of it."""
+class ReplayBar(StripWidget):
+    """Shows the moment of a replay; the mouse goes to any other."""
 
     DEFAULT_CSS = """
-    Scrubber { height: 1; padding: 0 1; background: $panel; pointer: ew-resize; }
+    ReplayBar { height: 1; padding: 0 1; background: $panel; pointer: ew-resize; }
     """
 
     @dataclass
@@ -39,7 +39,7 @@ class Scrubber(StripWidget):
         at_s: float
 
         def can_replace(self, message: Message) -> bool:
-            return isinstance(message, Scrubber.Sought)
+            return isinstance(message, ReplayBar.Sought)
 
     def __init__(self, replay: ReplayService) -> None:
         super().__init__()
