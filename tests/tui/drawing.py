@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from textual._queue import Queue
+from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.pilot import Pilot, WaitForScreenTimeout
 from textual.screen import Screen
@@ -45,7 +47,7 @@ async def _wait_for_messages(pilot: Pilot[Any], timeout: float) -> bool:
     app = pilot.app
     if not app._screen_stack:
         return False
-    failed = asyncio.create_task(app._exception_event.wait())
+    failed: asyncio.Future[Any] = asyncio.create_task(app._exception_event.wait())
     answers = []
     for pump in (app, app.screen, *filter(_is_busy, app.screen.walk_children())):
         answer = asyncio.Event()
@@ -62,7 +64,7 @@ async def _wait_for_messages(pilot: Pilot[Any], timeout: float) -> bool:
 
 
 def _is_busy(pump: MessagePump) -> bool:
-    queue = pump._message_queue
+    queue: Queue[Message | None] = pump._message_queue
     return not queue.empty() or not queue.ready_event._waiters
 
 
