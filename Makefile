@@ -64,7 +64,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 .PHONY: help setup engine engines engines-table libraries program demo ready test test-all test-check test-unit test-native test-relay test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-alone native-plain native-sanitized \
         host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-predict bench-best bench-gpu bench-memory bench-plan \
         bench-tunnel bench-watching fuzz corpus mutate mutants soak trials stalled refusals snapshots \
-        recording pictures train clean
+        recording tour pictures train clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -335,8 +335,11 @@ bench-tui: setup ## Time to first paint, idle and live CPU of the console, and t
 snapshots: $(STAMP) ## Accept the present looks as the right ones
 	$(BIN)/pytest tests/tui --snapshot-update
 
-pictures: $(STAMP) ## Pictures of the screens for the documents
-	$(BIN)/python -m tools.pictures
+tour: engine ## Record the session that the pictures of the documents are made of
+	$(BIN)/python -m tools.tour record
+
+pictures: $(STAMP) ## Pictures of the screens for the documents, from the recorded tour
+	$(BIN)/python -m tools.tour
 
 recording: $(STAMP) ## A conversation to replay, of WORKER=…/rpc-server CLIENT=…/llama-bench SOURCE="package version"
 	$(BIN)/python -m tools.recordings.record "$(WORKER)" "$(CLIENT)" --source "$(SOURCE)" $(RECORD_ARGS)

@@ -27,6 +27,8 @@ from tui.cli.command import (
 from tui.cli.output import say
 
 if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
     from tui.app.replay import ReplayApp
 
 EXAMPLES = """
@@ -34,7 +36,7 @@ dllm-tui replay seen.jsonl.gz
 dllm-tui replay seen.jsonl.gz --export seen.cast --from 10 --to 40 --speed 4
 dllm-tui replay seen.jsonl.gz --export seen.svg --at 12.5 --screen traffic
 """
-SCREENS = ("cluster", "layers", "traffic", "lab", "logs", "models")
+SCREENS = ("cluster", "layers", "traffic", "lab", "logs", "models", "machines")
 SETTLES_S = 2.0
 """A console shows all of a moment after so long."""
 
@@ -160,14 +162,14 @@ def _picture(
     *,
     at_s: float,
 ) -> str:
-    async def take(app: ReplayApp, player: RecordPlayer) -> str:
+    async def take(app: ReplayApp, player: RecordPlayer, _: Pilot[None]) -> str:
         player.play(False)
         app.seek(at_s)
         await app.action_show_mode(screen)
         await asyncio.sleep(SETTLES_S)
         return app.export_screenshot(title="dllm-tui", simplify=True)
 
-    picture: str = _drawn(record, size, theme, take, lambda at_s, text: None)
+    picture: str = drawn(record, size, theme, take)
     return picture
 
 
@@ -184,7 +186,7 @@ def _film(
     lines: list[str] = []
     began: float | None = None
 
-    async def roll(app: ReplayApp, player: RecordPlayer) -> None:
+    async def roll(app: ReplayApp, player: RecordPlayer, _: Pilot[None]) -> None:
         nonlocal began
         player.play(False)
         app.seek(from_s)
@@ -200,7 +202,7 @@ def _film(
         if began is not None:
             lines.append(json.dumps([round(at_s - began, 3), "o", text]))
 
-    _drawn(record, size, theme, roll, written)
+    drawn(record, size, theme, roll, written)
     header = {
         "version": 2,
         "width": size[0],
@@ -213,21 +215,23 @@ def _film(
     return "\n".join([json.dumps(header), first, *lines, ""])
 
 
-def _drawn(
+def drawn(
     record: FlightRecord,
     size: tuple[int, int],
     theme: str | None,
-    work: Callable[[ReplayApp, RecordPlayer], Awaitable[Any]],
-    written: Callable[[float, str], None],
+    work: Callable[[ReplayApp, RecordPlayer, Pilot[Any]], Awaitable[Any]],
+    written: Callable[[float, str], None] = lambda at_s, text: None,
 ) -> Any:
-    """Do something with a console that nobody sees, as fast as it can be drawn."""
+    """Do something with a console that nobody sees, as fast as it can be drawn.
+
+    ``written`` gets what goes to the terminal, and when. Returns what ``work`` does.
+    """
     import os
 
     # Read when Textual is imported.
     os.environ |= {"TEXTUAL_COLOR_SYSTEM": "truecolor", "TEXTUAL_ANIMATIONS": "none"}
     from textual import _time
     from textual.drivers.headless_driver import HeadlessDriver
-    from textual.pilot import Pilot
 
     selector = _JumpingSelector()
 
@@ -243,8 +247,8 @@ def _drawn(
         app.driver_class = FilmDriver
         result: list[Any] = []
 
-        async def drive(pilot: Pilot[object]) -> None:
-            result.append(await work(app, player))
+        async def drive(pilot: Pilot[Any]) -> None:
+            result.append(await work(app, player, pilot))
             app.exit()
 
         await app.run_async(size=size, auto_pilot=drive)
