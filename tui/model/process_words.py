@@ -138,7 +138,8 @@ def traffic_text(usage: MachineUsage) -> str:
 
 def gpu_name(gpu: GpuUsage) -> str:
     """The engine's name, else the card's, else its vendor's and address."""
-    return gpu.device or gpu.name or f"{gpu.vendor} {gpu.pci}"
+    name = gpu.name.removeprefix("NVIDIA ")
+    return gpu.device or name or f"{gpu.vendor} {gpu.pci}"
 
 
 def gpu_text(gpu: GpuUsage) -> str:

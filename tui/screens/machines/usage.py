@@ -33,6 +33,7 @@ from tui.widgets.strips import (
 
 SPANS_S = (60, 300, 600)
 LABEL_CELLS = 9
+LABEL_CELLS_WIDE = 17
 SCALE_CELLS = 9
 FIGURE_CELLS = 22
 GPU_FIGURE_CELLS = 48
@@ -146,7 +147,7 @@ class UsageView(StripWidget):
         rows = self._curve_rows
         for row in reversed(range(rows)):
             is_first = row == rows - 1
-            label = clip(curve.label if is_first else "", LABEL_CELLS)
+            label = clip(curve.label if is_first else "", _label_cells(width))
             scale = curve.scale if is_first else "0" * (row == 0)
             bars = "".join(block(value, curve.top, row, rows) for value in values)
             parts: list[Part] = [
@@ -162,7 +163,7 @@ class UsageView(StripWidget):
         figures = FIGURE_CELLS
         if has_gpus:
             figures = GPU_FIGURE_CELLS if width >= WIDE_FROM else GPU_FIGURE_CELLS // 2
-        room = width - INDENT - LABEL_CELLS - SCALE_CELLS - figures
+        room = width - INDENT - _label_cells(width) - SCALE_CELLS - figures
         return max(min(room, self.span_s), 1)
 
     def _times(self, width: int) -> Strip:
@@ -171,9 +172,13 @@ class UsageView(StripWidget):
         step = -(-self.span_s // cells)
         drawn = min(-(-self.span_s // step), cells)
         ago = f"{self.span_s // 60} min ago"
-        left = " " * (INDENT + LABEL_CELLS + SCALE_CELLS + cells - drawn)
+        left = " " * (INDENT + _label_cells(width) + SCALE_CELLS + cells - drawn)
         text = f"╵{ago}{'now':>{max(drawn - len(ago) - 1, 4)}}"
         return line([(left + text, self.palette.dim)], width)
+
+
+def _label_cells(width: int) -> int:
+    return LABEL_CELLS_WIDE if width >= WIDE_FROM else LABEL_CELLS
 
 
 def curves_of(one: MachineHistory, span_s: int) -> Iterator[Curve]:
