@@ -56,7 +56,7 @@ from backends.state import (
     Split,
     WorkerSpec,
 )
-from backends.units import MS_PER_S, format_bytes, format_difference
+from backends.units import MS_PER_S, format_bytes, format_count, format_difference
 
 MARGIN = 0.01
 """Part of a device's room that a best split leaves free."""
@@ -487,6 +487,10 @@ def solo(problem: SplitProblem, device: str, machine: str) -> Alternative:
     split = Split(n_layer=n_layer, shares=(Share(device=device, layers=n_layer + 1),))
     plan = replace(problem.plan, split=split, head=machine, workers=())
     name = f"solo on {device}"
+    most = problem.pins.most.get(device, n_layer + 1)
+    if most <= n_layer:
+        why = f"it may have {format_count(most, 'layer')}, and the model {n_layer + 1}"
+        return Alternative(name=name, head=machine, why=why)
     loads = problem.loads(plan)
     if short := overcommitted(loads, [d for d in problem.devices if d.id == device]):
         need = sum(load.total_bytes for load in loads if load.device in short)

@@ -64,6 +64,8 @@ class BarApp(Stage):
     def _changed(self) -> None:
         assert self.editor.edit is not None
         self.changes.append((self.editor.edit.counts, not self.editor.dragging))
+        # As the console does when it is told.
+        self.bar.follow()
 
     @property
     def layers(self) -> tuple[int, ...]:

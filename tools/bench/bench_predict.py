@@ -279,19 +279,28 @@ class Trial:
         stock_ms = []
         for split in CALIBRATION:
             plan = await self.launched(model, counts_of(model, self._workers, *split))
-            for _ in range(ROUNDS):
-                stock_ms.append(await self._pace.token_ms())
-                await self._answer()
-                await asyncio.sleep(SETTLE_S)
+            stock_ms += await self._taught(ROUNDS)
         self._usual_ms = median(stock_ms)
         return plan
+
+    async def taught(self, rounds: int) -> None:
+        """Let what runs teach the speeds by so many answers."""
+        self._usual_ms = median(await self._taught(rounds))
+
+    async def _taught(self, rounds: int) -> list[float]:
+        stock_ms = []
+        for _ in range(rounds):
+            stock_ms.append(await self._pace.token_ms())
+            await self._answer()
+            await asyncio.sleep(SETTLE_S)
+        return stock_ms
 
     def pace(self, asked: Asked) -> float:
         """The time of some work then by that while two runs calibrated."""
         return asked.stock_token_ms / self._usual_ms
 
-    async def launched(self, model: ModelInfo, counts: Sequence[int]) -> Plan:
-        """Serve the model with these numbers of layers; the plan."""
+    async def planned(self, model: ModelInfo, counts: Sequence[int]) -> Plan:
+        """The plan of the model with these numbers of layers."""
         ask = Ask(
             model=model.path,
             workers=self._workers,
@@ -306,13 +315,17 @@ class Trial:
         )
         devices = ("local/CPU", *(f"{worker.name}/CPU" for worker in workers))
         split = make_split(model.n_layer, devices, counts)
-        plan = replace(proposed, workers=workers, split=split)
+        return replace(proposed, workers=workers, split=split)
+
+    async def launched(self, model: ModelInfo, counts: Sequence[int]) -> Plan:
+        """Serve the model with these numbers of layers; the plan."""
+        plan = await self.planned(model, counts)
         await self.client.launch(await self.client.prepare(plan))
         async with aclosing(self.client.snapshots()) as snapshots:
             async for now in snapshots:
                 if now.state is ClusterState.FAILED and now.failure is not None:
                     raise DllmError(now.failure.sentence)
-                is_ours = now.plan is not None and now.plan.split == split
+                is_ours = now.plan is not None and now.plan.split == plan.split
                 if is_ours and now.state is ClusterState.SERVING:
                     return plan
         raise DllmError("The controller ended")

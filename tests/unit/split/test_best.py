@@ -302,6 +302,11 @@ def test_a_device_elsewhere_alone_needs_no_network() -> None:
     assert solo.head == "b"
     assert solo.forecast is not None
     assert solo.forecast.trips_per_token == 0
+    capped = site()._replace(pins=parse_pins(["b/CUDA0<=4"]))
+    told = alternatives(capped, Objective.DECODE)
+    solo = {one.name: one for one in told}["solo on b/CUDA0"]
+    assert solo.forecast is None
+    assert "it may have 4 layers" in solo.why
 
 
 @pytest.mark.parametrize("aim", [Objective.DECODE, Objective.FIRST_TOKEN])

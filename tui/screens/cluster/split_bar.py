@@ -505,8 +505,8 @@ runs. It comes from measured runs, and before the first from usual speeds.
 
     def drag_to(self, x: int) -> None:
         at = self.geometry.position_at(self.picked, x)
+        # Bar and figures follow together when the app tells of the edit: one paint.
         self._editor.drag_to(None if x == self._grab_x else at)
-        self.follow()
 
     def drop(self, *, cancel: bool = False) -> None:
         self.release()
