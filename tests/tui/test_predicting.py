@@ -65,9 +65,9 @@ async def test_it_follows_a_drag_without_asking(started: Started) -> None:
             assert told_of(edit_of(app).plan) in shown
             seen.add(shown)
         assert len(seen) == 4
-        shown = bar.edit
+        drawn = bar.edit
         bar.drag_to(24)
-        assert bar.edit is shown, "bar and figures follow in one paint"
+        assert bar.edit is drawn, "bar and figures follow in one paint"
         await pilot.mouse_up(bar, offset=(18, 1))
         assert len(cluster.called("speeds")) == 1
 

@@ -65,9 +65,7 @@ async def measured(trial: Trial, model: ModelInfo, test_model: Path) -> None:
         await asyncio.sleep(SETTLE_S)
         runs.append(Measured(lab, asked, trial.pace(asked)))
     known.append(await trial.client.speeds(plan))
-    print(
-        "| network | pace | before | after the test model | after the runs | measured |"
-    )
+    print("| network | pace | before | test model known | runs known | measured |")
     print("|---|--:|--:|--:|--:|--:|")
     for run in runs:
         # Only of the test model's time a later pace is another one.
@@ -75,9 +73,8 @@ async def measured(trial: Trial, model: ModelInfo, test_model: Path) -> None:
         there = before, at_pace(tested, run.pace), after
         told = " | ".join(_told(model, plan, one, run) for one in there)
         network = format_lab(run.lab or Lab()) or "-"
-        print(
-            f"| {network} | {run.pace:.2f} | {told} | {rate_text(run.asked.tok_per_s)} |"
-        )
+        speed = rate_text(run.asked.tok_per_s)
+        print(f"| {network} | {run.pace:.2f} | {told} | {speed} |")
 
 
 def _told(model: ModelInfo, plan: Plan, known: ClusterSpeeds, run: Measured) -> str:
