@@ -83,9 +83,12 @@ def explain(
     parts = token_parts(snapshot)
     if not parts:
         return Bottleneck(text=f"{_why_nothing(snapshot)}.")
-    shared = token_totals(snapshot.links).tokens_per_pass or 1.0
     pass_ms = sum(part.ms for part in parts)
-    tok_per_s = snapshot.speed.last_tok_per_s or shared * MS_PER_S / pass_ms
+    totals, alone = token_totals(snapshot.links), snapshot.speed.acceptance
+    of_alone = (alone.tokens_per_pass if alone and not totals.workers else None) or 1.0
+    shared = totals.tokens_per_pass or of_alone
+    # Of the same passes as the parts; the last answer may have been short.
+    tok_per_s = shared * MS_PER_S / pass_ms
     case = _case_of(option, snapshot)
     bound = _bound(case, parts[0])
     change = _best_change(case, parts[0], tok_per_s, drafted)
@@ -288,7 +291,8 @@ def _gain(case: _Case, before: PassCost, after: PassCost) -> _Gain:
     """
     drafting_ms = case.problem.load.draft_ms
     now_ms, then_ms = before.ms + drafting_ms, after.ms + drafting_ms
-    errors = [case.option.speeds.noise * (then_ms - now_ms)]
+    # Of what is left no more than that can differ from run to run.
+    errors = [case.option.speeds.noise * min(abs(then_ms - now_ms), then_ms)]
     old, new = (_times(case, one.parts) for one in (before, after))
     for name in old.keys() | new.keys():
         for was, will in zip(

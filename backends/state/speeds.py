@@ -214,7 +214,7 @@ class Bottleneck(Value, frozen=True, kw_only=True):
     pass_ms: float | None = None
     """Measured: the median of the latest passes."""
     tok_per_s: float | None = None
-    """Measured: of the last answer."""
+    """Measured: by the same passes."""
     bound: str = ""
     """The limit of the longest part: ``memory bandwidth``."""
     change: PlanChange | None = None

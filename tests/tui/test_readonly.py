@@ -25,7 +25,16 @@ SIZE = (120, 36)
 
 def acted(app: DllmApp) -> list[str]:
     harmless = {
-        *("inspect", "propose", "memory", "catalogue", "events", "passes", "speeds"),
+        *(
+            "inspect",
+            "propose",
+            "memory",
+            "catalogue",
+            "events",
+            "passes",
+            "speeds",
+            "why",
+        ),
         "chat states",
     }
     return [name for name, _ in app.cluster.calls if name not in harmless]  # type: ignore[attr-defined]

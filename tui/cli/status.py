@@ -97,7 +97,7 @@ dllm-tui share --json | jq .tok_per_s
 @options(("--svg", "FILE", "Write the card as a picture, too."))
 @cluster_option
 async def share(cluster: str, svg: str | None) -> ShareCard:
-    """Show a card of what serves: model, split, measured speed, command.
+    """Show a card to share: model, split, speed, command.
 
     It is for others: without paths, addresses, users and secrets.
     """

@@ -324,8 +324,8 @@ def _bar(y: int, segments: Sequence[CardSegment]) -> Iterator[tuple[int, str]]:
         colour = COLOURS[number % len(COLOURS)]
         yield (
             y + BAR_HEIGHT,
-            f'<rect x="{round(x)}" y="{y}" width="{round(drawn)}" height="{BAR_HEIGHT}" '
-            f'rx="3" fill="{colour}"/>',
+            f'<rect x="{round(x)}" y="{y}" width="{round(drawn)}" '
+            f'height="{BAR_HEIGHT}" rx="3" fill="{colour}"/>',
         )
         if width > LETTER_ROOM:
             sign = _text(x + width / 2 - 6, middle, one.letter, colour="#000")
