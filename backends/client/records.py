@@ -6,12 +6,15 @@ import asyncio
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from backends.client.client import ControllerClient
-from backends.client.recording import FlightRecorder
 from backends.errors import DllmError
 from backends.state import ProcessInfo
 from backends.units import format_age, format_bytes
+
+if TYPE_CHECKING:
+    from backends.client.recording import FlightRecorder
 
 LOG_EVERY_S = 2.0
 LOG_BYTES = 65536
@@ -36,6 +39,9 @@ class ClientRecords:
         Raises:
             DllmError: the file is there already, or cannot be written.
         """
+        # Imported when needed: few consoles record, and all must start fast.
+        from backends.client.recording import FlightRecorder
+
         file = file or Path(time.strftime("dllm-record-%Y%m%d-%H%M%S.jsonl.gz"))
         cluster = self._client.cluster
         recorder = FlightRecorder(file, cluster=cluster, size=size, words=words)
