@@ -197,10 +197,13 @@ def compare_delayed(users: Mapping[str, HeadUser], delay_ms: float) -> None:
             rates[way].append(tokens_per_s(user))
     print(f"{delay_ms:g} ms added each way:")
     for way, found in rates.items():
-        show(f"decode, {way}", found, "tok/s")
-        pairs = zip(found, rates["plain"], strict=True)
-        more_ms = statistics.median(1e3 / own - 1e3 / bare for own, bare in pairs)
-        print(f"{'':28} {more_ms:+.2f} ms a token beside plain, median of pairs")
+        took_ms = [1e3 / rate for rate in found]
+        pairs = zip(took_ms, rates["plain"], strict=True)
+        more_ms = statistics.median(own - 1e3 / bare for own, bare in pairs)
+        print(
+            f"decode, {way:12} {statistics.median(took_ms):6.2f} ms a token, "
+            f"best {min(took_ms):6.2f}, {more_ms:+6.2f} beside plain (pairs)"
+        )
 
 
 def is_by(user: HeadUser, way: str) -> bool:
