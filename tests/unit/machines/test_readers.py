@@ -290,7 +290,7 @@ async def test_peers_of_changed_settings_come_go_and_are_begun_anew(
     busy: set[str] = set()
     peers = peers_with(Clumsy(0), tmp_path)
     monkeypatch.setattr(peers, "_serves", busy.__contains__)
-    monkeypatch.setattr(peers, "_made", lambda name, config: Clumsy(0))
+    monkeypatch.setattr(peers, "_made", lambda *_: Clumsy(0))
     peers.start(cast("Any", None))
     ada = peers.known("ada")
     try:
