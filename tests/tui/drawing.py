@@ -2,7 +2,7 @@
 
 No test sees a frame between two pauses. What is dirty stays so until the next pause.
 Tests that count frames have the mark ``frames``, and draw each as the program does.
-A pause waits for the widgets that have messages: to ask each is a fifth of the rest.
+A pause waits for those widgets alone that have messages.
 """
 
 from __future__ import annotations
