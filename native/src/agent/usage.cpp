@@ -31,6 +31,7 @@ constexpr std::size_t kCoresMax = 1024;
 constexpr std::size_t kAskedMax = 4;
 constexpr std::size_t kBytesMax = 1U << 20;
 constexpr std::uint64_t kPermille = 1000;
+constexpr std::int64_t kLeastUs = 15'000;
 constexpr std::uint64_t kUsPerSecond = 1'000'000;
 
 std::int64_t steady_us() {
@@ -219,8 +220,11 @@ Usage::Counters Usage::counters() const {
 
 std::string Usage::read(pid_t agent) {
   const Counters now = counters();
-  const Counters before = std::exchange(before_, now).value_or(now);
-  const std::int64_t us = now.at_us - before.at_us;
+  const Counters before = before_.value_or(now);
+  // In less than a tick of the clock everything looks idle.
+  const bool is_enough = now.at_us - before.at_us >= kLeastUs;
+  const std::int64_t us = is_enough ? now.at_us - before.at_us : 0;
+  if (!before_ || is_enough) before_ = now;
   std::vector<std::string> loads, gpus;
   for (std::size_t core = 0; us > 0 && core < std::min(now.cores.size(), before.cores.size());
        ++core) {
@@ -261,7 +265,7 @@ constexpr int kChannel = 3;
     check(::dup2(high, kChannel), "dup2");
     close_from(kChannel + 1);
     Usage usage;
-    // Loads are over a time: the first answer has some, too.
+    // The first answer is over the time from here on.
     usage.read(agent);
     char request = 0;
     while (retry([&] { return ::read(kChannel, &request, 1); }) == 1) {

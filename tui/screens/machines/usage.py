@@ -119,7 +119,8 @@ class UsageView(StripWidget):
         if one.now is None:
             return line([*parts, (safe_line(one.why), palette.warn)], width)
         cores = one.now.cores_permille
-        parts.append((f"{format_count(len(cores), 'core')} ", palette.dim))
+        if cores:
+            parts.append((f"{format_count(len(cores), 'core')} ", palette.dim))
         traffic = traffic_text(one.now)
         room = width - parts_width(parts) - len(traffic) - 2
         if room < min(len(cores), width // 3):
