@@ -250,6 +250,8 @@ class Noise(NamedTuple):
 
 
 USUAL_NOISE = Noise()
+OF_OTHERS = Noise(passes=OTHER_MODEL_NOISE)
+"""Where only other models ran."""
 
 
 def device_speeds(
@@ -470,11 +472,13 @@ def noise_of(
     equations say little about the noise, so the usual one counts beside them.
     """
     off: tuple[list[float], list[float]] = [], []
+    ran = {one.model for one in calibration.observations}
+    usual = USUAL_NOISE if not ran or model in ran else OF_OTHERS
     for found in _solutions(calibration, priors, model, USUAL_NOISE):
         for one, equation in zip(found.observations, found.equations, strict=True):
             if one.model == model and one.ms > 0:
                 off[is_prompt(one)].append(_left_over(equation, found.solved))
-    return Noise(*map(_spread, off, USUAL_NOISE))
+    return Noise(*map(_spread, off, usual))
 
 
 def _left_over(equation: _Equation, solved: _Solved) -> float:

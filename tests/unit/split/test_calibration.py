@@ -11,6 +11,7 @@ import pytest
 from backends.split.calibration import (
     HEAD_PRIOR,
     NOISE_MIN,
+    OTHER_MODEL_NOISE,
     SAME_MAX,
     USUAL_NOISE,
     Calibration,
@@ -218,6 +219,8 @@ def test_noise_is_what_the_equations_leave_over() -> None:
     assert 0.12 < noisy.passes < 0.3
     assert quiet.prompts == noisy.prompts == USUAL_NOISE.prompts
     assert noise_of(Calibration(), PRIORS, "m") == USUAL_NOISE
+    of_others = noise_of(Calibration().with_run(exact), PRIORS, "never ran")
+    assert of_others.passes == OTHER_MODEL_NOISE
 
 
 def test_few_runs_do_not_explain_their_own_noise_away() -> None:
