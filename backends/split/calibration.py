@@ -251,7 +251,7 @@ class Noise(NamedTuple):
 
 USUAL_NOISE = Noise()
 OF_OTHERS = Noise(passes=OTHER_MODEL_NOISE)
-"""Where only other models ran."""
+"""The noise if only other models ran."""
 
 
 def device_speeds(

@@ -1,4 +1,4 @@
-"""How well ``dllm-tui peers measure`` tells the speed of a model that never ran.
+"""Compare what ``dllm-tui peers measure`` teaches with runs of another model.
 
 Run it with ``make bench-measure MODEL=…``. Two workers of one thread run on this
 machine, behind relays. One holds the test model of ``peers measure`` and answers as it

@@ -87,7 +87,7 @@ async def measure(
 ) -> Sequence[MeasuredDevice]:
     """Measure devices that never ran.
 
-    Then plans on them are predicted well. Each holds a model of zeros for some
+    Then plans on them are predicted from that. Each holds a model of zeros for some
     seconds, through the engine and alone. No cluster may run meanwhile. All machines
     take part if none is named; local is this one.
     """
