@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 SAMPLE_S = 1.0
 ANSWER_S = 0.9
 """A machine that takes longer has no figures in this second."""
+REFUSED_S = 10.0
+"""A machine that refuses, or whose helper is too old, is asked again after so long."""
 WEIGH_AGE_S = 2.0
 """Of what processes use, while somebody watches it."""
 CONTROLLER = "controller"
@@ -55,6 +57,8 @@ class _Known:
     samples: deque[UsageSample] = field(
         default_factory=lambda: deque(maxlen=round(HISTORY_S / SAMPLE_S))
     )
+    ask_at: float = 0.0
+    """Monotonic seconds before which it is not asked again."""
     agent_pid: int = 0
     agent_cores: float | None = None
 
@@ -122,6 +126,8 @@ class UsageMonitor:
 
     async def _read(self, machine: Machine) -> None:
         known = self._known.setdefault(machine.name, _Known())
+        if time.monotonic() < known.ask_at:
+            return
         before, known.now, known.why = known.now, None, ""
         try:
             host = machine.host
@@ -131,6 +137,7 @@ class UsageMonitor:
             known.why = "it does not answer"
         except HostError as error:
             known.why = error.what
+            known.ask_at = time.monotonic() + REFUSED_S
         except DllmError as error:
             known.why = str(error)
         else:

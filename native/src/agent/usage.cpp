@@ -29,7 +29,6 @@ namespace {
 
 constexpr std::size_t kCoresMax = 1024;
 constexpr std::size_t kAskedMax = 4;
-constexpr std::size_t kBytesMax = 1U << 20;
 constexpr std::uint64_t kPermille = 1000;
 constexpr std::int64_t kLeastUs = 15'000;
 constexpr std::uint64_t kUsPerSecond = 1'000'000;
@@ -306,12 +305,15 @@ void UsageProcess::end() noexcept {
   channel_.reset();
   text_.clear();
   if (pid_ <= 0) return;
-  // One that hangs in a driver is not waited for: it ends when the driver lets it.
   ::kill(pid_, SIGKILL);
+  // One that hangs in a driver is not waited for: it ends when the driver lets it.
   ::waitpid(std::exchange(pid_, -1), nullptr, WNOHANG);
 }
 
 std::vector<std::string> UsageProcess::lost() {
+  // It has closed its end, so it ends now.
+  if (pid_ > 0) retry([&] { return ::waitpid(pid_, nullptr, 0); });
+  pid_ = -1;
   end();
   std::vector<std::string> answers;
   for (const std::string& id : std::exchange(asked_, {})) {
@@ -331,7 +333,7 @@ std::vector<std::string> UsageProcess::take(const std::vector<pollfd>& waited) {
   if (!came) return {};
   std::array<char, 64 * 1024> block;
   const ssize_t count = retry([&] { return ::read(channel_.get(), block.data(), block.size()); });
-  if (count <= 0 || text_.size() > kBytesMax) return lost();
+  if (count <= 0) return lost();
   text_.append(block.data(), static_cast<std::size_t>(count));
   std::vector<std::string> answers;
   for (std::size_t at = text_.find('\n'); at != std::string::npos && !asked_.empty();

@@ -129,6 +129,10 @@ async def test_a_report_tells_why_a_machine_has_no_figures() -> None:
     assert here.now == USAGE
     assert len(here.samples) == 1
     assert (ada.now, ada.why) == (None, "The helper on ada is too old for that")
+    # It is not asked every second.
+    world.usages["ada"] = USAGE
+    await world.monitor._sample()
+    assert world.monitor._known["ada"].now is None
     # Also a gap is told with its time.
     assert ada.samples == (UsageSample(at=here.samples[0].at),)
     names = [(one.name, one.peer) for one in report.processes]
