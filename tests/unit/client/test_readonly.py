@@ -46,7 +46,7 @@ def public(seam: type) -> list[str]:
 WATCHING = {
     *("snapshots", "propose", "inspect", "catalogue", "read_log", "events", "memory"),
     *("removal", "passes", "peers_to_pick", "probe_peer", "chat", "names_after"),
-    *("speeds", "best", "found_workers", "pairing_outcome"),
+    *("speeds", "best", "found_workers", "pairing_outcome", "usages"),
     # Talking changes nothing of the cluster; a chat that is deleted is lost.
     *(f"chats.{name}" for name in public(ChatService) if name != "delete"),
 }
@@ -60,6 +60,7 @@ MADE_UP: dict[str, Any] = {
     "path": "m.gguf",
     "source": "pypi:m",
     "name": "mini",
+    "machine": "mini",
     "offset": 0,
     "worker": None,
     "place": "10.0.0.7:50080",
@@ -167,6 +168,7 @@ WATCHES = {
     *("worker list", "worker service status", "relay service status"),
     *("plans list", "plans launches", "plans show", "plans diff"),
     *("chats list", "chats show", "chats export", "keys list"),
+    *("processes list", "processes show"),
 }
 """Commands that change nothing; a new one belongs here or is refused."""
 

@@ -196,6 +196,7 @@ class Ending:
         clusters._clusters["default"] = stage.cluster
         parts: Any = MagicMock(clusters=clusters, ended=self.ended)
         parts.cluster_of.return_value = stage.cluster
+        parts.usage.watchers = 0
         self.works = False
         work = PeerWork(title="copy")
         ada = Peer(name="ada", state=PeerState.READY)
