@@ -15,7 +15,7 @@ import click
 from backends.client.replay import FlightRecord, RecordPlayer
 from backends.errors import DllmError, UsageError
 from backends.paths import user_paths
-from backends.units import format_bytes
+from backends.units import format_bytes, format_seconds
 from backends.writing import write_private
 from tui.cli.command import (
     Command,
@@ -101,7 +101,7 @@ def replay(
     elif from_s >= last_s:
         raise UsageError(
             f"There is nothing between {from_s:g} s and {last_s:g} s",
-            f"The record is {record.duration_s:.1f} s long.",
+            f"The record is {format_seconds(record.duration_s)} long.",
         )
     else:
         content = _film(record, shape, screen, theme, (from_s, last_s), speed)

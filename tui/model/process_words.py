@@ -19,11 +19,15 @@ from backends.state import (
 from backends.units import format_bytes, format_celsius, format_percent
 from tui.model.names import by_role
 from tui.model.peer_words import age_text
-from tui.model.quantities import UNKNOWN, megabytes_text, short_part_of
+from tui.model.quantities import (
+    UNKNOWN,
+    clock_text,
+    megabytes_text,
+    power_text,
+    short_part_of,
+)
 
 EVENTS_MAX = 8
-MW_PER_W = 1000
-MHZ_PER_GHZ = 1000
 MIB = 1 << 20
 
 
@@ -152,10 +156,9 @@ def gpu_text(gpu: GpuUsage) -> str:
     if gpu.celsius is not None:
         parts.append(format_celsius(gpu.celsius))
     if gpu.power_mw is not None:
-        limit = f"/{gpu.power_limit_mw / MW_PER_W:.0f}" if gpu.power_limit_mw else ""
-        parts.append(f"{gpu.power_mw / MW_PER_W:.0f}{limit} W")
+        parts.append(power_text(gpu.power_mw, gpu.power_limit_mw))
     if gpu.clock_mhz is not None:
-        parts.append(f"{gpu.clock_mhz / MHZ_PER_GHZ:.2f} GHz")
+        parts.append(clock_text(gpu.clock_mhz))
     return " · ".join(parts)
 
 

@@ -257,3 +257,13 @@ def totals_trips_text(totals: TokenTotals) -> str:
     """The same of all links together."""
     per_token, n_tokens = totals.round_trips, totals.tokens_per_pass
     return trips_of(per_token, (per_token or 0.0) * (n_tokens or 0.0), n_tokens)
+
+
+def power_text(power_mw: int, limit_mw: int | None) -> str:
+    """``71/350 W``."""
+    limit = f"/{limit_mw / 1000:.0f}" if limit_mw else ""
+    return f"{power_mw / 1000:.0f}{limit} W"
+
+
+def clock_text(clock_mhz: int) -> str:
+    return f"{clock_mhz / 1000:.2f} GHz"
