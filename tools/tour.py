@@ -1,8 +1,8 @@
 """The tour of the documents: a recorded session, and pictures of its moments.
 
-``make tour`` records: a real console drives a real cluster of two workers on this
-machine, with SmolLM2-135M-Instruct and one worker 3 ms away in the Lab. ``make
-pictures`` replays that, without any machine, and takes each picture at its moment.
+``make tour`` records: a real console drives a real cluster with SmolLM2-135M-Instruct.
+Of its two workers one is 3 ms away in the Lab. ``make pictures`` replays that, without
+any machine, and takes each picture at its moment.
 """
 
 from __future__ import annotations

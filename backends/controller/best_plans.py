@@ -42,7 +42,7 @@ from backends.state import (
 from backends.units import format_factor
 
 if TYPE_CHECKING:
-    from backends.split.best import Best
+    from backends.split.objectives import Best
     from backends.split.problem import SplitProblem
 
 
@@ -143,9 +143,9 @@ def _best_of_each_kind(
         PlanError: nothing fits.
     """
     # Imported here because numpy, which it needs, is no matter of starting up.
-    from backends.split.best import best_split
     from backends.split.by_tensor import by_tensor
     from backends.split.moved_experts import moved_experts
+    from backends.split.objectives import best_split
     from backends.split.problem import check_pins
 
     check_pins(problem.pins, problem)
@@ -170,7 +170,7 @@ def _best_of_each_kind(
 
 
 def _promising(options: Sequence[Option], objective: Objective) -> Sequence[Option]:
-    from backends.split.best import best_split
+    from backends.split.objectives import best_split
 
     ranked: list[tuple[tuple[float, float], int]] = []
     for number, option in enumerate(options):
@@ -252,7 +252,7 @@ def _predicted(option: Option, objective: Objective | None) -> Told:
 
 
 def _explained(option: Option, objective: Objective | None) -> Told:
-    from backends.split.best import best_split, why_best
+    from backends.split.objectives import best_split, why_best
     from backends.split.problem import check_pins
 
     plan = option.plan
@@ -287,7 +287,7 @@ def _explained(option: Option, objective: Objective | None) -> Told:
 def _in_parts(problem: SplitProblem, best: Best | None) -> list[Alternative]:
     """The plans with parts of layers elsewhere, or why there are none."""
     from backends.split import by_tensor, moved_experts
-    from backends.split.best import in_parts
+    from backends.split.objectives import in_parts
 
     found = []
     if best is not None:
@@ -301,8 +301,8 @@ def _in_parts(problem: SplitProblem, best: Best | None) -> list[Alternative]:
 
 
 def _others(problem: SplitProblem, aim: Objective, best: Best) -> list[Alternative]:
-    from backends.split.best import alternatives
     from backends.split.front import identity, pareto_front
+    from backends.split.objectives import alternatives
 
     # Of very many devices the comparisons are looked at less closely than the plan.
     quick = problem._replace(beam=QUICK_BEAM)
@@ -319,8 +319,8 @@ async def best_plans(option: Option) -> tuple[Alternative, ...]:
 
 
 def _best_plans(option: Option) -> tuple[Alternative, ...]:
-    from backends.split.best import Best, alternative, alternatives, best_split
     from backends.split.front import aims_of, identity, pareto_front
+    from backends.split.objectives import Best, alternative, alternatives, best_split
     from backends.split.problem import check_pins
 
     now, plan = _problem(option, None), option.plan

@@ -351,7 +351,7 @@ def with_draft_of(plan: Plan, draft: str) -> Plan:
 
 
 def _best_split(case: _Case) -> Iterator[_Found]:
-    from backends.split.best import best_split
+    from backends.split.objectives import best_split
 
     plan = case.option.plan
     if not _has_open_layers(case):
@@ -385,7 +385,7 @@ def _keeps(case: _Case, split: Split) -> bool:
 
 def _fits(case: _Case, plan: Plan) -> bool:
     """True if no device that gets more is too small for it."""
-    from backends.split.best import crowded_by
+    from backends.split.objectives import crowded_by
 
     before, after = (
         {share.device: share.layers for share in one.split.shares}

@@ -9,8 +9,8 @@ from functools import partial
 from msgspec.structs import replace
 
 from backends.controller.context import ClusterContext
-from backends.controller.discovery import Discovery
 from backends.controller.exit_reasons import failure_of
+from backends.controller.launch_facts import Discovery
 from backends.controller.stopping import ClusterProcesses
 from backends.errors import HostError, NeverListened, ProcessFailed, about_worker
 from backends.gateway.target import GATEWAY
@@ -31,7 +31,7 @@ from backends.planning.blueprint import (
     process_name,
     short_name,
 )
-from backends.planning.pairing import paired_workers
+from backends.planning.relay_pairs import paired_workers
 from backends.split.flags import used_workers
 from backends.state import Failure, Plan, ProcessRole, Value
 from backends.tasks import end_tasks, gather_or_cancel

@@ -11,7 +11,7 @@ from backends.controller.context import ClusterContext
 from backends.controller.memory_usage import loaded, machines_now
 from backends.errors import DllmError, HostError
 from backends.planning.blueprint import machines_of
-from backends.planning.fallback import plan_without
+from backends.planning.degraded import plan_without
 from backends.planning.room import ClusterMemory, room_for
 from backends.speculation.methods import methods_of
 from backends.split.flags import used_workers

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from backends.controller.calibration_store import ground_of
 from backends.controller.context import ClusterContext
-from backends.controller.discovery import OTHER_DRAFT, blaming_draft
+from backends.controller.launch_facts import OTHER_DRAFT, blaming_draft
 from backends.controller.memory_usage import PlannedMemory, machines_now
 from backends.errors import DllmError, PlanError
 from backends.machines.machine import Machines

@@ -31,8 +31,8 @@ from backends.controller.bottleneck import explain, with_draft_of
 from backends.controller.calibration_store import ground_of
 from backends.controller.cluster import Cluster
 from backends.controller.clusters import Clusters
-from backends.controller.discovery import check_whole, site_of
 from backends.controller.drafting import Drafting, draft_models
+from backends.controller.launch_facts import check_whole, site_of
 from backends.controller.memory_usage import (
     held_by,
     machines_now,

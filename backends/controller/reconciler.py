@@ -22,10 +22,10 @@ from backends.controller.builder import Builder, Built
 from backends.controller.calibration_store import RunRecorder
 from backends.controller.context import ClusterContext
 from backends.controller.degraded_plan import DegradedPlans
-from backends.controller.discovery import Discovery, draft_path
 from backends.controller.drafting import gains_now
 from backends.controller.exit_reasons import failed_at, unexpected
 from backends.controller.journal import Record
+from backends.controller.launch_facts import Discovery, draft_path
 from backends.controller.memory_usage import machines_now
 from backends.controller.recovery import Recovery
 from backends.controller.serving import Load, Serving, Watch

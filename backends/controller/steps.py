@@ -14,7 +14,7 @@ from backends.controller.snapshot_store import SnapshotStore
 from backends.errors import DllmError
 from backends.link.relay import relay_name, worker_relay_name
 from backends.planning.blueprint import SERVER
-from backends.planning.pairing import paired_workers
+from backends.planning.relay_pairs import paired_workers
 from backends.split.flags import used_workers
 from backends.state import ClusterState, Plan, Step, StepState
 

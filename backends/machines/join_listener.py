@@ -16,7 +16,7 @@ import asyncssh
 import msgspec
 
 from backends.errors import DllmError, HostError
-from backends.machines.ssh.invited import client_over
+from backends.machines.ssh.lent import client_over
 from backends.mesh.acceptor import Acceptor
 from backends.mesh.crowd import StrangerLog
 from backends.mesh.dialling import listening_at, no_other_way, reachable

@@ -194,7 +194,7 @@ class Peers:
         if config.bare:
             return BarePeer(name, config, self._readers, self._changed, self._serves)
         # Importing asyncssh takes longer than all the rest of a controller's start.
-        from backends.machines.invited import InvitedPeer
+        from backends.machines.lent_peer import InvitedPeer
         from backends.machines.peer import SshPeer
 
         known: dict[str, Any] = {
@@ -241,7 +241,7 @@ class Peers:
         return self._join_listener.invite(life_s, name, addresses, quic)
 
     def _joined(self, name: str, its_name: str, host_key: str) -> None:
-        from backends.machines.invited import DIALS
+        from backends.machines.lent_peer import DIALS
 
         name = name or suggested_name(its_name, self._known)
         self.add(name, PeerConfig(worker=DIALS, host_key=host_key))
@@ -251,7 +251,7 @@ class Peers:
 
         ``via``: an SSH host to go through, where no other way goes.
         """
-        from backends.machines.ssh.invited import ThroughHost, pair
+        from backends.machines.ssh.lent import ThroughHost, pair
         from backends.mesh.dialling import Dialled
         from backends.mesh.identity import line_of_raw
 

@@ -26,7 +26,7 @@ import asyncssh
 import msgspec
 
 from backends.errors import HostError
-from backends.machines.ssh.invited import client_over, reaching
+from backends.machines.ssh.lent import client_over, reaching
 from backends.mesh.crowd import StrangerLog, counted_as
 from backends.mesh.dialling import dial_any
 from backends.mesh.discovery import is_worker

@@ -39,7 +39,7 @@ from backends.mesh.messages import (
     PairRequest,
     read_line,
 )
-from backends.mesh.policy import AgentPolicy, Denied
+from backends.mesh.request_policy import AgentPolicy, Denied
 from backends.mesh.token import SECRET_BYTES
 from backends.tasks import first_of
 

@@ -26,7 +26,7 @@ from backends.mesh.digits import DigitsDesk, shown_name
 from backends.mesh.identity import key_of_line, line_of_raw, public_line
 from backends.mesh.messages import PROTOCOL, WorkerHello
 from backends.mesh.pairings import PairedConsole
-from backends.mesh.policy import AgentPolicy
+from backends.mesh.request_policy import AgentPolicy
 from backends.paths import relay_binary
 from backends.printable import printable
 from backends.state import Value

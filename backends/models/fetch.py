@@ -31,7 +31,7 @@ from backends.http_download import (
     sha256_of,
 )
 from backends.models.download import HUB, PACKAGES, THERE, URL, parse_source
-from backends.models.hub import from_hub
+from backends.models.hugging_face import from_hub
 from backends.models.layers import read_model
 from backends.printable import printable
 

@@ -25,7 +25,7 @@ from backends.errors import DllmError, ModelError, UsageError
 from backends.http_download import Address, opened, retried
 from backends.models.download import HUB, URL, parse_source, with_sha256
 from backends.models.header import has_whole_header, read_header
-from backends.models.hub import (
+from backends.models.hugging_face import (
     HubFile,
     hub_address,
     hub_files,

@@ -32,7 +32,7 @@ from backends.link.relay import (
 from backends.machines.agent import PRIVATE, ProcessRecord, ProcessSpec
 from backends.machines.keep_awake import keep_awake_name
 from backends.places import LOCAL
-from backends.planning.pairing import paired_workers
+from backends.planning.relay_pairs import paired_workers
 from backends.speculation.methods import speculation_argv
 from backends.split.flags import (
     Placement,
@@ -54,7 +54,7 @@ from backends.state import (
 
 if TYPE_CHECKING:
     from backends.gateway.access import Access
-    from backends.planning.pairing import Pairing
+    from backends.planning.relay_pairs import Pairing
 
 SERVER = "llama-server"
 UNKNOWN_PORT = "<port>"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from backends.errors import PlanError
-from backends.planning.pairing import CAN_BE_SPARSE, Pairing, alone_by_plan
+from backends.planning.relay_pairs import CAN_BE_SPARSE, Pairing, alone_by_plan
 from backends.server_settings import (
     check_context,
     check_server,

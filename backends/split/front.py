@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from backends.split.best import Best, alternative, best_of_sizes
+from backends.split.objectives import Best, alternative, best_of_sizes
 from backends.split.problem import SplitProblem
 from backends.state import AIMS, Alternative, Objective, Plan
 from backends.units import format_count

@@ -13,12 +13,18 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from backends.split.best import crowded_by, places_of, rooms_of, sizes_of, split_of
 from backends.split.cost import MB, expert_work, handed_ms, mean_ms
 from backends.split.crossing import graph_bytes
 from backends.split.experts import as_runs, experts_text, owners
 from backends.split.layout import devices, runs_of, with_idle
 from backends.split.loads import room_bytes
+from backends.split.objectives import (
+    crowded_by,
+    places_of,
+    rooms_of,
+    sizes_of,
+    split_of,
+)
 from backends.split.optimiser import DeviceOffer, best
 from backends.split.problem import PartsPlan, SplitProblem
 from backends.state import Forecast, Objective, Plan, Split

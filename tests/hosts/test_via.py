@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import HostError
-from backends.machines.ssh.invited import InvitedConnection, ThroughHost, pair
+from backends.machines.ssh.lent import InvitedConnection, ThroughHost, pair
 from backends.mesh.dialling import Dialled
 from backends.state import PeerPath
 from tests.engine.conftest import wait_for
@@ -90,7 +90,7 @@ async def test_it_is_reached_through_the_host_until_tcp_goes(
     beyond: Beyond, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("FIRST_LOOK_S", "PROVE_S"):
-        monkeypatch.setattr(f"backends.machines.ssh.invited.{name}", 0.2)
+        monkeypatch.setattr(f"backends.machines.ssh.lent.{name}", 0.2)
     assert await beyond.pair() == "nuc"
     machine = beyond.machine
     (model := machine.models / "m.gguf").touch()

@@ -26,7 +26,7 @@ from backends.link.transport import (
 from backends.machines.agent import Orphan, ProcessRecord, ProcessSpec
 from backends.machines.peer import ANY_USER
 from backends.planning.blueprint import short_name
-from backends.planning.pairing import CAN_PAIR, CAN_SEAL
+from backends.planning.relay_pairs import CAN_PAIR, CAN_SEAL
 from backends.state import (
     Device,
     EngineSource,

@@ -585,7 +585,7 @@ class Scene:
             patch.multiple(GatewayLink, tell=tell, close=close),
             patch("backends.controller.journal._disk", Inline),
             patch.object(auto, "measured", measured),
-            patch("backends.controller.discovery.connects", connects),
+            patch("backends.controller.launch_facts.connects", connects),
             patch("backends.controller.recovery.connects", connects),
             patch("backends.machines.bare.connects", connects),
         ):

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from backends.controller.preparation import imagined_options
 from backends.planning.cluster_file import read_cluster
-from backends.split.best import best_split
 from backends.split.cost import workload
+from backends.split.objectives import best_split
 from backends.split.problem import SplitProblem, parse_pins
 from backends.state import Ask, Layer, ModelInfo, Objective, ServerSettings
 from backends.units import MS_PER_S

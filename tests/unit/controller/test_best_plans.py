@@ -18,13 +18,13 @@ from backends.controller.best_plans import (
 from backends.controller.preparation import imagined_options
 from backends.errors import PlanError
 from backends.planning.cluster_file import EXAMPLE, read_cluster
-from backends.split import best, by_tensor
-from backends.split.best import Best, best_split
+from backends.split import by_tensor
 from backends.split.by_tensor import NAME
 from backends.split.cost import workload
 from backends.split.flags import compile_split
 from backends.split.layout import counts, make_split
 from backends.split.moved_experts import NAME as MOVED_NAME
+from backends.split.objectives import Best, best_split
 from backends.split.problem import PartsPlan, SplitProblem
 from backends.state import (
     Ask,
@@ -234,7 +234,7 @@ async def test_the_best_split_is_searched_once_for_all_comparisons(
         asked.append((problem.plan.split, problem.speeds))
         return best_split(problem, objective)
 
-    monkeypatch.setattr(best, "best_split", counted)
+    monkeypatch.setattr(objectives, "best_split", counted)
     option = options(replace(ASK, objective=None))[0]
     await told_of(option, None, explain=True)
     assert asked.count((option.plan.split, option.speeds)) == 1

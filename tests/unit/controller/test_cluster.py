@@ -33,7 +33,7 @@ from backends.controller.reconciler import (
 from backends.controller.stopping import ClusterProcesses
 from backends.errors import PlanError
 from backends.gateway.access import ApiSettings
-from backends.planning.fallback import plan_without
+from backends.planning.degraded import plan_without
 from backends.planning.room import ClusterMemory
 from backends.split.layout import devices, make_split, ranges
 from backends.state import DeviceMemory, Lab, MeasuredSplit, ModelInfo, Peer, Plan

@@ -25,7 +25,7 @@ from backends.link.transport import (
     TransportKind,
 )
 from backends.link.wire import Line, PairLine, require_possible
-from backends.planning.pairing import Pairing
+from backends.planning.relay_pairs import Pairing
 from backends.state import (
     LAB_DELAY_MAX_MS,
     LAB_RATE_MAX_MB_S,

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from backends.controller import preparation
 from backends.controller.clusters import Clusters
-from backends.controller.discovery import Discovery, draft_path
 from backends.controller.drafting import Drafting
 from backends.controller.journal import Record
+from backends.controller.launch_facts import Discovery, draft_path
 from backends.controller.memory_usage import machines_now
 from backends.controller.preparation import LASTS_S, Preparations
 from backends.data_place import DataPlace

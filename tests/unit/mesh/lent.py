@@ -13,7 +13,7 @@ from typing import Any
 
 import asyncssh
 
-from backends.machines.ssh.invited import client_over, pair
+from backends.machines.ssh.lent import client_over, pair
 from backends.mesh.dialling import dial_any
 from backends.mesh.identity import line_of_raw, own_key
 from backends.mesh.messages import AGENT, USER_BY_KEY

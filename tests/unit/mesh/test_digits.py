@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backends.errors import DllmError, HostError
-from backends.machines.ssh.invited import client_over
+from backends.machines.ssh.lent import client_over
 from backends.mesh import digits
 from backends.mesh.crowd import LINES_MAX
 from backends.mesh.digits import (

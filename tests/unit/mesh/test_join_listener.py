@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from backends.errors import HostError
 from backends.machines.join_listener import Awaited, JoinListener
-from backends.machines.ssh.invited import InvitedConnection
+from backends.machines.ssh.lent import InvitedConnection
 from backends.mesh.dialling import dial_any
 from backends.mesh.identity import own_key, public_line, raw_of
 from backends.mesh.messages import DIALLED

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from backends.errors import HostError
 from backends.machines.agent import ProcessRecord
-from backends.machines.ssh.invited import InvitedConnection, pair
+from backends.machines.ssh.lent import InvitedConnection, pair
 from backends.mesh import crowd
 from backends.mesh.acceptor import STRANGERS_MAX
 from backends.mesh.dialling import Dialled

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from backends.errors import HostError
 from backends.machines.agent import AgentSession
 from backends.machines.ssh.connection import ConnectionPhase, ConnectionState
-from backends.machines.ssh.invited import InvitedConnection
+from backends.machines.ssh.lent import InvitedConnection
 from backends.mesh.dialling import LAST_LOOK_S, Dialled, listening_at
 from backends.mesh.quic_dial import QuicDialler
 from backends.mesh.token import Token
@@ -127,7 +127,7 @@ async def moving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Moving]:
     for name, pause_s in (("FIRST_LOOK_S", FIRST_PAUSE_S), ("PROVE_S", 0.5)):
-        monkeypatch.setattr(f"backends.machines.ssh.invited.{name}", pause_s)
+        monkeypatch.setattr(f"backends.machines.ssh.lent.{name}", pause_s)
     monkeypatch.setattr("backends.mesh.dialling.BANNER_S", 0.5)
     async with (
         lent_by_quic(tmp_path) as machine,
@@ -194,7 +194,7 @@ async def test_it_stays_while_a_move_would_break_something(moving: Moving) -> No
 async def test_a_way_that_falls_silent_on_trial_is_not_taken(
     moving: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backends.machines.ssh.invited.PROVE_S", 30.0)
+    monkeypatch.setattr("backends.machines.ssh.lent.PROVE_S", 30.0)
     await until(lambda: moving.is_up, "the connection")
     before = moving.connection._open_link()
     answered = asyncio.Event()
@@ -247,7 +247,7 @@ async def test_tries_are_rarer_and_rarer_and_never_two_at_a_time(
 
     await until(lambda: moving.is_up, "the connection")
     connection = moving.connection
-    monkeypatch.setattr("backends.machines.ssh.invited.wait_for", waited)
+    monkeypatch.setattr("backends.machines.ssh.lent.wait_for", waited)
     monkeypatch.setattr(connection, "_try_another_way", tried)
     connection.poke()
     await until(lambda: len(waits) > 12, "many tries")
@@ -325,7 +325,7 @@ async def test_who_joined_by_quic_moves_to_tcp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("backends.mesh.worker.FIRST_LOOK_S", 0.2)
-    monkeypatch.setattr("backends.machines.ssh.invited.PROVE_S", 0.5)
+    monkeypatch.setattr("backends.machines.ssh.lent.PROVE_S", 0.5)
     monkeypatch.setattr("backends.mesh.dialling.BANNER_S", 0.5)
     async with joining(tmp_path) as (console, joiner):
         token = await console.invite_by_quic()

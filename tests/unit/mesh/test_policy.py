@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from backends.mesh.owner_limits import OwnerLimits
-from backends.mesh.policy import FREE, PROCESSES_MAX, AgentPolicy, Denied
+from backends.mesh.request_policy import FREE, PROCESSES_MAX, AgentPolicy, Denied
 
 VERBS = (*sorted(FREE), "start", "run", "find", "read", "identity", "tensors", "seed")
 TEXTS = st.one_of(

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from backends.errors import HostError, UsageError
 from backends.machines.peers import Peers
-from backends.machines.ssh.invited import InvitedConnection, pair
+from backends.machines.ssh.lent import InvitedConnection, pair
 from backends.mesh.acceptor import STRANGERS_MAX, Acceptor
 from backends.mesh.crowd import RELAYED, Crowd
 from backends.mesh.dialling import Dialled, listening_at

@@ -4,11 +4,11 @@ import os
 import sys
 
 from backends import http_download
-from backends.models import fetch, hub
+from backends.models import fetch
 
 http_download.RETRY_S = 0.02
 http_download.TIMEOUT_S = float(os.environ.get("PATIENCE_S", http_download.TIMEOUT_S))
-vars(hub)["TIMEOUT_S"] = http_download.TIMEOUT_S
+vars(hugging_face)["TIMEOUT_S"] = http_download.TIMEOUT_S
 
 if __name__ == "__main__":
     sys.exit(fetch.main(*sys.argv[1:]))

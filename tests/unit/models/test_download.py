@@ -26,7 +26,7 @@ from backends.models.download import (
     parse_source,
     with_sha256,
 )
-from backends.models.hub import HubFile, pick, quant_of
+from backends.models.hugging_face import HubFile, pick, quant_of
 from tests.unit.models.getting import NAME, URL, Getting, bytes_of
 from tests.unit.models.ggufs import write_split
 from tui.cli.main import cli

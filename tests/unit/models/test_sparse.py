@@ -18,7 +18,7 @@ import xxhash
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from backends.controller.discovery import check_whole
+from backends.controller.launch_facts import check_whole
 from backends.errors import HostError, ModelError, PlanError
 from backends.machines.local import local_host_for_now
 from backends.machines.readers import Readers

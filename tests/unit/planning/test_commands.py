@@ -23,8 +23,8 @@ from backends.planning.blueprint import (
     model_alias,
 )
 from backends.planning.checking import remarks, token_bytes
-from backends.planning.pairing import Pairing
 from backends.planning.proposal import plan_devices
+from backends.planning.relay_pairs import Pairing
 from backends.split.flags import Placement
 from backends.split.layout import make_split
 from backends.split.loads import plan_loads

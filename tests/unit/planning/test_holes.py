@@ -9,7 +9,7 @@ from backends.demo import MODEL_PATH
 from backends.errors import PlanError
 from backends.models.layers import read_model
 from backends.planning.checking import check_holes, check_stand_ins
-from backends.planning.pairing import CAN_BE_SPARSE, Pairing
+from backends.planning.relay_pairs import CAN_BE_SPARSE, Pairing
 from backends.planning.sharing import shared_out
 from backends.split.layout import make_split
 from backends.split.loads import device_loads, overcommitted

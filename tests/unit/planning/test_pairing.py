@@ -6,7 +6,7 @@ import pytest
 
 from backends.data_place import DataPlace
 from backends.planning.blueprint import needed_names
-from backends.planning.pairing import (
+from backends.planning.relay_pairs import (
     CAN_COMPRESS,
     CAN_PAIR,
     CAN_SEAL,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from backends.config import Config, PeerConfig
 from backends.errors import PlanError
-from backends.planning.fallback import plan_without
+from backends.planning.degraded import plan_without
 from backends.planning.proposal import plan_devices
 from backends.planning.room import (
     STEP_MIB,

@@ -8,7 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from backends.errors import PlanError
-from backends.split.best import (
+from backends.split.calibration import HEAD_PRIOR, given_speed
+from backends.split.cost import KINDS, Workload, forecast
+from backends.split.layout import counts, devices, is_head_cpu, make_split
+from backends.split.loads import overcommitted, plan_loads
+from backends.split.objectives import (
     FAST_LINK,
     MARGIN,
     Best,
@@ -17,10 +21,6 @@ from backends.split.best import (
     crowded_by,
     why_best,
 )
-from backends.split.calibration import HEAD_PRIOR, given_speed
-from backends.split.cost import KINDS, Workload, forecast
-from backends.split.layout import counts, devices, is_head_cpu, make_split
-from backends.split.loads import overcommitted, plan_loads
 from backends.split.problem import Pins, SplitProblem, parse_pins
 from backends.state import (
     ClusterSpeeds,

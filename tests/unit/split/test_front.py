@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from backends.split.best import alternative, best_of_sizes, best_split, in_parts
 from backends.split.by_tensor import NAME, by_tensor
 from backends.split.front import aims_of, pareto_front
+from backends.split.objectives import alternative, best_of_sizes, best_split, in_parts
 from backends.split.problem import SplitProblem
 from backends.state import Alternative, Objective, ServerSettings
 from tests.unit.split.test_best import MODEL, site

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.split import moved_experts as searched
-from backends.split.best import best_split
 from backends.split.experts import (
     dropped_text,
     moved_layers,
@@ -21,6 +20,7 @@ from backends.split.experts import (
 from backends.split.layout import runs_of, with_counts
 from backends.split.loads import EngineFigures, device_loads, plan_loads
 from backends.split.moved_experts import GAIN_MIN, moved_experts
+from backends.split.objectives import best_split
 from backends.split.problem import Pins, SplitProblem
 from backends.state import LayerBytes, LayerRange, ModelInfo, Objective
 from tests.unit.split.test_best import MIB, site

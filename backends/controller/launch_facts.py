@@ -60,7 +60,7 @@ from backends.planning.blueprint import (
     process_name,
 )
 from backends.planning.checking import check_holes, check_stand_ins
-from backends.planning.pairing import PairEnd, Pairing, alone_by_plan, pairing_of
+from backends.planning.relay_pairs import PairEnd, Pairing, alone_by_plan, pairing_of
 from backends.printable import printable
 from backends.server_settings import weight_files
 from backends.split.flags import used_workers

@@ -13,7 +13,7 @@ from backends.machines.peer import SshPeer
 from backends.machines.shell import transfer_error
 from backends.machines.ssh.connection import ConnectionPhase
 from backends.machines.ssh.files import Meter, upload
-from backends.machines.ssh.invited import InvitedConnection, ThroughHost
+from backends.machines.ssh.lent import InvitedConnection, ThroughHost
 from backends.mesh.dialling import Dialled
 from backends.mesh.messages import PART
 from backends.mesh.quic_place import parse_quic_place
