@@ -18,7 +18,7 @@ from backends.controller.best_plans import (
 from backends.controller.preparation import imagined_options
 from backends.errors import PlanError
 from backends.planning.cluster_file import EXAMPLE, read_cluster
-from backends.split import by_tensor
+from backends.split import by_tensor, objectives
 from backends.split.by_tensor import NAME
 from backends.split.cost import workload
 from backends.split.flags import compile_split

@@ -4,7 +4,7 @@ import os
 import sys
 
 from backends import http_download
-from backends.models import fetch
+from backends.models import fetch, hugging_face
 
 http_download.RETRY_S = 0.02
 http_download.TIMEOUT_S = float(os.environ.get("PATIENCE_S", http_download.TIMEOUT_S))
