@@ -14,7 +14,14 @@ from click.testing import CliRunner
 from backends.client.client import ControllerClient
 from backends.demo import MODEL_PATH
 from backends.errors import DllmError, UsageError
-from backends.state import Ask, ClusterSnapshot, ClusterState, PairMode, Peer
+from backends.state import (
+    Ask,
+    ClusterSnapshot,
+    ClusterState,
+    KnownMachine,
+    PairMode,
+    Peer,
+)
 from tests.unit.clicked import commands
 from tui.cli import logs, main
 from tui.cli import status as status_module
@@ -192,7 +199,11 @@ def listed(monkeypatch: pytest.MonkeyPatch, *found: Peer) -> None:
     async def settled(self: ControllerClient) -> tuple[Peer, ...]:
         return found
 
+    async def known(self: ControllerClient) -> tuple[KnownMachine, ...]:
+        return ()
+
     monkeypatch.setattr(ControllerClient, "settled_peers", settled)
+    monkeypatch.setattr(ControllerClient, "peers_to_pick", known)
 
 
 def test_a_list_is_a_table_wide_names_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
