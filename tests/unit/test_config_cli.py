@@ -32,7 +32,7 @@ GOOD = """\
 workers = 3
 
 [keys]
-"cluster.launch" = "f10"
+"cluster.launch" = "f11"
 
 [peers.mini]
 ssh = "ada@mini"
@@ -237,7 +237,7 @@ def test_a_running_controller_goes_by_it_before_the_command_ends(
         ("workers", "0", "workers cannot be 0. Allowed: a number, 1 to 16"),
         ("wrokers", "2", "There is no setting wrokers. Did you mean workers?"),
         ("mouse", "perhaps", "mouse cannot be 'perhaps'. Allowed: true or false"),
-        ("keys.cluster.stop", "f10", "gives f10 to cluster.launch: cluster.stop lost"),
+        ("keys.cluster.stop", "f11", "gives f11 to cluster.launch: cluster.stop lost"),
         ("keys.cluster.nope", "f8", "There is no action cluster.nope"),
         ("peers.nuc.threads", "4", "peers.nuc needs either ssh, bare or worker"),
         ("peers.mini.thraeds", "4", "There is no setting peers.mini.thraeds"),

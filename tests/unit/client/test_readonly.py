@@ -46,7 +46,7 @@ def public(seam: type) -> list[str]:
 WATCHING = {
     *("snapshots", "propose", "inspect", "catalogue", "read_log", "events", "memory"),
     *("removal", "passes", "peers_to_pick", "probe_peer", "chat", "names_after"),
-    *("speeds", "best", "found_workers", "pairing_outcome", "usages"),
+    *("speeds", "best", "found_workers", "pairing_outcome", "usages", "why"),
     # Talking changes nothing of the cluster; a chat that is deleted is lost.
     *(f"chats.{name}" for name in public(ChatService) if name != "delete"),
 }
@@ -168,7 +168,7 @@ WATCHES = {
     *("worker list", "worker service status", "relay service status"),
     *("plans list", "plans launches", "plans show", "plans diff"),
     *("chats list", "chats show", "chats export", "keys list"),
-    *("processes list", "processes show"),
+    *("processes list", "processes show", "why", "share"),
 }
 """Commands that change nothing; a new one belongs here or is refused."""
 
