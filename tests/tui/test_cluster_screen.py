@@ -324,7 +324,7 @@ async def test_letters_typed_to_the_model_do_nothing_else(started: Started) -> N
         assert app.focused.text == "slq5"
         assert app.current_mode == "cluster"
         await until(pilot, lambda: "F6 Models" in screen_text(app))
-        assert "^p command" in screen_text(app)
+        assert "^q quit" in screen_text(app)
         # Textual's TextArea has a use of its own for it.
         await pilot.press("f6")
         await until(pilot, lambda: app.current_mode == "models")

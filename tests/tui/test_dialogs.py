@@ -43,6 +43,7 @@ from tui.model.events import Happening
 from tui.model.launch_form import LaunchForm
 from tui.screens.cluster.best_dialog import BestDialog
 from tui.screens.cluster.launch_dialog import LaunchDialog
+from tui.screens.machines.table import ProcessDialog
 from tui.screens.models.picker import ModelPicker
 from tui.screens.models.screen import QuantsDialog
 
@@ -69,6 +70,9 @@ DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
     "model": lambda app: ModelPicker(app.cluster),
     "peer": lambda app: PeerDialog(people.MINI, app.clock),
     "plans": lambda app: PlansDialog([], [], None, scenes.NOW),
+    "process": lambda app: ProcessDialog(
+        scenes.demo_serving().processes[0], [], [], scenes.NOW
+    ),
     "quants": lambda app: QuantsDialog(app.cluster, "owner/name"),
     "sampling": lambda app: SamplingDialog(ChatSettings("", Sampling())),
     "secret": lambda app: SecretDialog(people.MINI, people.PASSWORD),
@@ -118,7 +122,7 @@ def test_no_dialog_is_forgotten() -> None:
         ),
         *(HostKeyDialog, ModelPicker, PeerDialog, SamplingDialog, SecretDialog),
         *(ChatsDialog, LaunchDialog, LineDialog, QuantsDialog, SettingsDialog),
-        *(BestDialog, PlansDialog, ThemeDialog),
+        *(PlansDialog, ProcessDialog, ThemeDialog),
         type(confirm("", "", "", "")),
     }
     assert ours == tried
@@ -230,7 +234,9 @@ def test_what_a_dialog_lets_through_is_little() -> None:
     through = {
         action.id
         for action in ACTIONS
+        # Those of a replay let the dialog have its keys, see ``ReplayApp``.
         if action.action.startswith("app.")
+        and action.area != "replay"
         and action.action.removeprefix("app.").partition("(")[0]
         not in actions.SCREEN_ACTIONS
     }

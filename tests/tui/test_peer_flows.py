@@ -42,7 +42,7 @@ async def test_u_brings_the_plan_before_back(started: Started) -> None:
         await pilot.press("w")
         await until(pilot, lambda: machines(app) == ["bob", "box"])
         app.query_one(SplitBar).focus()
-        await until(pilot, lambda: "u undo" in screen_text(app))
+        await until(pilot, lambda: isinstance(app.focused, SplitBar))
         await pilot.press("u")
         await until(pilot, lambda: app.editor.plan == before)
 

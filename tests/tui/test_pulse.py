@@ -78,6 +78,7 @@ async def test_it_runs_while_tokens_come_and_one_key_ends_it(
         assert not app.pulses
         assert not bar._legs
         monkeypatch.delenv("NO_MOTION")
+        app.animation_level = "full"
         bar.follow()
         assert len(lit()) > 10
         app.animation_level = "none"
