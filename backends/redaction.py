@@ -20,9 +20,12 @@ TOLD_KEY = re.compile(
 )
 """A word that says what follows. In prose, ``token`` says nothing of the kind."""
 _GIVEN_KEY = re.compile(
-    r"(?i)((?:bearer|authorization:?)\s+"
-    r"|(?:api[-_]?key|token|password|passphrase|secret)\s*[=:]\s*)[\"']?[^\s\"']{6,}"
+    r"(?i)((?:authorization[\"']?\s*:?\s*[\"']?(?:bearer|basic)?|bearer)\s+"
+    r"|--(?:api-key|hf-token)\s+"
+    r"|(?:api[-_]?key|token|password|passphrase|secret)[\"']?\s*[=:]\s*)"
+    r"[\"']?[^\s\"']{6,}"
 )
+_URL_USER = re.compile(r"(://)[^/\s@]+:[^/\s@]+@")
 _KEY_PATH = re.compile(
     r"[^\s\"'=]*/(?:id_(?:rsa|dsa|ecdsa|ed25519)\w*"
     r"|private|(?:[\w.-]*[._-])?(?:key|pem))(?![\w./-])"
@@ -64,7 +67,8 @@ def without_keys(value: Any) -> Any:
     """A JSON value without keys, invitations, passwords, and paths of key files."""
     if isinstance(value, str):
         text = NAMED_KEY.sub(KEY, value)
-        return _KEY_PATH.sub(KEY_FILE, _GIVEN_KEY.sub(rf"\1{KEY}", text))
+        text = _URL_USER.sub(rf"\1{KEY}@", _GIVEN_KEY.sub(rf"\1{KEY}", text))
+        return _KEY_PATH.sub(KEY_FILE, text)
     if isinstance(value, dict):
         return {without_keys(k): without_keys(one) for k, one in value.items()}
     if isinstance(value, list | tuple):

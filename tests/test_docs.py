@@ -24,9 +24,10 @@ TASKS = (
         "model-places",
         "engine",
         "benchmarks",
+        "plain",
     ),
     *("machines", "lend", "routers", "lost-machines", "links", "copies", "sparse"),
-    *("clients", "service", "troubleshooting", "doctor"),
+    *("clients", "service", "troubleshooting", "doctor", "why", "records", "processes"),
 )
 """The pages of one task each."""
 

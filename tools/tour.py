@@ -8,8 +8,11 @@ any machine, and takes each picture at its moment.
 from __future__ import annotations
 
 import asyncio
+import getpass
+import gzip
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -19,6 +22,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from backends.paths import user_paths
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -109,19 +114,33 @@ async def show(app: DllmApp, pilot: Pilot[None], view: View) -> None:
         await pilot.press(*view.keys)
 
 
-async def record() -> None:
-    """Drive a console, note the moments, and write the record."""
+def without_names(packed: bytes) -> bytes:
+    """A record without the paths of this machine, its name and its user."""
+    text = gzip.decompress(packed).decode()
+    user, host = getpass.getuser(), platform.node()
+    for own, other in (
+        (sys.prefix, "/opt/dllm-tui"),
+        (str(DOCS.parent), "/opt/dllm-tui"),
+        (str(user_paths().cache_dir), "/home/ada/.cache/dllm-tui"),
+        (str(Path(f"~{user}").expanduser()), "/home/ada"),
+        (f'"user":"{user}"', '"user":"ada"'),
+        (f'"host":"{host}"', '"host":"studio"'),
+    ):
+        text = text.replace(own, other)
+    return gzip.compress(text.encode(), mtime=0)
+
+
+async def record(aside: Path) -> None:
+    """Drive a console, note the moments, and write the record, at first to a file."""
     from backends.client.client import ControllerClient
     from backends.client.records import ClientRecords
-    from backends.paths import user_paths
     from tui.app.app import DllmApp
     from tui.screens.cluster.chat_pane import Composer
 
     paths = user_paths()
     client = ControllerClient(paths)
     records = ClientRecords(client)
-    RECORD.unlink(missing_ok=True)
-    records.begin(size=SIZE, file=RECORD)
+    records.begin(size=SIZE, file=aside)
     loop, moments = asyncio.get_running_loop(), dict[str, float]()
     began_s = loop.time()
     app = DllmApp(
@@ -158,6 +177,7 @@ async def record() -> None:
             if view.keys:
                 await pilot.press("escape", *(["u"] * view.keys.count("left")))
     await records.end()
+    RECORD.write_bytes(without_names(aside.read_bytes()))
     MOMENTS.write_text(json.dumps(moments, indent=2) + "\n")
 
 
@@ -215,7 +235,7 @@ def main() -> None:
             dllm("up", str(model), "--workers", "2", "--context", "2048", "--detach")
             try:
                 dllm("links", "slow", "worker2", "--latency", "3ms")
-                asyncio.run(record())
+                asyncio.run(record(Path(folder) / RECORD.name))
             finally:
                 dllm("down", "--all")
     draw()

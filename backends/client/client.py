@@ -373,9 +373,14 @@ class ControllerClient:
         target = self._of("/v1/processes/restart")
         return await self._post(target, ClusterSnapshot, asked)
 
-    async def kill_process(self, name: str, machine: str) -> ClusterSnapshot:
-        """End a process at once; the controller starts anew what it needs of it."""
-        asked = {"name": name, "machine": machine}
+    async def kill_process(
+        self, name: str, machine: str, pid: int | None = None
+    ) -> ClusterSnapshot:
+        """End a process at once; the controller starts anew what it needs of it.
+
+        With a ``pid`` another process of that name is refused.
+        """
+        asked = {"name": name, "machine": machine, "pid": pid}
         target = self._of("/v1/processes/kill")
         return await self._post(target, ClusterSnapshot, asked)
 

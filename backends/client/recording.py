@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -32,18 +32,23 @@ FORMAT = 1
 GZIP = 31
 """Tells zlib to write gzip, with the largest window."""
 KEYFRAME_S = 5.0
+UNPACKED_BYTES_MAX = 1 << 28
+"""A file that unpacks to more is no record of ours."""
 QUEUED_MAX = 4000
 """Entries that wait for a disk; beyond them the recording ends."""
 CHATS = "/v1/chats"
 LOGS = "/v1/logs/"
 SNAPSHOTS = "/v1/snapshots"
 _KEPT = re.compile(
-    r"GET /v1/(?:inspect|models|events|passes|chats|drafts|logs/[^/]+)"
+    r"GET /v1/(?:inspect|models|events|passes|chats|drafts|why|logs/[^/]+)"
     r"|POST /v1/(?:speeds|memory|best)"
 )
 """Answers that are kept; what is not known to be harmless is not."""
 _SERVER_LOG = re.compile(rf"{LOGS}llama-server\b")
 _WITH_ARGUMENTS = frozenset({"argv", "extra_args"})
+
+
+Cells = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 
 
 class RecordHeader(Value, frozen=True, kw_only=True):
@@ -52,10 +57,10 @@ class RecordHeader(Value, frozen=True, kw_only=True):
     dllm_record: int = FORMAT
     program: str = ""
     """The version of the program."""
-    began_at: float = 0.0
+    began_at: Annotated[float, msgspec.Meta(ge=0, lt=4e9)] = 0.0
     """Unix seconds."""
     cluster: str
-    size: tuple[int, int] = (120, 36)
+    size: tuple[Cells, Cells] = (120, 36)
     """Columns and rows of the terminal."""
     words: bool = True
     """False if prompts, answers and the server's log are left out."""
@@ -113,6 +118,7 @@ class FlightRecorder:
         self.problem = ""
         """Why it ended by itself."""
         self.size_bytes = 0
+        self._unpacked_bytes = 0
         self._clock = clock
         self._began = clock()
         self._wholes: dict[str, float] = {}
@@ -165,7 +171,9 @@ class FlightRecorder:
         is_due = self.seconds >= self._wholes.get(target, -KEYFRAME_S) + KEYFRAME_S
         is_whole = "snapshot" in plain or "whole" in plain
         # An argument alone does not show that it is a secret: the one before it does.
-        if is_whole or is_due or _has_arguments(plain):
+        # Only a patch of a snapshot has one alone.
+        in_part = target.startswith(SNAPSHOTS) and _has_arguments(plain)
+        if is_whole or is_due or in_part:
             self._wholes[target] = self.seconds
             self._put(EntryKind.WHOLE, target, whole())
         else:
@@ -192,7 +200,7 @@ class FlightRecorder:
         def line() -> bytes:
             plain = msgspec.to_builtins(value)
             if not self.words and target.startswith(CHATS):
-                plain = without_words(plain)
+                plain = without_quotes("", without_words(plain))
             elif not self.words:
                 plain = without_quotes(target, plain)
             # Whoever records a chat wants its words as they are.
@@ -221,7 +229,12 @@ class FlightRecorder:
 
     def _write(self, line: Callable[[], bytes]) -> None:
         if not self.problem:
-            packed = self._packer.compress(line() + b"\n")
+            written = line() + b"\n"
+            self._unpacked_bytes += len(written)
+            if self._unpacked_bytes > UNPACKED_BYTES_MAX:
+                self.problem = "it is as long as a replay can read"
+                return
+            packed = self._packer.compress(written)
             self._append(packed + self._packer.flush(zlib.Z_SYNC_FLUSH))
 
     def _append(self, packed: bytes) -> None:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 import zlib
 from bisect import bisect_right
@@ -27,6 +28,7 @@ from backends.client.recording import (
     GZIP,
     LOGS,
     SNAPSHOTS,
+    UNPACKED_BYTES_MAX,
     EntryKind,
     RecordEntry,
     RecordHeader,
@@ -51,8 +53,7 @@ F = TypeVar("F", bound=Value)
 S = TypeVar("S")
 T = TypeVar("T")
 
-UNPACKED_BYTES_MAX = 1 << 30
-"""A file that unpacks to more is no record of ours."""
+LONGEST_S = 1e7
 READ_BYTES = 1 << 20
 WAIT_MIN_S = 0.001
 _REMEDY = "Give a file that dllm-tui --record wrote."
@@ -166,7 +167,11 @@ class FlightRecord:
         entries: list[RecordEntry] = []
         # Only what stands before a damage is true.
         with suppress(*NOT_JSON):
-            entries.extend(decode(line) for line in lines)
+            for line in lines:
+                entry = decode(line)
+                if not (entries[-1].at_s if entries else 0.0) <= entry.at_s < LONGEST_S:
+                    break
+                entries.append(entry)
         if not entries:
             raise DllmError(f"{file} breaks off before anything was recorded", _REMEDY)
         try:
@@ -260,23 +265,23 @@ def _answers_ended(stream: RecordedStream) -> Iterator[RecordMark]:
             answering = answering or entry.kind is EntryKind.FRAME
 
 
-def _lines(file: Path) -> list[bytes]:
+def _lines(file: Path) -> Iterator[bytes]:
     """The whole lines of a record, up to where it breaks off."""
     unpacker = zlib.decompressobj(wbits=GZIP)
     text = bytearray()
     try:
         with file.open("rb") as packed:
-            while part := packed.read(READ_BYTES):
-                room = UNPACKED_BYTES_MAX - len(text)
+            while not unpacker.eof and (part := packed.read(READ_BYTES)):
+                room = UNPACKED_BYTES_MAX + 1 - len(text)
                 text += unpacker.decompress(part, room)
-                if unpacker.unconsumed_tail:
+                if len(text) > UNPACKED_BYTES_MAX:
                     raise DllmError(f"{file} is too large to be replayed", _REMEDY)
     except OSError as error:
         raise DllmError(f"Cannot read {file} ({error.strerror})") from error
     except zlib.error:
         # What came before the damage is whole.
         pass
-    return bytes(text).split(b"\n")[:-1]
+    return (line[:-1] for line in io.BytesIO(text) if line.endswith(b"\n"))
 
 
 class ReplayClock:

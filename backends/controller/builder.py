@@ -77,19 +77,19 @@ class Builder:
 
     async def build(self, plan: Plan) -> Built:
         """Keep what fits, stop what does not, start what is missing."""
+        again, self.again = self.again, set()
         for attempt in range(PORT_ATTEMPTS):
             facts = await self._discovery.facts(plan)
             try:
-                return await self._built(plan, facts)
+                return await self._built(plan, facts, again)
             except PortTaken:
                 if attempt + 1 == PORT_ATTEMPTS:
                     raise
         raise AssertionError("unreachable")
 
-    async def _built(self, plan: Plan, facts: Facts) -> Built:
+    async def _built(self, plan: Plan, facts: Facts, again: set[str]) -> Built:
         blueprint = draw(plan, facts)
         found = self._processes.found()
-        again, self.again = self.again, set()
         records = {
             (machine, r.name): r
             for machine, r in found
@@ -101,7 +101,8 @@ class Builder:
         fits = {node.spec.name for node in blueprint.nodes if node not in kept.missing}
         awake = awake_names(plan)
         kept_names = (GATEWAY, *awake)
-        stays = {*fits, *(process_name(self._context.name, n) for n in kept_names)}
+        still = [name for name in kept_names if name == GATEWAY or name not in again]
+        stays = {*fits, *(process_name(self._context.name, n) for n in still)}
         await self._processes.stop([o for o in found if o.record.name not in stays])
         names = {node.short_name for node in blueprint.nodes}
         await self._processes.remove_ended({*names, *kept_names})

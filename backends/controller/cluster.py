@@ -219,8 +219,8 @@ class Cluster:
 
     async def kill(self, machine: str, name: str, by: Actor) -> None:
         """End a process at once; what the goal wants of it is started again."""
-        self.recorder.killed(name, machine, by)
         host = self._context.machines.get(machine).host
+        self.recorder.killed(name, machine, by)
         await host.stop(process_name(self.name, name), grace_s=0.0)
 
     async def look_at_fallbacks(self, max_age_s: float) -> None:

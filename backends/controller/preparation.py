@@ -208,7 +208,7 @@ class Preparations:
         plan = snapshot.plan
         if plan is None:
             raise ControllerError("Nothing runs", "Launch a plan: dllm-tui up MODEL.")
-        survey = await self._survey(cluster)
+        survey = await self._survey(cluster, plan)
         model = await self._readers.model(plan.model)
         option = await self._option(cluster, plan, model, survey)
         labs = {link.worker: link.lab for link in snapshot.links}

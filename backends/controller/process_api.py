@@ -25,6 +25,8 @@ class ProcessRequest(Value, frozen=True, kw_only=True):
 
     name: str
     machine: str = LOCAL
+    pid: int | None = None
+    """Only the process of that number is meant, if one is given."""
 
 
 WHOLE = {
@@ -84,17 +86,22 @@ class ProcessApi:
                 WHOLE[asked.name],
             )
         known = self._parts.cluster_of(request).store.snapshot.processes
-        alive = [
-            one.name
+        alive = {
+            one.name: one.pid
             for one in known
             if one.peer == asked.machine and one.state is not ProcessState.EXITED
-        ]
+        }
         if asked.name not in alive:
             where = "" if asked.machine == LOCAL else f" on {asked.machine}"
             listed = ", ".join(alive) or "none"
             raise UsageError(
                 f"No process {asked.name} runs{where}",
-                f"{did_you_mean(asked.name, alive)}Running there: {listed}.",
+                f"{did_you_mean(asked.name, list(alive))}Running there: {listed}.",
+            )
+        if asked.pid not in (None, alive[asked.name]):
+            raise UsageError(
+                f"Another process is called {asked.name} by now",
+                "See dllm-tui processes, and say it again if that one is meant.",
             )
         return asked
 

@@ -336,6 +336,8 @@ class Reconciler:
             self._task.cancel()
 
     def _forget(self, mended: str) -> None:
+        self._builder.again.clear()
+        self._again.clear()
         self._error = None
         self._draft = NO_DRAFT
         self._pauses_s = fault_pauses_s()

@@ -74,6 +74,7 @@ class UsageMonitor:
         self._machines = machines
         self._known: dict[str, _Known] = {}
         self._own = psutil.Process()
+        self._own_cores: float | None = None
         self._sampled_at = 0.0
         self._sampled = asyncio.Event()
         self._begun = asyncio.Lock()
@@ -85,7 +86,8 @@ class UsageMonitor:
             if not self.watchers and not self._clusters.plans:
                 continue
             try:
-                await self._sample()
+                async with self._begun:
+                    await self._sample()
             except Exception:
                 log.exception("what machines use is read again")
 
@@ -120,6 +122,9 @@ class UsageMonitor:
             last = known.samples[-1].at if known.samples else 0
             if at > last:
                 known.samples.append(sample_of(name, at, known.now, snapshots))
+        # The first call has no time to be the mean of.
+        used = self._own.cpu_percent()
+        self._own_cores = round(used / 100, 2) if self._sampled_at else None
         self._sampled_at = time.monotonic()
         sampled, self._sampled = self._sampled, asyncio.Event()
         sampled.set()
@@ -128,26 +133,27 @@ class UsageMonitor:
         known = self._known.setdefault(machine.name, _Known())
         if time.monotonic() < known.ask_at:
             return
-        before, known.now, known.why = known.now, None, ""
+        found, why = None, ""
         try:
             host = machine.host
             async with asyncio.timeout(ANSWER_S):
                 now = await host.usage()
         except TimeoutError:
-            known.why = "it does not answer"
+            why = "it does not answer"
         except HostError as error:
-            known.why = error.what
+            why = error.what
             known.ask_at = time.monotonic() + REFUSED_S
         except DllmError as error:
-            known.why = str(error)
+            why = str(error)
         else:
             pid = known.agent_pid
             known.agent_pid = host.pid
             known.agent_cores = None
-            if pid == host.pid and before is not None:
-                known.agent_cores = _cores(before, now)
+            if pid == host.pid and known.now is not None:
+                known.agent_cores = _cores(known.now, now)
             devices = self._devices(machine.name)
-            known.now = replace(now, gpus=with_devices(now.gpus, devices))
+            found = replace(now, gpus=with_devices(now.gpus, devices))
+        known.now, known.why = found, why
 
     def _devices(self, machine: str) -> tuple[Device, ...]:
         peers = self._clusters.get().store.snapshot.peers
@@ -173,8 +179,6 @@ class UsageMonitor:
         )
 
     def _controller(self) -> ProcessInfo:
-        # The first call has no time to be the mean of.
-        used = self._own.cpu_percent()
         return ProcessInfo(
             name=CONTROLLER,
             role=ProcessRole.CONTROLLER,
@@ -183,7 +187,7 @@ class UsageMonitor:
             argv=tuple(self._own.cmdline()),
             started_at=self._own.create_time(),
             rss_bytes=self._own.memory_info().rss,
-            cpu_cores=round(used / 100, 2),
+            cpu_cores=self._own_cores,
         )
 
     def _agents(self) -> Iterator[ProcessInfo]:

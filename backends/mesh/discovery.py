@@ -206,7 +206,8 @@ class Browser:
         self._found.pop(name, None)
         if name not in self._names:
             return
-        if worker is not None and not self._has_enough_at(worker.address):
+        is_room = len(self._found) < FOUND_MAX
+        if worker is not None and is_room and not self._has_enough_at(worker.address):
             self._found[name] = worker
         elif len(self._names) > FOUND_MAX:
             self._drop(name)

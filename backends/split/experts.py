@@ -150,7 +150,7 @@ def parse_experts(texts: Iterable[str]) -> tuple[LayerRange, ...]:
 
 def _parsed(text: str) -> LayerRange:
     found = re.fullmatch(r"\s*([^\s=]+)\s*=\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", text)
-    if found is None:
+    if found is None or int(found[2]) > int(found[3] or found[2]):
         raise PlanError(
             f"{text!r} does not say where experts are",
             "Give the device and its layers, such as local/CPU=0-11.",

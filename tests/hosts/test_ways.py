@@ -82,7 +82,7 @@ async def test_to_a_peer_s_worker(network: Network) -> None:
     async with machine("ada", network.home) as ada, echo(peer) as port:
         way = await open_way(ada, here(), int(port), SPEC)
         near = path_of(way.endpoint)
-        assert near == network.home / "r" / "default" / "w.sock"
+        assert near == network.home / "run" / "default" / "w.sock"
         assert (mode_of(near), mode_of(near.parent)) == (0o600, 0o700)
         assert (way.kind, way.open, way.rtt_ms) == (TransportKind.TUNNEL, True, 1.5)
         await both_ways(*await asyncio.open_unix_connection(near))

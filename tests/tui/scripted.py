@@ -207,8 +207,10 @@ class ScriptedCluster:
         assert self.now is not None
         return self.now
 
-    async def kill_process(self, name: str, machine: str) -> ClusterSnapshot:
-        self._call("kill_process", (name, machine))
+    async def kill_process(
+        self, name: str, machine: str, pid: int | None = None
+    ) -> ClusterSnapshot:
+        self._call("kill_process", (name, machine, pid))
         assert self.now is not None
         return self.now
 

@@ -216,7 +216,7 @@ async def test_keys_describe_restart_and_kill_what_is_pointed_at(
         assert not scripted.called("kill_process")
         await pilot.press("K", "y")
         await until(pilot, lambda: scripted.called("kill_process"))
-        assert scripted.called("kill_process") == [("llama-server", LOCAL)]
+        assert scripted.called("kill_process") == [("llama-server", LOCAL, 4711)]
         await pilot.press("G", "r", "y")
         await until(pilot, lambda: scripted.called("restart_process"))
         assert scripted.called("restart_process") == [("worker1", "mini")]

@@ -28,9 +28,11 @@ ARGV = (
         "8091",
     ),
     *("--api-key", "hunter2", "--api-key-file=/home/ada/keys", "-sys", "be nice"),
-    *("--lora", "/home/ada/a.gguf", "--log-file=/home/ada/x.log"),
+    *("--lora", "/home/ada/my a.gguf", "--log-file=/home/ada/x.log"),
+    *("-ot", "blk.0=RPC0[ada-box.lan:50052]", "--no-host", "--model-url"),
+    "https://10.0.0.7/x?token=abc",
 )
-PRIVATE = ("/home", "/srv", "10.0.0.7", "ada-box", "hunter2", "be nice", "keys")
+PRIVATE = ("/home", "/srv", "10.0.0.7", "ada-box", "hunter2", "be nice", "keys", "=abc")
 
 
 def scene(**changes: object) -> ClusterSnapshot:
@@ -60,7 +62,8 @@ def test_nothing_private_is_on_it(form: Callable[[ShareCard], str]) -> None:
     text = form(card_of(scene()))
     assert [one for one in PRIVATE if one in text] == []
     assert " -m glm.gguf --rpc mini,box --host … --port 8091 --api-key … " in text
-    assert " --lora a.gguf --log-file=x.log" in text
+    assert " --lora 'my a.gguf' --log-file=x.log" in text
+    assert " --no-host --model-url … " in f"{text} ".replace("\n", " ")
     assert "dllm-tui up glm.gguf " in text
     assert " -- --api-key … --chat-template-file t.jinja" in text
 

@@ -30,6 +30,8 @@ def sentences(*pieces: str) -> list[str]:
 def test_an_answer_comes_in_sentences() -> None:
     pieces = ("It is 3", ".5 km", " away. Rea", "lly!", " \nAsk", " more")
     assert sentences(*pieces) == ["It is 3.5 km away.", "Really!", "Ask more"]
+    code = "1. def f():\n    return 1\n"
+    assert sentences(code) == ["1. def f():\n    return 1"]
 
 
 @given(st.lists(st.text(alphabet="ab.!? \n", max_size=6)))
@@ -89,7 +91,7 @@ def test_a_slash_runs_a_command(
     lines = ("/status -o json", "", "/stauts", '/up "my m.gguf"', "/up 'm", "/demo")
     made, ran = console(monkeypatch, *lines, "/again", "/quit", "/status")
     made.run()
-    assert ran == [["status", "-o", "json"], ["up", "my m.gguf", "--detach"]]
+    assert ran == [["status", "-o", "json"], ["up", "--detach", "my m.gguf"]]
     out, err = capsys.readouterr()
     assert out.startswith("dllm-tui, cluster lab. Nothing runs. ")
     told = err.splitlines()
@@ -103,6 +105,15 @@ def test_a_slash_runs_a_command(
 
 
 def test_a_command_comes_back_to_the_prompt() -> None:
+    words = ["up", "m", "--", "--detach"]
+    assert linear_words(words) == ["up", "--detach", "m", "--", "--detach"]
+    assert linear_words(["plans", "launch", "x"]) == [
+        "plans",
+        "launch",
+        "--detach",
+        "x",
+    ]
+    assert linear_words(["up", "m", "--dry-run"]) == ["up", "m", "--dry-run"]
     assert linear_words(["up", "m", "--detach"]) == ["up", "m", "--detach"]
     assert linear_words(["up", "--help"]) == ["up", "--help"]
     assert linear_words(["demo", "--headless"]) == ["demo", "--headless"]

@@ -14,12 +14,14 @@ from backends.errors import DllmError, UsageError
 from backends.link.figures import chrome_trace, why_no_link
 from backends.link.wire import require_possible
 from backends.state import (
+    DEFAULT_CLUSTER,
     Bottleneck,
     ClusterSnapshot,
     ClusterState,
     Lab,
     Link,
     Pass,
+    PlanChange,
     to_json,
 )
 from backends.units import format_lab, format_ms, format_percent, format_speed
@@ -197,13 +199,19 @@ def _why_lines(found: Bottleneck) -> Iterator[str]:
     speed, time = format_speed(found.tok_per_s), format_ms(found.pass_ms)
     yield from ("", f"Measured: {speed}, a pass takes {time}.")
     if found.change is not None:
-        yield from ("", "To make the change:", f"  {up_command(found.change.plan)}")
+        yield from ("", "To make the change:", f"  {_change_command(found.change)}")
 
 
 def _why_json(found: Bottleneck) -> dict[str, Any]:
     value: dict[str, Any] = msgspec.to_builtins(found)
-    value["command"] = up_command(found.change.plan) if found.change else None
+    value["command"] = _change_command(found.change) if found.change else None
     return value
+
+
+def _change_command(change: PlanChange) -> str:
+    cluster = click.get_current_context().params["cluster"]
+    named = () if cluster == DEFAULT_CLUSTER else ("--cluster", cluster)
+    return up_command(change.plan, *named, "--replace", "--detach")
 
 
 @click.command(
@@ -214,13 +222,13 @@ def _why_json(found: Bottleneck) -> dict[str, Any]:
     examples=WHY_EXAMPLES,
 )
 @cluster_option
-async def why(client: ControllerClient) -> Bottleneck:
+async def why(client: ControllerClient, cluster: str) -> Bottleneck:
     """Show what a token waits for, and the one change that helps most.
 
     The parts are measured, from the last answer. The gain is predicted, with the band
     that holds nine of ten. Changes nothing.
     """
-    snapshot = await current_snapshot(client.cluster)
+    snapshot = await current_snapshot(cluster)
     if snapshot.state is not ClusterState.SERVING:
         raise DllmError("Nothing serves", "Launch a model: dllm-tui up MODEL.")
     return await client.why()

@@ -332,9 +332,6 @@ def open_console(
     config = load_config(paths)
     client = ControllerClient(paths, cluster=cluster)
     records = ClientRecords(client)
-    if record:
-        size = shutil.get_terminal_size()
-        records.begin(file=Path(record), size=(size.columns, size.lines), words=words)
     app = app_class(
         client,
         memory_file=paths.console_file,
@@ -356,6 +353,9 @@ def open_console(
     # would read the end of a file for ever.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
+        if record:
+            width, height = shutil.get_terminal_size()
+            records.begin(file=Path(record), size=(width, height), words=words)
         app.run(mouse=mouse and config.mouse)
     finally:
         records.close()
@@ -365,13 +365,14 @@ def open_console(
 def open_plain(cluster: str) -> None:
     from tui.cli.plain import PlainConsole
 
+    names = [*COMMANDS, *(former for former in ALIASES if " " not in former)]
     root = ["--cluster", cluster, *(["--readonly"] if ASKING.get().readonly else [])]
 
     def command(words: list[str]) -> int:
         args = [*root, *words]
         return guarded(lambda: cli(args, standalone_mode=False, prog_name=PROGRAM))
 
-    PlainConsole(cluster, command=command, names=list(COMMANDS)).run()
+    PlainConsole(cluster, command=command, names=names).run()
 
 
 def guarded(command: Callable[[], object]) -> int:

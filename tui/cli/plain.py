@@ -7,18 +7,20 @@ over, nothing has a colour or a box, and an answer comes in whole sentences.
 from __future__ import annotations
 
 import asyncio
+import io
 import re
-import readline  # noqa: F401 -- gives input() line editing and a history
+import readline
 import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from functools import partial
 
 from backends.client.client import ControllerClient
 from backends.errors import DllmError, UsageError, did_you_mean
-from backends.state import ClusterSnapshot, Conversation, Event, EventTone
+from backends.state import ClusterSnapshot, Event, EventTone
 from tui.cli.chats import answer_text, answered
 from tui.cli.command import run
 from tui.cli.output import say, show, warn
@@ -41,8 +43,8 @@ A line is a question to the model; the chat is kept.
 Any other command of dllm-tui works with / before it; /COMMAND --help tells about one.
 Ctrl-C stops an answer or a command. /quit or Ctrl-D leaves; the cluster keeps running.\
 """
-# The end of a sentence or of a line; "3.5" is none.
-_END = re.compile(r"[.!?:;]['\")\]*]*\s|\n")
+# The end of a sentence or of a line; "3.5" and "1. First" are none.
+_END = re.compile(r"(?:(?<!\d)\.|[!?:;])['\")\]*]*\s|\n")
 
 
 class SentenceStream:
@@ -65,7 +67,7 @@ class SentenceStream:
 
     def _give(self, text: str) -> None:
         if text.strip():
-            self._write(text.strip())
+            self._write(text.rstrip().lstrip("\n"))
 
 
 class News:
@@ -78,7 +80,8 @@ class News:
         self._waiting = False
 
     def begin(self) -> None:
-        follow = partial(asyncio.run, self._follow())
+        # A thread knows of no --readonly by itself.
+        follow = partial(copy_context().run, asyncio.run, self._follow())
         threading.Thread(target=follow, daemon=True).start()
 
     @contextmanager
@@ -104,7 +107,7 @@ class News:
                     show()
                 self._tell()
                 if asks:
-                    show(PROMPT, end="")
+                    show(PROMPT + readline.get_line_buffer(), end="")
 
     def _tell(self) -> None:
         for line in self._kept:
@@ -113,14 +116,17 @@ class News:
 
     async def _follow(self) -> None:
         newest: int | None = None
-        while True:
-            with suppress(DllmError):
-                found = await self._client.events(after=newest or 0)
-                # What happened before is for /events.
-                if newest is not None:
-                    self.add(found)
-                newest = found[-1].number if found else newest or 0
-            await asyncio.sleep(NEWS_EVERY_S)
+        # Without a terminal any more, nobody reads them.
+        with suppress(OSError, ValueError):
+            while True:
+                with suppress(DllmError):
+                    if newest is None or await self._client.running():
+                        found = await self._client.events(after=newest or 0)
+                        # What happened before is for /events.
+                        if newest is not None:
+                            self.add(found)
+                        newest = found[-1].number if found else newest or 0
+                await asyncio.sleep(NEWS_EVERY_S)
 
 
 def event_line(event: Event) -> str:
@@ -143,10 +149,19 @@ class PlainConsole:
         self._news = News(ControllerClient(cluster=cluster))
         self._command = command
         self._names = names
-        self._chat: Conversation | None = None
+        self._chat = ""
+        """The id of the chat; empty before the first question."""
 
     def run(self) -> None:
-        """Stay until the user leaves; the cluster stays as it is."""
+        """Stay until the user leaves; the cluster stays as it is.
+
+        Raises:
+            UsageError: there is nothing to read lines from.
+        """
+        if sys.stdin is None:
+            raise UsageError("Standard input is closed", "Give a terminal or a pipe.")
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")
         show(opening_text(run(current_snapshot(self._client.cluster))))
         self._news.begin()
         while (line := self._read()) is not None:
@@ -182,7 +197,7 @@ class PlainConsole:
             case [] | ["help"]:
                 show(HELP)
             case ["new"]:
-                self._chat = None
+                self._chat = ""
                 say("The next question begins another chat.")
             case ["again"]:
                 run(self._ask(None))
@@ -193,22 +208,23 @@ class PlainConsole:
                 self._command(linear_words(words))
 
     async def _ask(self, question: str | None) -> None:
-        if self._chat is None and question is None:
+        if not self._chat and question is None:
             raise UsageError("Nothing was asked yet", "Type a question first.")
-        chat = self._chat or await self._begun()
-        turns = len(chat.turns)
+        self._chat = self._chat or await self._begun()
+        chat = (await self._client.chats.get(self._chat)).conversation
+        again = len(chat.turns) if question is None else None
         sentences = SentenceStream(show)
-        again = turns if question is None else None
-        answer = await answered(self._client, chat, question, again, sentences.feed)
-        sentences.end()
+        try:
+            answer = await answered(self._client, chat, question, again, sentences.feed)
+        finally:
+            sentences.end()
         say(answer_text(answer))
-        self._chat = (await self._client.chats.get(chat.id)).conversation
 
-    async def _begun(self) -> Conversation:
+    async def _begun(self) -> str:
         snapshot = await self._client.snapshot()
         if snapshot.plan is None:
             raise UsageError("No model is served", "/up MODEL launches one.")
-        return (await self._client.chats.begin(snapshot.plan.model)).conversation
+        return (await self._client.chats.begin(snapshot.plan.model)).conversation.id
 
 
 def opening_text(snapshot: ClusterSnapshot) -> str:
@@ -228,9 +244,15 @@ def linear_words(words: Sequence[str]) -> list[str]:
         UsageError: the command always draws one.
     """
     name, *options = words
-    asks_for_help = {"-h", "--help"} & set(options)
-    if name == "up" and not {"--detach", *asks_for_help} & set(options):
-        return [*words, "--detach"]
-    if name == "demo" and not {"--headless", *asks_for_help} & set(options):
+    ours = set(options[: options.index("--")] if "--" in options else options)
+    if ours & {"-h", "--help"}:
+        return list(words)
+    if name == "up" and not ours & {"--detach", "--dry-run"}:
+        return [name, "--detach", *options]
+    if name == "plans" and options[:1] == ["launch"] and "--detach" not in ours:
+        return [name, "launch", "--detach", *options[1:]]
+    if name == "demo" and "--headless" not in ours:
         raise UsageError("demo draws a screen", "Use /demo --headless.")
+    if name == "replay" and "--export" not in ours:
+        raise UsageError("replay draws a screen", "Use /replay FILE --export OUT.")
     return list(words)

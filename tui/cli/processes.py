@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import click
+from msgspec.structs import replace
 
 from backends.client.client import ControllerClient
 from backends.errors import UsageError, did_you_mean
+from backends.redaction import shown_argv
 from backends.state import Event, ProcessInfo, UsageReport
 from tui.cli.command import Group, Name, cluster_option, options, prompting
 from tui.cli.output import Column, Table, emit_json, redraw_screen, say, table_lines
@@ -105,7 +107,8 @@ def _lines(told: Described) -> Iterator[str]:
 
 
 def _json(told: Described) -> object:
-    return {"process": told.process, "log_tail": told.log_tail}
+    shown = replace(told.process, argv=tuple(shown_argv(told.process.argv)))
+    return {"process": shown, "log_tail": told.log_tail}
 
 
 name_argument = click.argument("name", type=Name("processes"))
@@ -165,7 +168,7 @@ async def kill_process(
         with prompting():
             say(safe(kill_question(process)))
             click.confirm("Kill it?", abort=True, err=True)
-    await client.kill_process(name, process.peer)
+    await client.kill_process(name, process.peer, process.pid)
     say(f"{name} was killed; see dllm-tui status.")
     return {"killed": name, "machine": process.peer}
 

@@ -7,6 +7,7 @@ import json
 import selectors
 import tempfile
 from collections.abc import Awaitable, Callable
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,9 @@ def replay(
     Space plays and pauses, the arrows go 5 seconds, with Shift a minute. [ and ] go
     to what happened, < and > change the speed.
     """
+    for seconds in (at, from_s, to_s, speed):
+        if seconds is not None and not isfinite(seconds):
+            raise UsageError(f"{seconds} is no time and no speed", "Give a number.")
     target = Path(export or "")
     if export is None:
         refuse_without("--export", "--at", "--from", "--to", "--speed", "--size")

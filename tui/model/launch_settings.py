@@ -145,8 +145,8 @@ def is_own(worker: WorkerSpec) -> bool:
     return worker.peer == LOCAL and not worker.place
 
 
-def up_command(plan: Plan) -> str:
-    return shlex.join(["dllm-tui", "up", plan.model, *_options(plan)])
+def up_command(plan: Plan, *options: str) -> str:
+    return shlex.join(["dllm-tui", "up", plan.model, *options, *_options(plan)])
 
 
 def _options(plan: Plan) -> Iterator[str]:

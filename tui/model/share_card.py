@@ -44,9 +44,11 @@ from tui.model.quantities import acceptance_text, rtt_text, totals_trips_text
 
 LEFT_OUT = "…"
 _SECRET = re.compile(
-    r"-{1,2}(?:\S*(?:key|token|pass|secret|header|prompt|host|user)\S*|sys|p|hft)"
+    r"(?!--no-|--cache-prompt$)-{1,2}(?:\S*(?:key|token|pass|secret|header|prompt|host|user)\S*|sys|p|hft)"
 )
 """Arguments whose values nobody else is to read."""
+_BUFFER = re.compile(r"(RPC\d+)\[[^\]]*\]")
+"""A worker's buffer in ``-ot``, by its address."""
 _ENDPOINT = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:]+\]):\d{1,5}")
 
 
@@ -97,7 +99,10 @@ def card_of(snapshot: ClusterSnapshot) -> ShareCard:
     """
     plan = snapshot.plan
     if plan is None or snapshot.state is not ClusterState.SERVING:
-        raise DllmError("Nothing serves, so there is no card to share")
+        raise DllmError(
+            "Nothing serves, so there is no card to share",
+            "Launch a model: dllm-tui up MODEL.",
+        )
     speed, engine = snapshot.speed, snapshot.engine
     n_layer = plan.split.n_layer
     spans = {one.device: format_range(one, n_layer) for one in ranges(plan.split)}
@@ -194,12 +199,18 @@ def _public_words(words: Iterable[str], workers: Sequence[str]) -> Iterator[str]
 
 
 def _public_text(text: str) -> str:
-    # Files have their names alone, and addresses are left out.
+    # Files have their names alone, and addresses are left out. A path may have blanks.
+    path = text.partition(":")[2] if ":/" in text else text
+    if path.startswith(("/", "~", "./", "../")):
+        name = PurePath(path.partition("?")[0]).name
+        is_place = _ENDPOINT.fullmatch(name) or _is_address(name)
+        return LEFT_OUT if "://" in text or is_place else name
     words = (_public_word(word) for word in re.split(r"([\s,=]+)", text))
     return "".join(words)
 
 
 def _public_word(word: str) -> str:
+    word = _BUFFER.sub(rf"\1[{LEFT_OUT}]", word)
     if _ENDPOINT.fullmatch(word) or _is_address(word):
         return LEFT_OUT
     # ``mini/MTL0`` is a device; a path is whole, or of a peer.

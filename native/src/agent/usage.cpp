@@ -254,6 +254,8 @@ std::string Usage::read(pid_t agent) {
 namespace {
 
 constexpr int kChannel = 3;
+// A driver that is held open keeps a GPU awake: nobody has looked for so long.
+constexpr int kIdleMs = 60'000;
 
 [[noreturn]] void read_when_asked(int channel, pid_t agent) {
   int status = 0;
@@ -266,8 +268,12 @@ constexpr int kChannel = 3;
     Usage usage;
     // The first answer is over the time from here on.
     usage.read(agent);
+    const auto is_asked = [] {
+      pollfd one{kChannel, POLLIN, 0};
+      return retry([&] { return ::poll(&one, 1, kIdleMs); }) > 0;
+    };
     char request = 0;
-    while (retry([&] { return ::read(kChannel, &request, 1); }) == 1) {
+    while (is_asked() && retry([&] { return ::read(kChannel, &request, 1); }) == 1) {
       write_all(kChannel, usage.read(agent) + "\n", "answer");
     }
   } catch (const std::exception&) {

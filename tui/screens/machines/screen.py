@@ -177,7 +177,7 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
     async def _kill(self, process: ProcessInfo) -> None:
         dialog = confirm("Kill?", kill_question(process), "Kill it", "y")
         if await console_of(self).push_screen_wait(dialog) == "yes":
-            await self._cluster.kill_process(process.name, process.peer)
+            await self._cluster.kill_process(process.name, process.peer, process.pid)
             console_of(self).tell(f"{process.name} was killed")
 
     def copyable(self) -> Copyable | None:

@@ -130,7 +130,7 @@ class UsageView(StripWidget):
 
     def _cores(self, cores: Sequence[int], room: int) -> Iterator[Part]:
         # Of more cores than columns, the mean of neighbours.
-        together = -(-len(cores) // max(room, 1))
+        together = max(-(-len(cores) // max(room, 1)), 1)
         for at in range(0, len(cores), together):
             some = cores[at : at + together]
             share = sum(some) / len(some) / 1000
