@@ -130,8 +130,8 @@ def without_names(packed: bytes) -> bytes:
     return gzip.compress(text.encode(), mtime=0)
 
 
-async def record(aside: Path) -> None:
-    """Drive a console, note the moments, and write the record, at first to a file."""
+async def record(file: Path) -> dict[str, float]:
+    """Drive a console, record that, and return the moments of the pictures."""
     from backends.client.client import ControllerClient
     from backends.client.records import ClientRecords
     from tui.app.app import DllmApp
@@ -140,7 +140,7 @@ async def record(aside: Path) -> None:
     paths = user_paths()
     client = ControllerClient(paths)
     records = ClientRecords(client)
-    records.begin(size=SIZE, file=aside)
+    records.begin(size=SIZE, file=file)
     loop, moments = asyncio.get_running_loop(), dict[str, float]()
     began_s = loop.time()
     app = DllmApp(
@@ -177,8 +177,7 @@ async def record(aside: Path) -> None:
             if view.keys:
                 await pilot.press("escape", *(["u"] * view.keys.count("left")))
     await records.end()
-    RECORD.write_bytes(without_names(aside.read_bytes()))
-    MOMENTS.write_text(json.dumps(moments, indent=2) + "\n")
+    return moments
 
 
 async def kill_worker(
@@ -235,7 +234,10 @@ def main() -> None:
             dllm("up", str(model), "--workers", "2", "--context", "2048", "--detach")
             try:
                 dllm("links", "slow", "worker2", "--latency", "3ms")
-                asyncio.run(record(Path(folder) / RECORD.name))
+                file = Path(folder) / RECORD.name
+                moments = asyncio.run(record(file))
+                RECORD.write_bytes(without_names(file.read_bytes()))
+                MOMENTS.write_text(json.dumps(moments, indent=2) + "\n")
             finally:
                 dllm("down", "--all")
     draw()
