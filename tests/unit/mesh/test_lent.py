@@ -640,6 +640,14 @@ async def test_a_hello_without_sense_is_refused_in_a_sentence(
 # --- strangers -----------------------------------------------------------------------
 
 
+async def lets_in(lent: LentMachine) -> bool:
+    try:
+        async with lent.login():
+            return True
+    except (asyncssh.Error, OSError):
+        return False
+
+
 async def test_thousands_of_connections_keep_nobody_out(paired: LentMachine) -> None:
     """Of strangers only some are listened to; who has logged in stays."""
     place = ("127.0.0.1", paired.pairings.read().port)
@@ -664,9 +672,13 @@ async def test_thousands_of_connections_keep_nobody_out(paired: LentMachine) -> 
                 assert len(paired.worker.acceptor.strangers) <= STRANGERS_MAX
         assert "total_bytes" in await agent.ask("memory")
         assert closed == 10_000
-    await until(lambda: not paired.worker.acceptor.strangers, "the strangers' end")
-    async with paired.login():
-        pass
+    # Those that wait to be accepted may still fill all places for a moment.
+    for _ in range(round(WITHIN_S / 0.05)):
+        if await lets_in(paired):
+            break
+        await asyncio.sleep(0.05)
+    else:
+        pytest.fail("nobody is let in any more")
     said = "\n".join(paired.tenants.lines)
     assert "refused: too many without a login" in said
 
