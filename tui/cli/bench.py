@@ -70,7 +70,7 @@ from backends.state import (
     Sampling,
 )
 from backends.units import format_count, format_seconds
-from backends.writing import remove_leftovers, write_private
+from backends.writing import remove_leftovers
 from tui.cli.chats import Answer, asked
 from tui.cli.command import (
     Command,
@@ -90,6 +90,7 @@ from tui.cli.output import (
     say,
     show,
     unseen,
+    write_document,
 )
 from tui.cli.plan import METHODS, prepared
 from tui.cli.up import launched
@@ -199,7 +200,8 @@ async def bench(
     article = "\n".join([f"{conditions_text(run)}\n", *map(as_markdown, tables)])
     for name, text in (csv, as_csv(run)), (markdown, article), (svg, as_svg(run)):
         if name:
-            _write(Path(name), text)
+            write_document(Path(name), text)
+            say(f"Wrote {name}.")
     if failed := [_case_text(run, one.case) for one in run.results if one.failure]:
         count = f"{len(failed)} of {format_count(len(run.results), 'case')}"
         raise DllmError(
@@ -679,16 +681,3 @@ def _require_writable(target: Path, results: Path) -> None:
     require_folder(str(target))
     if target.is_dir() or target.resolve() == results.resolve():
         raise UsageError(f"{target} is no file to write to", "Give another name.")
-
-
-def _write(target: Path, text: str) -> None:
-    try:
-        if target.exists() and not target.is_file():
-            # Such as /dev/stdout, which is not to be replaced.
-            target.write_text(text)
-        else:
-            # A document for others, as the user's umask has it.
-            write_private(target.resolve(), text.encode(), mode=0o666)
-    except OSError as error:
-        raise DllmError(f"Cannot write {target} ({error.strerror})") from error
-    say(f"Wrote {target}.")

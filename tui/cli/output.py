@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from backends.errors import UsageError
+from backends.errors import DllmError, UsageError
 from backends.state import to_json
+from backends.writing import write_private
 from tui.widgets.safe_text import SafeStream, safe, safe_line
 
 CLEAR_LINE = "\r\x1b[K"
@@ -107,6 +108,22 @@ def _escaped(character: str) -> str:
 def require_folder(file: str) -> None:
     if not Path(file).absolute().parent.is_dir():
         raise UsageError(f"There is no folder for {file}", "Make it first.")
+
+
+def write_document(target: Path, text: str) -> None:
+    """Write a file that others may read, as the user's umask has it: whole, or not.
+
+    Raises:
+        DllmError: the directory or disk refuses it.
+    """
+    try:
+        if target.exists() and not target.is_file():
+            # Such as /dev/stdout, which is not to be replaced.
+            target.write_text(text)
+        else:
+            write_private(target.resolve(), text.encode(), mode=0o666)
+    except OSError as error:
+        raise DllmError(f"Cannot write {target} ({error.strerror})") from error
 
 
 class Column(NamedTuple):

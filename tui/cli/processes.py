@@ -16,14 +16,15 @@ from backends.state import Event, ProcessInfo, UsageReport
 from tui.cli.command import Group, Name, cluster_option, options, prompting
 from tui.cli.output import Column, Table, emit_json, redraw_screen, say, table_lines
 from tui.model.process_words import (
+    TAIL_BYTES,
     age_of,
     cpu_text,
     ending_text,
     kill_question,
+    last_lines,
     memory_text,
     process_facts,
     usual_order,
-    whole_lines,
 )
 from tui.widgets.safe_text import safe, safe_line
 
@@ -35,8 +36,6 @@ dllm-tui processes show worker1
 dllm-tui processes restart llama-server
 dllm-tui processes kill worker1 --peer mini
 """
-TAIL_BYTES = 4096
-TAIL_LINES = 12
 
 
 PROCESSES = Table(
@@ -133,7 +132,7 @@ async def show_process(
     tail: tuple[str, ...] = ()
     if process.log_path:
         chunk = await client.read_log(name, -TAIL_BYTES, TAIL_BYTES)
-        tail = tuple(whole_lines(chunk)[-TAIL_LINES:])
+        tail = tuple(last_lines(chunk))
     return Described(process, await client.events(), tail)
 
 

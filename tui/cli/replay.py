@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backends.client.replay import FlightRecord, RecordPlayer
-from backends.errors import DllmError, UsageError
+from backends.errors import UsageError
 from backends.paths import user_paths
 from backends.units import format_bytes, format_seconds
-from backends.writing import write_private
 from tui.cli.command import (
     Command,
     options,
@@ -25,7 +24,7 @@ from tui.cli.command import (
     refuse_without,
     require_terminal,
 )
-from tui.cli.output import say
+from tui.cli.output import say, write_document
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -109,10 +108,7 @@ def replay(
         )
     else:
         content = _film(record, shape, screen, theme, (from_s, last_s), speed)
-    try:
-        write_private(target.absolute(), content.encode(), mode=0o644)
-    except OSError as error:
-        raise DllmError(f"Cannot write {target} ({error.strerror})") from error
+    write_document(target, content)
     say(f"Wrote {target} ({format_bytes(len(content.encode()))}).")
 
 
@@ -237,7 +233,7 @@ def drawn(
     from textual import _time
     from textual.drivers.headless_driver import HeadlessDriver
 
-    selector = _JumpingSelector()
+    selector = JumpingSelector()
 
     class FilmDriver(HeadlessDriver):
         is_headless = False
@@ -262,14 +258,14 @@ def drawn(
     try:
         with (
             tempfile.TemporaryDirectory(prefix="dllm-") as folder,
-            asyncio.Runner(loop_factory=lambda: _JumpingLoop(selector)) as runner,
+            asyncio.Runner(loop_factory=lambda: JumpingLoop(selector)) as runner,
         ):
             return runner.run(run(folder))
     finally:
         _time.get_time = now
 
 
-class _JumpingSelector(selectors.DefaultSelector):
+class JumpingSelector(selectors.DefaultSelector):
     """Waits for nothing: its clock jumps to the next moment at which something is."""
 
     now_s = 0.0
@@ -281,10 +277,10 @@ class _JumpingSelector(selectors.DefaultSelector):
         return found
 
 
-class _JumpingLoop(asyncio.SelectorEventLoop):
+class JumpingLoop(asyncio.SelectorEventLoop):
     """Works in threads are done at once, in this one: no thread knows this clock."""
 
-    def __init__(self, selector: _JumpingSelector) -> None:
+    def __init__(self, selector: JumpingSelector) -> None:
         self._jumping = selector
         super().__init__(selector)
 

@@ -11,7 +11,6 @@ from typing import Any
 import click
 import msgspec
 
-from backends.errors import DllmError
 from backends.planning.room import prompts_kept_mib
 from backends.split.layout import format_range
 from backends.split.measured import format_in_part
@@ -31,9 +30,15 @@ from backends.state import (
 )
 from backends.state.snapshots import KeyCounts, RequestCounts
 from backends.units import format_age, format_bytes, format_count, format_lab, format_ms
-from backends.writing import write_private
 from tui.cli.command import Command, any_cluster_option, cluster_option, options
-from tui.cli.output import emit_json, redraw_screen, require_folder, say, show
+from tui.cli.output import (
+    emit_json,
+    redraw_screen,
+    require_folder,
+    say,
+    show,
+    write_document,
+)
 from tui.model.launch_settings import auto_text, draft_text, trials_text
 from tui.model.peer_words import fallback_text, role_word, since_text, state_words
 from tui.model.quantities import (
@@ -104,10 +109,7 @@ async def share(cluster: str, svg: str | None) -> ShareCard:
     card = card_of(await current_snapshot(cluster))
     if svg is not None:
         require_folder(svg)
-        try:
-            write_private(Path(svg), card_svg(card).encode(), mode=0o644)
-        except OSError as error:
-            raise DllmError(f"Cannot write {svg} ({error.strerror})") from error
+        write_document(Path(svg), card_svg(card))
         say(f"Wrote {svg}.")
     return card
 

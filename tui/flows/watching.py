@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual.timer import Timer
 
@@ -25,30 +26,43 @@ SPEEDS_S = 0.1
 GROUP = "memory"
 
 
-class Settling(Flow):
+class _Delayed(Flow):
+    """Asks something once nothing has changed for a while."""
+
+    _timer: Timer | None = None
+
+    def _ask_later(
+        self, delay_s: float, ask: Callable[[], Coroutine[Any, Any, None]], group: str
+    ) -> None:
+        self._forget()
+        self._timer = self._app.set_timer(
+            delay_s, lambda: self._app.attempt(ask(), group=group)
+        )
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+
+class Settling(_Delayed):
     """Watches the plan in the editor; a move cancels the check of the plan before."""
 
     def __init__(self, app: ClusterConsole) -> None:
         super().__init__(app)
         self._plan: Plan | None = None
-        self._timer: Timer | None = None
 
     def look(self) -> None:
         plan = self._editor.unsettled
         if plan == self._plan:
             return
         self._plan = plan
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
+        self._forget()
         self._app.workers.cancel_group(self._app, GROUP)
         if plan is not None:
-            self._timer = self._app.set_timer(SETTLE_S, lambda: self._ask(plan))
+            self._ask_later(SETTLE_S, lambda: self._ask(plan), GROUP)
 
-    def _ask(self, plan: Plan) -> None:
-        self._app.attempt(self._asked(plan), group=GROUP)
-
-    async def _asked(self, plan: Plan) -> None:
+    async def _ask(self, plan: Plan) -> None:
         try:
             memory = await self._cluster.memory(plan)
         except DllmError as error:
@@ -57,24 +71,19 @@ class Settling(Flow):
         self._editor.settle(plan, memory)
 
 
-class Predicting(Flow):
+class Predicting(_Delayed):
     """Asks for the speeds of the edited plan's devices; any split needs no more."""
 
     def __init__(self, app: ClusterConsole) -> None:
         super().__init__(app)
         self._ground: tuple[object, ...] | None = None
-        self._timer: Timer | None = None
 
     def look(self) -> None:
         plan, ground = self._editor.plan, self._editor.speeds_ground
         if plan is None or ground is None or ground == self._ground:
             return
         self._ground = ground
-        if self._timer is not None:
-            self._timer.stop()
-        self._timer = self._app.set_timer(
-            SPEEDS_S, lambda: self._app.attempt(self._ask(plan), group="speeds")
-        )
+        self._ask_later(SPEEDS_S, lambda: self._ask(plan), "speeds")
 
     async def _ask(self, plan: Plan) -> None:
         # Without an answer nothing is predicted, which alarms nobody.
@@ -82,28 +91,23 @@ class Predicting(Flow):
             self._editor.learn_speeds(plan, await self._cluster.speeds(plan))
 
 
-class Explaining(Flow):
+class Explaining(_Delayed):
     """Asks what a token waits for, whenever an answer may have shown something new."""
 
     def __init__(self, app: ClusterConsole) -> None:
         super().__init__(app)
         self._ground: tuple[object, ...] | None = None
-        self._timer: Timer | None = None
 
     def look(self) -> None:
         ground = self._editor.bottleneck_ground
         if ground == self._ground:
             return
         self._ground = ground
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
+        self._forget()
         if ground is None:
             self._editor.learn_bottleneck(None)
-            return
-        self._timer = self._app.set_timer(
-            SPEEDS_S, lambda: self._app.attempt(self._ask(ground), group="why")
-        )
+        else:
+            self._ask_later(SPEEDS_S, lambda: self._ask(ground), "why")
 
     async def _ask(self, ground: tuple[object, ...]) -> None:
         found = None

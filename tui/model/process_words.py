@@ -28,6 +28,8 @@ from tui.model.quantities import (
 )
 
 EVENTS_MAX = 8
+TAIL_BYTES = 4096
+TAIL_LINES = 12
 MIB = 1 << 20
 
 
@@ -96,9 +98,9 @@ def events_of(process: ProcessInfo, events: Iterable[Event]) -> list[Event]:
     return about[-EVENTS_MAX:]
 
 
-def whole_lines(chunk: LogChunk) -> list[str]:
-    """The lines of a piece of a log, without the rest of one that it begins with."""
-    return chunk.text.splitlines()[bool(chunk.offset) :]
+def last_lines(chunk: LogChunk) -> list[str]:
+    """The last lines of a piece of a log, without a rest that it begins with."""
+    return chunk.text.splitlines()[bool(chunk.offset) :][-TAIL_LINES:]
 
 
 def restart_question(process: ProcessInfo) -> str:

@@ -17,15 +17,18 @@ from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable, LogWanted
 from tui.dialogs.dialog import confirm
-from tui.model.process_words import kill_question, restart_question, whole_lines
+from tui.model.process_words import (
+    TAIL_BYTES,
+    kill_question,
+    last_lines,
+    restart_question,
+)
 from tui.screens.machines.table import ProcessDialog, ProcessTable, has_log
 from tui.screens.machines.usage import SPANS_S, UsageView
 from tui.widgets.inputs import FilterBar
 from tui.widgets.strips import resubtitle
 from tui.widgets.table import FilteredTable
 
-TAIL_BYTES = 4096
-TAIL_LINES = 12
 RETRY_S = 2.0
 TABLE_EVERY = 5
 UNWATCHED_EVERY = 8
@@ -152,7 +155,7 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
         tail: list[str] = []
         if has_log(process):
             chunk = await self._cluster.read_log(process.name, -TAIL_BYTES, TAIL_BYTES)
-            tail = whole_lines(chunk)[-TAIL_LINES:]
+            tail = last_lines(chunk)
         dialog = ProcessDialog(process, events, tail, console.clock())
         if wanted := await console.push_screen_wait(dialog):
             console.post_message(LogWanted(wanted))
