@@ -409,9 +409,10 @@ def test_labels_that_collide_are_left_out() -> None:
 class DetailStage(Stage):
     """One row in detail."""
 
-    def __init__(self, figures: LinkCommand) -> None:
+    def __init__(self, figures: LinkCommand, height: int) -> None:
         super().__init__()
         self.detail = TrafficDetail()
+        self.detail.styles.height = height
         self.figures = figures
 
     def compose(self) -> ComposeResult:
@@ -423,9 +424,8 @@ class DetailStage(Stage):
 
 
 async def shown(figures: LinkCommand, width: int, height: int) -> list[str]:
-    app = DetailStage(figures)
+    app = DetailStage(figures, height)
     async with app.run_test(size=(width, 24)) as pilot:
-        app.detail.styles.height = height
         await pilot.pause()
         return text_of(app.detail).splitlines()
 
