@@ -62,7 +62,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine engines engines-table libraries program demo ready test test-all test-check test-unit test-native test-relay test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-alone native-plain native-sanitized \
-        host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-predict bench-measure bench-best bench-gpu bench-memory bench-plan \
+        host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-predict bench-measure bench-quants bench-best bench-gpu bench-memory bench-plan \
         bench-tunnel bench-watching fuzz corpus mutate mutants soak trials stalled refusals snapshots \
         recording tour pictures train clean
 
@@ -272,6 +272,9 @@ bench-predict: engine ## Predicted beside measured speed of MODEL over splits an
 
 bench-measure: engine ## How well `peers measure` tells the speed of MODEL before it ran
 	$(BIN)/python -m tools.bench.bench_measure $(or $(MODEL),backends/demo/dllm-demo.gguf)
+
+bench-quants: engine ## The time of a weight by its type, on a worker of one thread
+	$(BIN)/python -m tools.bench.bench_quants
 
 bench-best: engine ## Predicted best split of MODEL beside all splits of two workers, measured; STEP=3 for every third
 	$(BIN)/python -m tools.bench.bench_best $(or $(MODEL),backends/demo/dllm-demo.gguf) $(if $(STEP),--step $(STEP))

@@ -1,7 +1,7 @@
 """A model of zeros that measures a device: a llama of any size in a sparse file.
 
-Zeros take a device as long as other weights. They take no room on a disk, and between
-two relays that compress they cross in no time.
+Zeros take no room on a disk, and between two relays that compress they cross in no
+time. A CPU multiplies them faster than other weights, which ``split.cost`` knows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import psutil
 
+from backends.split.cost import ZEROS_NAME
+
 N_VOCAB = 320
 N_CTX = 2048
 N_HEAD = 16
@@ -21,15 +23,16 @@ NORMAL, CONTROL, BYTE = 1, 3, 6
 
 
 class Shape(NamedTuple):
-    """The size of such a model; its matrices are Q4_K."""
+    """The size of such a model, and the type of its matrices."""
 
     n_layer: int
     n_embd: int
     n_ff: int
+    quant: str = "Q4_K"
 
     @property
     def name(self) -> str:
-        return "x".join(map(str, self))
+        return f"{self.n_layer}x{self.n_embd}x{self.n_ff}-{self.quant}"
 
 
 def synthetic_model(file: Path, shape: Shape) -> None:
@@ -47,9 +50,9 @@ def synthetic_model(file: Path, shape: Shape) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     _remove_left(file)
     part = file.with_suffix(f".{os.getpid()}.part")
-    n_layer, n_embd, n_ff = shape
+    n_layer, n_embd, n_ff, quant = shape
     writer = gguf.GGUFWriter(part, "llama")
-    writer.add_name(f"zeros, {shape.name}")
+    writer.add_name(ZEROS_NAME + shape.name)
     writer.add_block_count(n_layer)
     writer.add_context_length(N_CTX)
     writer.add_embedding_length(n_embd)
@@ -73,8 +76,7 @@ def synthetic_model(file: Path, shape: Shape) -> None:
 
     def add(name: str, *sizes: int) -> None:
         is_matrix = len(sizes) > 1
-        types = gguf.GGMLQuantizationType
-        type_ = types.Q4_K if is_matrix else types.F32
+        type_ = gguf.GGMLQuantizationType[quant if is_matrix else "F32"]
         values, n_bytes = gguf.GGML_QUANT_SIZES[type_]
         rows = (*sizes[:-1], sizes[-1] // values * n_bytes)
         kind = np.dtype(np.uint8 if is_matrix else np.float32)

@@ -26,7 +26,7 @@ from backends.state import (
 )
 from backends.units import MS_PER_S
 
-FORMAT = 2
+FORMAT = 3
 KEPT_MAX = 400
 """Observations kept; the oldest goes first."""
 SAME_MAX = 3
@@ -169,6 +169,8 @@ class _Usual(NamedTuple):
     """Part of a weight's time that is not for its bytes."""
     spread: float = 1.0
     """Of the prior, as a part of it: the largest GPU reads ten times as fast."""
+    kv: float = 1.5
+    """Time of a byte of KV cache by that of weights: it is read less evenly."""
 
 
 _KINDS = {
@@ -176,16 +178,14 @@ _KINDS = {
     DeviceKind.HIP: _Usual(400, 20_000, 0.03, 0.3),
     DeviceKind.METAL: _Usual(200, 10_000, 0.03, 0.3),
     DeviceKind.VULKAN: _Usual(200, 8_000, 0.04, 0.4),
-    DeviceKind.CPU: _Usual(24, 120, 0.02, 0.15, 0.5, _PRIOR_SPREAD),
+    DeviceKind.CPU: _Usual(46, 230, 0.02, 0.15, 0.5, spread=0.8, kv=3.0),
     DeviceKind.OTHER: _Usual(150, 5_000, 0.03, 0.3, spread=2.0),
 }
-_GB_OF_GVALUE = 0.6
-"""Usual bytes of a weight, of four bits and their scales."""
+_GB_OF_GVALUE = 0.5625
+"""Bytes of a weight of Q4_K."""
 _THREADS = 4
 """Of the CPU that the figures above are for."""
-_CPU_GB_S_MAX = 60.0
-# KV cache is read less evenly than weights.
-_KV_FACTOR = 1.5
+_CPU_GB_S_MAX = 80.0
 _HEAD_MS = 0.4
 """Sampling and the server, a pass."""
 _HANDOVER_MS = 0.5
@@ -225,7 +225,7 @@ def _prior(usual: _Usual) -> Prior:
     ms = (
         (1 - usual.multiplying) * weight_ms,
         usual.multiplying * weight_ms * _GB_OF_GVALUE,
-        _KV_FACTOR * weight_ms,
+        usual.kv * weight_ms,
         MS_PER_S / usual.gops_s,
         usual.layer_ms,
         usual.pass_ms,

@@ -63,10 +63,52 @@ DEPTH_TOKENS = 512
 
 _HANDLING_MS_PER_MB = 2.0
 """To send and read a graph at either end, on two cores of a busy machine."""
-_KIND_BITS = re.compile(r"(?:I?Q|TQ|F|BF|MXFP)(\d+)")
-# Scales and minima beside the quantised values, in bits a value.
+# Of a type that is not in the table; scales and minima take half a bit a value.
+_KIND_BITS = re.compile(r"\D+(\d+)")
 _SCALE_BITS = 0.5
-_WHOLE_BITS = 16
+
+
+class _Quant(NamedTuple):
+    bits: float
+    """Of a value, its part of scales and minima included."""
+    multiplying: float
+    """The time of a value beside that of its bytes; 1 is that of Q4_K."""
+
+
+ZEROS_NAME = "zeros, "
+"""The names of models of zeros begin with it: a CPU multiplies those faster."""
+_ZEROS = "zeros"
+# One thread of a CPU, as ``make bench-quants`` measures it. Outputs mostly are of those
+# that come first.
+_QUANTS = {
+    "Q4_K": _Quant(4.5, 1.0),
+    "Q6_K": _Quant(6.5625, 0.9),
+    "Q8_0": _Quant(8.5, 2.2),
+    "F16": _Quant(16, 0.1),
+    "Q2_K": _Quant(2.625, 1.3),
+    "Q3_K": _Quant(3.4375, 1.4),
+    "Q5_K": _Quant(5.5, 1.3),
+    "Q4_0": _Quant(4.5, 2.7),
+    "Q4_1": _Quant(5, 3.0),
+    "Q5_0": _Quant(5.5, 3.0),
+    "Q5_1": _Quant(6, 3.1),
+    "IQ1_S": _Quant(1.5625, 3.2),
+    "IQ1_M": _Quant(1.75, 2.8),
+    "IQ2_XXS": _Quant(2.0625, 2.6),
+    "IQ2_XS": _Quant(2.3125, 2.8),
+    "IQ2_S": _Quant(2.5625, 2.6),
+    "IQ3_XXS": _Quant(3.0625, 3.4),
+    "IQ3_S": _Quant(3.4375, 3.6),
+    "IQ4_NL": _Quant(4.5, 2.8),
+    "IQ4_XS": _Quant(4.25, 1.4),
+    "TQ1_0": _Quant(1.6875, 1.5),
+    "TQ2_0": _Quant(2.0625, 0.8),
+    "MXFP4": _Quant(4.25, 1.4),
+    "BF16": _Quant(16, 0.7),
+    "F32": _Quant(32, 0.5),
+    _ZEROS: _Quant(4.5, 0.72),
+}
+_WHOLE = _QUANTS["F16"]
 # The least certain first.
 _CERTAINTY = tuple(SpeedSource)
 
@@ -77,8 +119,8 @@ class Work(NamedTuple):
     weight_gb: float = 0.0
     """Weights read, once a pass."""
     gvalues: float = 0.0
-    """10⁹ weights multiplied, once a pass. A few threads of a CPU take as long for each
-    of them, however many bits it has."""
+    """10⁹ weights multiplied, once a pass. One of a type that takes a CPU longer to
+    unpack than Q4_K does counts for more."""
     kv_gb: float = 0.0
     """KV cache read by all tokens of the pass."""
     gops: float = 0.0
@@ -154,7 +196,7 @@ def expert_work(layer: Layer, model: ModelInfo, batch: int) -> Work:
     read = active_bytes(layer, model, batch) - rest
     return Work(
         weight_gb=read / GB,
-        gvalues=_values(read, quants) / GB,
+        gvalues=_multiplied(read, quants) / GB,
         gops=(batch - 1) * 2 * _values(token, quants) / GB,
     )
 
@@ -165,23 +207,33 @@ def token_ops(layer: Layer, model: ModelInfo) -> float:
 
 
 def _values(n_bytes: float, quants: dict[str, int]) -> float:
-    total = sum(quants.values())
-    if not total:
-        return n_bytes * 8 / _WHOLE_BITS
-    per_byte = sum(
-        _values_in_byte(kind) * size for kind, size in _shares(quants, total)
-    )
-    return n_bytes * per_byte
+    return _by_bytes(n_bytes, quants, lambda quant: 1)
 
 
-def _shares(quants: dict[str, int], total: int) -> Iterable[tuple[str, float]]:
-    return ((kind, size / total) for kind, size in quants.items())
+def _multiplied(n_bytes: float, quants: dict[str, int]) -> float:
+    return _by_bytes(n_bytes, quants, lambda quant: quant.multiplying)
 
 
-def _values_in_byte(kind: str) -> float:
-    found = _KIND_BITS.match(kind.upper())
-    bits = float(found[1]) if found else _WHOLE_BITS
-    return 8 / (bits + (_SCALE_BITS if bits < _WHOLE_BITS else 0))
+def _by_bytes(
+    n_bytes: float, quants: dict[str, int], of_value: Callable[[_Quant], float]
+) -> float:
+    found = [(_quant(kind), size) for kind, size in quants.items()] or [(_WHOLE, 1)]
+    total = sum(size for _, size in found) or 1
+    return sum(n_bytes * s / total * 8 / q.bits * of_value(q) for q, s in found)
+
+
+@cache
+def _quant(kind: str) -> _Quant:
+    if kind in _QUANTS:
+        return _QUANTS[kind]
+    found = _KIND_BITS.match(kind)
+    bits = float(found[1]) + _SCALE_BITS if found else _WHOLE.bits
+    return _Quant(bits, _nearest(bits).multiplying)
+
+
+@cache
+def _nearest(bits: float) -> _Quant:
+    return min(_QUANTS.values(), key=lambda quant: abs(quant.bits - bits))
 
 
 def kv_read_bytes(layer: Layer, depth: int, plan: Plan) -> float:
@@ -202,15 +254,17 @@ def layer_work(
     ``rows`` are the tokens whose next one is wanted: a prompt needs its last alone.
     """
     shared_heads = model.n_head / model.n_head_kv if model.n_head_kv else 1.0
+    is_zeros = model.name.startswith(ZEROS_NAME)
 
     def of(layer: Layer) -> Work:
         kv = kv_read_bytes(layer, depth, plan)
         values = kv / buffers.F16_BYTES
         ops = token_ops(layer, model) + 2 * values * shared_heads
         weights = active_bytes(layer, model, batch)
+        quants = {_ZEROS: 1} if is_zeros else layer.quants
         return Work(
             weight_gb=weights / GB,
-            gvalues=_values(weights, layer.quants) / GB,
+            gvalues=_multiplied(weights, quants) / GB,
             # Tokens of one slot read its cache together.
             kv_gb=slots * kv / GB,
             gops=(batch - 1) * ops / GB,
@@ -218,9 +272,10 @@ def layer_work(
         )
 
     values = model.n_embd * model.n_vocab
+    quant = _nearest(8 * model.output_bytes / values if values else 0)
     output = Work(
         weight_gb=model.output_bytes / GB,
-        gvalues=values / GB,
+        gvalues=values * quant.multiplying / GB,
         gops=(rows - 1) * 2 * values / GB,
         layers=1,
     )

@@ -97,7 +97,8 @@ def test_a_pass_adds_up_by_hand() -> None:
     assert head.name == "local"
     # It hands over to two devices of workers.
     assert head.compute_ms == pytest.approx(1 + 2 * 0.5 + 0.1 * 100)
-    assert a.compute_ms == pytest.approx(0.2 * 50 + 0.1 * 10 + 2 * 1 + 0.5)
+    # 0.1 · 10⁹ weights of F16, each a tenth of the work of one of Q4_K.
+    assert a.compute_ms == pytest.approx(0.2 * 50 + 0.01 * 10 + 2 * 1 + 0.5)
     assert a.network_ms == pytest.approx(2)
     # The output is on b: 4 bytes for each word come back.
     up = 1924 + 318 + 4 * 500 + 2 * 256
@@ -115,6 +116,30 @@ def test_the_bytes_of_a_stage_are_those_on_the_wire() -> None:
     smol = replace(MODEL, n_embd=576, n_vocab=49_152)
     assert stage_bytes(smol, 561, 1, rows=1, has_output=False) == (5764, 2312)
     assert stage_bytes(smol, 561, 1, rows=1, has_output=True) == (6082, 196_616)
+
+
+def multiplied(kind: str, name: str = "") -> float:
+    """10⁹ weights of Q4_K that are as much work as those in a layer of 0.1 GB."""
+    layers = (replace(MODEL.layers[0], quants={kind: 1}),)
+    model = replace(MODEL, name=name, n_layer=1, layers=layers)
+    return layer_work(model, plan_of(1, 2, 2), 1, 1, rows=1)[0].gvalues
+
+
+def test_weights_are_counted_by_the_work_of_their_type() -> None:
+    plain = 0.1 * 8 / 4.5
+    assert multiplied("Q4_K") == pytest.approx(plain)
+    assert multiplied("Q4_0") == pytest.approx(plain * 2.7)
+    assert multiplied("Q4_K", "zeros, 32x1024x2816-Q4_K") < 0.8 * plain
+    # One that is not in the table counts as the one with as many bits.
+    assert multiplied("Q2_0") == pytest.approx(0.1 * 8 / 2.5 * 2.6)
+
+
+@pytest.mark.parametrize(("bits", "of_one"), [(4.5, 1.0), (8.5, 2.2), (16, 0.1)])
+def test_the_type_of_the_output_is_told_by_its_bits(bits: float, of_one: float) -> None:
+    values = MODEL.n_embd * MODEL.n_vocab
+    model = replace(MODEL, output_bytes=int(values * bits / 8))
+    output = layer_work(model, plan_of(1, 2, 2), 1, 1, rows=1)[-1]
+    assert output.gvalues == pytest.approx(values * of_one / 1e9)
 
 
 def test_a_machine_alone_has_no_network() -> None:
