@@ -17,7 +17,7 @@ from backends.controller.responses import (
 from backends.controller.usage_monitor import CONTROLLER
 from backends.errors import UsageError, did_you_mean
 from backends.places import LOCAL
-from backends.state import DEFAULT_CLUSTER, ProcessState, UsageReport, Value
+from backends.state import ProcessState, UsageReport, Value
 
 
 class ProcessRequest(Value, frozen=True, kw_only=True):
@@ -52,11 +52,12 @@ class ProcessApi:
         ]
 
     async def _usage(self, request: web.Request) -> web.Response:
-        return json_response(await self._monitor.report(_cluster(request)))
+        cluster = self._parts.cluster_of(request)
+        return json_response(await self._monitor.report(cluster.name))
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
+        reports = self._monitor.reports(self._parts.cluster_of(request).name)
         response = await start_stream(request)
-        reports = self._monitor.reports(_cluster(request))
         await write_values(response, frames(reports, UsageReport.newest))
         return response
 
@@ -104,7 +105,3 @@ class ProcessApi:
                 "See dllm-tui processes, and say it again if that one is meant.",
             )
         return asked
-
-
-def _cluster(request: web.Request) -> str:
-    return request.query.get("cluster", DEFAULT_CLUSTER)

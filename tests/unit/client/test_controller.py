@@ -186,6 +186,7 @@ BAD_REQUESTS = {
     "not a plan": (post("/v1/launch", b'{"plan": 7}'), b"400"),
     "a list": (post("/v1/propose", b"[]"), b"400"),
     "offset": (b"GET /v1/logs/x?offset=abc HTTP/1.1\r\nHost: x\r\n\r\n", b"400"),
+    "cluster": (b"GET /v1/usage?cluster=a%20b HTTP/1.1\r\nHost: x\r\n\r\n", b"400"),
     "big": (post("/v1/propose", b" " * (2 << 20)), b"413"),
     "path": (b"GET /v1/nothing HTTP/1.1\r\nHost: x\r\n\r\n", b"404"),
     "junk": (b"no http at all\r\n\r\n", b"400"),
