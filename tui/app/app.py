@@ -45,10 +45,13 @@ from tui.flows.watching import (
 from tui.model.editor import PlanEditor
 from tui.model.files import BUILTIN_FOLDER, Remembered, recall_if_whole, remember
 from tui.model.launch_settings import launch_command
+from tui.model.names import SCREENS
 from tui.screens.cluster.screen import ClusterScreen
 
 
 def _screen(app: DllmApp, mode: str) -> ConsoleScreen:
+    if mode == app.DEFAULT_MODE:
+        return app._home
     if mode == "layers":
         from tui.screens.layers.screen import LayersScreen
 
@@ -160,8 +163,7 @@ class DllmApp(ClusterConsole):
         self._home = ClusterScreen(self.editor, zoomed=memory.zoomed)
         self._engine = EngineFlow(self, self._home.live.show_work)
         self._chat_flows = ChatFlows(self, cluster, self.editor, self._home.chat)
-        self.add_mode("cluster", lambda: self._home)
-        for mode in ("layers", "traffic", "lab", "logs", "models", "machines"):
+        for mode in SCREENS:
             self.add_mode(mode, partial(_screen, self, mode))
 
     # --- start and end -----------------------------------------------------------

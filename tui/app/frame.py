@@ -21,7 +21,7 @@ from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, ClusterState
 from backends.units import format_age, format_rate
 from tui.actions import FUNCTION_KEYS
 from tui.model.facts import warnings
-from tui.model.names import model_name
+from tui.model.names import SCREENS, model_name
 from tui.model.quantities import newest_rate
 from tui.widgets.keys import with_keys
 from tui.widgets.strips import Drawn, Part, StripWidget, clip, line, parts_width, spread
@@ -168,10 +168,7 @@ def _shown(snapshot: ClusterSnapshot | None) -> object:
     return name, snapshot.state, model, snapshot.api_url, rate, notes
 
 
-MODES = (
-    *("app.cluster", "app.layers", "app.traffic"),
-    *("app.lab", "app.logs", "app.models", "app.machines"),
-)
+MODES = tuple(f"app.{screen}" for screen in SCREENS)
 # Shown whatever the width: with these two everything else can be found.
 ALWAYS = ("app.help", "app.quit")
 # Shown whatever the width, while it does something: what a changed plan waits for.

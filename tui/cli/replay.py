@@ -25,6 +25,7 @@ from tui.cli.command import (
     require_terminal,
 )
 from tui.cli.output import say, write_document
+from tui.model.names import SCREENS
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -36,7 +37,6 @@ dllm-tui replay seen.jsonl.gz
 dllm-tui replay seen.jsonl.gz --export seen.cast --from 10 --to 40 --speed 4
 dllm-tui replay seen.jsonl.gz --export seen.svg --at 12.5 --screen traffic
 """
-SCREENS = ("cluster", "layers", "traffic", "lab", "logs", "models", "machines")
 SETTLES_S = 2.0
 """A console shows all of a moment after so long."""
 

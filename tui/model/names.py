@@ -1,4 +1,4 @@
-"""The names of machines, devices, models and processes, and their order."""
+"""The names of screens, machines, devices, models and processes, and their order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from backends.state import ProcessInfo, ProcessRole
 
+SCREENS = ("cluster", "layers", "traffic", "lab", "logs", "models", "machines")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 _ROLES = (
