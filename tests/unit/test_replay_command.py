@@ -15,8 +15,11 @@ RECORD = Path(__file__).parents[1] / "tui" / "records" / "worker-killed.jsonl.gz
 
 def test_a_film_draws_what_changes(tmp_path: Path) -> None:
     film = tmp_path / "one.cast"
+    film.write_text("another's")
     words = f"replay {RECORD} --export {film} --from 1 --to 5 --speed 2 --size 90x24"
-    assert CliRunner().invoke(cli, words.split()).exit_code == 0
+    assert "--force" in str(CliRunner().invoke(cli, words.split()).exception)
+    assert film.read_text() == "another's"
+    assert CliRunner().invoke(cli, [*words.split(), "--force"]).exit_code == 0
     header, *events = map(json.loads, film.read_text().splitlines())
     assert (header["version"], header["width"], header["height"]) == (2, 90, 24)
     times = [at_s for at_s, _, _ in events]

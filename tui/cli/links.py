@@ -26,7 +26,14 @@ from backends.state import (
 )
 from backends.units import format_lab, format_ms, format_percent, format_speed
 from tui.cli.command import Command, Group, Name, cluster_option, options, quantity
-from tui.cli.output import Column, Table, emit_json, say, table_lines
+from tui.cli.output import (
+    Column,
+    Table,
+    emit_json,
+    say,
+    table_lines,
+    write_document,
+)
 from tui.cli.status import current_snapshot
 from tui.model.facts import is_off
 from tui.model.launch_settings import up_command
@@ -161,15 +168,8 @@ async def trace(client: ControllerClient, file: str | None, as_json: bool) -> No
     if file is None:
         emit_json(events)
     else:
-        _write(file, to_json(events))
+        write_document(Path(file), to_json(events))
         say(f"Wrote {len(events['traceEvents'])} events to {file}.")
-
-
-def _write(file: str, text: str) -> None:
-    try:
-        Path(file).write_text(text)
-    except OSError as error:
-        raise DllmError(f"Cannot write {file} ({error.strerror})") from error
 
 
 async def _passes(client: ControllerClient) -> dict[str, tuple[Pass, ...]]:

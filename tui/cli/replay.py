@@ -56,6 +56,7 @@ def _size(
 @click.argument("file", type=click.Path(path_type=Path))
 @options(
     ("--export", "FILE", "Write a film (.cast, asciicast v2) or a picture (.svg)."),
+    ("--force", bool, "Replace a file of that name."),
     ("--at", click.FloatRange(0), "Moment of the picture, in seconds."),
     ("--from from_s", click.FloatRange(0), "Where the film begins.", 0.0),
     ("--to to_s", click.FloatRange(0), "Where it ends; by default, where all does."),
@@ -67,6 +68,7 @@ def _size(
 def replay(
     file: Path,
     export: str | None,
+    force: bool,
     at: float | None,
     from_s: float,
     to_s: float | None,
@@ -86,11 +88,14 @@ def replay(
             raise UsageError(f"{seconds} is no time and no speed", "Give a number.")
     target = Path(export or "")
     if export is None:
-        refuse_without("--export", "--at", "--from", "--to", "--speed", "--size")
+        others = ("--force", "--at", "--from", "--to", "--speed", "--size")
+        refuse_without("--export", *others)
         open_replay(file, theme=theme, screen=screen)
         return
     if target.suffix not in (".cast", ".svg"):
         raise UsageError(f"Cannot write {target.name}", "End it with .cast or .svg.")
+    if target.is_file() and not force:
+        raise UsageError(f"{target} exists", "Give another name, or --force.")
     if target.suffix == ".cast":
         refuse_without("a picture (.svg)", "--at")
     else:
