@@ -181,7 +181,12 @@ def _split(
         return by_name(model, ids, request.split)
     if request.counts is not None:
         return by_order(model, ids, request.counts, head=head)
-    return shared_out(model, devices, ctx_size, head=head, server=server)
+    return shared_out(
+        *(model, devices, ctx_size),
+        head=head,
+        server=server,
+        experts=request.experts,
+    )
 
 
 def _workers(

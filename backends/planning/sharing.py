@@ -6,9 +6,12 @@ goes: the workers may have no more than the rest.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from backends.errors import PlanError
 from backends.split.buffers import PLAIN, copies, device_compute_bytes, later_bytes
@@ -22,7 +25,7 @@ from backends.split.loads import (
     shared_rooms,
     sizes_by_layer,
 )
-from backends.state import Device, ModelInfo, ServerSettings, Split
+from backends.state import Device, LayerRange, ModelInfo, ServerSettings, Split
 
 
 def shared_out(
@@ -32,13 +35,17 @@ def shared_out(
     *,
     head: str,
     server: ServerSettings = PLAIN,
+    experts: Sequence[LayerRange] = (),
 ) -> Split:
     """A split over these devices, in this order.
 
     By memory, in proportion. The head's CPU is the last resort. It computes the first
     layers only if the others together cannot hold all, and no more than it must.
-    Where nothing fits, the split is the proportional one all the same.
+    Where nothing fits, the split is the proportional one all the same. ``experts`` are
+    those whose device is given.
     """
+    if experts:
+        model, devices = _with_experts_apart(model, devices, experts)
     if ends := _ends(model, devices, head):
         return _around(ends, model, devices, ctx_size, head, server)
     others = [d for d in devices if not is_head_cpu(d.id, head)]
@@ -61,6 +68,33 @@ def shared_out(
             tight = make_split(model.n_layer, ids, [*(kept for _ in lead), *filled])
             return tight if fits(tight) else split
     return split
+
+
+def _with_experts_apart(
+    model: ModelInfo, devices: Sequence[Device], experts: Sequence[LayerRange]
+) -> tuple[ModelInfo, Sequence[Device]]:
+    """Layers without experts that have their place, and devices without its memory."""
+    taken, pools, layers = Counter[str](), Counter[str](), list(model.layers)
+    for run in experts:
+        for layer in model.layers[run.first : run.last + 1]:
+            own = layer.groups.experts
+            taken[run.device] += own
+            groups = replace(layer.groups, experts=0)
+            rest = replace(layer, bytes=layer.bytes - own, groups=groups)
+            layers[layer.index] = rest
+    for device in devices:
+        pools[pool_of(device)] += taken[device.id]
+    left = [
+        replace(
+            device,
+            free_bytes=max(device.free_bytes - pools[pool_of(device)], 0),
+            budget_bytes=None
+            if device.budget_bytes is None
+            else max(device.budget_bytes - taken[device.id], 0),
+        )
+        for device in devices
+    ]
+    return replace(model, layers=tuple(layers)), left
 
 
 def _ends(

@@ -55,6 +55,9 @@ MINI = peer("mini", device("mini", "CPU"), device("mini", "MTL0", 12 * GIB))
 SMALL_GPU = here(device("local", "CPU", 4 * GIB), device("local", "CUDA0", GIB))
 ASKING = peer("ada", "CPU", state=PeerState.ASKING)
 BIG = model_of(100 * MIB)
+EXPERTS = LayerBytes(experts=80 * MIB)
+MIXTURE = replace(BIG, layers=tuple(replace(one, groups=EXPERTS) for one in BIG.layers))
+ON_CPU = (LayerRange("local/CPU", 0, 11),)
 ALONE = {"local/CPU": 13}
 GPU_ALONE = {"local/CPU": 0, "local/CUDA0": 13}
 OWN_TWO = {"local/CPU": 0, "worker1/CPU": 6, "worker2/CPU": 7}
@@ -81,6 +84,7 @@ OWN_TWO = {"local/CPU": 0, "worker1/CPU": 6, "worker2/CPU": 7}
         ),
         # Thirteen parts of 100 MiB on a GPU of 1 GiB: the head's CPU has the rest.
         ([SMALL_GPU], {"model": BIG}, {"local/CPU": 3, "local/CUDA0": 10}),
+        ([SMALL_GPU], {"model": MIXTURE, "experts": ON_CPU}, GPU_ALONE),
         ([SMALL_GPU], {"model": BIG, "exclude": ("local/CPU",)}, {"local/CUDA0": 13}),
         ([WITH_GPU, ADA], {"head": "ada"}, {"ada/CPU": 0, "local/CUDA0": 13}),
         # Nothing of this machine is put between: that would be the slowest of all.
