@@ -30,37 +30,34 @@ _KEY_PATH = re.compile(
     r"[^\s\"'=]*/(?:id_(?:rsa|dsa|ecdsa|ed25519)\w*"
     r"|private|(?:[\w.-]*[._-])?(?:key|pem))(?![\w./-])"
 )
-WRITTEN_FLAGS = frozenset({"-p", "--prompt", "-sys", "--system-prompt"})
-KEY_FLAGS = frozenset(
-    {
-        *("--api-key", "--api-key-file", "--hf-token", "-hft", "--key-file"),
-        *("--ssl-key-file", "--private", "--identity-file"),
-    }
+_SECRET_FLAG = re.compile(
+    r"-{1,2}(?!-)(?:p|sys|hft|private|identity-file"
+    r"|(?!no-|cache-prompt$|key-stdin$|slot-prompt-similarity$)"
+    r"[^\s=]*(?:key|token(?!s)|pass|secret|header|prompt(?!s))[^\s=]*)"
 )
-"""The value after such an argument is left out."""
 WORDS = frozenset({"text", "reasoning", "question", "system", "name", "title"})
 """Members of a chat that a person or a model wrote."""
 _SIGN = re.compile(r"\S")
 COVER = "·"
 
 
-def without_arguments(values: list[Any], flags: frozenset[str]) -> list[Any]:
-    """Arguments without the values of some flags, in either spelling."""
+def is_secret(flag: str) -> bool:
+    """True if the value of such an argument is a key, or words of a person."""
+    return bool(_SECRET_FLAG.fullmatch(flag))
+
+
+def shown_argv(argv: Sequence[Any]) -> list[Any]:
+    """A command line, or any list, to show: keys and prompts are left out."""
     found = []
-    for before, one in zip([None, *values], values, strict=False):
+    for before, one in zip([None, *argv], argv, strict=False):
         flag, joined, _ = one.partition("=") if isinstance(one, str) else ("", "", "")
         # rpc-server has the same short flag for its port.
         is_port = before == "-p" and isinstance(one, str) and one.isdecimal()
-        if isinstance(before, str) and before in flags and not is_port:
+        if isinstance(before, str) and is_secret(before) and not is_port:
             found.append(LEFT_OUT)
         else:
-            found.append(f"{flag}={LEFT_OUT}" if joined and flag in flags else one)
+            found.append(f"{flag}={LEFT_OUT}" if joined and is_secret(flag) else one)
     return found
-
-
-def shown_argv(argv: Sequence[str]) -> list[str]:
-    """A command line to show: keys and prompts are left out."""
-    return without_arguments([*argv], KEY_FLAGS | WRITTEN_FLAGS)
 
 
 def without_keys(value: Any) -> Any:
@@ -72,7 +69,7 @@ def without_keys(value: Any) -> Any:
     if isinstance(value, dict):
         return {without_keys(k): without_keys(one) for k, one in value.items()}
     if isinstance(value, list | tuple):
-        return [without_keys(one) for one in shown_argv([*value])]
+        return [without_keys(one) for one in shown_argv(value)]
     return value
 
 

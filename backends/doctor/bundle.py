@@ -34,12 +34,10 @@ from backends.places import LOCAL
 from backends.planning.blueprint import SERVER
 from backends.redaction import (
     KEY,
-    KEY_FLAGS,
     LEFT_OUT,
     NAMED_KEY,
     TOLD_KEY,
-    WRITTEN_FLAGS,
-    without_arguments,
+    shown_argv,
 )
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, Peer, ProcessRole
 from backends.writing import write_private
@@ -145,8 +143,7 @@ class Scrubber:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list | tuple):
-            scrubbed = [self.value(one) for one in value]
-            return without_arguments(scrubbed, KEY_FLAGS | WRITTEN_FLAGS)
+            return shown_argv([self.value(one) for one in value])
         if isinstance(value, dict):
             return self._members(value)
         return value

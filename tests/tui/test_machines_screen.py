@@ -169,6 +169,9 @@ def test_keys_and_prompts_of_a_command_line_are_hidden() -> None:
     # The same short flag names a port of rpc-server.
     told = shown_argv(["-p", "50052", "-p", "Why?"])
     assert told == ["-p", "50052", "-p", LEFT_OUT]
+    plain = ["--image-max-tokens", "9", "--cache-prompt", "-np", "2"]
+    assert shown_argv(plain) == plain
+    assert shown_argv(["--cors-headers", "X-Mine"])[-1] == LEFT_OUT
 
 
 def test_events_are_those_that_name_the_process() -> None:

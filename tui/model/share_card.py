@@ -18,6 +18,7 @@ import msgspec
 
 from backends.errors import DllmError
 from backends.link.figures import token_parts, token_totals
+from backends.redaction import is_secret
 from backends.split.buffers import slot_tokens
 from backends.split.flags import used_workers
 from backends.split.layout import format_range, ranges
@@ -43,10 +44,8 @@ from tui.model.names import letter, model_name
 from tui.model.quantities import acceptance_text, rtt_text, totals_trips_text
 
 LEFT_OUT = "…"
-_SECRET = re.compile(
-    r"(?!--no-|--cache-prompt$)-{1,2}(?:\S*(?:key|token|pass|secret|header|prompt|host|user)\S*|sys|p|hft)"
-)
-"""Arguments whose values nobody else is to read."""
+_PLACE = re.compile(r"--(?!no-)\S*(?:host|user)\S*")
+"""Arguments whose values are for this network alone."""
 _BUFFER = re.compile(r"(RPC\d+)\[[^\]]*\]")
 """A worker's buffer in ``-ot``, by its address."""
 _ENDPOINT = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:]+\]):\d{1,5}")
@@ -178,24 +177,28 @@ def _public(words: Sequence[str], plan: Plan) -> str:
 
 
 def _public_words(words: Iterable[str], workers: Sequence[str]) -> Iterator[str]:
-    is_secret = False
+    is_value = False
     before = ""
     for word in words:
         option, equals, value = word.partition("=")
-        if is_secret:
+        if is_value:
             yield LEFT_OUT
         elif before == "--rpc":
             endpoints = word.split(",")
             known = len(endpoints) == len(workers)
             yield ",".join(workers if known else [LEFT_OUT] * len(endpoints))
-        elif equals and _SECRET.fullmatch(option):
+        elif equals and _is_private(option):
             yield f"{option}={LEFT_OUT}"
         elif equals and option.startswith("-"):
             yield f"{option}={_public_text(value)}"
         else:
             yield _public_text(word)
-        is_secret = not equals and bool(_SECRET.fullmatch(word))
+        is_value = not equals and _is_private(word)
         before = word
+
+
+def _is_private(option: str) -> bool:
+    return is_secret(option) or bool(_PLACE.fullmatch(option))
 
 
 def _public_text(text: str) -> str:
