@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shlex
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -37,13 +35,10 @@ from backends.planning.blueprint import (
 from backends.state import Failure, Plan, ProcessRole
 
 if TYPE_CHECKING:
-    from backends.controller.journal import Journal
     from backends.machines.machine import Machines
 
 DEATHS_MAX = 5
 WINDOW_S = 120.0
-GIVEN_UP = "It is not started once more: its log may say why; launch again to try anew."
-LOADING = "{what}, {times} times before it served, with no controller there"
 TAIL_BYTES = 32 * 1024
 TAIL_LINES = 15
 LAST_WORDS = 4
@@ -165,48 +160,6 @@ class Deaths:
 
     def reset(self) -> None:
         self._deaths.clear()
-
-
-class Breaker(Deaths):
-    """Decides when starting again is given up: after five deaths while it serves.
-
-    Only the time in which the cluster serves counts. A model that loads for a quarter
-    of an hour does not use up the two minutes.
-
-    Deaths that no controller saw are counted in the journal. A start that takes the
-    machine down with it must not be repeated at every boot.
-    """
-
-    def __init__(self, journal: Journal) -> None:
-        super().__init__(lambda: self._served_s)
-        self._journal = journal
-        self._served_s = 0.0
-
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        """It serves while the block runs; if long, unwatched deaths are forgotten."""
-        began = time.time()
-        timer = asyncio.get_running_loop().call_later(
-            WINDOW_S, lambda: self._journal.change(unwatched_deaths=0)
-        )
-        try:
-            yield
-        finally:
-            timer.cancel()
-            self._served_s += max(time.time() - began, 0.0)
-
-    def add_unwatched(self, failure: Failure) -> None:
-        """Count a death that no controller saw, with those before it."""
-        record = self._journal.record
-        # Before it served, what was never started is no death.
-        if not record.server and not failure.argv:
-            return
-        before = record.unwatched_deaths
-        self._journal.change(unwatched_deaths=before + 1)
-        self._deaths[failure.process] = [self._served_s] * before
-        if not record.server and before + 1 >= DEATHS_MAX:
-            what = LOADING.format(what=failure.what, times=DEATHS_MAX)
-            raise ProcessFailed(replace(failure, what=what, hint=GIVEN_UP))
 
 
 def needs_tunnels(plan: Plan) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
@@ -12,12 +14,13 @@ from backends.controller.context import ClusterContext
 from backends.controller.degraded_plan import DegradedPlans, degraded_text
 from backends.controller.exit_reasons import (
     DEATHS_MAX,
-    GIVEN_UP,
-    Breaker,
+    WINDOW_S,
+    Deaths,
     ended_unwatched,
     needs_tunnels,
 )
 from backends.controller.gateway import ApiPortTaken
+from backends.controller.journal import Journal
 from backends.controller.memory_usage import still_held
 from backends.controller.stopping import ClusterProcesses
 from backends.engine.logs import lost_port
@@ -36,6 +39,8 @@ from backends.state import Failure, PeerState, Plan
 
 log = logging.getLogger(__name__)
 
+GIVEN_UP = "It is not started once more: its log may say why; launch again to try anew."
+LOADING = "{what}, {times} times before it served, with no controller there"
 TOO_OFTEN = "{what}, {times} times within two minutes of serving"
 # A machine that is gone ends nothing for so long after its last sign of life.
 BACK_WITHIN_S = 60.0
@@ -44,6 +49,48 @@ GOES_ON = "The cluster goes on by itself when the machine is back."
 TUNNELS_LOST = (
     "The controller was replaced and its tunnels ended: llama-server was started again"
 )
+
+
+class Breaker(Deaths):
+    """Decides when starting again is given up: after five deaths while it serves.
+
+    Only the time in which the cluster serves counts. A model that loads for a quarter
+    of an hour does not use up the two minutes.
+
+    Deaths that no controller saw are counted in the journal. A start that takes the
+    machine down with it must not be repeated at every boot.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(lambda: self._served_s)
+        self._journal = journal
+        self._served_s = 0.0
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """It serves while the block runs; if long, unwatched deaths are forgotten."""
+        began = time.time()
+        timer = asyncio.get_running_loop().call_later(
+            WINDOW_S, lambda: self._journal.change(unwatched_deaths=0)
+        )
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._served_s += max(time.time() - began, 0.0)
+
+    def add_unwatched(self, failure: Failure) -> None:
+        """Count a death that no controller saw, with those before it."""
+        record = self._journal.record
+        # Before it served, what was never started is no death.
+        if not record.server and not failure.argv:
+            return
+        before = record.unwatched_deaths
+        self._journal.change(unwatched_deaths=before + 1)
+        self._deaths[failure.process] = [self._served_s] * before
+        if not record.server and before + 1 >= DEATHS_MAX:
+            what = LOADING.format(what=failure.what, times=DEATHS_MAX)
+            raise ProcessFailed(replace(failure, what=what, hint=GIVEN_UP))
 
 
 class DiedTooOften(ProcessFailed):
