@@ -26,10 +26,9 @@ from backends.link.figures import (
 from backends.server_settings import is_by_tensor, moving
 from backends.speculation.gain import (
     WORTH,
+    DraftedRun,
     DraftUse,
     draft_use,
-    drafted_load,
-    predicted_gain,
 )
 from backends.split.cost import (
     MB,
@@ -55,7 +54,6 @@ from backends.state import (
     Objective,
     Plan,
     PlanChange,
-    Speculation,
     Split,
     TokenPart,
 )
@@ -149,8 +147,8 @@ class _Case(NamedTuple):
 
     option: Option
     problem: SplitProblem
-    running: tuple[Speculation, DraftUse] | None
-    """The draft that runs, with its luck."""
+    running: DraftedRun | None
+    """With the draft that runs."""
 
     def cost(self, plan: Plan) -> PassCost:
         load = self.problem.load
@@ -171,9 +169,7 @@ def _case_of(option: Option, snapshot: ClusterSnapshot) -> _Case:
     plan, load = option.plan, workload(option.plan)
     running = _running(option, snapshot)
     if running is not None:
-        draft_model = option.draft_models.get(running[0].model)
-        known = option.model, plan, option.speeds
-        load = drafted_load(*known, load, *running, draft_model)
+        load = running.drafted_load()
     problem = SplitProblem(
         model=option.model,
         plan=plan,
@@ -186,9 +182,7 @@ def _case_of(option: Option, snapshot: ClusterSnapshot) -> _Case:
     return _Case(option, problem, running)
 
 
-def _running(
-    option: Option, snapshot: ClusterSnapshot
-) -> tuple[Speculation, DraftUse] | None:
+def _running(option: Option, snapshot: ClusterSnapshot) -> DraftedRun | None:
     draft, draft_max = snapshot.drafts_with
     speculation = option.plan.speculation
     methods = speculation.methods if speculation else ()
@@ -198,7 +192,15 @@ def _running(
     use, now = draft_use(method, draft_max, option.trials), snapshot.speed.acceptance
     if now is not None and now.passes and now.rate is not None:
         use = DraftUse(now.rate, LUCK_SD * now.rate, now.drafted / now.passes)
-    return method, use
+    return DraftedRun(
+        model=option.model,
+        plan=option.plan,
+        speeds=option.speeds,
+        load=workload(option.plan),
+        method=method,
+        use=use,
+        draft_model=option.draft_models.get(method.model),
+    )
 
 
 def _best_change(
@@ -328,11 +330,7 @@ def _draft_gains(case: _Case, drafted: Sequence[Plan]) -> Iterator[_Found]:
         # It finds the fastest by itself.
         return
     if case.running is not None:
-        method, use = case.running
-        gain = predicted_gain(
-            *(option.model, plan, option.speeds, workload(plan), method, use),
-            models.get(method.model),
-        )
+        gain = case.running.gain()
         factors = 1 / gain.speedup, 1 / gain.high, 1 / gain.low
         yield _Gain(*factors), "no draft", with_draft_of(plan, NO_DRAFT)
         return

@@ -29,7 +29,7 @@ from backends.speculation.drafts import (
     read_vocabulary,
     vocabulary_misfit,
 )
-from backends.speculation.gain import DraftGain, draft_use, predicted_gain
+from backends.speculation.gain import DraftedRun, DraftGain, draft_use
 from backends.speculation.memory import best_place, one_of, own_layers, whole_on
 from backends.speculation.methods import check_draft, method_for
 from backends.split.cost import with_labs, workload
@@ -74,15 +74,15 @@ def gains(
     """By draft; one whose model cannot be read is left out."""
     load = workload(plan, objective)
     return {
-        method.draft: predicted_gain(
-            model,
-            plan,
-            speeds,
-            load,
-            method,
-            draft_use(method, plan.server.draft_max, trials),
-            models.get(method.model),
-        )
+        method.draft: DraftedRun(
+            model=model,
+            plan=plan,
+            speeds=speeds,
+            load=load,
+            method=method,
+            use=draft_use(method, plan.server.draft_max, trials),
+            draft_model=models.get(method.model),
+        ).gain()
         for method in (plan.speculation.methods if plan.speculation else ())
         if not method.model or method.model in models
     }

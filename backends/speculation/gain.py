@@ -12,6 +12,7 @@ measured it once; before that it is a guess with a wide band.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import exp, hypot, log
 from typing import NamedTuple
 
@@ -85,51 +86,74 @@ def draft_use(
     return usual
 
 
-def predicted_gain(
-    model: ModelInfo,
-    plan: Plan,
-    speeds: ClusterSpeeds,
-    load: Workload,
-    method: Speculation,
-    use: DraftUse,
-    draft_model: ModelInfo | None = None,
-) -> DraftGain:
-    """The gain of one of a plan's methods; ``draft_model`` is that of its file."""
-    plain = forecast(model, plan, speeds, load)
-    drafted = drafted_load(model, plan, speeds, load, method, use, draft_model)
-    told = forecast(model, plan, speeds, drafted)
-    checking_ms = told.pass_ms - drafted.draft_ms - plain.pass_ms
-    # A pass of unknown length counts as far as drafting and checking make it longer.
-    unknown = log(plain.high / plain.low) / (2 * BAND_SD)
-    spread = hypot(
-        drafted.tokens_sd / drafted.tokens_per_pass,
-        drafted.draft_sd_ms / told.pass_ms,
-        _CHECK_SD * checking_ms / told.pass_ms,
-        unknown * (1 - plain.pass_ms / told.pass_ms),
-    )
-    speedup, factor = told.tok_per_s / plain.tok_per_s, exp(BAND_SD * spread)
-    return DraftGain(method.draft, told, speedup, speedup / factor, speedup * factor)
+@dataclass(frozen=True, kw_only=True)
+class DraftedRun:
+    """A plan in use, and one of its methods to draft."""
 
+    model: ModelInfo
+    plan: Plan
+    speeds: ClusterSpeeds
+    load: Workload
+    """Without the draft."""
+    method: Speculation
+    use: DraftUse
+    draft_model: ModelInfo | None = None
+    """Of the method's file."""
 
-def drafted_load(
-    model: ModelInfo,
-    plan: Plan,
-    speeds: ClusterSpeeds,
-    load: Workload,
-    method: Speculation,
-    use: DraftUse,
-    draft_model: ModelInfo | None = None,
-) -> Workload:
-    """The same use with a draft: more tokens a pass, and the time to draft them."""
-    token_ms, token_sd_ms = _draft_token_ms(model, plan, speeds, method, draft_model)
-    return load._replace(
-        tokens_per_pass=1 + use.acceptance * use.drafted,
-        tokens_sd=use.acceptance_sd * use.drafted,
-        drafted=max(round(use.drafted), 1),
-        # llama-server drafts for one slot after another.
-        draft_ms=load.slots * use.drafted * token_ms,
-        draft_sd_ms=load.slots * use.drafted * token_sd_ms,
-    )
+    def gain(self) -> DraftGain:
+        plain = forecast(self.model, self.plan, self.speeds, self.load)
+        drafted = self.drafted_load()
+        told = forecast(self.model, self.plan, self.speeds, drafted)
+        checking_ms = told.pass_ms - drafted.draft_ms - plain.pass_ms
+        # A pass of unknown length counts as far as drafting and checking lengthen it.
+        unknown = log(plain.high / plain.low) / (2 * BAND_SD)
+        spread = hypot(
+            drafted.tokens_sd / drafted.tokens_per_pass,
+            drafted.draft_sd_ms / told.pass_ms,
+            _CHECK_SD * checking_ms / told.pass_ms,
+            unknown * (1 - plain.pass_ms / told.pass_ms),
+        )
+        speedup, factor = told.tok_per_s / plain.tok_per_s, exp(BAND_SD * spread)
+        low, high = speedup / factor, speedup * factor
+        return DraftGain(self.method.draft, told, speedup, low, high)
+
+    def drafted_load(self) -> Workload:
+        """The same use with the draft: more tokens a pass, and time to draft them."""
+        use, slots = self.use, self.load.slots
+        token_ms, token_sd_ms = self._token_ms()
+        return self.load._replace(
+            tokens_per_pass=1 + use.acceptance * use.drafted,
+            tokens_sd=use.acceptance_sd * use.drafted,
+            drafted=max(round(use.drafted), 1),
+            # llama-server drafts for one slot after another.
+            draft_ms=slots * use.drafted * token_ms,
+            draft_sd_ms=slots * use.drafted * token_sd_ms,
+        )
+
+    def _token_ms(self) -> tuple[float, float]:
+        method, model, device = self.method, self.model, self.method.device
+        speed = self.speeds.of_device.get(device)
+        if method.draft == NGRAM_DRAFT or speed is None:
+            return 0.0, 0.0
+        if method.draft == MTP_DRAFT:
+            works = layer_work(model, self.plan, 0, 1, rows=1)
+            own = works[-model.n_layer_nextn - 1 :]
+            ms, variance = work_ms(speed, sum(own, start=Work(passes=1)))
+            away_ms, away_variance = self._away_ms()
+            return ms + away_ms, (variance + away_variance) ** 0.5
+        if self.draft_model is None:
+            return 0.0, 0.0
+        whole = whole_on(self.draft_model, device, self.plan)
+        works = layer_work(self.draft_model, whole, 0, 1, rows=1)
+        ms, variance = work_ms(speed, sum(works, start=Work(passes=1)))
+        return ms, variance**0.5
+
+    def _away_ms(self) -> tuple[float, float]:
+        worker = self.plan.worker_of.get(self.method.device)
+        if worker is None:
+            return 0.0, 0.0
+        ms, variance = link_ms(self.speeds.link_to(worker.name), 1, 0)
+        return _MTP_TRIPS * ms, _MTP_TRIPS**2 * variance
 
 
 def likely(gains: Iterable[DraftGain]) -> str:
@@ -142,34 +166,3 @@ def likely(gains: Iterable[DraftGain]) -> str:
 def predicted_text(gain: DraftGain) -> str:
     low, high = format_factor(gain.low), format_factor(gain.high)
     return f"{format_factor(gain.speedup)} predicted ({low} to {high})"
-
-
-def _draft_token_ms(
-    model: ModelInfo,
-    plan: Plan,
-    speeds: ClusterSpeeds,
-    method: Speculation,
-    draft_model: ModelInfo | None,
-) -> tuple[float, float]:
-    speed = speeds.of_device.get(method.device)
-    if method.draft == NGRAM_DRAFT or speed is None:
-        return 0.0, 0.0
-    if method.draft == MTP_DRAFT:
-        works = layer_work(model, plan, 0, 1, rows=1)[-model.n_layer_nextn - 1 :]
-        ms, variance = work_ms(speed, sum(works, start=Work(passes=1)))
-        away_ms, away_variance = _away_ms(plan, speeds, method.device)
-        return ms + away_ms, (variance + away_variance) ** 0.5
-    if draft_model is None:
-        return 0.0, 0.0
-    whole = whole_on(draft_model, method.device, plan)
-    works = layer_work(draft_model, whole, 0, 1, rows=1)
-    ms, variance = work_ms(speed, sum(works, start=Work(passes=1)))
-    return ms, variance**0.5
-
-
-def _away_ms(plan: Plan, speeds: ClusterSpeeds, device: str) -> tuple[float, float]:
-    worker = plan.worker_of.get(device)
-    if worker is None:
-        return 0.0, 0.0
-    ms, variance = link_ms(speeds.link_to(worker.name), 1, 0)
-    return _MTP_TRIPS * ms, _MTP_TRIPS**2 * variance

@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from backends.speculation.gain import (
     WORTH,
+    DraftedRun,
     DraftGain,
     DraftUse,
     draft_use,
     likely,
-    predicted_gain,
     predicted_text,
 )
 from backends.split.cost import BAND_SD, Work, Workload, work_ms
@@ -44,19 +44,24 @@ def gain(
     use: DraftUse = SURE,
     *,
     rtt_ms: float = 20.0,
+    rtt_sd_ms: float | None = None,
     draft_model: ModelInfo = DRAFT_MODEL,
     slots: int = 1,
 ) -> DraftGain:
     there = site(rtt_ms=rtt_ms)
-    return predicted_gain(
-        there.model,
-        there.plan,
-        there.speeds,
-        Workload(slots=slots),
-        method,
-        use,
-        draft_model,
-    )
+    speeds = there.speeds
+    if rtt_sd_ms is not None:
+        links = tuple(replace(link, rtt_sd_ms=rtt_sd_ms) for link in speeds.links)
+        speeds = replace(speeds, links=links)
+    return DraftedRun(
+        model=there.model,
+        plan=there.plan,
+        speeds=speeds,
+        load=Workload(slots=slots),
+        method=method,
+        use=use,
+        draft_model=draft_model,
+    ).gain()
 
 
 def test_it_is_tokens_a_pass_against_time_a_pass() -> None:
@@ -98,12 +103,7 @@ def test_what_is_not_known_of_the_text_is_in_the_band() -> None:
 
 
 def test_a_pass_of_unknown_length_widens_the_band() -> None:
-    there = site(rtt_ms=20)
-    links = tuple(replace(link, rtt_sd_ms=15.0) for link in there.speeds.links)
-    vague = replace(there.speeds, links=links)
-    asked = (Workload(), SMALL, SURE, DRAFT_MODEL)
-    known = predicted_gain(there.model, there.plan, there.speeds, *asked)
-    guessed = predicted_gain(there.model, there.plan, vague, *asked)
+    known, guessed = gain(), gain(rtt_sd_ms=15.0)
     assert guessed.speedup == known.speedup
     assert guessed.low < known.low
     assert guessed.high > known.high
