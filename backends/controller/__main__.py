@@ -132,6 +132,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
         is_on=lambda: readers.settings().gossip,
     )
     usage = UsageMonitor(clusters, peers)
+    usage.take_up(paths.usage_file)
     parts = Parts(
         readers=readers,
         clusters=clusters,
@@ -165,6 +166,7 @@ async def run(paths: Paths, info: ControllerInfo, *, stays: bool = False) -> Non
             await chats.close()
             for task in tasks:
                 task.cancel()
+    usage.keep(paths.usage_file)
     await clusters.leave()
     await peers.close()
     # Requests whose askers left would start the agent again.

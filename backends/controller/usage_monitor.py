@@ -7,9 +7,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 from msgspec.structs import replace
 
@@ -30,6 +33,7 @@ from backends.state import (
     UsageSample,
 )
 from backends.state.usage import HISTORY_S
+from backends.writing import write_private
 
 if TYPE_CHECKING:
     from backends.controller.clusters import Clusters
@@ -79,6 +83,20 @@ class UsageMonitor:
         self._sampled = asyncio.Event()
         self._begun = asyncio.Lock()
         self.watchers = 0
+
+    def keep(self, file: Path) -> None:
+        """Write the history down for the next controller."""
+        histories = {name: tuple(one.samples) for name, one in self._known.items()}
+        with suppress(OSError):
+            write_private(file, msgspec.json.encode(histories), durable=False)
+
+    def take_up(self, file: Path) -> None:
+        """Continue what an earlier controller kept, as far as it is recent."""
+        oldest, kind = time.time() - HISTORY_S, dict[str, tuple[UsageSample, ...]]
+        with suppress(OSError, msgspec.MsgspecError):
+            for name, kept in msgspec.json.decode(file.read_bytes(), type=kind).items():
+                samples = self._known.setdefault(name, _Known()).samples
+                samples.extend(one for one in kept if one.at > oldest)
 
     async def run(self) -> None:
         while True:
