@@ -29,6 +29,7 @@ FREE = frozenset(
     (
         *("watch", "records", "stop", "remove", "orphans", "log", "free_port"),
         *("listens", "memory", "lease", "relay_version", "port_owner", "machine"),
+        "usage",
     )
 )
 """Verbs about its own processes, and about the machine as a whole."""
@@ -144,7 +145,7 @@ class AgentPolicy:
         # A GPU's driver maps more than it uses: there the sum is watched alone.
         named = [value for option, value in pairwise(argv) if option == "-d"]
         on_cpu = set(",".join(named).split(",")) == {"CPU"}
-        filtered = verb in ("machine", "memory", "port_owner", "find")
+        filtered = verb in ("machine", "memory", "port_owner", "find", "usage")
         # Of the others the number is kept, too: none may be used twice at a time.
         looks = filtered or listing or bounded
         self._answers[number] = (verb, listing or on_cpu) if looks else None
@@ -299,6 +300,8 @@ class AgentPolicy:
         elif verb == "machine":
             memory = self._narrowed(told.get("memory", {}), used_bytes)
             told = {**told, "memory": memory}
+        elif verb == "usage":
+            told = self._usage(told, used_bytes)
         elif verb == "find":
             files = told.get("files") or []
             told = {**told, "files": [one for one in files if self._is_lent(one)]}
@@ -309,14 +312,30 @@ class AgentPolicy:
             told |= {name: self._lent(text) for name, text in texts.items()}
         return {**message, "ok": told}
 
+    @property
+    def _memory_limit(self) -> int | None:
+        return self._limits.memory_bytes if self._limits.lends("CPU") else 0
+
     def _narrowed(self, memory: dict[str, Any], used_bytes: int) -> dict[str, Any]:
-        limit = self._limits.memory_bytes
-        if not self._limits.lends("CPU"):
-            limit = 0
+        limit = self._memory_limit
         if limit is None:
             return memory
         own = {"limit_bytes": limit, "available_bytes": max(limit - used_bytes, 0)}
         return {**memory, "limits": [*memory.get("limits", []), own]}
+
+    def _usage(self, told: dict[str, Any], used_bytes: int) -> dict[str, Any]:
+        """The load of what is lent; disks, network and swap are the owner's alone."""
+        shown = {name for name in told if name.startswith(("agent_", "memory_"))}
+        if self._limits.lends("CPU"):
+            shown.add("cores_permille")
+        if not self._limits.devices:
+            # Drivers have other names for GPUs than the engine: all, or none.
+            shown.add("gpus")
+        seen = {name: told[name] for name in shown & told.keys()}
+        if (limit := self._memory_limit) is not None:
+            left = max(limit - used_bytes, 0)
+            seen |= {"memory_total_bytes": limit, "memory_available_bytes": left}
+        return seen
 
     def _lent(self, text: str) -> str:
         lines = text.splitlines(keepends=True)

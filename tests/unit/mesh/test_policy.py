@@ -85,7 +85,7 @@ def test_whatever_is_asked_only_workers_are_started(request: dict[str, Any]) -> 
 @given(JSON, JSON)
 def test_any_answer_of_an_agent_is_passed_on(number: Any, told: Any) -> None:
     looked_at = policy(memory_bytes=1000)
-    for each, verb in enumerate(("memory", "machine", "port_owner")):
+    for each, verb in enumerate(("memory", "machine", "usage")):
         looked_at.request({"id": each, "do": verb})
     for each in (0, 1, 2, number):
         looked_at.answer({"id": each, "ok": told}, used_bytes=1)
@@ -99,6 +99,32 @@ def test_memory_that_is_lent_counts_what_all_consoles_use() -> None:
     assert told["ok"]["limits"] == [{"limit_bytes": 1000, "available_bytes": 700}]
     # Asked for once, changed once.
     assert looked_at.answer({"id": 1, "ok": memory}, used_bytes=300)["ok"] == memory
+
+
+def test_the_load_of_what_is_lent_is_told_and_no_more() -> None:
+    load = {
+        "cores_permille": [500],
+        "memory_total_bytes": 5000,
+        "memory_available_bytes": 4000,
+        "swap_used_bytes": 7,
+        "sent_bytes_per_s": 9,
+        "agent_rss_bytes": 3,
+        "gpus": [{"name": "A"}],
+    }
+
+    def told(**limits: Any) -> dict[str, Any]:
+        looked_at = policy(**limits)
+        looked_at.request({"id": 1, "do": "usage"})
+        answer: dict[str, Any] = looked_at.answer({"id": 1, "ok": load}, 300)["ok"]
+        return answer
+
+    whole = dict(load)
+    del whole["swap_used_bytes"], whole["sent_bytes_per_s"]
+    assert told() == whole
+    lent = {"memory_total_bytes": 1000, "memory_available_bytes": 700}
+    assert told(memory_bytes=1000) == whole | lent
+    none = {"memory_total_bytes": 0, "memory_available_bytes": 0, "agent_rss_bytes": 3}
+    assert told(devices=("CUDA0",)) == none
 
 
 def test_a_number_is_used_once_at_a_time() -> None:
