@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 import click
@@ -21,6 +21,10 @@ from backends.state import (
     KnownMachine,
     PairMode,
     Peer,
+    ProcessInfo,
+    ProcessRole,
+    ProcessState,
+    UsageReport,
 )
 from tests.unit.clicked import commands
 from tui.cli import logs, main
@@ -265,6 +269,32 @@ async def test_a_watched_status_is_printed_as_it_changes(
     assert (out.count("loading"), out.count("serving")) == (1, 1)
     if as_json:
         assert [json.loads(line)["cluster"] for line in out.splitlines()] == ["lab"] * 2
+
+
+def test_watched_processes_have_the_form_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = ProcessInfo(
+        name="worker1",
+        role=ProcessRole.WORKER,
+        state=ProcessState.RUNNING,
+        pid=4711,
+    )
+
+    async def usages(_: ControllerClient) -> AsyncGenerator[UsageReport, None]:
+        yield UsageReport(processes=(worker,))
+        raise DllmError("It went")
+
+    monkeypatch.setattr(ControllerClient, "usages", usages)
+
+    def told(*form: str) -> list[list[str]]:
+        words = ["processes", "list", "--watch", *form]
+        output = CliRunner().invoke(cli, words).output
+        return [line.split() for line in output.splitlines()]
+
+    assert "4711" in told("-o", "wide")[1]
+    assert "PID" not in told()[0]
+    assert told("-o", "name") == [["worker1"]]
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,8 @@ class Command(click.Command):
     """A command whose function returns its result, and that prints it.
 
     The function may be a coroutine. It is given what it has parameters for: its
-    options, and ``client`` (of the cluster meant), ``cluster`` and ``as_json``.
+    options, and ``client`` (of the cluster meant), ``cluster``, ``form`` (of the
+    output) and ``as_json``.
 
     Args:
         shows: A table of the result, or its lines.
@@ -105,6 +106,8 @@ class Command(click.Command):
             given["client"] = client
         if "as_json" in takes:
             given["as_json"] = form == "json"
+        if "form" in takes:
+            given["form"] = form
         if "cluster" not in takes:
             given.pop("cluster", None)
         with quieted(given.pop("quiet", False)):

@@ -146,19 +146,21 @@ class Table(NamedTuple):
     footer: Callable[[Any], Iterable[str]] = lambda _: ()
     """Lines about the whole, on stderr."""
 
-    def print(self, found: Any, form: str = "table") -> None:
+    def lines(self, found: Any, form: str = "table") -> list[str]:
         rows = list(self.rows(found))
-        if form == "name":
-            for row in rows:
-                show(safe_line(self.name(row)))
-            return
-        if rows:
-            columns = [c for c in self.columns if form == "wide" or not c.wide]
-            show("\n".join(table_lines(columns, rows)))
-        else:
+        if form == "name" or not rows:
+            return [safe_line(self.name(row)) for row in rows]
+        columns = [c for c in self.columns if form == "wide" or not c.wide]
+        return table_lines(columns, rows)
+
+    def print(self, found: Any, form: str = "table") -> None:
+        if lines := self.lines(found, form):
+            show("\n".join(lines))
+        elif form != "name":
             say(self.none(found))
-        for line in self.footer(found):
-            say(line)
+        if form != "name":
+            for line in self.footer(found):
+                say(line)
 
 
 def pairs_table(first: str, second: str, *, name: int = 0) -> Table:

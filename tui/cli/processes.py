@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import click
@@ -14,7 +14,7 @@ from backends.errors import UsageError, did_you_mean
 from backends.redaction import shown_argv
 from backends.state import Event, ProcessInfo, UsageReport
 from tui.cli.command import Group, Name, cluster_option, options, prompting
-from tui.cli.output import Column, Table, emit_json, redraw_screen, say, table_lines
+from tui.cli.output import Column, Table, emit_json, redraw_screen, say
 from tui.model.process_words import (
     TAIL_BYTES,
     age_of,
@@ -65,7 +65,7 @@ def processes() -> None:
 @options(("-w --watch", bool, "Keep watching, and show every second."))
 @cluster_option
 async def list_processes(
-    client: ControllerClient, watch: bool, as_json: bool
+    client: ControllerClient, watch: bool, form: str
 ) -> tuple[ProcessInfo, ...]:
     """List the processes with their machine, state and use.
 
@@ -74,18 +74,14 @@ async def list_processes(
     """
     if watch:
         async for report in client.usages():
-            _show(usual_order(report.processes), as_json=as_json)
+            found = usual_order(report.processes)
+            if form == "json":
+                emit_json(found, indent=0)
+            else:
+                redraw_screen("\n".join(PROCESSES.lines(found, form)))
     if not await client.running() and not client.left_processes():
         return ()
     return tuple(usual_order((await client.usage()).processes))
-
-
-def _show(found: Sequence[ProcessInfo], *, as_json: bool) -> None:
-    if as_json:
-        emit_json(found, indent=0)
-    else:
-        columns = [column for column in PROCESSES.columns if not column.wide]
-        redraw_screen("\n".join(table_lines(columns, found)))
 
 
 class Described(NamedTuple):
