@@ -98,6 +98,14 @@ def test_the_picture_is_xml_whatever_the_names() -> None:
     assert float(root.get("height", "0")) > 200
 
 
+def test_long_rows_of_the_picture_are_wrapped() -> None:
+    card = replace(card_of(scene()), facts="word " * 60, conditions=("word " * 60,))
+    texts = ElementTree.fromstring(card_svg(card)).iter()
+    rows = ["".join(one.itertext()) for one in texts if one.get("font-size") == "15"]
+    assert sum(row.count("word") for row in rows) == 120
+    assert max(map(len, rows)) <= 80
+
+
 async def test_a_key_copies_it_and_writes_the_picture(
     started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -278,7 +278,7 @@ def card_text(card: ShareCard) -> str:
 
 WIDTH, MARGIN = 880, 28
 BAR_HEIGHT, ROW, SMALL_ROW = 40, 21, 17
-COMMAND_COLUMNS = 104
+COLUMNS, COMMAND_COLUMNS = 80, 104
 LETTER_ROOM = 16
 # Okabe and Ito's, told apart by colour-blind people too; black text is read on each.
 COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
@@ -308,10 +308,13 @@ def _drawn(card: ShareCard) -> Iterator[tuple[int, str]]:
     right = WIDTH - MARGIN
     yield 46, _text(MARGIN, 46, card.model, size=22, bold=True)
     yield 46, _text(right, 46, card.speed, size=26, bold=True, end=True)
-    yield 70, _text(MARGIN, 70, card.facts, colour=DIM)
     if card.tok_per_s is not None:
         yield 70, _text(right, 70, "measured", colour=DIM, end=True)
-    y = 88
+    y = 70 - ROW
+    for words in wrap(card.facts, COLUMNS):
+        y += ROW
+        yield y, _text(MARGIN, y, words, colour=DIM)
+    y += 18
     yield from _bar(y, card.segments)
     y += BAR_HEIGHT + ROW
     numbers = {one.device: at for at, one in enumerate(card.segments)}
@@ -319,8 +322,9 @@ def _drawn(card: ShareCard) -> Iterator[tuple[int, str]]:
         device = next((d for d in numbers if text[3:].startswith(f"{d} ")), None)
         colour = TEXT if device is None else COLOURS[numbers[device] % len(COLOURS)]
         yield y, _text(MARGIN, y, label, colour=DIM)
-        yield y, _text(MARGIN + 92, y, text, colour=colour)
-        y += ROW
+        for words in wrap(text, COLUMNS):
+            yield y, _text(MARGIN + 92, y, words, colour=colour)
+            y += ROW
     for command in filter(None, (card.command, card.server_command)):
         y += SMALL_ROW // 2
         for words in wrap(command, COMMAND_COLUMNS, break_on_hyphens=False):
