@@ -18,6 +18,7 @@ from backends.controller.degraded_plan import (
     DegradedPlans,
     counts_text,
     degraded_text,
+    plan_without,
 )
 from backends.controller.gateway import ApiPorts
 from backends.controller.journal import Goal, Journal, Record
@@ -33,7 +34,6 @@ from backends.controller.reconciler import (
 from backends.controller.stopping import ClusterProcesses
 from backends.errors import PlanError
 from backends.gateway.access import ApiSettings
-from backends.planning.degraded import plan_without
 from backends.planning.room import ClusterMemory
 from backends.split.layout import devices, make_split, ranges
 from backends.state import DeviceMemory, Lab, MeasuredSplit, ModelInfo, Peer, Plan

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from backends.config import Config, PeerConfig
+from backends.controller.degraded_plan import plan_without
 from backends.errors import PlanError
-from backends.planning.degraded import plan_without
 from backends.planning.proposal import plan_devices
 from backends.planning.room import (
     STEP_MIB,

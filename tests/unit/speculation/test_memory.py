@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from backends.controller.degraded_plan import counts_text, degraded_text
+from backends.controller.degraded_plan import counts_text, degraded_text, plan_without
 from backends.engine.ask import parse_flags
 from backends.errors import EngineError, PlanError
 from backends.planning.checking import remarks
-from backends.planning.degraded import plan_without
 from backends.planning.proposal import plan_devices
 from backends.planning.room import require_room
 from backends.speculation.memory import best_place, whole_on, with_draft
