@@ -197,8 +197,8 @@ async def kill_worker(
 
 def draw() -> None:
     """Write each picture, from the record alone."""
-    from backends.client.replay import FlightRecord, RecordPlayer
-    from tui.app.replay import ReplayApp
+    from backends.client.record_player import FlightRecord, RecordPlayer
+    from tui.app.replay_app import ReplayApp
     from tui.cli.replay import SETTLES_S, drawn
 
     flight = FlightRecord.read(RECORD)

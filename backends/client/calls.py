@@ -32,7 +32,7 @@ from backends.state import (
 )
 
 if TYPE_CHECKING:
-    from backends.client.recording import FlightRecorder
+    from backends.client.flight_recorder import FlightRecorder
 
 F = TypeVar("F", bound=Value)
 S = TypeVar("S")

@@ -70,7 +70,7 @@ from backends.state.models import (
 )
 
 if TYPE_CHECKING:
-    from backends.client.recording import FlightRecorder
+    from backends.client.flight_recorder import FlightRecorder
 
 
 class NoSuchChat(DllmError):

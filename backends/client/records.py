@@ -14,7 +14,7 @@ from backends.state import ProcessInfo
 from backends.units import format_age, format_bytes
 
 if TYPE_CHECKING:
-    from backends.client.recording import FlightRecorder
+    from backends.client.flight_recorder import FlightRecorder
 
 LOG_EVERY_S = 2.0
 LOG_BYTES = 65536
@@ -40,7 +40,7 @@ class ClientRecords:
             DllmError: the file is there already, or cannot be written.
         """
         # Imported when needed: few consoles record, and all must start fast.
-        from backends.client.recording import FlightRecorder
+        from backends.client.flight_recorder import FlightRecorder
 
         file = file or Path(time.strftime("dllm-record-%Y%m%d-%H%M%S.jsonl.gz"))
         cluster = self._client.cluster

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from backends.client.replay import FlightRecord, RecordPlayer
+from backends.client.record_player import FlightRecord, RecordPlayer
 from backends.errors import DllmError
 from backends.paths import user_paths
 from backends.state import ClusterSnapshot, MarkKind
 from tests.kit.console import Started
 from tests.tui.helpers import resize, screen_text, settled, toasts, until
 from tests.tui.looks import Look
-from tui.app.replay import REFUSAL, ReplayApp
+from tui.app.replay_app import REFUSAL, ReplayApp
 from tui.model.trends import TrendTrack
 from tui.widgets.replay_bar import ReplayBar, moment
 

@@ -19,13 +19,13 @@ from pathlib import Path
 
 os.environ["TEXTUAL_ANIMATIONS"] = "none"
 
-from backends.client.recording import FlightRecorder
-from backends.client.replay import FlightRecord, RecordPlayer
+from backends.client.flight_recorder import FlightRecorder
+from backends.client.record_player import FlightRecord, RecordPlayer
 from backends.paths import user_paths
 from backends.state.delta import framed
 from tests.unit.state.scene import busy_scene
 from tools.bench.bench_frames import large
-from tui.app.replay import ReplayApp
+from tui.app.replay_app import ReplayApp
 
 LENGTH_S = 600.0
 PER_S = 4

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backends.client.replay import FlightRecord, RecordPlayer
+from backends.client.record_player import FlightRecord, RecordPlayer
 from backends.errors import UsageError
 from backends.paths import user_paths
 from backends.units import format_bytes, format_seconds
@@ -30,7 +30,7 @@ from tui.model.names import SCREENS
 if TYPE_CHECKING:
     from textual.pilot import Pilot
 
-    from tui.app.replay import ReplayApp
+    from tui.app.replay_app import ReplayApp
 
 EXAMPLES = """
 dllm-tui replay seen.jsonl.gz
@@ -139,7 +139,7 @@ def _console(
     player: RecordPlayer, folder: Path, *, theme: str | None, **more: Any
 ) -> ReplayApp:
     from backends.config import load_config
-    from tui.app.replay import ReplayApp
+    from tui.app.replay_app import ReplayApp
     from tui.model.files import recall_if_whole, theme_folders
 
     paths = user_paths()

@@ -14,15 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backends.client.client import ControllerClient
-from backends.client.recording import FlightRecorder
-from backends.client.records import ClientRecords
-from backends.client.replay import (
+from backends.client.flight_recorder import FlightRecorder
+from backends.client.record_player import (
     FlightRecord,
     NotRecorded,
     RecordPlayer,
     ReplayClock,
     ReplayRefused,
 )
+from backends.client.records import ClientRecords
 from backends.errors import ControllerError, DllmError, UsageError
 from backends.paths import Paths
 from backends.split.layout import make_split

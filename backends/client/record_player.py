@@ -22,7 +22,7 @@ import msgspec
 
 from backends.client.calls import ControllerConnection
 from backends.client.client import ControllerClient
-from backends.client.recording import (
+from backends.client.flight_recorder import (
     CHATS,
     FORMAT,
     GZIP,
