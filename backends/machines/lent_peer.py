@@ -13,7 +13,7 @@ from backends.machines.peer import SshPeer
 from backends.machines.shell import transfer_error
 from backends.machines.ssh.connection import ConnectionPhase
 from backends.machines.ssh.files import Meter, upload
-from backends.machines.ssh.lent import InvitedConnection, ThroughHost
+from backends.machines.ssh.lent import LentConnection, ThroughHost
 from backends.mesh.dialling import Dialled
 from backends.mesh.messages import PART
 from backends.mesh.quic_place import parse_quic_place
@@ -35,7 +35,7 @@ DIALS = "dials"
 """In place of its places: it dials us."""
 
 
-class InvitedPeer(SshPeer):
+class LentPeer(SshPeer):
     """Implements ``Machine`` for a worker alone: never the head, nothing is installed.
 
     ``awaited`` makes the dial of one that dials us, by its host key. ``quic`` dials the
@@ -57,7 +57,7 @@ class InvitedPeer(SshPeer):
         self._quic = quic
         super().__init__(name, config, **known)
 
-    def _connected_by(self, name: str, config: PeerConfig) -> InvitedConnection:
+    def _connected_by(self, name: str, config: PeerConfig) -> LentConnection:
         key, place = config.host_key or "", config.worker or ""
         dial: Dial
         if place == DIALS:
@@ -68,7 +68,7 @@ class InvitedPeer(SshPeer):
                 dial = self._quic.beside(dial, parse_quic_place(config.quic))
             if config.via:
                 dial = ThroughHost(dial, config.via, place.split())
-        self._invited = InvitedConnection(name, dial, key, self._paths.console_key_file)
+        self._invited = LentConnection(name, dial, key, self._paths.console_key_file)
         self._invited.is_busy = self._is_busy
         return self._invited
 

@@ -194,7 +194,7 @@ class Peers:
         if config.bare:
             return BarePeer(name, config, self._readers, self._changed, self._serves)
         # Importing asyncssh takes longer than all the rest of a controller's start.
-        from backends.machines.lent_peer import InvitedPeer
+        from backends.machines.lent_peer import LentPeer
         from backends.machines.peer import SshPeer
 
         known: dict[str, Any] = {
@@ -208,7 +208,7 @@ class Peers:
         if not config.worker:
             return SshPeer(name, config, **known, trusted=trusted)
         known |= {"awaited": self._join_listener.awaited, "quic": self._quic}
-        return InvitedPeer(name, config, **known)
+        return LentPeer(name, config, **known)
 
     # --- invitations ------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.errors import HostError
-from backends.machines.ssh.lent import InvitedConnection, ThroughHost, pair
+from backends.machines.ssh.lent import LentConnection, ThroughHost, pair
 from backends.mesh.dialling import Dialled
 from backends.state import PeerPath
 from tests.engine.conftest import wait_for
@@ -95,7 +95,7 @@ async def test_it_is_reached_through_the_host_until_tcp_goes(
     machine = beyond.machine
     (model := machine.models / "m.gguf").touch()
     key = machine.console.console_key_file
-    connection = InvitedConnection("nuc", beyond.dial, machine.host_key, key)
+    connection = LentConnection("nuc", beyond.dial, machine.host_key, key)
     connection.start()
     try:
         await until(lambda: connection.path, "the way through ada")

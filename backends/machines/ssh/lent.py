@@ -90,7 +90,7 @@ _CHUNK_BYTES = 64 << 10
 _NO_SHELL = "{name} is lent by its owner: it gives no shell"
 
 
-class InvitedLogin:
+class LentLogin:
     """Opens connections to one worker, with our key and to its key alone."""
 
     def __init__(self, name: str, dial: Dial, host_key: str, key_file: Path) -> None:
@@ -284,7 +284,7 @@ class _HostPath:
         self.now = now
 
 
-class InvitedConnection(Connection):
+class LentConnection(Connection):
     """A connection to a worker that is lent: an agent, files, and ways to workers.
 
     While it goes by QUIC or through an SSH host, or has long been silent, it looks for
@@ -295,7 +295,7 @@ class InvitedConnection(Connection):
     builds = False
 
     def __init__(self, name: str, dial: Dial, host_key: str, key_file: Path) -> None:
-        self._ways = InvitedLogin(name, dial, host_key, key_file)
+        self._ways = LentLogin(name, dial, host_key, key_file)
         super().__init__(name, Destination(host=name), login=lambda: self._ways)
         self.hello = WorkerHello(protocol=PROTOCOL)
         self.is_busy: Callable[[], bool] = lambda: False

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from backends.errors import HostError
 from backends.machines.join_listener import Awaited, JoinListener
-from backends.machines.ssh.lent import InvitedConnection
+from backends.machines.ssh.lent import LentConnection
 from backends.mesh.dialling import dial_any
 from backends.mesh.identity import own_key, public_line, raw_of
 from backends.mesh.messages import DIALLED
@@ -41,13 +41,13 @@ class Console:
         self.joined: list[tuple[str, str, str]] = []
         self.refuses = ""
         self.bell = JoinListener(self.key_file, "studio", lambda: 0, self._joined)
-        self.connection: InvitedConnection | None = None
+        self.connection: LentConnection | None = None
 
     def _joined(self, name: str, its_name: str, host_key: str) -> None:
         if self.refuses:
             raise HostError(self.refuses)
         self.joined.append((name, its_name, host_key))
-        self.connection = InvitedConnection(
+        self.connection = LentConnection(
             its_name,
             self.bell.awaited(host_key, self._came),
             host_key,

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from backends.errors import HostError
 from backends.machines.agent import ProcessRecord
-from backends.machines.ssh.lent import InvitedConnection, pair
+from backends.machines.ssh.lent import LentConnection, pair
 from backends.mesh import crowd
 from backends.mesh.acceptor import STRANGERS_MAX
 from backends.mesh.dialling import Dialled
@@ -487,7 +487,7 @@ async def test_a_revoked_console_is_out_within_a_second_or_two(
 
 
 async def test_a_pause_ends_what_runs_and_says_so(paired: LentMachine) -> None:
-    connection = InvitedConnection(
+    connection = LentConnection(
         "nuc", Dialled(paired.places), paired.host_key, paired.console.console_key_file
     )
     await connection.connect()
@@ -513,7 +513,7 @@ async def test_hours_end_it_too(tmp_path: Path) -> None:
     async with lent(tmp_path, OwnerLimits(hours=later)) as machine:
         await machine.pair()
         await until(lambda: machine.tenants.refusal, "the first look")
-        connection = InvitedConnection(
+        connection = LentConnection(
             *("nuc", Dialled(machine.places), machine.host_key),
             machine.console.console_key_file,
         )
@@ -617,7 +617,7 @@ async def test_its_end_leaves_nothing_of_others(tmp_path: Path) -> None:
 async def test_a_hello_without_sense_is_refused_in_a_sentence(
     paired: LentMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = InvitedConnection(
+    connection = LentConnection(
         "nuc", Dialled(paired.places), paired.host_key, paired.console.console_key_file
     )
     good = msgspec.to_builtins(paired.tenants.hello())

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from backends.errors import HostError
 from backends.machines.agent import AgentSession
 from backends.machines.ssh.connection import ConnectionPhase, ConnectionState
-from backends.machines.ssh.lent import InvitedConnection
+from backends.machines.ssh.lent import LentConnection
 from backends.mesh.dialling import LAST_LOOK_S, Dialled, listening_at
 from backends.mesh.quic_dial import QuicDialler
 from backends.mesh.token import Token
@@ -104,7 +104,7 @@ class Moving:
         assert quic is not None
         dial = dialler.beside(Dialled([door.place]), quic)
         key = machine.console.console_key_file
-        self.connection = InvitedConnection("nuc", dial, machine.host_key, key)
+        self.connection = LentConnection("nuc", dial, machine.host_key, key)
         self.connection.on_state = self.states.append
 
     @property
@@ -267,7 +267,7 @@ async def test_a_silent_way_is_left_for_one_that_answers(moving: Moving) -> None
     assert moving.phases == UP
 
 
-def silent(connection: InvitedConnection, for_s: float) -> None:
+def silent(connection: LentConnection, for_s: float) -> None:
     suspect = for_s > 0
     connection._tell(replace(connection.state, suspect=suspect, silent_for_s=for_s))
 
@@ -299,7 +299,7 @@ async def test_a_busy_way_that_falls_silent_is_left_for_the_one_on_trial(
 ) -> None:
     is_silent = False
     told = property(lambda _: is_silent)
-    monkeypatch.setattr(InvitedConnection, "_is_silent", told)
+    monkeypatch.setattr(LentConnection, "_is_silent", told)
     moving.connection.is_busy = lambda: True
     await until(lambda: moving.is_up, "the connection")
     moving.door.open()

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from backends.errors import HostError, UsageError
 from backends.machines.peers import Peers
-from backends.machines.ssh.lent import InvitedConnection, pair
+from backends.machines.ssh.lent import LentConnection, pair
 from backends.mesh.acceptor import STRANGERS_MAX, Acceptor
 from backends.mesh.crowd import RELAYED, Crowd
 from backends.mesh.dialling import Dialled, listening_at
@@ -687,7 +687,7 @@ async def test_a_console_pairs_and_logs_in_by_quic_alone(tmp_path: Path) -> None
         dial = dialler.beside(NOWHERE, token.quic)
         try:
             await pair(token, machine.console.console_key_file, "studio", dial)
-            connection = InvitedConnection(
+            connection = LentConnection(
                 "nuc", dial, machine.host_key, machine.console.console_key_file
             )
             await connection.connect()
@@ -736,7 +736,7 @@ async def test_whatever_else_takes_its_address_is_passed_over(tmp_path: Path) ->
                 dial = dialler.beside(Dialled(places), token.quic)
                 key = machine.console.console_key_file
                 assert await pair(machine.token(), key, "studio", dial) == "nuc"
-                connection = InvitedConnection("nuc", dial, machine.host_key, key)
+                connection = LentConnection("nuc", dial, machine.host_key, key)
                 await connection.connect()
                 assert connection.path is not None
                 await connection.close()
