@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from backends.engine.logs import (
     CUT_OFF,
     clean_lines,
-    explain,
+    end_reason,
     refused_argument,
     without_requests,
 )
@@ -103,7 +103,7 @@ async def _refused_hole(host: AgentSession, server: ProcessRecord) -> str:
 async def failure_of(host: AgentSession, record: ProcessRecord) -> Failure:
     """All that is known about a process that ended when it should not have."""
     lines = await log_tail(host, record.name)
-    reason = explain(lines, record.exit_code, record.exit_signal)
+    reason = end_reason(lines, record.exit_code, record.exit_signal)
     is_cut_off = record.role is ProcessRole.SERVER and reason == CUT_OFF
     hole = await _refused_hole(host, record) if is_cut_off else ""
     reason = hole or reason

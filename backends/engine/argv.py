@@ -59,7 +59,7 @@ def server_argv(
 ) -> tuple[str, ...]:
     """A llama-server with exactly this placement.
 
-    ``flags`` are the options it knows (``ask.describe``); what it does not know is left
+    ``flags`` are the options it knows (``parse_flags``); what it does not know is left
     out. ``--rpc`` precedes ``--device``, which could not name its devices otherwise.
     ``ctx_size`` is shared by the slots. ``alias`` is what clients call the model.
     ``no_repack`` None: where this CPU has AMX, on which repacked Q8_0 weights crash a

@@ -76,7 +76,7 @@ class Engine(Value, frozen=True, kw_only=True):
     """Options ``llama-server --help`` names, dashes included; see ``parse_flags``."""
 
 
-async def describe(
+async def read_engine(
     host: Asked, found: EngineInfo, paths: Paths, *, light: bool = False
 ) -> Engine:
     """Everything at once, from the cache where the binaries are unchanged.

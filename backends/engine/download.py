@@ -21,7 +21,7 @@ from backends.engine.build_errors import ROOM, disk_errors
 from backends.engine.compiling import Here
 from backends.engine.fetch import extract
 from backends.engine.install import WORKER_NAMES, engine_at
-from backends.engine.logs import explain
+from backends.engine.logs import end_reason
 from backends.engine.releases import (
     PACKAGE,
     Archive,
@@ -244,7 +244,7 @@ async def _try(host: Asked, release: Release, folder: Path) -> str:
             raise cannot(error.what) from error
         if done.code != 0:
             lines = done.text.splitlines()
-            why = explain(lines, done.code, done.signal)
+            why = end_reason(lines, done.code, done.signal)
             raise cannot(why or printable(last_line(done.text)))
         if must and must not in ask.parse_flags(done.text):
             raise cannot(f"{install.SERVER} was built without RPC")

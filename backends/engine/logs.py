@@ -298,7 +298,7 @@ _EXIT_CODES = {
 }
 
 
-def explain(
+def end_reason(
     lines: Sequence[str], exit_code: int | None, exit_signal: int | None
 ) -> str | None:
     """One clause saying why it ended, from its last lines and exit status.

@@ -77,7 +77,7 @@ def _secret(name: str, value: str) -> str:
     return ""
 
 
-def without_keys(
+def without_our_keys(
     headers: CIMultiDict[str], is_ours: frozenset[str]
 ) -> CIMultiDict[str]:
     """The header fields for llama-server, which needs to know no key of ours."""
@@ -204,7 +204,7 @@ class Auth:
                 raise Refusal(HTTPStatus.FORBIDDEN, FOREIGN.format(page=page))
             return None, request
         ours = frozenset(one for one in given if self._ring.holder([one]))
-        headers = without_keys(CIMultiDict(request.headers), ours)
+        headers = without_our_keys(CIMultiDict(request.headers), ours)
         return key, request.clone(headers=headers)
 
     @contextmanager

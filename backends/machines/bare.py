@@ -51,7 +51,7 @@ class BarePeer:
         changed: Callable[[], None],
         in_use: Callable[[str], bool],
     ) -> None:
-        require_address(config.bare or "")
+        require_endpoint(config.bare or "")
         self._endpoint = config.bare or ""
         self._budget_bytes = config.budget_bytes
         self._readers = readers
@@ -156,7 +156,7 @@ def next_pause_s(pause_s: float, before: PeerState, now: PeerState) -> float:
     return min(pause_s * 2, LOOK_MOST_S)
 
 
-def require_address(address: str) -> None:
+def require_endpoint(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) <= PORT_MAX):
         raise UsageError(

@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from backends.engine.ask import describe
+from backends.engine.ask import read_engine
 from backends.errors import HostError
 from backends.machines.agent import LOG_LIMIT_BYTES, AgentSession
 from backends.paths import Paths, relay_binary
@@ -104,7 +104,7 @@ def local_host(
 async def describe_here(found: EngineInfo, paths: Paths) -> EngineInfo:
     """Describe an engine of this machine, by an agent for this one question."""
     async with local_host_for_now(paths.run_dir) as host:
-        return (await describe(host, found, paths)).info
+        return (await read_engine(host, found, paths)).info
 
 
 @contextlib.asynccontextmanager

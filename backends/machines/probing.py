@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from backends.engine.ask import Engine, describe, list_devices
+from backends.engine.ask import Engine, list_devices, read_engine
 from backends.engine.install import MANIFEST, SERVER, WORKER_NAMES
 from backends.engine.versions import protocols_match
 from backends.errors import EngineError, HostError, ModelError, PeerUnreachable
@@ -269,7 +269,7 @@ class Prober:
         self, host: Asked, found: EngineInfo, light: bool
     ) -> Engine | str:
         try:
-            return await describe(host, found, self._paths, light=light)
+            return await read_engine(host, found, self._paths, light=light)
         except EngineError as error:
             return error.what
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from backends.config import Config, Stamp, load_config, stamp_of
-from backends.engine.ask import Engine, describe, list_devices
+from backends.engine.ask import Engine, list_devices, read_engine
 from backends.engine.install import find_engine
 from backends.errors import DllmError
 from backends.machines.agent import AgentSession
@@ -85,7 +85,7 @@ class Readers:
         configured = wanted or self.settings().engine
         found = await asyncio.to_thread(find_engine, configured, self.paths)
         light = self.serves()
-        engine = await describe(self.host, found, self.paths, light=light)
+        engine = await read_engine(self.host, found, self.paths, light=light)
         if not engine.info.devices:
             return engine
         devices = await self._devices_now(engine.info)

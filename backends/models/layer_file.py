@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from backends.errors import ModelError
 from backends.models.header import MAGIC, Header, Tensor, value_types
-from backends.models.layers import describe, model_headers, places_in
+from backends.models.layers import model_headers, model_of, places_in
 from backends.models.parts import part_name, part_of
 from backends.models.sparse import LAYERS_KEPT, LAYERS_SOURCE
 from backends.models.sparse_copy import parse_keep
@@ -51,7 +51,7 @@ def layer_files(model: Path, keep: str) -> list[LayerFile]:
     Headers suffice of the model: sparse files of the same size, say.
     """
     headers = model_headers(model)
-    info, places = describe(headers), places_in(headers)
+    info, places = model_of(headers), places_in(headers)
     if info.sparse:
         raise ModelError(
             f"{printable(model.name)} lacks layers itself",

@@ -265,7 +265,7 @@ _OTHER_FILES = {
 
 def read_model(path: Path | str) -> ModelInfo:
     """Everything a plan needs to know of a model, from its headers."""
-    return describe(model_headers(path))
+    return model_of(model_headers(path))
 
 
 def model_headers(path: Path | str) -> list[Header]:
@@ -277,7 +277,7 @@ def model_headers(path: Path | str) -> list[Header]:
     return headers
 
 
-def describe(headers: Sequence[Header]) -> ModelInfo:
+def model_of(headers: Sequence[Header]) -> ModelInfo:
     first = headers[0]
     params = Params(first, _arch(first))
     tensors = _all_tensors(headers)

@@ -19,7 +19,7 @@ import msgspec
 from backends.errors import ModelError
 from backends.models.header import Places, Tensor
 from backends.models.identity import files_of, identity_of
-from backends.models.layers import describe, model_headers, places_in, printable_path
+from backends.models.layers import model_headers, model_of, places_in, printable_path
 from backends.models.parts import part_name, part_of
 from backends.models.sparse import OUTPUT
 from backends.paths import relay_binary
@@ -108,7 +108,7 @@ def plan_sparse(model: Path, keep: str, out: Path | None = None) -> SparsePlan:
     """
     files = files_of(model)
     headers = model_headers(files[0])
-    info, places = describe(headers), places_in(headers)
+    info, places = model_of(headers), places_in(headers)
     if info.sparse:
         raise ModelError(
             f"{printable(model.name)} is sparse already",

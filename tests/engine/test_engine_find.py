@@ -19,8 +19,8 @@ from backends.engine.argv import (
     server_argv,
     worker_argv,
 )
-from backends.engine.ask import describe
-from backends.engine.logs import LoadLog, clean_lines, explain
+from backends.engine.ask import read_engine
+from backends.engine.logs import LoadLog, clean_lines, end_reason
 from backends.engine.server import Health, ServerClient
 from backends.errors import EngineError
 from backends.machines.agent import AgentSession
@@ -71,7 +71,7 @@ async def host(tmp_path: Path) -> AsyncIterator[AgentSession]:
 async def flags_of(location: EngineInfo) -> frozenset[str]:
     paths = user_paths()
     async with local_host_for_now(paths.run_dir) as host:
-        return (await describe(host, location, paths)).flags
+        return (await read_engine(host, location, paths)).flags
 
 
 @pytest.fixture(scope="module")
@@ -84,18 +84,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 async def test_it_tells_its_version_protocol_and_flags(
     host: AgentSession, location: EngineInfo, fresh: Paths
 ) -> None:
-    known = await describe(host, location, fresh)
+    known = await read_engine(host, location, fresh)
     assert "commit" in known.info.version
     assert Path(location.directory).name.startswith(known.info.rpc_protocol)
     assert {"-fit", "-lv", "--rpc", "--device", "-ts", "--ctx-size"} <= known.flags
     assert known.info.backends == ("cpu", "rpc")
-    assert await describe(host, location, fresh) == known
+    assert await read_engine(host, location, fresh) == known
 
 
 async def test_asking_leaves_nothing_running(
     host: AgentSession, location: EngineInfo, fresh: Paths
 ) -> None:
-    await describe(host, location, fresh)
+    await read_engine(host, location, fresh)
     await host.close()
     ours = psutil.Process().children(recursive=True)
     assert not [c for c in ours if c.status() != psutil.STATUS_ZOMBIE]
@@ -109,10 +109,10 @@ async def test_a_program_that_does_not_run_is_explained(
     broken.chmod(0o755)
     here = msgspec.structs.replace(location, server_path=str(broken))
     with pytest.raises(EngineError, match="libcudart"):
-        await describe(host, here, fresh)
+        await read_engine(host, here, fresh)
     broken.write_bytes(b"\x7fELF junk")
     with pytest.raises(EngineError, match=r"Cannot run|failed"):
-        await describe(host, here, fresh)
+        await read_engine(host, here, fresh)
 
 
 async def test_a_program_that_hangs_is_not_waited_for(
@@ -129,10 +129,10 @@ async def test_a_program_that_hangs_is_not_waited_for(
     hangs.chmod(0o755)
     changed = msgspec.structs.replace(location, server_path=str(hangs))
     with pytest.raises(EngineError, match="no answer"):
-        await describe(host, changed, fresh)
+        await read_engine(host, changed, fresh)
     changed = msgspec.structs.replace(location, worker_path=str(hangs))
     with pytest.raises(EngineError, match="did not begin to listen"):
-        await describe(host, changed, fresh)
+        await read_engine(host, changed, fresh)
 
 
 def start_workers(
@@ -233,7 +233,7 @@ async def test_a_worker_that_dies_mid_answer_is_explained(cluster: Cluster) -> N
     number = -cluster.server.wait(30)
     assert number == signal.SIGABRT
     output = cluster.log.read_text(errors="replace")
-    reason = explain(clean_lines(output), None, number)
+    reason = end_reason(clean_lines(output), None, number)
     assert reason is not None
     assert "a worker died" in reason
 

@@ -18,7 +18,7 @@ from aiohappyeyeballs import start_connection
 from backends.errors import HostError, NeedsAnswer, PeerUnreachable
 from backends.machines.ssh import errors
 from backends.machines.ssh.config import Destination, KnownLine, Settings, resolve
-from backends.machines.ssh.errors import explain
+from backends.machines.ssh.errors import connect_error
 from backends.state import PeerQuestion, QuestionKind
 from backends.writing import append_line
 
@@ -490,10 +490,12 @@ class Login:
         except asyncio.CancelledError as error:
             # Cancelled by the bound around all: say which host was silent.
             if self._bound.expired():
-                raise explain(TimeoutError(), settings, CONNECT_TIMEOUT_S) from error
+                raise connect_error(
+                    TimeoutError(), settings, CONNECT_TIMEOUT_S
+                ) from error
             raise
         except Exception as error:
-            raise explain(error, settings, CONNECT_TIMEOUT_S) from error
+            raise connect_error(error, settings, CONNECT_TIMEOUT_S) from error
 
     async def _jump(
         self, settings: Settings, chain: tuple[str, ...]

@@ -17,7 +17,7 @@ from backends.mesh.messages import LENDS_NO
 _UNROUTED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
-def explain(error: BaseException, where: Settings, timeout_s: float) -> HostError:
+def connect_error(error: BaseException, where: Settings, timeout_s: float) -> HostError:
     """The failure of a connection attempt; an error that explains itself stays."""
     if isinstance(error, HostError):
         return error

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.engine.logs import clean_lines, explain
+from backends.engine.logs import clean_lines, end_reason
 
 DATA = Path(__file__).parent / "data"
 
@@ -38,7 +38,7 @@ def test_captured_failures(
     name: str, code: int | None, number: int | None, sentence: str
 ) -> None:
     lines = clean_lines((DATA / f"fail_{name}.log").read_text())
-    found = explain(lines, code, number)
+    found = end_reason(lines, code, number)
     assert found is not None
     assert sentence in found
     assert not found.endswith(".")
@@ -70,14 +70,14 @@ def test_captured_failures(
     ],
 )
 def test_lines_of_failures(line: str, sentence: str) -> None:
-    found = explain([line], None, signal.SIGABRT)
+    found = end_reason([line], None, signal.SIGABRT)
     assert found is not None
     assert found.startswith(sentence)
 
 
 def test_a_kill_from_outside_outweighs_what_was_printed() -> None:
     lines = ["E something: failed to load model"]
-    found = explain(lines, None, signal.SIGKILL)
+    found = end_reason(lines, None, signal.SIGKILL)
     assert found is not None
     assert "killed" in found
 
@@ -94,11 +94,11 @@ def test_a_kill_from_outside_outweighs_what_was_printed() -> None:
 def test_without_output_the_status_speaks(
     code: int | None, number: int | None, word: str
 ) -> None:
-    found = explain([], code, number)
+    found = end_reason([], code, number)
     assert found is not None
     assert word in found
 
 
 def test_nothing_is_made_up() -> None:
-    assert explain(["all is well"], 0, None) is None
-    assert explain([], None, None) is None
+    assert end_reason(["all is well"], 0, None) is None
+    assert end_reason([], None, None) is None

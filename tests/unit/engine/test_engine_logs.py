@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engine.logs import LoadLog, clean_lines, explain
+from backends.engine.logs import LoadLog, clean_lines, end_reason
 
 DATA = Path(__file__).parent / "data"
 MIB = 1 << 20
@@ -149,7 +149,7 @@ def test_errors_are_kept() -> None:
 def test_junk_never_raises(text: str) -> None:
     log = fed(text, "\n")
     clean_lines(text)
-    explain(clean_lines(text), None, None)
+    end_reason(clean_lines(text), None, None)
     assert log.fraction is None or 0 <= log.fraction <= 1
 
 
@@ -174,7 +174,7 @@ def test_real_lines_in_any_order_never_raise(lines: list[str], end: str) -> None
     log = fed(end.join(lines))
     log.feed(end)
     assert all(size >= 0 for size in log.buffers.values())
-    explain(lines, 1, None)
+    end_reason(lines, 1, None)
 
 
 @pytest.mark.parametrize(
@@ -184,5 +184,5 @@ def test_real_lines_in_any_order_never_raise(lines: list[str], end: str) -> None
 def test_long_lines_cost_little(text: str) -> None:
     started = time.process_time()
     fed(text, "\n")
-    explain(clean_lines(text[:32768]), 1, None)
+    end_reason(clean_lines(text[:32768]), 1, None)
     assert time.process_time() - started < 1.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from backends.config import PeerConfig
-from backends.engine.ask import describe
+from backends.engine.ask import read_engine
 from backends.engine.install import engine_at
 from backends.machines.probing import Prober, find_engines
 from backends.models.identity import identity_of
@@ -136,11 +136,11 @@ async def test_a_program_added_to_an_engine_later_is_seen(
     agent = await peer.agent_at(str(relay_binary()))
     paths = paths_in(tmp_path)
     found = engine_at(str(engine), EngineSource.CONFIG, "a test")
-    assert (await describe(agent, found, paths)).info.fit_path == ""
+    assert (await read_engine(agent, found, paths)).info.fit_path == ""
     said(calls)
     shutil.copy(engine / "llama-server", engine / "llama-fit-params")
     now = engine_at(str(engine), EngineSource.ENV, "a test")
-    again = (await describe(agent, now, paths)).info
+    again = (await read_engine(agent, now, paths)).info
     assert (again.fit_path, again.source) == (now.fit_path, EngineSource.ENV)
     assert (again.version, said(calls)) == ("7 (abc)", [])
 

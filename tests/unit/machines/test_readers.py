@@ -43,7 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """An engine whose GPU has one byte less at every question; the questions."""
     questions: list[int] = []
 
-    async def describe(*_: object, light: bool) -> Engine:
+    async def read_engine(*_: object, light: bool) -> Engine:
         info = replace(LOCATION, rpc_protocol="7.0.0", devices=(gpu(7),))
         return Engine(info=info, flags=frozenset())
 
@@ -51,7 +51,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         questions.append(len(questions))
         return (gpu(1000 - len(questions)),)
 
-    monkeypatch.setattr(module, "describe", describe)
+    monkeypatch.setattr(module, "read_engine", read_engine)
     monkeypatch.setattr(module, "list_devices", list_devices)
     monkeypatch.setattr(module, "find_engine", lambda *_: LOCATION)
     return questions
@@ -395,7 +395,7 @@ def test_the_only_device_has_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "ada", ":1", "ada:0", "a:b"])
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(UsageError, match="host:port"):
-        bare.require_address(address)
+        bare.require_endpoint(address)
 
 
 async def test_a_relay_to_ask_through_ends_with_who_started_it(

@@ -91,7 +91,7 @@ def os_error(number: int) -> OSError:
     ],
 )
 def test_failures(error: Exception, what: str, hint: str) -> None:
-    explained = errors.explain(error, WHERE, 15.0)
+    explained = errors.connect_error(error, WHERE, 15.0)
     assert isinstance(explained, PeerUnreachable)
     assert what in explained.what
     assert hint in explained.hint
@@ -99,7 +99,7 @@ def test_failures(error: Exception, what: str, hint: str) -> None:
 
 def test_an_explained_error_stays() -> None:
     error = HostError("said")
-    assert errors.explain(error, WHERE, 15.0) is error
+    assert errors.connect_error(error, WHERE, 15.0) is error
     assert isinstance(UsageError("x"), Exception)
 
 
