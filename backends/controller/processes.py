@@ -14,6 +14,7 @@ from backends.machines.agent import AgentSession, ProcessRecord
 from backends.machines.machine import Machine, Machines
 from backends.planning.blueprint import cluster_of, short_name
 from backends.state import ProcessInfo, ProcessState
+from backends.units import MS_PER_S
 
 AGENT = "agent"
 LISTEN_S = 1.0
@@ -23,7 +24,6 @@ WEIGH_S = 0.5
 RSS_STEP_BYTES = 1 << 20
 MEAN_MIN_S = 1.0
 """Over less than this the clock's ticks are too coarse for a mean."""
-MS_PER_S = 1000.0
 CORES_DIGITS = 2
 
 

@@ -16,7 +16,7 @@ import msgspec
 import psutil
 from msgspec.structs import replace
 
-from backends.controller.processes import AGENT, MS_PER_S
+from backends.controller.processes import AGENT
 from backends.errors import DllmError, HostError
 from backends.state import (
     ClusterSnapshot,
@@ -33,6 +33,7 @@ from backends.state import (
     UsageSample,
 )
 from backends.state.usage import HISTORY_S
+from backends.units import MS_PER_S
 from backends.writing import write_private
 
 if TYPE_CHECKING:

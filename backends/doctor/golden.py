@@ -25,11 +25,13 @@ from msgspec.structs import replace
 
 from backends.client.client import ControllerClient
 from backends.demo import MODEL_PATH, is_bundled
+from backends.engine.fit_params import OUTPUT_TO_HEAD
 from backends.engine.server import GreedyToken, ServerClient
 from backends.errors import DllmError
 from backends.models.download import DEMO_PACKAGE, PACKAGES, demo_model
 from backends.paths import Paths
 from backends.places import LOCAL
+from backends.planning.proposal import ABLE
 from backends.split.flags import used_workers
 from backends.state import (
     Ask,
@@ -37,7 +39,6 @@ from backends.state import (
     ClusterState,
     Failure,
     Peer,
-    PeerState,
     Plan,
     ProcessRole,
     ServerSettings,
@@ -147,8 +148,6 @@ SLOW_BYTES_PER_S = 1 << 20
 ANSWER_S = 30.0
 AT_ONCE = 3
 LOG_BYTES = 8192
-_OUTPUT_TO_HEAD = ("-ot", r"^(output|token_embd)\.weight$=CPU")
-_ABLE = (PeerState.READY, PeerState.STARTING, PeerState.SERVING)
 _ENDED = (ClusterState.SERVING, ClusterState.FAILED, ClusterState.IDLE)
 _NO_OPERATOR = re.compile(
     r"(?:unsupported op|op not supported|does not support op(?:eration)?"
@@ -201,7 +200,7 @@ async def _each_alone(
     model: str,
     known: KnownAnswer | None = None,
 ) -> list[GoldenRun]:
-    able = [peer.name for peer in peers if peer.state in _ABLE and peer.devices]
+    able = [peer.name for peer in peers if peer.state in ABLE and peer.devices]
     able.sort(key=lambda name: order.index(name) if name in order else len(order))
     names = [LOCAL, *able]
     limit, at_once = asyncio.Semaphore(AT_ONCE), min(AT_ONCE, len(names))
@@ -254,7 +253,7 @@ async def _plan(
     # A canary's output is as large as the model's, and computes as any matrix does.
     ask = Ask(
         model=model,
-        extra_args=_OUTPUT_TO_HEAD if is_canary and peers else (),
+        extra_args=OUTPUT_TO_HEAD if is_canary and peers else (),
         workers=0,
         peers=tuple(peers),
         head=LOCAL,

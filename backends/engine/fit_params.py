@@ -260,7 +260,7 @@ def _overrides(question: MemoryQuestion, port: int) -> tuple[str, ...]:
 # the output is moved away in a second question, and its device's own compute read
 # there. Whether llama.cpp pipelines (copies its inputs four times) must not change by
 # that: with several devices, all layers on them and no overrides it does.
-_OUTPUT_TO_HEAD = ("-ot", r"^(output|token_embd)\.weight$=CPU")
+OUTPUT_TO_HEAD = ("-ot", r"^(output|token_embd)\.weight$=CPU")
 _ALL_OUTPUTS = frozenset({"--embedding", "--embeddings", "--rerank", "--reranking"})
 _ELSEWHERE = "output/CPU"
 
@@ -277,7 +277,7 @@ def output_apart(question: MemoryQuestion) -> MemoryQuestion | None:
     alone = len(counts) == 1 or counts[-1] == 1
     no_pipeline = question.experts or not pipelines(question.extra_args)
     if alone or question.head_layers or no_pipeline:
-        overrides = (*question.extra_args, *_OUTPUT_TO_HEAD)
+        overrides = (*question.extra_args, *OUTPUT_TO_HEAD)
         return msgspec.structs.replace(question, extra_args=overrides)
     return _with_last(question, (*counts[:-1], counts[-1] - 1, 1))
 

@@ -14,6 +14,7 @@ import msgspec
 import psutil
 
 from backends.config import PeerConfig
+from backends.data_place import PORT_MAX
 from backends.engine.ask import list_devices
 from backends.errors import (
     DllmError,
@@ -32,7 +33,6 @@ ASK_TIMEOUT_S = 10.0
 LOOK_FIRST_S = 10.0
 LOOK_MOST_S = 300.0
 """A stock rpc-server keeps one connection waiting: ours may be in somebody's way."""
-PORT_MAX = 65535
 DEVICE = "RPC"
 """Our name for its device: it does not tell what it computes with."""
 

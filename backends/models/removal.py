@@ -15,7 +15,14 @@ from typing import NamedTuple
 from backends.demo import MODEL_PATH
 from backends.errors import HostError, ModelError, UsageError
 from backends.models.parts import part_paths
-from backends.models.search import DEPTH_MAX, SUFFIX, Folder, is_blob, ollama_models
+from backends.models.search import (
+    DEPTH_MAX,
+    HUB_PREFIX,
+    SUFFIX,
+    Folder,
+    is_blob,
+    ollama_models,
+)
 from backends.printable import printable
 from backends.questions import Asked, FoundFile, Outcome
 from backends.state.models import Removal, RemovedFile
@@ -26,7 +33,6 @@ PATHS_AT_ONCE = 200
 DAY_S = 86_400
 LM_STUDIO = "lmstudio"
 _LM_STUDIO_FOLDERS = ((".lmstudio", "models"), ("lm-studio", "models"))
-_HUB_PREFIX = "models--"
 _HALF = {
     ".incomplete": "half download",
     ".downloadInProgress": "half download",
@@ -201,7 +207,7 @@ async def _require_unused(
 
 def _hub_repository(model: PurePosixPath) -> PurePosixPath | None:
     for folder in model.parents:
-        if folder.name == "snapshots" and folder.parent.name.startswith(_HUB_PREFIX):
+        if folder.name == "snapshots" and folder.parent.name.startswith(HUB_PREFIX):
             return folder.parent
     return None
 

@@ -259,7 +259,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 SUFFIX = ".gguf"
 CANDIDATES_SHOWN = 5
-_HUB_PREFIX = "models--"
+HUB_PREFIX = "models--"
 
 
 class ModelCandidate(NamedTuple):
@@ -326,9 +326,9 @@ def _named(folder: Folder, files: Iterable[FoundFile]) -> Iterator[ModelCandidat
 
 def model_name(folder: Folder, directory: Path, stem: str) -> str:
     above = list(directory.relative_to(folder.path).parts)
-    if above and above[0].startswith(_HUB_PREFIX):
+    if above and above[0].startswith(HUB_PREFIX):
         # models--org--repo/snapshots/<commit>/…
-        above = above[0].removeprefix(_HUB_PREFIX).split("--", 1) + above[3:]
+        above = above[0].removeprefix(HUB_PREFIX).split("--", 1) + above[3:]
     return printable("/".join([*above, stem]))
 
 

@@ -21,13 +21,13 @@ from backends.models.header import Places, Tensor
 from backends.models.identity import files_of, identity_of
 from backends.models.layers import model_headers, model_of, places_in, printable_path
 from backends.models.parts import part_name, part_of
+from backends.models.search import SUFFIX
 from backends.models.sparse import OUTPUT
 from backends.paths import relay_binary
 from backends.printable import printable
 from backends.state import Value
 from backends.units import format_bytes
 
-SUFFIX = ".gguf"
 _OUTPUT_TENSORS = "output."
 _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 _END_S = 10.0

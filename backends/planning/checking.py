@@ -18,7 +18,7 @@ from backends.server_settings import (
 )
 from backends.split.buffers import F32_BYTES
 from backends.split.experts import check_experts
-from backends.split.flags import is_relayed, used_workers
+from backends.split.flags import DEVICES_MAX, is_relayed, used_workers
 from backends.split.layout import counts, is_head_cpu, make_split, ranges
 from backends.split.layout import devices as devices_of
 from backends.split.loads import overcommitted, plan_loads
@@ -39,9 +39,6 @@ from backends.units import (
     format_ranges,
     format_speed,
 )
-
-WORKERS_MAX = 16
-"""As many devices as llama.cpp takes."""
 
 
 def check_numbers(asked: Ask, model: ModelInfo) -> None:
@@ -105,7 +102,7 @@ def _check_split(plan: Plan, model: ModelInfo) -> None:
 
 
 def check_worker_count(count: int | None) -> None:
-    _within(count, 0, WORKERS_MAX, "workers", "cannot be started")
+    _within(count, 0, DEVICES_MAX, "workers", "cannot be started")
 
 
 def _check_port(port: int | None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backends.errors import UsageError, did_you_mean
+from backends.models.layers import LAYERS_MAX
 from backends.split.calibration import HEAD_PRIOR, Prior, given_speed
 from backends.split.cost import KINDS
 from backends.state import (
@@ -31,7 +32,6 @@ from backends.units import MS_PER_S
 MACHINES_MAX = 16
 DEVICES_MAX = 8
 """Of one machine."""
-LAYERS_MAX = 4096
 FILE_BYTES_MAX = 1 << 20
 RPC_PORT = 50_052
 CPU = "CPU"

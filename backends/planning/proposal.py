@@ -42,7 +42,7 @@ from backends.state import (
 if TYPE_CHECKING:
     from backends.config import Config
 
-_ABLE = (PeerState.READY, PeerState.STARTING, PeerState.SERVING)
+ABLE = (PeerState.READY, PeerState.STARTING, PeerState.SERVING)
 CPU = "CPU"
 OWN_WORKER = "worker"
 """The name of workers on this machine, before their number."""
@@ -233,7 +233,7 @@ def _machines(
 def _takes_part(peer: Peer, exclude: Collection[str]) -> bool:
     if peer.transport == Transport.LOCAL:
         return bool(_accelerators(peer, exclude))
-    return peer.state in _ABLE and any(d.id not in exclude for d in peer.devices)
+    return peer.state in ABLE and any(d.id not in exclude for d in peer.devices)
 
 
 def _accelerators(machine: Peer, exclude: Collection[str]) -> list[Device]:
@@ -273,7 +273,7 @@ def _require_known(
 
 def _ready(machines: Mapping[str, Peer], name: str) -> Peer:
     peer = _known(machines, name)
-    if peer.state not in _ABLE or not peer.devices:
+    if peer.state not in ABLE or not peer.devices:
         why = peer.note or f"it is {peer.state.value}"
         raise PlanError(cannot_take_part(name, why))
     return peer

@@ -12,9 +12,9 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from backends.errors import DllmError
+from tui.widgets.palette import DEVICE_COLOURS
 
 DEFAULT_THEME = "dllm-dark"
-DEVICE_COLOURS = 8
 
 
 class ThemeError(DllmError):

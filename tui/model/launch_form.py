@@ -20,6 +20,7 @@ from backends.server_settings import (
     settings_apart,
 )
 from backends.split.buffers import slot_tokens
+from backends.split.flags import DEVICES_MAX
 from backends.state import (
     AUTO_DRAFT,
     DRAFT_MAX,
@@ -33,7 +34,6 @@ from backends.state import (
 )
 from tui.model.launch_settings import LaunchSettings
 
-WORKERS_MAX = 16
 PRESETS_MAX = 6
 PRESET_MIN = 256
 FIELDS = {
@@ -160,8 +160,8 @@ class LaunchForm:
                 check()
             except PlanError as error:
                 wrong[name] = str(error)
-        if settings.workers > WORKERS_MAX:
-            wrong["workers"] = f"Give 0 to {WORKERS_MAX}."
+        if settings.workers > DEVICES_MAX:
+            wrong["workers"] = f"Give 0 to {DEVICES_MAX}."
 
     def _draft(self, text: str) -> str:
         draft = text.strip() or NO_DRAFT
