@@ -53,6 +53,24 @@ class DllmError(Exception):
 
 
 @contextmanager
+def disk_errors(
+    doing: str,
+    file: object,
+    hint: str = "",
+    kind: type[DllmError] = DllmError,
+    *,
+    passes: type[OSError] | tuple[()] = (),
+) -> Iterator[None]:
+    """Say ``Cannot write FILE (why)`` of what the disk refuses meanwhile."""
+    try:
+        yield
+    except passes:
+        raise
+    except OSError as error:
+        raise kind(f"Cannot {doing} {file} ({error.strerror})", hint) from error
+
+
+@contextmanager
 def about_worker(name: str) -> Iterator[None]:
     """Have what goes wrong meanwhile tell which worker cannot be had for it."""
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from shutil import which
 from typing import Literal
 
-from backends.errors import DllmError
+from backends.errors import DllmError, disk_errors
 from backends.state import Value
 
 APP = "dllm-tui"
@@ -134,14 +134,10 @@ def user_paths() -> Paths:
 
 def make_private(directory: Path) -> Path:
     """Create a directory only this user can enter; refuse one somebody else owns."""
-    try:
+    hint = "Free the path or set the XDG_* variables to a directory of yours."
+    with disk_errors("use the directory", directory, hint):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = directory.stat()
-    except OSError as error:
-        raise DllmError(
-            f"Cannot use the directory {directory} ({error.strerror})",
-            "Free the path or set the XDG_* variables to a directory of yours.",
-        ) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise DllmError(
             f"{directory} is not a directory owned by you",

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from backends.errors import PlanError, did_you_mean
+from backends.errors import PlanError, did_you_mean, disk_errors
 from backends.places import LOCAL
 from backends.split.experts import places_text
 from backends.state import Ask, LayerRange, PairMode, Plan, ServerSettings
@@ -163,17 +163,13 @@ def save_plan(
             "Use up to 64 letters, digits, spaces, dots, dashes and underscores.",
         )
     path, content = folder / f"{name}.toml", plan.text().encode()
-    try:
+    with disk_errors("write", path, kind=PlanError, passes=FileExistsError):
         with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True, mode=0o700)
         if replaces:
             write_private(path, content)
         else:
             write_new(path, content)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise PlanError(f"Cannot write {path} ({error.strerror})") from error
     return path
 
 

@@ -18,7 +18,7 @@ from msgspec import Meta
 from msgspec.structs import asdict, replace
 
 from backends.bench.matrix import Case
-from backends.errors import DllmError, UsageError
+from backends.errors import UsageError, disk_errors
 from backends.state import NOT_JSON, Ask, ClusterSnapshot, Value
 from backends.units import format_count, format_factor, three_figures
 from backends.writing import write_private
@@ -231,10 +231,8 @@ def _cpu_s(pid: int) -> float:
 
 def save(run: BenchRun, file: Path) -> None:
     """Replace the file of a run, whole."""
-    try:
+    with disk_errors("write", file):
         write_private(file, msgspec.json.format(msgspec.json.encode(run), indent=1))
-    except OSError as error:
-        raise DllmError(f"Cannot write {file} ({error.strerror})") from error
 
 
 class _Formatted(Value, frozen=True, kw_only=True):

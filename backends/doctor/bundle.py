@@ -27,7 +27,7 @@ import msgspec
 from backends.client.client import ControllerClient
 from backends.config import load_config, read_text
 from backends.controller.event_log import EventFiles
-from backends.errors import DllmError
+from backends.errors import DllmError, disk_errors
 from backends.gateway.keys import KeyFile
 from backends.paths import Paths
 from backends.places import LOCAL
@@ -193,10 +193,8 @@ def _write(target: Path, parts: dict[str, str]) -> None:
             info = tarfile.TarInfo(f"dllm-doctor/{name}")
             info.size, info.mtime, info.mode = len(data), int(time.time()), 0o600
             archive.addfile(info, io.BytesIO(data))
-    try:
+    with disk_errors("write", target):
         write_private(target.absolute(), made.getvalue())
-    except OSError as error:
-        raise DllmError(f"Cannot write {target} ({error.strerror})") from error
 
 
 async def _snapshots(paths: Paths, client: ControllerClient) -> list[ClusterSnapshot]:

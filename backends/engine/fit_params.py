@@ -21,7 +21,7 @@ import msgspec
 from backends.engine import children
 from backends.engine.argv import LOOPBACK, fit_argv
 from backends.engine.ask import NO_GPU
-from backends.errors import EngineError
+from backends.errors import EngineError, disk_errors
 from backends.server_settings import is_by_tensor, pipelines
 from backends.split.experts import CPU_BUFFER, override_tensor
 from backends.split.flags import DEVICES_MAX
@@ -347,11 +347,7 @@ def _key(engine: EngineInfo, rpc_protocol: str, question: MemoryQuestion) -> str
     """Changes with the engine, the model's files, or anything asked."""
     facts: list[object] = [FORMAT, rpc_protocol, msgspec.to_builtins(question)]
     for path in filter(None, (engine.fit_path, *question.files)):
-        try:
+        with disk_errors("read", path, "The prediction stays.", EngineError):
             status = Path(path).stat()
-        except OSError as error:
-            raise EngineError(
-                f"Cannot read {path} ({error.strerror})", "The prediction stays."
-            ) from error
         facts.append((path, status.st_size, status.st_mtime_ns))
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backends.errors import DllmError
+from backends.errors import DllmError, disk_errors
 from backends.gateway.keys import KeyFile
 from backends.places import bracketed
 from backends.state.base import Value
@@ -45,14 +45,9 @@ def server_context(certificate: str, private_key: str) -> ssl.SSLContext:
 
 
 def _require_readable(file: str, what: str, setting: str) -> None:
-    try:
-        with open(file, "rb"):
-            return
-    except OSError as error:
-        raise DllmError(
-            f"Cannot read the {what} {file} ({error.strerror})",
-            f"Mend {setting} in config.toml, or the file.",
-        ) from error
+    hint = f"Mend {setting} in config.toml, or the file."
+    with disk_errors(f"read the {what}", file, hint), open(file, "rb"):
+        pass
 
 
 def _load(context: ssl.SSLContext, certificate: str, private_key: str) -> None:

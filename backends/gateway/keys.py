@@ -18,7 +18,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from backends.errors import DllmError, UsageError, did_you_mean
+from backends.errors import DllmError, UsageError, did_you_mean, disk_errors
 from backends.state.base import NOT_JSON, Value
 from backends.writing import write_private
 
@@ -111,19 +111,15 @@ class KeyFile:
     def _write(self, keys: Iterable[Key]) -> None:
         kept = _Kept(keys=tuple(sorted(keys, key=lambda key: key.name)))
         raw = msgspec.json.format(msgspec.json.encode(kept), indent=2)
-        try:
+        with disk_errors("write", self._file):
             write_private(self._file, raw + b"\n")
-        except OSError as error:
-            raise DllmError(f"Cannot write {self._file} ({error.strerror})") from error
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
         lock = self._file.with_suffix(".lock")
-        try:
+        with disk_errors("write", lock):
             lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise DllmError(f"Cannot write {lock} ({error.strerror})") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield

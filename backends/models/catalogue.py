@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-from backends.errors import HostError, ModelError, UsageError
+from backends.errors import HostError, ModelError, UsageError, disk_errors
 from backends.models.identity import identity_of
 from backends.models.layers import read_model
 from backends.models.parts import part_paths
@@ -170,13 +170,9 @@ class ModelCache:
         return model
 
     def _here(self, path: str) -> ModelInfo:
-        try:
+        hint = "Check the path, or pick another model."
+        with disk_errors("read the model", path, hint, ModelError):
             found = [part.stat() for part in part_paths(Path(path))]
-        except OSError as error:
-            raise ModelError(
-                f"Cannot read the model {path} ({error.strerror})",
-                "Check the path, or pick another model.",
-            ) from error
         key = (path, *((s.st_ino, s.st_size, s.st_mtime_ns) for s in found))
         if key not in self._kept:
             self._kept[key] = read_model(Path(path))

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from backends.client.start import dismiss
 from backends.controller.lock import lock_holder
-from backends.errors import DllmError
+from backends.errors import DllmError, disk_errors
 from backends.paths import Paths
 from backends.printable import last_line
 from backends.service.unit import (
@@ -230,20 +230,16 @@ def _said(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _write(file: Path, text: str) -> bool:
-    try:
-        if file.exists() and file.read_bytes() == text.encode():
-            return False
-        write_private(file, text.encode())
-    except OSError as error:
-        raise DllmError(f"Cannot write {file} ({error.strerror})") from error
-    return True
+    with disk_errors("write", file):
+        changed = not file.exists() or file.read_bytes() != text.encode()
+        if changed:
+            write_private(file, text.encode())
+    return changed
 
 
 def _remove(file: Path) -> None:
-    try:
+    with disk_errors("remove", file):
         file.unlink(missing_ok=True)
-    except OSError as error:
-        raise DllmError(f"Cannot remove {file} ({error.strerror})") from error
 
 
 RUNS_WITHIN_S = 30.0

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from backends.config import ALLOWED, Config, Problem, Setting, SettingsFile, read_text
-from backends.errors import DllmError, UsageError, did_you_mean
+from backends.errors import DllmError, UsageError, did_you_mean, disk_errors
 from backends.paths import user_paths
 from backends.writing import write_private
 from tui.cli.command import Group, completing, run
@@ -173,10 +173,8 @@ def _asked() -> str:
 
 def _write(text: str) -> None:
     file = user_paths().config_file
-    try:
+    with disk_errors("write", file):
         write_private(file, text.encode())
-    except OSError as error:
-        raise DllmError(f"Cannot write {file} ({error.strerror})") from error
 
 
 def file_problems(text: str) -> list[Problem]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from backends.client.client import ControllerClient
-from backends.errors import DllmError
+from backends.errors import DllmError, disk_errors
 from backends.models.synthetic import Shape, synthetic_model
 from backends.paths import user_paths
 from backends.places import LOCAL
@@ -120,10 +120,8 @@ async def _ask(
     shape: Shape, peers: tuple[str, ...], split: dict[str, int] | None = None
 ) -> Ask:
     file = user_paths().cache_dir / "measure" / f"{shape.name}.gguf"
-    try:
+    with disk_errors("write", file):
         await asyncio.to_thread(synthetic_model, file, shape)
-    except OSError as error:
-        raise DllmError(f"Cannot write {file} ({error.strerror})") from error
     return Ask(
         model=str(file),
         peers=peers,

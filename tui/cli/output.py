@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from backends.errors import DllmError, UsageError
+from backends.errors import UsageError, disk_errors
 from backends.state import to_json
 from backends.writing import write_private
 from tui.widgets.safe_text import SafeStream, safe, safe_line
@@ -116,14 +116,12 @@ def write_document(target: Path, text: str) -> None:
     Raises:
         DllmError: the directory or disk refuses it.
     """
-    try:
+    with disk_errors("write", target):
         if target.exists() and not target.is_file():
             # Such as /dev/stdout, which is not to be replaced.
             target.write_text(text)
         else:
             write_private(target.resolve(), text.encode(), mode=0o666)
-    except OSError as error:
-        raise DllmError(f"Cannot write {target} ({error.strerror})") from error
 
 
 class Column(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from backends.errors import DllmError
+from backends.errors import DllmError, disk_errors
 from backends.paths import user_paths
 from backends.places import at_peer
 from backends.split.experts import dropped_text
@@ -207,10 +207,8 @@ class PlanFlows(Flow):
         card = card_of(self._editor.snapshot or ClusterSnapshot())
         file = Path.cwd() / time.strftime("dllm-card-%Y%m%d-%H%M%S.svg")
         self._app.copy("the card", card_text(card))
-        try:
+        with disk_errors("write", file):
             await asyncio.to_thread(lambda: write_new(file, card_svg(card).encode()))
-        except OSError as error:
-            raise DllmError(f"Cannot write {file} ({error.strerror})") from error
         self._app.tell(f"Wrote the card to {file}")
 
     async def export_trace(self) -> None:
@@ -227,12 +225,10 @@ class PlanFlows(Flow):
             self._app.tell("No token has been measured yet", "warning")
             return
         file = Path.cwd() / time.strftime("dllm-trace-%Y%m%d-%H%M%S.json")
-        try:
+        with disk_errors("write", file):
             await asyncio.to_thread(
                 lambda: write_new(file, to_json(chrome_trace(passes)).encode())
             )
-        except OSError as error:
-            raise DllmError(f"Cannot write {file} ({error.strerror})") from error
         self._app.tell(f"Wrote {file}: open it in Perfetto")
 
     def balance(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from backends.errors import DllmError
+from backends.errors import DllmError, disk_errors
 from backends.paths import Paths
 from backends.state import DEFAULT_CLUSTER, NOT_JSON, Plan
 from backends.writing import write_private
@@ -68,12 +68,8 @@ def remember(path: Path, memory: Remembered, cluster: str = DEFAULT_CLUSTER) -> 
     The plans of other clusters than this stay as they were written last.
     """
     memory = memory.beside(recall_if_whole(path)[0], cluster)
-    try:
+    with disk_errors("write", path, "The console forgets its layout."):
         write_private(path, msgspec.json.encode(memory), durable=False)
-    except OSError as error:
-        raise DllmError(
-            f"Cannot write {path} ({error.strerror})", "The console forgets its layout."
-        ) from error
 
 
 def theme_folders(paths: Paths) -> list[Path]:
