@@ -290,6 +290,7 @@ class Api:
         if self._ended.is_set():
             raise ControllerError("The controller ends", "Ask again: another begins.")
         self._leases.require(asked.holder)
+        self._parts.catalogue.look_for(plan.model)
         by = asker(request)
         goal = await cluster.want(
             plan,

@@ -77,6 +77,13 @@ class Catalogue:
             self._task = asyncio.create_task(self._search())
         return self._task
 
+    def look_for(self, path: str) -> None:
+        """Search again if this model is not known: it may have come since."""
+        with self._guard:
+            known = path in self._models
+        if not known:
+            self.start_refresh()
+
     async def refresh(self) -> ModelCatalogue:
         await asyncio.shield(self.start_refresh())
         return self.listing

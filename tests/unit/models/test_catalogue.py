@@ -226,6 +226,20 @@ async def test_an_unchanged_file_is_not_read_again(
     assert [model.name for model in found.models] == ["a"]
 
 
+async def test_a_model_that_is_launched_is_listed_though_it_came_since(
+    host: AgentSession, tmp_path: Path
+) -> None:
+    catalogue = Catalogue(host, [folder(tmp_path)], read=(reads := Reads()))
+    write_gguf(tmp_path / "a.gguf")
+    await catalogue.refresh()
+    write_gguf(tmp_path / "b.gguf")
+    for name in ("a", "b"):
+        catalogue.look_for(str(tmp_path / f"{name}.gguf"))
+        assert catalogue.listing.scanning == (name == "b")
+    await catalogue.start_refresh()
+    assert reads.paths == ["a.gguf", "b.gguf"]
+
+
 async def test_the_listing_fills_while_the_search_goes_on(
     host: AgentSession, tmp_path: Path
 ) -> None:
