@@ -81,6 +81,7 @@ cluster.model         | m         | app.pick_model       | model         | + | P
 cluster.why           | W,enter   | app.take_change      | faster        |   | Make the one change that is predicted to gain most, as an edit
 cluster.pulse         | T         | app.pulse            | pulse         |   | Turn the token pulse on the split bar on or off
 cluster.share         | X         | app.share            | share         |   | Copy a card of model, split, measured speed and command, and save it as a picture (SVG)
+cluster.ask           | i         | screen.ask           | ask           |   | Go to the text field of the chat
 cluster.next_pane     | tab       | screen.next_pane     | next pane     |   | Next pane
 cluster.previous_pane | shift+tab | screen.previous_pane | previous pane |   | Previous pane
 

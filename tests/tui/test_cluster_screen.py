@@ -74,6 +74,17 @@ async def test_tab_reaches_every_pane_also_hidden_ones(started: Started) -> None
         assert app.focused is focused
 
 
+async def test_one_key_leads_from_each_pane_to_the_question(started: Started) -> None:
+    async with started(size=(80, 24)) as (pilot, app, _):
+        for pane in ("peers", "split", "live"):
+            app._home.go_to(pane)
+            await pilot.pause()
+            assert app._home._focused_pane() == pane
+            await burst(pilot, "i", "s")
+            await until(pilot, lambda: isinstance(app.focused, Composer))
+        assert app.query_one(Composer).text == "sss"
+
+
 async def test_too_small_says_what_it_needs_and_what_it_has(started: Started) -> None:
     async with started(size=(20, 5), wait=False) as (pilot, app, _):
         for size in ((20, 5), (59, 30), (100, 17)):

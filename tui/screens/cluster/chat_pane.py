@@ -67,6 +67,7 @@ class PromptHistory:
 
 
 READY_HINT = "Ask something · {composer.send} sends · {composer.newline:or}: new line"
+ELSEWHERE_HINT = "Ask something: {cluster.ask}, or a click"
 SHORT_HINT = "{composer.send} sends · {composer.newline:list}: new line"
 STILL_COMING = "An answer is still coming: {chat.stop} stops it."
 BUSY_HINT = "{chat.stop} stops the answer"
@@ -139,6 +140,8 @@ class Composer(TextArea):
             said = with_keys(self.app, self.reason, typing=self.has_focus)
         elif self.busy:
             said = with_keys(self.app, BUSY_HINT)
+        elif not self.has_focus:
+            said = with_keys(self.app, ELSEWHERE_HINT)
         else:
             said = with_keys(self.app, READY_HINT)
             if 0 < self.size.width <= len(said):

@@ -204,6 +204,10 @@ class ClusterScreen(ConsoleScreen):
         here = panes.index(self._focused_pane())
         self.go_to(panes[(here + by) % len(panes)])
 
+    def action_ask(self) -> None:
+        self._bring("chat")
+        self.chat.action_write()
+
     def action_previous_pane(self) -> None:
         self.action_next_pane(-1)
 
