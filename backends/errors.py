@@ -42,7 +42,8 @@ class DllmError(Exception):
     """The worker that cannot be had for it; empty where it is about anything else."""
 
     def __init__(self, what: str, hint: str = "", tail: Sequence[str] = ()) -> None:
-        super().__init__(f"{what}. {hint}" if hint else what)
+        joint = " " if what.endswith("?") else ". "
+        super().__init__(f"{what}{joint}{hint}" if hint else what)
         self.what = what
         self.hint = hint
         self.tail = tuple(tail)[-TAIL_LINES:]

@@ -295,6 +295,7 @@ async def test_leaving_a_running_cluster_asks(
         await pilot.press(keys[-1])
         await until(pilot, lambda: not app.is_running)
     assert cluster.called("shutdown") == shutdowns
+    assert ("is serving at http" in app.left_running) is (shutdowns == [])
 
 
 async def test_a_controller_that_is_gone_keeps_nobody(started: Started) -> None:

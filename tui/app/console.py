@@ -418,6 +418,8 @@ class ClusterConsole(ConsoleApp):
 
     cluster: ClusterService
     editor: PlanEditor
+    left_running = ""
+    """A sentence about what the user left running; empty if nothing."""
 
     def take(self, snapshot: ClusterSnapshot) -> None:
         """Show a snapshot, if nothing newer is known."""

@@ -32,7 +32,7 @@ from tui.cli.command import (
     require_terminal,
     run,
 )
-from tui.cli.output import is_linear, linear, show, warn
+from tui.cli.output import is_linear, linear, say, show, warn
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -359,7 +359,15 @@ def open_console(
         app.run(mouse=mouse and config.mouse)
     finally:
         records.close()
+    if app.left_running:
+        called = _called()
+        say(f"{app.left_running} {called} shows it again, {called} down stops it.")
     sys.exit(app.return_code or 0)
+
+
+def _called() -> str:
+    # A checkout's environment need not be active.
+    return PROGRAM if shutil.which(PROGRAM) else sys.argv[0]
 
 
 def open_plain(cluster: str) -> None:

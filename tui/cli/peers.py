@@ -323,8 +323,7 @@ def _answer(question: PeerQuestion, trusted: Sequence[str]) -> PeerAnswer:
     if not sys.stdin.isatty():
         hint = "Add it again in a terminal, or give an agent the key: ssh-add."
         if host_key:
-            hint = "If that is right, add it with --accept-host-key "
-            hint += question.fingerprint
+            hint = "If it is, add it with --accept-host-key " + question.fingerprint
         raise HostError(question.text, hint)
     with prompting():
         if host_key:

@@ -259,7 +259,9 @@ class PlanFlows(Flow):
                     await self._cluster.shutdown(only_if_idle=True)
         else:
             answer = await self._ask_leaving(snapshot)
-            if answer == "stop" and snapshot.others_run:
+            if answer == "leave":
+                self._app.left_running = _what_runs(snapshot)
+            elif answer == "stop" and snapshot.others_run:
                 await self._cluster.stop()
             elif answer == "stop":
                 await self._cluster.shutdown()
@@ -314,15 +316,19 @@ def _place_of(path: str) -> str:
     return path if at_peer(path) else whole_path(path)
 
 
-def _what_ends(snapshot: ClusterSnapshot) -> str:
+def _what_runs(snapshot: ClusterSnapshot) -> str:
     name = model_name(snapshot.plan.model) if snapshot.plan else "The cluster"
     where = f" at {snapshot.api_url}" if snapshot.api_url else ""
+    return f"{name} is {snapshot.state}{where}."
+
+
+def _what_ends(snapshot: ClusterSnapshot) -> str:
     alive = sum(p.state is not ProcessState.EXITED for p in snapshot.processes)
     runs = {0: "No process yet", 1: "1 process"}.get(alive, f"{alive} processes")
     active = snapshot.speed.requests_active
     are = "requests are" if active > 1 else "request is"
     busy = f"\n{active} {are} being answered." if active else ""
-    return f"{name} is {snapshot.state}{where}.\n{runs}.{busy}"
+    return f"{_what_runs(snapshot)}\n{runs}.{busy}"
 
 
 def _forced(plan: Plan) -> Plan:

@@ -220,7 +220,7 @@ async def test_without_terminal_option_is_named(controller: ScriptedController) 
     """And the peer that then waits can be added again, with the option."""
     told = await command("peers", "add", "mini")
     assert told.code == 1
-    assert "--accept-host-key SHA256:abc" in told.err
+    assert "? If it is, add it with --accept-host-key SHA256:abc" in told.err
     assert "\x1b" not in told.err
     again = await command("peers", "add", "mini", "--accept-host-key", "SHA256:abc")
     assert again.code == 0
