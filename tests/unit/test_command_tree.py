@@ -51,6 +51,15 @@ def test_every_command_has_help_with_an_example_of_its_own(command: str) -> None
     assert max(map(len, result.output.splitlines())) <= 80
 
 
+def test_no_line_about_a_command_is_cut() -> None:
+    groups = {name.split()[0] for name, _ in commands() if " " in name}
+    for group in ("", *groups):
+        args = [*group.split(), "--help"]
+        # As wide as in a terminal of 80 columns.
+        told = CliRunner().invoke(cli, args, terminal_width=78).output
+        assert not re.search(r"[a-z]\.\.\.$", told, re.MULTILINE), group
+
+
 @pytest.mark.parametrize(
     ("former", "now"),
     [

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -88,7 +89,7 @@ def test_limits_as_they_are_typed(tmp_path: Path) -> None:
     assert limits.memory_bytes == 8 << 30
     assert limits.devices == ("CUDA0", "CPU")
     assert limits_text(limits) == (
-        f"8.0 GiB · CUDA0, CPU · 22 to 7 o'clock · models in {tmp_path} · to be read"
+        f"8.0 GiB · CUDA0, CPU · 22 to 7 o'clock · models in {tmp_path}, read-only"
     )
     assert "all memory · all devices · at all hours" in limits_text(
         limits_of(None, None, None, ())
@@ -207,11 +208,14 @@ async def test_keys_pause_invite_and_end(
         yield pressed
 
     monkeypatch.setattr("tui.cli.worker._keys", keys)
+    monkeypatch.setenv("COLUMNS", "39")
     paths = user_paths()
     worker = Worker(paths, pairings, Tenants(paths, pairings, OwnerLimits(), "nuc"))
     worker.listen("127.0.0.1", 0)
     shown = asyncio.create_task(_on_screen(worker))
-    await until(lambda: "nuc: lent" in capsys.readouterr().out, "the screen")
+    # Between words, below what it continues.
+    folded = r"nuc: lent\n.*all devices ·\n {11}at all hours"
+    await until(lambda: re.search(folded, capsys.readouterr().out), "the screen")
     pressed.put_nowait("p")
     paused = "nuc: its owner has paused it"
     await until(lambda: paused in capsys.readouterr().out, "the pause")

@@ -223,7 +223,7 @@ def _change_command(change: PlanChange) -> str:
 )
 @cluster_option
 async def why(client: ControllerClient, cluster: str) -> Bottleneck:
-    """Show what a token waits for, and the one change that helps most.
+    """Show what a token waits for, and the change that helps most.
 
     The parts are measured, from the last answer. The gain is predicted, with the band
     that holds nine of ten. Changes nothing.

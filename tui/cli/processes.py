@@ -157,7 +157,7 @@ async def restart_process(
 async def kill_process(
     client: ControllerClient, name: str, peer: str | None, yes: bool
 ) -> dict[str, str]:
-    """Kill a process at once; what the cluster needs of it starts again."""
+    """Kill a process at once; if it is needed it starts again."""
     process = _found(await client.usage(), name, peer)
     if not yes:
         with prompting():

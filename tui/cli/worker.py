@@ -8,7 +8,9 @@ import io
 import math
 import os
 import re
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -253,7 +255,7 @@ async def _on_screen(made: Worker) -> None:
 async def _screen(made: Worker, token: Token | None) -> AsyncIterator[str]:
     lending = made.tenants
     yield f"{safe_line(lending.name)}: {lending.refusal or 'lent'}"
-    yield f"  limits   {limits_text(lending.limits)}"
+    yield _wrapped(f"  limits   {limits_text(lending.limits)}")
     if token is not None and not made.used(token):
         yield f"  token    {token.text}"
         yield "           good once, for an hour: dllm-tui peers add TOKEN"
@@ -272,22 +274,33 @@ async def _screen(made: Worker, token: Token | None) -> AsyncIterator[str]:
         yield "  No console uses it now."
     yield ""
     for line in list(lending.lines)[-LOG_LINES:]:
-        yield f"  {safe_line(line)}"
+        yield _wrapped(f"  {safe_line(line)}")
     yield ""
     resumes = "resume" if lending.pairings.paused else "pause"
     yield f"{PAUSE} {resumes}   {INVITE} invite   {QUIT} end"
 
 
+def _wrapped(line: str) -> str:
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(
+        line,
+        width,
+        subsequent_indent=" " * len("  limits   "),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def limits_text(limits: OwnerLimits) -> str:
     memory = limits.memory_bytes
     hours = limits.hours
+    add = "which consoles may add to" if limits.writable else "read-only"
     return " · ".join(
         (
             format_bytes(memory) if memory is not None else "all memory",
             ", ".join(limits.devices) or "all devices",
             f"{hours[0]} to {hours[1]} o'clock" if hours else "at all hours",
-            f"models in {', '.join(map(str, limits.models))}",
-            "which consoles may add to" if limits.writable else "to be read",
+            f"models in {', '.join(map(str, limits.models))}, {add}",
         )
     )
 
