@@ -109,6 +109,10 @@ async def test_nothing_is_sent_while_an_answer_comes() -> None:
         await pilot.press("m", "o", "enter")
         assert (typed(app), len(app.asked)) == ("mo", 1)
         assert app.said == ["An answer is still coming: {chat.stop} stops it."]
+        app.query_one(Composer).clear()
+        app.pane.set_ready(False, "the model is loading…", returning=True)
+        told = "the model is loading… the answer goes on then"
+        await until(pilot, lambda: told in screen_text(app))
 
 
 async def test_a_closed_composer_says_why_and_which_keys_work_there() -> None:

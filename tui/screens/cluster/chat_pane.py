@@ -70,6 +70,7 @@ READY_HINT = "Ask something · {composer.send} sends · {composer.newline:or}: n
 ELSEWHERE_HINT = "Ask something: {cluster.ask}, or a click"
 SHORT_HINT = "{composer.send} sends · {composer.newline:list}: new line"
 STILL_COMING = "An answer is still coming: {chat.stop} stops it."
+GOES_ON_HINT = " the answer goes on then"
 BUSY_HINT = "{chat.stop} stops the answer"
 
 
@@ -111,6 +112,8 @@ class Composer(TextArea):
 
     ready = False
     busy = False
+    returning = False
+    """True if questions can be sent soon again, and answers go on."""
     reason = ""
 
     @dataclass
@@ -138,6 +141,7 @@ class Composer(TextArea):
     def hint(self) -> None:
         if not self.ready:
             said = with_keys(self.app, self.reason, typing=self.has_focus)
+            said += GOES_ON_HINT if self.busy and self.returning else ""
         elif self.busy:
             said = with_keys(self.app, BUSY_HINT)
         elif not self.has_focus:
@@ -312,6 +316,7 @@ class ChatPane(Widget):
         """Let questions be sent, or say why not; ``returning``: they soon can be."""
         self._ready, self._returning = ready, returning
         self._composer.ready, self._composer.reason = ready, reason
+        self._composer.returning = returning
         self._transcript.hint = with_keys(self.app, EMPTY_HINT) if ready else ""
         self._settle()
 
