@@ -261,7 +261,7 @@ def _serving_port(snapshot: ClusterSnapshot) -> int:
     if snapshot.state is not ClusterState.SERVING or not snapshot.api_url:
         raise ControllerError(
             f"No model is serving (the cluster is {snapshot.state.value})",
-            "Launch a plan first: l in the console, or dllm-tui up.",
+            "Launch a plan first: l in the console, dllm-tui up, or /up with --plain.",
         )
     return urlsplit(snapshot.api_url).port or 0
 
