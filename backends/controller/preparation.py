@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -74,12 +74,15 @@ from backends.state import (
     ModelInfo,
     Objective,
     Peer,
+    PeerState,
     Plan,
     PlanMemory,
     Preview,
 )
 
 LASTS_S = 60.0
+PROBE_POLL_S = 0.05
+PROBE_POLLS = 100
 WEIGHT_AGE_S = 2.0
 DRAFTS_MAX = 2
 """Measured drafts that a plan without one is compared with, beside ``ngram``."""
@@ -145,6 +148,8 @@ class Preparations:
         self, cluster: Cluster, asked: Ask | Plan, *, explain: bool = False
     ) -> Preview:
         """The effects of a launch, with the token for it; starts nothing."""
+        if isinstance(asked, Ask) and (asked.peers or asked.workers is None):
+            await self._peers_settled(asked.peers)
         survey = await self._survey(cluster, asked)
         if isinstance(asked, Ask):
             plan = await self._proposed(asked, survey, cluster)
@@ -157,6 +162,19 @@ class Preparations:
         self._kept = {key: one for key, one in self._kept.items() if one.until > now}
         self._kept[cluster.name, token] = replace(prepared, until=now + LASTS_S)
         return msgspec.structs.replace(preview, token=token)
+
+    async def _peers_settled(self, names: Collection[str] | None) -> None:
+        """Give machines that are being reached a moment; None: whichever there are."""
+        for _ in range(PROBE_POLLS):
+            waits = [
+                peer
+                for peer in self._machines.values()
+                if peer.state is PeerState.PROBING
+                and (names is None or peer.name in names)
+            ]
+            if not waits:
+                return
+            await asyncio.sleep(PROBE_POLL_S)
 
     async def rooms(self, cluster: Cluster) -> int:
         survey = await self._survey(cluster)

@@ -21,7 +21,7 @@ from backends.controller.drafting import Drafting
 from backends.controller.journal import Record
 from backends.controller.launch_facts import Discovery, draft_path
 from backends.controller.memory_usage import machines_now
-from backends.controller.preparation import LASTS_S, Preparations
+from backends.controller.preparation import LASTS_S, PROBE_POLL_S, Preparations
 from backends.data_place import DataPlace
 from backends.demo import MODEL_PATH
 from backends.engine.ask import Engine
@@ -46,6 +46,7 @@ from backends.state import (
     Ask,
     ClusterState,
     Device,
+    DeviceKind,
     Drafts,
     EngineInfo,
     EngineSource,
@@ -55,6 +56,7 @@ from backends.state import (
     Objective,
     Peer,
     PeerFacts,
+    PeerState,
     Plan,
     Preview,
     ProcessRole,
@@ -62,6 +64,7 @@ from backends.state import (
     ServerSettings,
     Speculation,
     Split,
+    Transport,
     WorkerSpec,
 )
 from tests.kit.clusters import Stage
@@ -166,6 +169,24 @@ async def test_of_one_launch_everything_is_asked_once(bench: Bench) -> None:
     preview = await bench.prepared()
     await bench.launched(preview.token)
     assert bench.asked == {"survey": 1, MODEL_PATH.name: 1, "engine": 1}
+
+
+async def test_a_plan_of_all_machines_waits_for_those_that_are_being_reached(
+    bench: Bench,
+) -> None:
+    """Else the first launch of a fresh controller would silently leave them out."""
+    own = Device(id="nuc/CPU", name="CPU", kind=DeviceKind.CPU, free_bytes=1 << 30)
+    nuc = Peer(name="nuc", transport=Transport.SSH, devices=(own,))
+    bench.peers = (replace(nuc, state=PeerState.PROBING),)
+    ask = Ask(model=str(MODEL_PATH))
+    preparing = asyncio.create_task(
+        bench.preparations.prepare(bench.clusters.get(), ask)
+    )
+    await asyncio.sleep(2 * PROBE_POLL_S)
+    assert not preparing.done()
+    assert not bench.asked["survey"]
+    bench.peers = (nuc,)
+    assert [worker.peer for worker in (await preparing).plan.workers] == ["nuc"]
 
 
 async def test_memory_is_looked_at_again(bench: Bench) -> None:
