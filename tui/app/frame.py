@@ -336,7 +336,8 @@ class SizeNotice(StripWidget):
 
     def draw(self, width: int, height: int) -> list[Strip]:
         texts = [
-            ("Make this terminal larger", self.palette.strong),
+            ("Make this terminal larger,", self.palette.strong),
+            ("or use dllm-tui --plain", self.palette.strong),
             (f"it needs {MIN_WIDTH}×{MIN_HEIGHT}", self.palette.text),
             (f"it is    {width}×{height}", self.palette.warn),
         ][-height:]

@@ -197,7 +197,7 @@ def _why_lines(found: Bottleneck) -> Iterator[str]:
         return
     yield from ("", *table_lines(PART_COLUMNS, found.parts))
     speed, time = format_speed(found.tok_per_s), format_ms(found.pass_ms)
-    yield from ("", f"Measured: {speed}, a pass takes {time}.")
+    yield from ("", f"Measured: the median pass takes {time}, which is {speed}.")
     if found.change is not None:
         yield from ("", "To make the change:", f"  {_change_command(found.change)}")
 
