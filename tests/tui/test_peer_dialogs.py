@@ -169,6 +169,7 @@ def test_a_peer_of_any_state_can_be_read(peer: Peer) -> None:
     assert rows["state"]
     assert rows["role"]
     assert peer.transport in rows["address"]
+    assert "  " not in rows["address"]
 
 
 def test_a_clock_that_is_off_is_told() -> None:

@@ -78,6 +78,7 @@ def test_no_line_about_a_command_is_cut() -> None:
         ("lab clear", "links reset"),
         ("lab show", "links list"),
         ("engine status", "engine show"),
+        ("config get", "config show"),
     ],
 )
 def test_former_names_still_work_and_are_offered_no_more(former: str, now: str) -> None:

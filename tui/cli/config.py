@@ -45,6 +45,7 @@ PATHS = pairs_table("NAME", "PATH", name=1)
 @click.group(
     cls=Group,
     default="show",
+    aliases={"get": "show"},
     examples=EXAMPLES,
     notes="Exit code 1 of check: the file is not valid.",
 )

@@ -208,7 +208,8 @@ def _state(peer: Peer, now: float, *, hints: bool) -> Iterator[Row]:
         yield "", hint
     yield from _work(peer)
     yield "role", role_word(peer)
-    yield "address", " · ".join(filter(None, (peer.address, path_words(peer))))
+    path = " ".join(path_words(peer).split())
+    yield "address", " · ".join(filter(None, (peer.address, path)))
     if peer.path is not None:
         yield "path", way_text(peer.path)
     if peer.data is not None:
