@@ -22,7 +22,8 @@ async def test_a_host_key_is_shown_and_trusted(started: Started) -> None:
         dialog = await question(pilot)
         assert isinstance(dialog, HostKeyDialog)
         text = screen_text(app)
-        for part in ("ada@mini.lan", "ssh-ed25519", "SHA256", "uNiV ztks CsDh"):
+        shown = "ada@mini.lan", "ssh-ed25519", "SHA256", "uNiV ztks CsDh"
+        for part in (*shown, "ssh-keygen -lf -", "esc cancels"):
             assert part in text
         await pilot.press("down", "enter")
         await until(pilot, lambda: cluster.called("answer_peer"))

@@ -39,6 +39,19 @@ async def test_what_may_surprise_about_an_engine_is_told(started: Started) -> No
         await until(pilot, lambda: toasts(app) == [told])
 
 
+async def test_a_machine_that_is_ready_now_can_be_added_to_the_split(
+    started: Started,
+) -> None:
+    cluster = cluster_of()
+    cluster.provisioned_note = "No GPU there."
+    cluster.done.set()
+    async with at_peer(started, "eve", cluster) as (pilot, app, _):
+        await until(pilot, lambda: app.editor.plan)
+        await pilot.press("p")
+        told = "eve has our engine now: No GPU there. w adds it to the split"
+        await until(pilot, lambda: toasts(app) == [told])
+
+
 async def test_work_that_fails_says_why(started: Started) -> None:
     cluster = cluster_of()
     cluster.ending = ControllerError("The disk of eve is full", "Free 2.1 GiB.")

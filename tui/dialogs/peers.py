@@ -83,7 +83,7 @@ All that is known of one machine; it follows the machine while it is open.
 
 GROUP = 4
 TRUST_REMARK = (
-    "Compare it with what that machine itself prints. "
+    "On that machine, cat /etc/ssh/*.pub | ssh-keygen -lf - prints it: compare them. "
     "A trusted key is remembered, as ssh does."
 )
 SECRET_REMARK = "Used for this connection, never stored."
@@ -143,6 +143,10 @@ class HostKeyDialog(QuestionDialog):
         yield ChoiceList(
             (Choice("cancel", "Cancel", "n"), Choice("trust", "Trust and connect", ""))
         )
+
+    def on_mount(self) -> None:
+        keys = ("choice.choose", "chooses"), ("dialog.cancel", "cancels")
+        self.show_keys(self.query_one(Vertical), *keys)
 
     @on(ChoiceList.Picked)
     def _chosen(self, message: ChoiceList.Picked) -> None:

@@ -126,8 +126,11 @@ class PeerFlows(Flow):
             self._app.get_engine()
             return
         if self._can_be_worked_at(peer, "This machine has its engine already"):
-            what = f"{peer.name} has our engine now"
-            await self._long(peer, self._cluster.provision_peer(peer.name), what)
+            what, plan = f"{peer.name} has our engine now", self._editor.plan
+            idle = plan and peer.name not in {worker.peer for worker in plan.workers}
+            then = ". {peers.use} adds it to the split" if idle else ""
+            work = self._cluster.provision_peer(peer.name)
+            await self._long(peer, work, what, then)
 
     async def copy(self, peer: Peer) -> None:
         plan = self._editor.plan
@@ -259,7 +262,9 @@ class PeerFlows(Flow):
         if text := dropped_text(plan, proposed):
             self._app.tell(text, "warning")
 
-    async def _long(self, peer: Peer, work: Awaitable[object], done: str) -> None:
+    async def _long(
+        self, peer: Peer, work: Awaitable[object], done: str, then: str = ""
+    ) -> None:
         self._ended.discard(peer.name)
         try:
             result = await work
@@ -270,7 +275,7 @@ class PeerFlows(Flow):
             self._app.tell(f"Cancelled on {peer.name}; the next run resumes")
             return
         note = result.note if isinstance(result, Peer) else ""
-        self._app.tell(f"{done}: {note}" if note else done)
+        self._app.tell((f"{done}: {note.rstrip('.')}" if note else done) + then)
 
     def _can_be_worked_at(self, peer: Peer, not_here: str) -> bool:
         if peer.transport == Transport.LOCAL:
