@@ -80,17 +80,18 @@ $(INSTALLED): pyproject.toml $(wildcard native/CMakeLists.txt native/src/* nativ
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || \
 		{ rm -rf $(VENV); echo "The venv module is missing (Debian: apt-get install python3-venv)."; exit 1; }
 	@$(BIN)/python -c '$(LISTED)["dependency-groups"]["compiling"], sep="\n")' >$(VENV)/compiling.txt
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' --requirement $(VENV)/compiling.txt
+	@echo 'Getting Python packages into $(VENV), and compiling the relay: a minute or two…'
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' --requirement $(VENV)/compiling.txt
 	@$(MAKE) --no-print-directory --jobs 2 libraries program
 	@touch $@
 
 # Python compiles what the program uses of them when it is used first.
 libraries:
 	@$(BIN)/python -c '$(LISTED)["project"]["dependencies"], sep="\n")' >$(VENV)/libraries.txt
-	$(BIN)/python -m pip install --quiet --no-compile --requirement $(VENV)/libraries.txt
+	@$(BIN)/python -m pip install --quiet --no-compile --requirement $(VENV)/libraries.txt
 
 program:
-	env -u MAKEFLAGS -u MFLAGS $(COMPILED) CMAKE_GENERATOR=Ninja $(BIN)/python -m pip install --quiet \
+	@env -u MAKEFLAGS -u MFLAGS $(COMPILED) CMAKE_GENERATOR=Ninja $(BIN)/python -m pip install --quiet \
 		--no-build-isolation --no-deps --editable . -C build-dir=$(NATIVE_BUILD) -C build.targets=dllm-relay
 
 # Tests and checks need more.
