@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from textual._compositor import Compositor
+from textual.css.stylesheet import Stylesheet
+from textual.dom import DOMNode
 from textual.geometry import Region
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -90,6 +93,29 @@ async def test_hidden_panes_do_not_have_the_screen_arranged(
         app._home.go_to("live")
         speed = format_rate(busy_scene(SNAPSHOTS - 1).speed.tok_per_s)
         await until(pilot, lambda: f"{speed} tok/s" in screen_text(app))
+
+
+async def test_a_start_draws_what_runs_and_styles_each_widget_once(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames: list[object] = []
+    done: list[str] = []
+
+    def frame(self: DllmApp, screen: Screen[Any], drawn: object) -> None:
+        if drawn is not None:
+            frames.append(self.editor.snapshot)
+
+    def update(self: DllmApp, node: DOMNode, **_: bool) -> None:
+        if isinstance(node, Screen) and len(node.children):
+            done.append(f"style all of {node}")
+
+    monkeypatch.setattr(DllmApp, "_display", frame)
+    monkeypatch.setattr(DllmApp, "update_styles", update)
+    monkeypatch.setattr(Stylesheet, "reparse", lambda _: done.append("parse again"))
+    async with started(scenes.homelab_serving()) as (_, app, _):
+        assert app.screen.has_class("-normal", "-tall")
+        assert frames[0] == scenes.homelab_serving()
+        assert not done
 
 
 @pytest.mark.parametrize(("less", "most"), [(1, 0), (scenes.GIB, 100)])

@@ -61,7 +61,7 @@ class Bridge:
         self._interval_s = interval_s
         self._pace = 1.0
         self._retry_s = retry_s
-        self._newest: ClusterSnapshot | None = None
+        self.newest: ClusterSnapshot | None = None
         self._fresh = asyncio.Event()
         self._lost = False
 
@@ -100,15 +100,15 @@ class Bridge:
         while True:
             await self._fresh.wait()
             self._fresh.clear()
-            if self._newest is not None:
-                self._post(SnapshotTaken(self._newest))
+            if self.newest is not None:
+                self._post(SnapshotTaken(self.newest))
             await asyncio.sleep(self._interval_s * self._pace)
 
     def _arrived(self, snapshot: ClusterSnapshot) -> None:
         if self._lost:
             self._lost = False
             self._post(LinkRestored())
-        self._newest = snapshot
+        self.newest = snapshot
         self._fresh.set()
 
     def _went(self, reason: str) -> None:

@@ -168,9 +168,14 @@ class DllmApp(ClusterConsole):
 
     # --- start and end -----------------------------------------------------------
 
+    def on_load(self) -> None:
+        self._listen()
+
     def on_mount(self) -> None:
         self._recording.look()
-        self._listen()
+        # It mostly came while the widgets were made: then the first frame has it.
+        if self._bridge is not None and self._bridge.newest is not None:
+            self.take(self._bridge.newest)
 
     def _listen(self) -> None:
         self._bridge = Bridge(self.cluster, self.post_message)
@@ -207,7 +212,8 @@ class DllmApp(ClusterConsole):
 
     @on(SnapshotTaken)
     def _snapshot_taken(self, message: SnapshotTaken) -> None:
-        self.take(message.snapshot)
+        if message.snapshot is not self.editor.snapshot:
+            self.take(message.snapshot)
 
     def take(self, snapshot: ClusterSnapshot) -> None:
         if not self.is_running:  # Leaving: the screens lose their widgets one by one.

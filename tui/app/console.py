@@ -145,10 +145,10 @@ class ConsoleApp(App[None], inherit_bindings=False):
         self._typed: deque[Event] = deque()
         self._key_at_work: asyncio.Task[None] | None = None
         self._opening: set[asyncio.Event] = set()
+        self.set_keymap(self.user_keys)
         self._use_theme(theme)
 
     def on_mount(self) -> None:
-        self.set_keymap(self.user_keys)
         for text in actions.keymap_problems(self.user_keys):
             self._early_trouble.append(DllmError(text))
         for error in self._early_trouble:
@@ -201,6 +201,16 @@ class ConsoleApp(App[None], inherit_bindings=False):
         for opening in self._opening:
             opening.set()
         return pushed
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Use the theme's variables: before there is a screen, without reading sheets.
+
+        They are read for its first widget anyway.
+        """
+        if self.screen_stack:
+            super().refresh_css(animate=animate)
+        else:
+            self.stylesheet.set_variables(self.get_css_variables())
 
     def _load_screen_css(self, screen: Screen[Any]) -> None:
         super()._load_screen_css(screen)

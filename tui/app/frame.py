@@ -383,11 +383,28 @@ class ConsoleScreen(Screen[None]):
         self.shown: ClusterSnapshot | None = None
 
     def compose(self) -> ComposeResult:
+        # Its widgets are styled as they are mounted, for this size: not twice more.
+        width, height = self.app.size
+        breakpoints = (
+            *self._get_breakpoint_classes(width, self.HORIZONTAL_BREAKPOINTS),
+            *self._get_breakpoint_classes(height, self.VERTICAL_BREAKPOINTS),
+        )
+        self.add_class(*breakpoints)
         yield self.status_line
         yield from self.compose_body()
         yield from getattr(self.app, "bottom_bars", tuple)()
         yield self.key_bar
         yield SizeNotice()
+
+    def _compositor_refresh(self) -> None:
+        # Textual draws a screen that it mounts, and throws it away if drawing is held.
+        if self.app._batch_count:
+            self.refresh()
+        else:
+            super()._compositor_refresh()
+
+    def on_screen_resume(self, event: events.ScreenResume) -> None:
+        event.refresh_styles &= self.stack_updates > 0
 
     def action_zoom(self) -> None:
         panes = self.focused.ancestors_with_self if self.focused else ()

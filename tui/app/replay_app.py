@@ -82,12 +82,14 @@ class ReplayApp(DllmApp, inherit_bindings=False):
 
     def on_mount(self) -> None:
         self._replay.play(True)
+        self._tick()
         self.run_worker(self._look_ahead(), group="trends", exit_on_error=False)
 
     def _listen(self) -> None:
         if self._ticks is None:
             self._ticks = self.set_interval(DRAW_INTERVAL_S, self._tick)
-        self._tick()
+        else:
+            self._tick()
 
     async def _look_ahead(self) -> None:
         # A few seconds of the record a time, so that nothing waits for it.

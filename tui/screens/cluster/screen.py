@@ -105,6 +105,7 @@ _WHY_NOT = {
 class ClusterScreen(ConsoleScreen):
     """Panes; where there is no room for all, the focused one takes the place."""
 
+    AUTO_FOCUS = "SplitBar"
     BINDINGS = bindings("cluster", "live")
 
     zoomed: reactive[str] = reactive("", init=False)
