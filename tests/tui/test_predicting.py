@@ -79,7 +79,7 @@ async def test_a_finished_answer_is_learnt_from(started: Started) -> None:
         cluster.pace = lambda plan: replace(scenes.pace(plan), noise=0.5)
         now = cluster.now
         assert now is not None
-        speed = replace(now.speed, last_tok_per_s=33.3)
+        speed = replace(now.speed, tok_per_s=None, last_tok_per_s=33.3)
         cluster.push(replace(now, seq=now.seq + 1, speed=speed))
         await until(pilot, lambda: edit_of(app).forecast != before)
         assert len(cluster.called("speeds")) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from backends.split.layout import counts
@@ -50,7 +51,26 @@ async def test_the_change_is_an_edit_that_undo_takes_back(started: Started) -> N
         await pilot.press("u")
         await until(pilot, lambda: held(app) == before)
         # While an answer comes there is nothing new to ask.
-        speed = replace(SERVING.speed, tok_per_s=9.0, tokens=5)
+        speed = replace(SERVING.speed, tok_per_s=9.0, last_tok_per_s=9.0, tokens=5)
         cluster.push(replace(SERVING, seq=SERVING.seq + 1, speed=speed))
         await until(pilot, lambda: app.editor.facts.snapshot.speed.tokens == 5)
         assert [name for name, _ in cluster.calls].count("why") == 1
+        assert len(cluster.called("speeds")) == 1
+
+
+async def test_other_words_in_as_many_rows_arrange_nothing(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = ScriptedCluster(SERVING)
+    cluster.bottleneck = found()
+    async with started(cluster, size=(140, 40)) as (pilot, app, _):
+        why = app.query_one(WhyLine)
+        await until(pilot, lambda: WHY in text_of(why) and why.size.height > 0)
+        arranged: list[object] = []
+        monkeypatch.setattr(why, "refresh", lambda *_, **how: arranged.append(how))
+        other = found().text.replace("+4.0", "+9.0")
+        app.editor.learn_bottleneck(replace(found(), text=other))
+        await until(pilot, lambda: "+9.0" in text_of(why))
+        assert {"layout": True} not in arranged
+        app.editor.learn_bottleneck(None)
+        await until(pilot, lambda: {"layout": True} in arranged)

@@ -156,6 +156,7 @@ class PlanEditor:
         self._edit: Edit | None = None
         self._edit_ground: tuple[object, ...] = ()
         self._facts: LiveFacts | None = None
+        self._answered: tuple[float | None, float | None] | None = None
         self._told: dict[Plan, tuple[EngineFigures, ...]] = {}
         self._unanswered: tuple[Plan | None, str] = (None, "")
         self._speeds: dict[Plan, ClusterSpeeds] = {}
@@ -176,6 +177,10 @@ class PlanEditor:
         if same and before is not None and snapshot.seq < before.seq:
             return False
         self.snapshot = snapshot
+        if self._answered is None or snapshot.speed.tok_per_s is None:
+            # While an answer comes the figures of the last one run with it.
+            learnt_at = snapshot.last_run.at if snapshot.last_run else None
+            self._answered = snapshot.speed.last_tok_per_s, learnt_at
         self.trends.add(self.facts)
         plan, model = snapshot.plan, snapshot.model
         if plan is None:
@@ -352,7 +357,7 @@ class PlanEditor:
             return None
         serves = now.state is ClusterState.SERVING
         way = _speeds_way(self.plan)
-        return way, now.generation, serves, now.speed.last_tok_per_s
+        return way, now.generation, serves, self._answered
 
     def learn_speeds(self, plan: Plan, speeds: ClusterSpeeds) -> None:
         """Predict any split of the plan with these from now on."""
@@ -387,8 +392,7 @@ class PlanEditor:
         if now is None or now.state is not ClusterState.SERVING:
             return None
         labs = tuple(link.lab for link in now.links)
-        measured = now.speed.last_tok_per_s, now.last_run and now.last_run.at
-        return now.cluster, now.generation, now.served_since, labs, *measured
+        return now.cluster, now.generation, now.served_since, labs, self._answered
 
     def learn_bottleneck(self, found: Bottleneck | None) -> None:
         if found != self.bottleneck:

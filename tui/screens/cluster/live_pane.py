@@ -260,7 +260,11 @@ class WhyLine(StripWidget):
     ALLOW_SELECT = True
     DEFAULT_CSS = "WhyLine { height: auto; }"
 
-    found: Drawn[Bottleneck | None] = Drawn(None, layout=True)
+    found: Drawn[Bottleneck | None] = Drawn(None)
+
+    def watch_found(self) -> None:
+        if len(self._rows(self.content_size.width)) != self.content_size.height:
+            self.refresh(layout=True)
 
     def get_content_height(self, container: object, viewport: object, w: int) -> int:
         return len(self._rows(w))
