@@ -95,6 +95,26 @@ async def test_hidden_panes_do_not_have_the_screen_arranged(
         await until(pilot, lambda: f"{speed} tok/s" in screen_text(app))
 
 
+async def test_what_lies_between_two_changes_is_not_drawn(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: set[Widget] = set()
+    draw = Widget.render_lines
+
+    def counted(self: Widget, crop: Region) -> list[Strip]:
+        drawn.add(self)
+        return draw(self, crop)
+
+    async with started(scenes.homelab_serving()) as (pilot, app, _):
+        home = app._home
+        monkeypatch.setattr(Widget, "render_lines", counted)
+        home.status_line.redraw()
+        home.key_bar.redraw()
+        await until(pilot, lambda: home.key_bar in drawn)
+        assert home.status_line in drawn
+        assert not {home, home.live} & drawn
+
+
 async def test_a_start_draws_what_runs_and_styles_each_widget_once(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rich.style import Style
-from textual import events
+from textual import events, on
+from textual._compositor import ChopsUpdate, Compositor
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.dom import DOMNode
+from textual.geometry import Region
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.strip import Strip
@@ -351,6 +353,28 @@ class SizeNotice(StripWidget):
         return [blank] * ((height - len(lines)) // 2) + lines
 
 
+class ChangedOnly(Compositor):
+    """Draws only widgets of which something that changed can be seen.
+
+    Textual draws all that lie between the first and the last of these, and all behind.
+    """
+
+    def render_partial_update(self) -> ChopsUpdate | None:
+        everything, _ = self.visible_widgets, self.cuts
+        left = set(self._dirty_regions)
+        wanted: dict[Widget, tuple[Region, Region]] = {}
+        for widget, place in everything.items():  # The front ones first.
+            seen = Region.intersection(*place)
+            if any(map(seen.overlaps, left)):
+                wanted[widget] = place
+                left = {one for one in left if not seen.contains_region(one)}
+        self._visible_widgets = wanted
+        try:
+            return super().render_partial_update()
+        finally:
+            self._visible_widgets = everything
+
+
 ZOOMED = "zoomed: {app.zoom} shows all"
 SHORT_BELOW = 24
 
@@ -378,6 +402,7 @@ class ConsoleScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._compositor = ChangedOnly()
         self.status_line = StatusLine()
         self.key_bar = KeyBar()
         self.shown: ClusterSnapshot | None = None
@@ -403,7 +428,8 @@ class ConsoleScreen(Screen[None]):
         else:
             super()._compositor_refresh()
 
-    def on_screen_resume(self, event: events.ScreenResume) -> None:
+    @on(events.ScreenResume)
+    def _style_once(self, event: events.ScreenResume) -> None:
         event.refresh_styles &= self.stack_updates > 0
 
     def action_zoom(self) -> None:

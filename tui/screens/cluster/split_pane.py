@@ -233,7 +233,7 @@ class SplitPane(Widget, can_focus=True):
         self.bar.follow()
         edit = self._editor.edit
         self.bar.display = self._table.display = edit is not None
-        if self.has_focus:
+        if self.screen.focused is self:
             self.focus_default()
         self._table.edit = edit
         self.standing.speeds = speed_texts(edit, self._editor.snapshot) if edit else ()
@@ -244,8 +244,8 @@ class SplitPane(Widget, can_focus=True):
 
     def focus_default(self) -> None:
         target = self.bar if self.bar.display else self
-        if not target.has_focus:
-            target.focus()
+        if self.screen.focused is not target:
+            self.screen.set_focus(target)
 
     def say_verdict(self) -> None:
         """Say how the split stands to what runs, with keys that work now."""
