@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
+from textual._text_area_theme import TextAreaTheme
 
 from backends.state import ChatState
 from tests.tui.chatting import DONE, EARLIER, answer, ask, chatting
@@ -38,6 +39,28 @@ async def test_new_lines_and_letters_are_typed_and_command_nothing(
     async with chatting() as (app, pilot):
         await pilot.press(*keys)
         assert (typed(app), app.asked) == (text, [])
+
+
+async def test_a_blink_of_the_cursor_looks_no_style_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[TextAreaTheme] = []
+    look = TextAreaTheme.apply_css
+
+    def counted(theme: TextAreaTheme, field: Composer) -> None:
+        looked.append(theme)
+        look(theme, field)
+
+    monkeypatch.setattr(TextAreaTheme, "apply_css", counted)
+    async with chatting() as (app, pilot):
+        field = app.query_one(Composer)
+        await until(pilot, lambda: looked)
+        await pilot.pause()
+        looked.clear()
+        field.render_lines(field.size.region)
+        assert not looked
+        app.theme = "textual-light"
+        await until(pilot, lambda: looked)
 
 
 async def test_keys_typed_fast_keep_their_order() -> None:

@@ -10,7 +10,10 @@ from textual import events, on
 from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
+from textual.geometry import Region
 from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
@@ -115,6 +118,7 @@ class Composer(TextArea):
     returning = False
     """True if questions can be sent soon again, and answers go on."""
     reason = ""
+    _styled = False
 
     @dataclass
     class Sent(Message):
@@ -137,6 +141,17 @@ class Composer(TextArea):
         self.again: int | None = None
         """Index of the question that the user edits."""
         self._draft = ""
+
+    def notify_style_update(self) -> None:
+        self._styled = False
+        super().notify_style_update()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Draw; Textual looks all styles up again whenever the cursor blinks."""
+        if self._styled:
+            return ScrollView.render_lines(self, crop)
+        self._styled = True
+        return super().render_lines(crop)
 
     def hint(self) -> None:
         if not self.ready:
