@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -75,7 +74,7 @@ def set_aside(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
     Raises:
         OSError: the disk refuses it.
     """
-    path = folder / f".{secrets.token_hex(8)}.tmp"
+    path = folder / f".{os.urandom(8).hex()}.tmp"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:
