@@ -31,6 +31,7 @@ settings.load_profile("shared")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Threads of engines that wait leave the cores, which many share, to others.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+ID_CHARS = 80
 # What is imported and collected stays to the end.
 gc.disable()
 
@@ -39,6 +40,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     spare_modules()
     gc.set_threshold(500_000, 50, 100)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Shorten the names of long values: each report of a test is sent with its name."""
+    if isinstance(val, str | bytes) and len(val) > ID_CHARS:
+        return f"{val[:ID_CHARS]!a}..."
+    return None
 
 
 def pytest_runtest_logfinish() -> None:
