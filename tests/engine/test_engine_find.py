@@ -57,6 +57,11 @@ def location(request: pytest.FixtureRequest) -> EngineInfo:
     return found[index]
 
 
+def only(number: int) -> pytest.MarkDecorator:
+    """One engine, where another would show nothing more."""
+    return pytest.mark.parametrize("location", [number], indirect=True)
+
+
 @pytest.fixture
 def fresh(tmp_path: Path) -> Paths:
     return msgspec.structs.replace(user_paths(), cache_dir=tmp_path)
@@ -92,6 +97,7 @@ async def test_it_tells_its_version_protocol_and_flags(
     assert await read_engine(host, location, fresh) == known
 
 
+@only(0)
 async def test_asking_leaves_nothing_running(
     host: AgentSession, location: EngineInfo, fresh: Paths
 ) -> None:
@@ -101,6 +107,7 @@ async def test_asking_leaves_nothing_running(
     assert not [c for c in ours if c.status() != psutil.STATUS_ZOMBIE]
 
 
+@only(0)
 async def test_a_program_that_does_not_run_is_explained(
     host: AgentSession, location: EngineInfo, fresh: Paths, tmp_path: Path
 ) -> None:
@@ -115,6 +122,7 @@ async def test_a_program_that_does_not_run_is_explained(
         await read_engine(host, here, fresh)
 
 
+@only(0)
 async def test_a_program_that_hangs_is_not_waited_for(
     host: AgentSession,
     location: EngineInfo,
@@ -238,6 +246,7 @@ async def test_a_worker_that_dies_mid_answer_is_explained(cluster: Cluster) -> N
     assert "a worker died" in reason
 
 
+@only(1)
 def test_use_is_remembered_until_auto(user: User, location: EngineInfo) -> None:
     used = user.json("engine", "use", location.directory)
     assert used["directory"] == location.directory

@@ -30,7 +30,14 @@ from backends.state import LayerRange, Plan, WorkerSpec
 from backends.state.links import Held, WorkerWeights
 from tests.kit.models import write_llama
 from tests.native.relaying import Relay, running
-from tests.native.stock import engine, free_port, start, start_worker, wait_until_up
+from tests.native.stock import (
+    ENGINES,
+    engine,
+    free_port,
+    start,
+    start_worker,
+    wait_until_up,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -107,7 +114,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     return {kind: folder / kind for kind in SHAPES}
 
 
-@pytest.fixture(scope="module", params=["7.0.0", "8.0.0"])
+@pytest.fixture(scope="module", params=ENGINES)
 def bench(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Bench]:

@@ -19,6 +19,9 @@ from tests.native.relaying import Relay, running
 
 START_S = 60.0
 SHORT_PROMPT = [1, *range(10, 49)]
+ENGINES = ["7.0.0", pytest.param("8.0.0", marks=pytest.mark.trial)]
+"""Where the first shows the same, `make test-all` alone tries the second."""
+on_both_engines = pytest.mark.parametrize("version", ENGINES)
 
 
 def engine(version: str) -> Path:

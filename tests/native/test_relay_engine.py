@@ -28,6 +28,7 @@ from tests.native.stock import (
     Cluster,
     cluster,
     engine,
+    on_both_engines,
     server,
     start_worker,
 )
@@ -81,7 +82,7 @@ def test_the_same_tokens_with_and_without(
             assert seen["plain_connections"] == seen["refused"] == 0
 
 
-@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
+@on_both_engines
 def test_a_model_with_states_of_sequences_is_not_refused(
     relay: Path, tmp_path: Path, version: str
 ) -> None:
@@ -207,7 +208,7 @@ def in_full(line: dict[str, Any]) -> bool:
 
 
 @pytest.mark.usefixtures("with_tls")
-@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
+@on_both_engines
 def test_the_same_tokens_through_pairs(
     relay: Path, model: Path, tmp_path: Path, version: str
 ) -> None:
@@ -263,7 +264,7 @@ def asked_once(waited: Counter[str], took_s: float) -> Counter[str]:
     return waited
 
 
-@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
+@on_both_engines
 def test_a_start_waits_for_few_answers_across_the_link(
     relay: Path, model: Path, tmp_path: Path, version: str
 ) -> None:

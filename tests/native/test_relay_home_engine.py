@@ -19,7 +19,14 @@ from backends.state.models import Seeding
 from tests.kit.models import write_llama
 from tests.native.pairing import paired
 from tests.native.relaying import running
-from tests.native.stock import SHORT_PROMPT, Cluster, engine, server, start_worker
+from tests.native.stock import (
+    SHORT_PROMPT,
+    Cluster,
+    engine,
+    on_both_engines,
+    server,
+    start_worker,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -148,7 +155,7 @@ async def make_tables(run_dir: Path, model: Path) -> None:
     assert last.complete
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@on_both_engines
 def test_known_hashes_save_the_bytes_of_llama_server_too(
     relay: Path, model: Path, direct: dict[str, list[int]], tmp_path: Path, version: str
 ) -> None:
@@ -281,7 +288,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
+@on_both_engines
 def test_what_is_seeded_does_not_cross(
     relay: Path,
     few_model: Path,

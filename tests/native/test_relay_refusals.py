@@ -29,7 +29,7 @@ from tests.native.refused import (
     set_tensor,
 )
 from tests.native.relaying import GET_TENSOR, Relay, receive, request, running
-from tests.native.stock import engine, start_worker
+from tests.native.stock import engine, on_both_engines, start_worker
 
 pytestmark = pytest.mark.engine
 
@@ -70,7 +70,7 @@ def test_a_stock_worker_lives(relay: Path, tmp_path: Path, version: str) -> None
         assert seen["plain_connections"] == 0
 
 
-@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
+@on_both_engines
 def test_without_a_guard_what_does_not_suit_an_op_ends_a_worker(
     tmp_path: Path, version: str
 ) -> None:
@@ -84,7 +84,7 @@ def test_without_a_guard_what_does_not_suit_an_op_ends_a_worker(
             assert worker.wait(20) == -signal.SIGABRT, name
 
 
-@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
+@on_both_engines
 def test_no_worker_s_stack_overflows(relay: Path, tmp_path: Path, version: str) -> None:
     """The longest chain that passes is computed."""
     with guarded(relay, tmp_path, version) as head:

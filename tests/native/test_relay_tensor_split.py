@@ -15,7 +15,7 @@ from backends.state import ModelInfo
 from tests.kit.models import N_VOCAB, write_llama
 from tests.kit.processes import with_word
 from tests.native.relaying import Relay, in_thread
-from tests.native.stock import SHORT_PROMPT, Cluster, cluster
+from tests.native.stock import SHORT_PROMPT, Cluster, cluster, on_both_engines
 
 TICK_S = 1.2
 pytestmark = pytest.mark.engine
@@ -65,7 +65,7 @@ def stock_worker_of(port: str) -> psutil.Process:
     return found[0]
 
 
-@pytest.mark.parametrize("version", ["7.0.0", "8.0.0"])
+@on_both_engines
 def test_trips_and_bytes_are_those_that_plans_are_told(
     relay: Path, tmp_path: Path, version: str
 ) -> None:
