@@ -209,10 +209,10 @@ ready: compiling
 		$(MAKE) --no-print-directory --keep-going engines gpu-device host-tools || \
 		echo "Not all of that is there, so that some tests will fail; the others are run."; wait
 
-test: ready ## Everything but long trials, sanitizers and mutations: some 20 minutes on two cores
+test: ready ## Everything but trials, sanitizers and mutations
 	@$(TESTS) engine hosts relay unit native check
 
-test-all: ready ## The rest: long random trials, sanitizers, mutations
+test-all: ready ## The rest: trials, sanitizers, mutations
 	@$(TESTS) trials sanitized mutate
 
 test-check: check

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
@@ -25,6 +26,7 @@ from backends.client.http import request
 from backends.demo import MODEL_PATH
 from backends.state import ClusterSnapshot
 from tests.kit.engines import engine
+from tests.kit.forking import ForkingPopen
 from tests.kit.models import write_llama
 from tests.kit.processes import kill_until_none, processes_of
 from tui.cli.status import cluster_json
@@ -35,6 +37,8 @@ WAIT_S = 60.0
 PAUSE_MIN_S = 0.02
 PAUSE_MAX_S = 0.2
 LOG_CHARS = 10_000
+FORKS = sys.platform == "linux"
+RUN = "import sys; sys.argv[0] = 'dllm-tui'; from tui.entry import main; main()"
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
@@ -88,23 +92,24 @@ class User:
 
     def start(self, *args: str, **options: Any) -> subprocess.Popen[str]:
         """A running ``dllm-tui`` command."""
+        return self._popen(subprocess.Popen, ["dllm-tui", *args], **options)
+
+    def _popen(
+        self, kind: type[subprocess.Popen[Any]], words: list[str], **options: Any
+    ) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
-        options = {
-            "stdout": pipe,
-            "stderr": pipe,
-            "stdin": subprocess.DEVNULL,
-        } | options
-        return subprocess.Popen(
-            ["dllm-tui", *args],
-            env=self.env,
-            cwd=self.home,
-            text=True,
-            **options,
-        )
+        streams = {"stdout": pipe, "stderr": pipe, "stdin": subprocess.DEVNULL}
+        options = streams | options
+        return kind(words, env=self.env, cwd=self.home, text=True, **options)
 
     def run(self, *args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """A finished ``dllm-tui`` command; its exit code is checked."""
-        process = self.start(*args)
+        """A finished ``dllm-tui`` command; its exit code is checked.
+
+        It is a fork of the test, which spares its imports: ``start`` shows that these
+        work. What it starts itself is real.
+        """
+        words = [sys.executable, "-P", "-c", RUN, *args]
+        process = self._popen(ForkingPopen if FORKS else subprocess.Popen, words)
         try:
             out, err = process.communicate(timeout=180)
         except subprocess.TimeoutExpired:

@@ -71,6 +71,7 @@ def test_it_serves_and_stays(user: User, somebody: Somebody, demo_model: str) ->
     assert somebody.process.poll() is None
 
 
+@pytest.mark.trial
 def test_one_that_is_at_work_is_not_asked_whether_it_is_there(
     user: User, somebody: Somebody, demo_model: str
 ) -> None:
@@ -88,6 +89,7 @@ def test_one_that_is_at_work_is_not_asked_whether_it_is_there(
     assert user.running("llama-server") == server
 
 
+@pytest.mark.trial
 def test_it_may_have_a_name(user: User, somebody: Somebody, demo_model: str) -> None:
     user.run("peers", "add", "box", "--bare", f"localhost:{somebody.port}")
     user.run("up", "--model", demo_model, "--peer", "box", "--detach")

@@ -23,6 +23,7 @@ def samples(file: Path) -> int:
     return sum(len(one["samples"]) for one in json.loads(file.read_bytes())["results"])
 
 
+@pytest.mark.trial
 def test_an_interrupted_benchmark_is_continued(user: User, demo_model: str) -> None:
     file = user.home / "results.json"
     matrix = ("--workers", "1,2", "--latency", "0ms,10ms", "--rounds", "2")
@@ -73,6 +74,7 @@ def generated(user: User) -> int:
     return max((x["generation"]["tokens"] for x in user.status()["links"]), default=0)
 
 
+@pytest.mark.trial
 def test_no_sample_is_kept_in_which_a_worker_died(user: User, demo_model: str) -> None:
     file = user.home / "results.json"
     matrix = ("--workers", "1", "--latency", "30ms", "--rounds", "1")

@@ -21,6 +21,7 @@ TWO_WAY = [(first, N_LAYER + 1 - first) for first in range(N_LAYER + 2)]
 SPLITS = [*TWO_WAY, (4, 4, 5), (1, 11, 1), (0, 6, 7)]
 
 
+@pytest.mark.trial
 def test_demo_answers_in_json(user: User) -> None:
     result = user.json(
         "demo", "--bundled", "--headless", "--prompt", "What is a split?"
@@ -54,6 +55,7 @@ def test_demo_prints_the_answer_alone_on_stdout(user: User) -> None:
     assert "tok/s" not in run.stdout
 
 
+@pytest.mark.trial
 async def test_every_split_is_measured_as_planned(
     user: User, demo_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

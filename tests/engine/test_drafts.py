@@ -215,6 +215,7 @@ def settled(user: User) -> Any:
     return wait_for(known, "the comparison", 240)
 
 
+@pytest.mark.trial
 def test_auto_keeps_the_fastest(user: User, mtp_model: str, tmp_path: Path) -> None:
     user.run("config", "set", "model_dirs", str(tmp_path))
     up = ("up", "--model", mtp_model, "--workers", "1", "--detach")

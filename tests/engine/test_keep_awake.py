@@ -58,6 +58,7 @@ def test_it_lasts_as_long_as_the_cluster(
     user.stop()
 
 
+@pytest.mark.trial
 def test_its_end_ends_nothing(user: User, told: Path, demo_model: str) -> None:
     user.up(demo_model, "--workers", "1")
     wait_for(lambda: keeper(user), "the machine is held awake")

@@ -95,6 +95,7 @@ def kill_again_and_again(user: User, name: str) -> dict[str, object]:
     return failure
 
 
+@pytest.mark.trial
 def test_a_worker_that_keeps_dying_is_done_without(user: User, demo_model: str) -> None:
     # Of its own: that another test took the usual one would be told, too.
     serve(user, demo_model, "--port", str(free_port()))
@@ -300,7 +301,7 @@ def test_hang_up_of_the_console_closes_nothing(launched: User) -> None:
 # --- A process that something holds is told at once, and again when it goes on ---
 
 TOLD = {signal.SIGSTOP: "not responding", signal.SIGCONT: "running"}
-IDLE_S = 10.0
+IDLE_S = 5.0
 IDLE_PART_MAX = 0.02
 
 

@@ -112,6 +112,7 @@ def test_from_a_token_to_an_answer(user: User, owner: Owner, demo_model: str) ->
     wait_for(lambda: not owner.engines(), "the end of what ran there")
 
 
+@pytest.mark.trial
 def test_a_model_is_copied_where_its_owner_lets_it(
     user: User, owner: Owner, demo_model: str
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_model_is_copied_where_its_owner_lets_it(
     user.stop()
 
 
+@pytest.mark.trial
 def test_data_goes_directly_where_an_address_is_open(
     user: User, owner: Owner, demo_model: str
 ) -> None:
@@ -223,6 +225,7 @@ def test_its_worker_is_killed_in_the_middle_of_an_answer(
     user.stop()
 
 
+@pytest.mark.trial
 def test_a_killed_worker_frees_its_machine(
     user: User, owner: Owner, demo_model: str
 ) -> None:
@@ -279,6 +282,7 @@ def test_found_on_the_network_and_paired_by_digits(
     user.stop()
 
 
+@pytest.mark.trial
 def test_its_rpc_server_is_killed_in_the_middle_of_an_answer(
     user: User, owner: Owner, demo_model: str
 ) -> None:
@@ -293,6 +297,7 @@ def test_its_rpc_server_is_killed_in_the_middle_of_an_answer(
     user.stop()
 
 
+@pytest.mark.trial
 def test_two_consoles_use_one_machine(
     user: User, owner: Owner, demo_model: str
 ) -> None:

@@ -9,6 +9,7 @@ from tests.engine.conftest import User
 pytestmark = pytest.mark.engine
 
 
+@pytest.mark.trial
 def test_a_device_that_never_ran_is_measured_once(user: User, demo_model: str) -> None:
     plan = ("plan", demo_model, "--workers", "0")
     before = user.json(*plan)["band"]

@@ -96,6 +96,7 @@ def test_nothing_is_kept_and_idle_logs_are_short(
     assert holding(state, words) == []
 
 
+@pytest.mark.trial
 def test_without_relays_all_is_kept_and_told_so(user: User, demo_model: str) -> None:
     asked = ("--model", demo_model, "--workers", "2", "--relay", "off")
     sentence = "it keeps every prompt and every answer"

@@ -101,6 +101,7 @@ def test_pairs_always_never_and_of_themselves(user: User, demo_model: str) -> No
     user.stop()
 
 
+@pytest.mark.trial
 def test_a_killed_relay_of_either_end_is_replaced(user: User, demo_model: str) -> None:
     user.up(demo_model, "--workers", "1", "--relay", "pair")
     worker, answer = user.pid("worker1"), user.ask(QUESTION)

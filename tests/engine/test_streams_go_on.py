@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 TRIALS = int(os.environ.get("DLLM_TEST_STREAM_KILLS", "2"))
 """Of each process that can be killed."""
-TOKENS = 400
+TOKENS = 240
 CHAT, COMPLETIONS, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
 GREEDY = {"temperature": 0, "ignore_eos": True, "cache_prompt": False, "stream": True}
 PROMPTED = {"prompt": "A split is", "n_predict": TOKENS, **GREEDY}
@@ -111,7 +111,13 @@ def relaunch(user: User, model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "victim", ["worker1", "worker2", "relay-worker1", "llama-server"]
+    "victim",
+    [
+        "worker1",
+        pytest.param("worker2", marks=pytest.mark.trial),
+        "relay-worker1",
+        "llama-server",
+    ],
 )
 def test_a_stream_outlives_whoever_is_killed(
     launched: User, demo_model: str, expected: dict[str, Answer], victim: str
@@ -156,6 +162,7 @@ def test_a_chat_with_stop_words_loses_no_token(launched: User, demo_model: str) 
         launched.wait_serving()
 
 
+@pytest.mark.trial
 def test_nine_clients_at_once_all_get_their_answers_once(
     user: User, demo_model: str, expected: dict[str, Answer]
 ) -> None:

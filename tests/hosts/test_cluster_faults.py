@@ -99,6 +99,7 @@ def test_a_cable_out_for_less_than_a_minute_ends_nothing(
     wait_for(lambda: not silent(user, "bob"), "it answers again")
 
 
+@pytest.mark.trial
 def test_a_peer_that_is_silent_is_not_waited_for(
     network: Network, user: HeadUser
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_peer_that_is_silent_is_not_waited_for(
     assert "no answer for" in refused.stderr
 
 
+@pytest.mark.trial
 def test_sshd_stopped_and_back_ends_nothing(network: Network, user: HeadUser) -> None:
     """A lost session is a pause: the worker lives, and llama-server finds it again."""
     serve(user, "ada")
@@ -143,6 +145,7 @@ def test_a_killed_controller_starts_again_what_lost_its_tunnels(
     assert answer(user) == before
 
 
+@pytest.mark.trial
 def test_two_heads_do_not_stop_each_others_workers(
     network: Network, user: HeadUser
 ) -> None:
@@ -203,6 +206,7 @@ def test_a_peer_gone_for_long_is_done_without_until_it_is_back(
     assert answer(user) == before
 
 
+@pytest.mark.trial
 def test_a_controller_killed_with_its_peers_stops_them_when_told(
     network: Network, user: HeadUser
 ) -> None:

@@ -73,6 +73,7 @@ def test_nothing_is_found_where_nothing_is_wrong(
     assert user.json("plans", "launches") == [], "its clusters are no launches of ours"
 
 
+@pytest.mark.trial
 def test_faults_of_machines(
     network: Network, user: HeadUser, tmp_path: Path, throttled: None
 ) -> None:
@@ -127,6 +128,7 @@ def throttled(network: Network) -> None:
     network.peer("cy").put_over("/sys/devices/system/cpu", {**cores, **online})
 
 
+@pytest.mark.trial
 def test_a_machine_that_gets_a_part_of_a_core(network: Network, user: HeadUser) -> None:
     prepared(user, "ada")
     with half_a_core(network.peer("ada")):
@@ -186,6 +188,7 @@ def blocked(machine: Machine) -> Iterator[None]:
         subprocess.run(["ip", "rule", "del", *rule], check=True)
 
 
+@pytest.mark.trial
 def test_faults_of_engines_and_keys(network: Network, user: HeadUser) -> None:
     """Another build, two engines, and a host key that changed."""
     ada, bob, cy = network.peers
@@ -218,6 +221,7 @@ def call_itself(server: Path, version: str) -> None:
     server.chmod(0o755)
 
 
+@pytest.mark.trial
 def test_faults_of_files(network: Network, user: HeadUser) -> None:
     """Another file of the name, and a bit that flipped in the middle of one."""
     ada, bob, _ = network.peers
@@ -280,6 +284,7 @@ def make_lame(machine: Machine, fault: str) -> None:
     (worker.parent / "fault").write_text(fault)
 
 
+@pytest.mark.trial
 def test_an_operator_that_a_model_needs_is_tried_before_a_launch(
     network: Network, user: HeadUser
 ) -> None:
@@ -297,6 +302,7 @@ def test_an_operator_that_a_model_needs_is_tried_before_a_launch(
     assert not list((user.home / "state/dllm-tui/doctor").iterdir())
 
 
+@pytest.mark.trial
 def test_a_repair_is_done_after_a_yes(network: Network, user: HeadUser) -> None:
     user.run("peers", "add", "ada")
     checks = examined(user, "--quick")
@@ -309,6 +315,7 @@ def test_a_repair_is_done_after_a_yes(network: Network, user: HeadUser) -> None:
     assert examined(user, "--quick")["peer ada"]["verdict"] == "ok"
 
 
+@pytest.mark.trial
 def test_what_serves_goes_on_meanwhile(network: Network, user: HeadUser) -> None:
     prepared(user, "ada")
     user.run("up", "--model", MODEL, "--peer", "ada", "--detach")

@@ -79,6 +79,7 @@ def test_a_sparse_head_gets_the_rest_from_a_machine_that_has_it(
     assert answer(user)
 
 
+@pytest.mark.trial
 def test_a_copy_on_a_peer_is_deleted_unless_a_cluster_uses_it(
     network: Network, user: HeadUser
 ) -> None:

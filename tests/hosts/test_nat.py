@@ -180,6 +180,7 @@ def test_from_a_token_to_an_answer_through_two_routers(meeting: Meeting) -> None
     assert "QUIC direct to 203.0.113.10:" in shown
 
 
+@pytest.mark.trial
 def test_routers_that_use_another_port_for_each_are_met_by_the_relay(
     meeting: Meeting,
 ) -> None:
@@ -202,6 +203,7 @@ def test_without_udp_it_goes_by_the_relays_tcp(meeting: Meeting) -> None:
     assert meeting.answer()
 
 
+@pytest.mark.trial
 def test_a_flap_of_five_seconds_breaks_nothing(meeting: Meeting) -> None:
     meeting.meet()
     wait_for(lambda: (p := meeting.path()) and not p["relayed"], "direct")
@@ -216,6 +218,7 @@ def test_a_flap_of_five_seconds_breaks_nothing(meeting: Meeting) -> None:
     assert meeting.log(meeting.lender).count("has connected") == 1
 
 
+@pytest.mark.trial
 def test_another_address_breaks_nothing(meeting: Meeting) -> None:
     meeting.meet()
     wait_for(lambda: (p := meeting.path()) and not p["relayed"], "direct")
@@ -231,6 +234,7 @@ def test_another_address_breaks_nothing(meeting: Meeting) -> None:
     assert meeting.path()
 
 
+@pytest.mark.trial
 def test_a_cable_between_both_is_taken_amid_answers(meeting: Meeting) -> None:
     lender, console = meeting.lender_home.machine, meeting.console_home.machine
     lender.cable("cable", console, "cable")
@@ -258,6 +262,7 @@ def test_a_machine_joins_through_two_routers(meeting: Meeting) -> None:
     assert meeting.answer()
 
 
+@pytest.mark.trial
 def test_where_nothing_comes_in_that_side_joins(meeting: Meeting) -> None:
     """Without a relay; its router lets no TCP out, and no UDP in but answers."""
     meeting.lender_home.block("tcp")
@@ -276,6 +281,7 @@ def test_where_nothing_comes_in_that_side_joins(meeting: Meeting) -> None:
     assert meeting.answer()
 
 
+@pytest.mark.trial
 def test_a_killed_worker_is_told_within_seconds_and_found_again(
     meeting: Meeting,
 ) -> None:

@@ -7,6 +7,8 @@ import re
 import signal
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.engine.conftest import wait_for
 from tests.hosts.test_cluster_faults import serve, serving_again
 from tests.hosts.user import MODEL, answer, prepared
@@ -84,6 +86,7 @@ def test_the_key_is_told_to_nobody(network: Network, user: HeadUser) -> None:
     assert not file.exists()
 
 
+@pytest.mark.trial
 def test_a_killed_relay_is_mended(network: Network, user: HeadUser) -> None:
     serve(user, "bob")
     before, worker = answer(user), user.pid("bob")
@@ -101,6 +104,7 @@ def test_a_killed_relay_is_mended(network: Network, user: HeadUser) -> None:
         assert link(user)["mode"] == "pair"
 
 
+@pytest.mark.trial
 def test_another_controller_keeps_worker_and_relay(
     network: Network, user: HeadUser
 ) -> None:
@@ -116,6 +120,7 @@ def test_another_controller_keeps_worker_and_relay(
     assert network.peer("bob").processes() == []
 
 
+@pytest.mark.trial
 def test_a_relay_that_died_unwatched_is_started_again(
     network: Network, user: HeadUser
 ) -> None:
@@ -136,6 +141,7 @@ OLDER = """#!/bin/sh
 """
 
 
+@pytest.mark.trial
 def test_a_helper_that_knows_no_pairs_stands_alone(
     network: Network, user: HeadUser
 ) -> None:
@@ -176,6 +182,7 @@ def test_weights_that_the_worker_has_stay_home(
     assert seen["wire_bytes_up"] < seen["weight_bytes_home"] // 4
 
 
+@pytest.mark.trial
 def test_weights_that_this_machine_has_stay_home(
     network: Network, user: HeadUser
 ) -> None:

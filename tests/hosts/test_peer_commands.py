@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.engine.conftest import wait_for
 from tests.hosts.user import CACHE_THERE, MODEL, answer, engine_folder, prepared
 
@@ -66,6 +68,7 @@ def test_an_unknown_host_is_not_trusted_in_silence(
     assert network.known_hosts.read_text() != ""
 
 
+@pytest.mark.trial
 def test_a_question_is_dropped_when_ssh_itself_was_used(
     network: Network, user: HeadUser
 ) -> None:
@@ -114,6 +117,7 @@ def test_an_agent_younger_than_the_controller_is_used(
         assert peer["state"] == "no engine"
 
 
+@pytest.mark.trial
 def test_a_try_that_began_before_the_agent_came_is_not_the_last(
     network: Network, user: HeadUser
 ) -> None:
@@ -188,6 +192,7 @@ def test_another_protocol_is_refused_before_anything_starts(
     assert answer(user)
 
 
+@pytest.mark.trial
 def test_a_bare_worker_on_another_machine(network: Network, user: HeadUser) -> None:
     """Somebody started it by hand; we only know where it listens."""
     prepared(user, "ada")

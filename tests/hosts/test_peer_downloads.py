@@ -92,7 +92,13 @@ def test_a_peer_gets_only_some_layers(
     assert got["size_bytes"] == there.stat().st_size < len(hub.files[NAME]) // 3
 
 
-@pytest.mark.parametrize("which", [("--only-its-share",), ("--layers", "6-11,output")])
+BY_HAND = ("--layers", "6-11,output")
+
+
+@pytest.mark.parametrize(
+    "which",
+    [("--only-its-share",), pytest.param(BY_HAND, marks=pytest.mark.trial)],
+)
 def test_a_worker_with_its_layers_is_sent_no_weights(
     network: Network, user: HeadUser, hub: Hub, which: tuple[str, ...]
 ) -> None:

@@ -165,6 +165,7 @@ async def test_clean_refuses_while_a_worker_runs(
     assert await clean(install.peer.connection) > 0
 
 
+@pytest.mark.trial
 async def test_a_disk_that_becomes_full_meanwhile(
     peer: Machine, install: Installer
 ) -> None:
@@ -181,6 +182,7 @@ async def test_a_disk_that_becomes_full_meanwhile(
     assert (await install()).engine_method is InstallMethod.COPIED
 
 
+@pytest.mark.trial
 async def test_an_interrupted_copy_leaves_nothing_running_and_goes_on(
     peer: Machine, install: Installer
 ) -> None:
@@ -195,6 +197,7 @@ async def test_an_interrupted_copy_leaves_nothing_running_and_goes_on(
     assert (await install()).engine_method is InstallMethod.COPIED
 
 
+@pytest.mark.trial
 async def test_a_broken_connection_is_said_and_another_try_succeeds(
     peer: Machine, install: Installer
 ) -> None:
@@ -209,6 +212,7 @@ async def test_a_broken_connection_is_said_and_another_try_succeeds(
 
 @pytest.mark.skipif(os.environ.get(BUILD_VARIABLE) != "1", reason=f"{BUILD_VARIABLE}=1")
 @pytest.mark.timeout(3600)
+@pytest.mark.trial
 async def test_building_there_is_interrupted_and_goes_on(
     peer: Machine, install: Installer
 ) -> None:

@@ -143,6 +143,7 @@ def with_engine(peer: Machine, helper: bytes) -> None:
         file.chmod(0o755)
 
 
+@pytest.mark.trial
 async def test_a_helper_that_is_too_old_is_to_be_replaced(network: Network) -> None:
     network.write_ssh_config()
     with_engine(network.peer("ada"), _OLD_HELPER)

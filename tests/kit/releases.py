@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
-import io
 import platform
 import tarfile
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from backends.engine.install import PROGRAMS
@@ -33,18 +33,21 @@ def contents_of(engine: EngineInfo) -> dict[str, bytes | str]:
 
 
 def tar_of(contents: Mapping[str, bytes | str], top: str = f"llama-{TAG}/") -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
-        for name, content in contents.items():
-            info = tarfile.TarInfo(f"{top}{name}")
-            info.mode = 0o755
-            if isinstance(content, str):
-                info.type, info.linkname = tarfile.SYMTYPE, content
-                tar.addfile(info)
-            else:
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
+    files = [_compressed(f"{top}{name}", content) for name, content in contents.items()]
+    return b"".join(files) + gzip.compress(bytes(1024))
+
+
+@lru_cache(maxsize=16)
+def _compressed(name: str, content: bytes | str) -> bytes:
+    """One file of an archive: parts compressed alone are one archive together."""
+    info = tarfile.TarInfo(name)
+    info.mode = 0o755
+    body = b""
+    if isinstance(content, str):
+        info.type, info.linkname = tarfile.SYMTYPE, content
+    else:
+        info.size, body = len(content), content + bytes(-len(content) % 512)
+    return gzip.compress(info.tobuf() + body, 1)
 
 
 def archive_of(content: bytes, platform_name: str = HERE) -> Archive:

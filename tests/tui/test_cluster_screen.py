@@ -280,6 +280,7 @@ async def test_a_theme_shows_at_once_and_escape_takes_it_back(started: Started) 
         assert app.theme == "dllm-light"
 
 
+@pytest.mark.trial
 async def test_every_theme_can_draw_every_pane(started: Started) -> None:
     async with started() as (pilot, app, _):
         app._load_all_themes()
