@@ -12,9 +12,8 @@ NATIVE_THREADS := build/native-threads
 NATIVE_FUZZ := build/native-fuzz
 NATIVE_ALONE := build/native-alone
 NATIVE_MACOS := build/native-macos
-# Conversations of the fuzz targets a test run makes up, new ones each time; with sanitizers fewer.
-MUTATIONS ?= 20000
-MUTATIONS_SANITIZED ?= 4000
+# Conversations of the fuzz targets a test run makes up, new ones each time.
+MUTATIONS ?= 4000
 REFUSALS ?= 1000000
 # Rooms, --each and --seed of the faults that `make mutants` plants; all rooms by default.
 MUTANTS ?=
@@ -57,6 +56,8 @@ CONFIGURED = $(CMAKE) -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_BUILD_TYPE=R
 RIVALS := socat haproxy
 # What Python compiled once is kept, whatever the shell says; what mypy found out, for other checkouts.
 unexport PYTHONDONTWRITEBYTECODE
+# Letters and constants that every process of the tests would look up anew.
+export HYPOTHESIS_STORAGE_DIRECTORY := $(CACHE)/hypothesis
 # Every program of the environment, whoever calls it.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -149,7 +150,7 @@ native-alone: $(STAMP) ## Compile each file of the helper program alone: it incl
 
 native-sanitized: $(STAMP)
 	@$(CMAKE) -S native -B $(NATIVE_SANITIZED) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=address,undefined \
-		-DDLLM_MUTATIONS=$(MUTATIONS_SANITIZED)
+		-DDLLM_MUTATIONS=$(MUTATIONS)
 	@nice $(CMAKE_BUILD) $(NATIVE_SANITIZED)
 	@ctest --test-dir $(NATIVE_SANITIZED) --parallel 2 --output-on-failure
 	@$(CMAKE) -S native -B $(NATIVE_THREADS) -G Ninja -DCMAKE_BUILD_TYPE=Debug -DDLLM_SANITIZE=thread
