@@ -102,14 +102,17 @@ class User:
         options = streams | options
         return kind(words, env=self.env, cwd=self.home, text=True, **options)
 
-    def run(self, *args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """A finished ``dllm-tui`` command; its exit code is checked.
+    def fork(self, *args: str) -> subprocess.Popen[str]:
+        """The same as a fork of the test, which spares the imports.
 
-        It is a fork of the test, which spares its imports: ``start`` shows that these
-        work. What it starts itself is real.
+        What the command starts itself is real.
         """
         words = [sys.executable, "-P", "-c", RUN, *args]
-        process = self._popen(ForkingPopen if FORKS else subprocess.Popen, words)
+        return self._popen(ForkingPopen if FORKS else subprocess.Popen, words)
+
+    def run(self, *args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """A finished ``dllm-tui`` command; its exit code is checked."""
+        process = self.fork(*args)
         try:
             out, err = process.communicate(timeout=180)
         except subprocess.TimeoutExpired:

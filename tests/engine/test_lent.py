@@ -184,6 +184,7 @@ def serving(user: User, owner: Owner, model: str, *limits: str) -> str:
     return Answer(user, CHAT).text
 
 
+@pytest.mark.trial
 def test_a_pause_in_the_middle_of_an_answer(
     user: User, owner: Owner, demo_model: str
 ) -> None:

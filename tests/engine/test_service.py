@@ -48,6 +48,7 @@ def is_the_controller(user: User, process: subprocess.Popen[bytes]) -> bool:
     return holder is not None and holder.pid == process.pid
 
 
+@pytest.mark.trial
 def test_goal_outlives_controller_and_the_machine(user: User, demo_model: str) -> None:
     port = str(free_port())
     user.run("up", "--model", demo_model, "--workers", "1", "--port", port, "--detach")

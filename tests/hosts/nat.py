@@ -119,6 +119,9 @@ class HomeUser(User):
             **options,
         )
 
+    def fork(self, *args: str) -> subprocess.Popen[str]:
+        return self.start(*args)
+
     def given(self, text: str, *args: str) -> None:
         """Run a command that reads a secret."""
         process = self.start(*args, stdin=subprocess.PIPE)

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from backends.state import ClusterSnapshot
 from tests.tui import scenes
+from tests.tui.drawing import draw
 from tests.tui.helpers import settled
 from tests.tui.scripted import ScriptedCluster
 from tui.api.services import ClusterService
@@ -56,5 +57,6 @@ def starting(memory_file: Path) -> Started:
             if wait:
                 await settled(pilot)
             yield pilot, app, cast("ScriptedCluster", cluster)
+            draw(app)
 
     return started

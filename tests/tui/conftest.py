@@ -49,7 +49,6 @@ def _isolated(
     monkeypatch.setattr(RuleSet, "__hash__", object.__hash__)
     if not request.node.get_closest_marker("frames"):
         monkeypatch.setattr(Screen, "_compositor_refresh", drawing.draw_later)
-        monkeypatch.setattr(Pilot, "_wait_for_screen", drawing.wait_and_draw)
         monkeypatch.setattr(Pilot, "pause", drawing.pause_and_draw)
     # A toast of four seconds may be gone before a busy machine has looked for it.
     monkeypatch.setattr(console, "TOAST_S", dict.fromkeys(console.TOAST_S, 3600.0))
