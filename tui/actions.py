@@ -166,6 +166,7 @@ chat.later_question   | right_curly_bracket,shift+down | choose(1)        | next
 chat.earlier_answer   | left_square_bracket            | variant(-1)      | answers       | +[ ] | The previous answer to the selected question, with what followed it
 chat.later_answer     | right_square_bracket           | variant(1)       | next answer   |      | The next answer to the selected question, with what followed it
 chat.edit             | E                              | edit             | edit          | +    | Edit the selected question, or the last, and ask it again
+chat.compose          | f8                             | want('compose')  | editor        |      | Write the question in your editor ($VISUAL or $EDITOR)
 chat.reasoning        | v                              | toggle_reasoning | reasoning     |      | Show or hide the reasoning
 chat.settings         | p                              | want('settings') | settings      | +    | Set the system prompt and sampling
 chat.new              | n                              | want('new')      | new           | +    | Start a new chat; this one is kept

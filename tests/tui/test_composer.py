@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import nullcontext
 
 import pytest
 from textual._text_area_theme import TextAreaTheme
 
+from backends import text_editor
+from backends.errors import DllmError
 from backends.state import ChatState
 from tests.tui.chatting import DONE, EARLIER, answer, ask, chatting
 from tests.tui.helpers import burst, screen_text, until
@@ -162,3 +165,32 @@ async def test_while_a_model_loads_a_question_can_be_written() -> None:
         app.pane.set_ready(True, "")
         await pilot.press("enter")
         await until(pilot, lambda: sent(app) == ["sq"])
+
+
+async def test_the_draft_goes_through_the_editor_and_survives_its_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failing = False
+
+    async def edit_text(text: str) -> str:
+        if failing:
+            raise DllmError("The editor vi failed (exit 1)", "The text is as it was.")
+        return f"{text}\nand more"
+
+    async with chatting() as (app, pilot):
+        composer = app.query_one(Composer)
+        await until(pilot, lambda: app.pane.conversation)
+        composer.write("a")
+        await pilot.press("f8")
+        assert app.said == ["There is no terminal here for an editor"]
+        monkeypatch.setattr(app, "suspend", nullcontext)
+        monkeypatch.setattr(text_editor, "edit_text", edit_text)
+        await pilot.press("escape", "f8")
+        await until(pilot, lambda: typed(app) == "a\nand more")
+        await pilot.press("!")
+        assert typed(app) == "a\nand more!"
+        failing = True
+        await pilot.press("f8")
+        said = "The editor vi failed (exit 1). The text is as it was"
+        await until(pilot, lambda: [said in one for one in app.troubles] == [True])
+        assert typed(app) == "a\nand more!"

@@ -89,7 +89,7 @@ def test_a_slash_runs_a_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = ("/status -o json", "", "/stauts", '/up "my m.gguf"', "/up 'm", "/demo")
-    made, ran = console(monkeypatch, *lines, "/again", "/quit", "/status")
+    made, ran = console(monkeypatch, *lines, "/again", "/edit", "/quit", "/status")
     made.run()
     assert ran == [["status", "-o", "json"], ["up", "--detach", "my m.gguf"]]
     out, err = capsys.readouterr()
@@ -100,6 +100,7 @@ def test_a_slash_runs_a_command(
         "dllm-tui: A quote is not closed",
         "dllm-tui: demo draws a screen",
         "dllm-tui: Nothing was asked yet",
+        "dllm-tui: There is no terminal here for an editor",
     ]
     assert "status" in told[0]
 

@@ -21,6 +21,7 @@ from functools import partial
 from backends.client.client import ControllerClient
 from backends.errors import DllmError, UsageError, did_you_mean
 from backends.state import ClusterSnapshot, Event, EventTone
+from backends.text_editor import edit_text
 from tui.cli.chats import answer_text, answered
 from tui.cli.command import run
 from tui.cli.output import say, show, warn
@@ -38,6 +39,7 @@ TONES = {
 HELP = """\
 A line is a question to the model; the chat is kept.
 /again asks the last question again. /new begins another chat.
+/edit asks what you write in your editor, VISUAL or EDITOR.
 /status tells what runs, /events what happened, /peers the machines, /models the models.
 /up MODEL launches, /links slow all --latency 10ms slows links, /down stops the cluster.
 Any other command of dllm-tui works with / before it; /COMMAND --help tells about one.
@@ -151,6 +153,8 @@ class PlainConsole:
         self._names = names
         self._chat = ""
         """The id of the chat; empty before the first question."""
+        self._draft = ""
+        """Written in the editor, and not answered."""
 
     def run(self) -> None:
         """Stay until the user leaves; the cluster stays as it is.
@@ -201,11 +205,26 @@ class PlainConsole:
                 say("The next question begins another chat.")
             case ["again"]:
                 run(self._ask(None))
+            case ["edit"]:
+                self._edit()
             case [name, *_] if name not in self._names:
                 hint = did_you_mean(name, self._names) or "/help lists commands."
                 raise UsageError(f"There is no command /{name}", hint)
             case _:
                 self._command(linear_words(words))
+
+    def _edit(self) -> None:
+        if not sys.stdin.isatty():
+            raise UsageError("There is no terminal here for an editor", "Type a line.")
+        question = run(edit_text(self._draft))
+        if not question:
+            say("Nothing was written.")
+            return
+        # Kept, so that one that is refused can be edited again.
+        self._draft = question
+        show(question)
+        run(self._ask(question))
+        self._draft = ""
 
     async def _ask(self, question: str | None) -> None:
         if not self._chat and question is None:

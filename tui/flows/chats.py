@@ -8,6 +8,9 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
+from textual.app import SuspendNotSupported
+
+from backends import text_editor
 from backends.errors import DllmError
 from backends.state import ChatChange, ChatState, Conversation
 from backends.units import format_count
@@ -154,6 +157,22 @@ class ChatFlows:
         if self._state is None:
             raise DllmError("The chat is still loading", "Try again in a moment.")
         return self._state.conversation
+
+    async def compose(self) -> None:
+        """Have the draft edited in the user's editor, which gets the terminal."""
+        app, failure = self._app, None
+        try:
+            # What comes meanwhile goes on, and is drawn afterwards.
+            with app.batch_update(), app.suspend():
+                try:
+                    self._pane.draft = await text_editor.edit_text(self._pane.draft)
+                except DllmError as error:
+                    failure = error.failure(app.clock())
+        except SuspendNotSupported:
+            app.tell("There is no terminal here for an editor", "warning")
+        app.refresh(layout=True)
+        if failure is not None:
+            app.report(failure)
 
     async def stop(self) -> None:
         self._show(await self._cluster.chats.stop(self._now.id))

@@ -87,6 +87,8 @@ class Composer(TextArea):
 - the arrow **up** in an empty field brings back what you asked before, **down** the
   newer ones
 - **{composer.page_up} {composer.page_down}** scroll the conversation while you type
+- **{chat.compose}** writes the question in your editor (`$VISUAL`, else `$EDITOR`):
+  what is saved there comes back into the field
 - **{chat.stop}** stops an answer; otherwise it leaves the field for the conversation,
   where `{chat.again}` asks again, `{chat.edit}` edits a question, `{chat.new}` starts
   anew, `{chat.reasoning}` shows the reasoning and `{chat.settings}` sets the system
@@ -338,6 +340,15 @@ class ChatPane(Widget):
     def set_model(self, name: str) -> None:
         self._transcript.set_speaker(speaker_of(name))
 
+    @property
+    def draft(self) -> str:
+        return self._composer.text
+
+    @draft.setter
+    def draft(self, text: str) -> None:
+        self._composer.write(text)
+        self.screen.set_focus(self._composer)
+
     def focus_default(self) -> None:
         writes = self._ready or self._returning or self._composer.text
         target = self._composer if writes else self._transcript
@@ -409,7 +420,7 @@ class ChatPane(Widget):
                 return turns and idle and len(self._turns[self._meant].replies) > 1
             case "rename" | "export":
                 return turns
-            case "settings" | "open":
+            case "settings" | "open" | "compose":
                 return self.conversation is not None
             case "undo":
                 return idle and self.can_undo
