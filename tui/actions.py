@@ -48,6 +48,7 @@ app.machines     | 7,f7          | app.show_mode('machines') | Machines     |   
 app.help         | question_mark | app.help                 | help           | +? | Help and keys of the focused pane
 app.palette      | colon,ctrl+p  | app.find                 | command        | +: | Find any action, peer, model, log, theme or setting by name, and go there
 app.copy         | y             | app.copy                 | copy           |    | Copy what the focused pane offers
+app.raw          | J             | app.raw                  | JSON           |    | Show the JSON of what is selected, as the API gives it, to search and to copy
 app.copy_command | Y             | app.copy_command         | copy command   |    | Copy the command line of the llama-server that runs
 app.screenshot   | f12           | app.screenshot           | screenshot     |    | Save a picture (SVG) of the screen
 app.record       | f9            | app.record               | record         |    | Record all that the console shows in a file to replay, or end that
@@ -154,6 +155,7 @@ live.provision | P | screen.provision | provision | + | Install our engine on th
 
 composer.send      | enter              | send     | send        | +   | Send the question
 composer.newline   | ctrl+j,shift+enter | newline  | new line    | +^j | Begin a new line
+composer.find      | ctrl+f             | find     | search      |     | Search this chat
 composer.page_up   | pageup             | page(-1) | scroll up   |     | Scroll the conversation
 composer.page_down | pagedown           | page(1)  | scroll down |     | Scroll it down
 
@@ -166,6 +168,7 @@ chat.later_question   | right_curly_bracket,shift+down | choose(1)        | next
 chat.earlier_answer   | left_square_bracket            | variant(-1)      | answers       | +[ ] | The previous answer to the selected question, with what followed it
 chat.later_answer     | right_square_bracket           | variant(1)       | next answer   |      | The next answer to the selected question, with what followed it
 chat.edit             | E                              | edit             | edit          | +    | Edit the selected question, or the last, and ask it again
+chat.find             | slash,ctrl+f                   | find             | search        |      | Search this chat
 chat.compose          | f8                             | want('compose')  | editor        |      | Write the question in your editor ($VISUAL or $EDITOR)
 chat.reasoning        | v                              | toggle_reasoning | reasoning     |      | Show or hide the reasoning
 chat.settings         | p                              | want('settings') | settings      | +    | Set the system prompt and sampling
@@ -325,6 +328,20 @@ dialogs.help | question_mark,f1 | app.help | help |  | Help and keys of this dia
 reading.close | q,enter | cancel   | close |  | Close
 reading.copy  | y       | app.copy | copy  |  | Copy all of it
 
+json.show | J | app.raw | JSON | | Show its JSON, as the API gives it
+
+raw.copy  | y   | app.copy | copy  |  | Copy all of it, or the selection
+raw.close | q,J | cancel   | close |  | Close
+
+search.find      | slash,ctrl+f  | find             | find     | +/ | Search this text
+search.next      | n,enter       | step(1)          | next     | +  | Next match
+search.previous  | N,shift+enter | step(-1)         | previous | +  | Previous match
+search.up        | up,k          | scroll_lines(-1) | up       |    | A line up
+search.down      | down,j        | scroll_lines(1)  | down     |    | A line down
+search.first     | home,g        | scroll_to(0)     | first    |    | The beginning
+search.last      | end,G         | scroll_to(1)     | last     |    | The end
+search.leave     | escape        | leave            | leave    | +  | Leave the search, back to where you were
+
 finder.choose    | enter    | choose   | go      |  | Go there, or do it
 finder.down      | down     | move(1)  | down    |  | Next match
 finder.up        | up       | move(-1) | up      |  | Previous match
@@ -399,7 +416,7 @@ ACTING = frozenset(
     }
 )
 """Actions that change the cluster, a machine or a link: not for who only watches."""
-IN_DIALOGS = frozenset({"app.help", "app.copy", "app.interrupt"})
+IN_DIALOGS = frozenset({"app.help", "app.copy", "app.raw", "app.interrupt"})
 SCREEN_ACTIONS = frozenset(
     action.action.removeprefix("app.").partition("(")[0]
     for action in ACTIONS

@@ -26,13 +26,14 @@ from tui import actions
 from tui.actions import ACTIONS, split_keys
 from tui.app.app import DllmApp
 from tui.app.frame import KeyBar
-from tui.app.messages import LogWanted
+from tui.app.messages import LogWanted, Raw
 from tui.dialogs.add_peer import AddPeerDialog
 from tui.dialogs.dialog import Dialog, LineDialog, confirm
 from tui.dialogs.help_and_events import (
     EventsDialog,
     EvidenceDialog,
     HelpDialog,
+    RawDialog,
     keys_of,
 )
 from tui.dialogs.peers import HostKeyDialog, PeerDialog, SecretDialog
@@ -75,6 +76,7 @@ DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
         scenes.demo_serving().processes[0], [], [], scenes.NOW
     ),
     "quants": lambda app: QuantsDialog(app.cluster, "owner/name"),
+    "raw json": lambda app: RawDialog(Raw("peer mini", people.MINI), "{}"),
     "sampling": lambda app: SamplingDialog(ChatSettings("", Sampling())),
     "secret": lambda app: SecretDialog(people.MINI, people.PASSWORD),
     "settings": lambda app: SettingsDialog("config.toml", [], no_change),
@@ -123,7 +125,7 @@ def test_no_dialog_is_forgotten() -> None:
         ),
         *(HostKeyDialog, ModelPicker, PeerDialog, SamplingDialog, SecretDialog),
         *(ChatsDialog, LaunchDialog, LineDialog, QuantsDialog, SettingsDialog),
-        *(PlansDialog, ProcessDialog, ThemeDialog),
+        *(PlansDialog, ProcessDialog, RawDialog, ThemeDialog),
         type(confirm("", "", "", "")),
     }
     assert ours == tried
@@ -246,6 +248,7 @@ def test_what_a_dialog_lets_through_is_little() -> None:
     assert through == {
         *("app.help", "app.copy", "app.interrupt", "dialogs.help", "reading.copy"),
         *("launching.up", "launching.down"),
+        *("app.raw", "json.show", "raw.copy"),
     }
 
 

@@ -81,6 +81,8 @@ def test_every_action_has_a_place_or_belongs_to_a_dialog() -> None:
         *("sampling", "choice", "dialog", "dialogs", "adding", "tick", "picker"),
         *("launching", "option", "best", "plans"),
         *("finder", "reading", "events", "evidence", "filter"),
+        # A text to search, wherever it is.
+        *("json", "raw", "search"),
         # The keys of a console that replays a record, and of no other.
         "replay",
     }

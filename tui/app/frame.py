@@ -22,6 +22,7 @@ from textual.widget import Widget
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, ClusterState
 from backends.units import format_age, format_rate
 from tui.actions import FUNCTION_KEYS
+from tui.app.messages import Raw
 from tui.model.facts import warnings
 from tui.model.names import SCREENS, model_name
 from tui.model.quantities import newest_rate
@@ -454,6 +455,9 @@ class ConsoleScreen(Screen[None]):
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         self.shown = self.status_line.snapshot = snapshot
+
+    def raw(self) -> Raw | None:
+        return Raw("the snapshot", self.shown) if self.shown else None
 
     def read_again(self) -> None:
         """Forget what was read before: another moment is shown."""

@@ -15,6 +15,13 @@ class Copyable(NamedTuple):
     text: str
 
 
+class Raw(NamedTuple):
+    """A value of the API whose JSON can be shown, and how to call it."""
+
+    what: str
+    value: object
+
+
 class EditChanged(Message):
     """The edited plan is another one; who shows it reads the editor."""
 

@@ -1,10 +1,12 @@
-"""Help for the focused pane, and the events of the cluster with their evidence."""
+"""To read: help, events with their evidence, and the JSON of one thing."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable
 
+import msgspec
 from rich.table import Table
 from rich.text import Text
 from textual import on
@@ -16,9 +18,10 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.widgets import Markdown, Static
 
-from backends.state import Event, EventTone
+from backends.redaction import without_keys
+from backends.state import Event, EventTone, to_json
 from tui.actions import bindings
-from tui.app.messages import Copyable, LogWanted
+from tui.app.messages import Copyable, LogWanted, Raw
 from tui.dialogs.dialog import Dialog
 from tui.model.events import SIGNS, Happening, facts, happening_of
 from tui.model.peer_words import age_text
@@ -29,11 +32,14 @@ from tui.widgets.row_list import ChoiceList, RowList
 from tui.widgets.safe_text import safe, safe_line
 from tui.widgets.sources import LEGEND
 from tui.widgets.strips import clip, line
+from tui.widgets.text_search import TextLine, TextSearch
 
 KEYS_WIDTH = 15
 AGE_WIDTH = 6
 LABEL_WIDTH = 9
 AGE_EVERY_S = 10.0
+MEMBER = re.compile(r'\s*"(?:[^"\\]|\\.)*":')
+"""The name of a member, in indented JSON."""
 TONES = {EventTone.INFORMATION: "ok", EventTone.WARNING: "warn", EventTone.ERROR: "bad"}
 
 
@@ -136,7 +142,7 @@ What happened to the cluster in the last days: who launched and stopped it, what
 and was mended, which machine was away, and what this console has told. The newest is
 at the end; each has its evidence.
 """
-    BINDINGS = bindings("dialog", "reading")
+    BINDINGS = bindings("dialog", "reading", "json")
 
     def __init__(self, told: Iterable[Happening], clock: Callable[[], float]) -> None:
         super().__init__()
@@ -167,6 +173,9 @@ at the end; each has its evidence.
         self._happenings.sort(key=lambda one: one.at)
         if self.is_mounted:
             self._show()
+
+    def raw(self) -> Raw | None:
+        return _raw(self._list.chosen)
 
     def copyable(self) -> Copyable | None:
         lines = [
@@ -207,7 +216,7 @@ class EvidenceDialog(Dialog[str | None]):
 One thing that happened, with its evidence: the last lines that the process wrote, as
 they were then. The log itself may have gone on since.
 """
-    BINDINGS = bindings("dialog", "reading", "evidence")
+    BINDINGS = bindings("dialog", "reading", "evidence", "json")
 
     def __init__(self, happening: Happening) -> None:
         super().__init__()
@@ -230,6 +239,9 @@ they were then. The log itself may have gone on since.
     def action_open_log(self) -> None:
         self.dismiss(self._process)
 
+    def raw(self) -> Raw | None:
+        return _raw(self._happening)
+
     def copyable(self) -> Copyable | None:
         return Copyable("the event", self._text().plain)
 
@@ -243,3 +255,55 @@ they were then. The log itself may have gone on since.
         for said in event.evidence if event else ():
             text.append(f"\n  {safe_line(said)}", palette.dim)
         return text
+
+
+def _raw(happening: Happening | None) -> Raw | None:
+    event = happening.event if happening else None
+    return Raw(f"event {event.number}", event) if event else None
+
+
+def raw_text(value: object) -> str:
+    """The JSON of a value of the API, indented, with secrets left out."""
+    found = msgspec.json.decode(to_json(value))
+    return to_json(without_keys(found), indent=2)
+
+
+class RawDialog(Dialog[None]):
+    HELP = """\
+## JSON
+
+What you had selected, as the controller's API gives it to this console and to scripts.
+Keys, passwords and paths of key files are left out.
+
+- **{search.find}** searches, **{search.next} {search.previous}** go from match to match
+- **{reading.copy}** copies all of it, or what is selected with the mouse
+"""
+    BINDINGS = bindings("dialog", "raw")
+
+    def __init__(self, raw: Raw, text: str) -> None:
+        super().__init__()
+        self._raw = raw
+        self._text = text
+        lines = map(TextLine, text.split("\n"))
+        self._search = TextSearch(lines, labels=MEMBER, classes="raw-json")
+
+    def compose(self) -> ComposeResult:
+        keys = (
+            ("search.find", "searches"),
+            ("raw.copy", "copies"),
+            ("dialog.cancel", "closes"),
+        )
+        with self.frame(f"JSON · {self._raw.what}", *keys):
+            yield self._search
+
+    def on_mount(self) -> None:
+        self._search.text.focus()
+
+    def copyable(self) -> Copyable:
+        if selected := self.get_selected_text():
+            return Copyable("the selection", selected)
+        return Copyable(f"the JSON of {self._raw.what}", self._text)
+
+    @on(TextSearch.Left)
+    def _left(self) -> None:
+        self.dismiss(None)

@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 
 from backends.state import Peer, PeerAnswer, PeerQuestion, QuestionKind
 from tui.actions import bindings
-from tui.app.messages import Copyable
+from tui.app.messages import Copyable, Raw
 from tui.dialogs.dialog import Dialog
 from tui.model.peer_words import peer_rows
 from tui.widgets.inputs import LineInput
@@ -36,7 +36,7 @@ class PeerDialog(Dialog[None]):
 
 All that is known of one machine; it follows the machine while it is open.
 """
-    BINDINGS = bindings("dialog", "reading")
+    BINDINGS = bindings("dialog", "reading", "json")
 
     def __init__(self, peer: Peer, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -58,6 +58,9 @@ All that is known of one machine; it follows the machine while it is open.
             if peer.name == self._peer.name and peer != self._peer:
                 self._peer = peer
                 self._text.update(self._table())
+
+    def raw(self) -> Raw:
+        return Raw(f"peer {self._peer.name}", self._peer)
 
     def copyable(self) -> Copyable | None:
         lines = [f"{label:{LABEL_WIDTH}}  {t}".rstrip() for label, t in self._rows()]

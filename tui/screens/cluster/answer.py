@@ -281,6 +281,8 @@ class ChatAnswer(ChatTurn):
             await self._fresh.wait()
             self._fresh.clear()
             turn, answering = self._turn, self._answering
+            if not self.children:  # It is being removed.
+                return
             if turn is not None:
                 await self._draw(turn, answering)
                 if not self._ended:

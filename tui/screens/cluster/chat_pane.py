@@ -22,11 +22,12 @@ from backends.units import format_count
 from tui.actions import bindings
 from tui.api.services import ChatSession
 from tui.app.console import console_of
-from tui.app.messages import Copyable
+from tui.app.messages import Copyable, Raw
 from tui.screens.cluster.answer import AnswerVariants, speaker_of
-from tui.screens.cluster.transcript import ChatTranscript
+from tui.screens.cluster.transcript import ChatTranscript, chat_lines, width_of
 from tui.widgets.keys import with_keys
 from tui.widgets.strips import resubtitle, retitle
+from tui.widgets.text_search import TextLine, TextSearch
 
 
 class PromptHistory:
@@ -87,6 +88,7 @@ class Composer(TextArea):
 - the arrow **up** in an empty field brings back what you asked before, **down** the
   newer ones
 - **{composer.page_up} {composer.page_down}** scroll the conversation while you type
+- **{composer.find}** searches the chat
 - **{chat.compose}** writes the question in your editor (`$VISUAL`, else `$EDITOR`):
   what is saved there comes back into the field
 - **{chat.stop}** stops an answer; otherwise it leaves the field for the conversation,
@@ -134,6 +136,9 @@ class Composer(TextArea):
 
         pages: int
         """Below 0: up."""
+
+    class Finding(Message):
+        """The user wants to search the conversation."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(
@@ -204,6 +209,9 @@ class Composer(TextArea):
         start, end = self.selection
         self._replace_via_keyboard("\n", start, end)
 
+    def action_find(self) -> None:
+        self.post_message(self.Finding())
+
     def action_page(self, direction: int) -> None:
         self.post_message(self.Paged(direction))
 
@@ -264,6 +272,12 @@ class ChatPane(Widget):
             text-style: bold;
             pointer: pointer;
         }
+        & .chat-search {
+            layer: badge;
+            dock: bottom;
+            height: 100%;
+            background: $background;
+        }
         & > .chat-entry {
             height: auto;
             max-height: 6;
@@ -285,10 +299,14 @@ class ChatPane(Widget):
         self._ready = self._returning = False
         self._transcript = ChatTranscript(id="chat-transcript")
         self._unseen = Static(classes="chat-unseen", markup=False)
+        self._words = Container(classes="chat-words")
+        self._search: TextSearch | None = None
+        self._search_from: Widget | None = None
+        """Focused before the search."""
         self._composer = Composer(id="chat-composer")
 
     def compose(self) -> ComposeResult:
-        with Container(classes="chat-words"):
+        with self._words:
             yield self._transcript
             yield self._unseen
         with Horizontal(classes="chat-entry"):
@@ -320,6 +338,8 @@ class ChatPane(Widget):
         self._asked_at = None if taken else self._asked_at
         if taken or before is None or _looks(before) != _looks(state):
             self._settle()
+            if self._search is not None:
+                self._search.text.load(*self._searched, ends=False)
 
     def sent_back(self, question: str, again: int | None = None) -> None:
         self._asked_at = None
@@ -350,6 +370,9 @@ class ChatPane(Widget):
         self.screen.set_focus(self._composer)
 
     def focus_default(self) -> None:
+        if self._search is not None:
+            self._search.text.focus()
+            return
         writes = self._ready or self._returning or self._composer.text
         target = self._composer if writes else self._transcript
         self.screen.set_focus(target)
@@ -357,20 +380,58 @@ class ChatPane(Widget):
     def copyable(self) -> Copyable | None:
         if selected := self.screen.get_selected_text():
             return Copyable(what="the selection", text=selected)
+        if self._search is not None:
+            found = self._search.text.found_message
+            return Copyable(what="the message", text=found) if found else None
         if (chosen := self._transcript.chosen) is not None:
             text = self._turns[chosen].reply.text
             return Copyable(what=f"answer {chosen + 1}", text=text) if text else None
         answers = [turn.reply.text for turn in self._turns if turn.reply.text]
         return Copyable(what="the last answer", text=answers[-1]) if answers else None
 
+    def raw(self) -> Raw | None:
+        if not self._turns:
+            chat = self.conversation
+            return Raw("the chat", chat) if chat else None
+        return Raw(f"question {self._meant + 1}", self._turns[self._meant])
+
     @property
     def _turns(self) -> tuple[Turn, ...]:
         return self.conversation.turns if self.conversation else ()
+
+    # --- searching ------------------------------------------------------------
+
+    @on(Composer.Finding)
+    async def action_find(self) -> None:
+        if self._search is None:
+            lines, label_cells = self._searched
+            self._search_from = self.screen.focused
+            self._search = TextSearch(
+                lines, label_cells=label_cells, leaves=True, classes="chat-search"
+            )
+            # The keys after this one are for the field.
+            await self._words.mount(self._search)
+            self.refresh_bindings()
+        self._search.action_find()
+
+    @property
+    def _searched(self) -> tuple[Iterable[TextLine], int]:
+        speaker = self._transcript.speaker
+        return chat_lines(self._turns, speaker), width_of(self._turns, speaker)
+
+    @on(TextSearch.Left)
+    def _search_left(self, event: TextSearch.Left | None = None) -> None:
+        if self._search is not None:
+            self._search.remove()
+            self._search = None
+            self.screen.set_focus(self._search_from)
+            self.refresh_bindings()
 
     # --- asking -------------------------------------------------------------
 
     @on(Composer.Sent)
     def _question_sent(self, event: Composer.Sent) -> None:
+        self._search_left()
         if event.again is None:
             self._transcript.chosen = None
         self._begin_asking()
@@ -405,6 +466,8 @@ class ChatPane(Widget):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         turns, idle = bool(self._turns), not self.answering
         writes = self._composer.has_focus
+        if self._search is not None and not writes:
+            return action == "find"
         match str(parameters[0]) if action == "want" else action:
             case "stop_answer":
                 return not idle
@@ -414,6 +477,8 @@ class ChatPane(Widget):
                 return not writes
             case "choose":
                 return turns and not writes
+            case "find":
+                return turns
             case "again" | "edit":
                 return turns and idle and self._ready
             case "variant":

@@ -15,7 +15,7 @@ from textual.widget import Widget
 
 from backends.state import Bottleneck, ClusterSnapshot, Failure, Step, StepState
 from backends.units import format_percent, format_seconds
-from tui.app.messages import Copyable
+from tui.app.messages import Copyable, Raw
 from tui.model.editor import PlanEditor
 from tui.model.facts import LiveFacts
 from tui.model.launch_settings import auto_text
@@ -438,6 +438,14 @@ peer whose own does not fit.
             return self._failure.copyable()
         url = self.facts.snapshot.api_url if self.facts else None
         return Copyable("the API address", url) if url else None
+
+    def raw(self) -> Raw | None:
+        if self.facts is None:
+            return None
+        snapshot = self.facts.snapshot
+        if snapshot.failure is not None:
+            return Raw("the failure", snapshot.failure)
+        return Raw("the links", snapshot.links) if snapshot.links else None
 
     def say_keys(self) -> None:
         self._failure.redraw()

@@ -23,7 +23,7 @@ from backends.state import Device, MemorySource, Peer, PeerState
 from backends.units import format_ms, format_percent
 from tui.actions import bindings
 from tui.app.console import console_of
-from tui.app.messages import Copyable
+from tui.app.messages import Copyable, Raw
 from tui.model.edit import Edit
 from tui.model.finding import has_words
 from tui.model.names import letter
@@ -386,6 +386,9 @@ the split does not use shows what is taken now. The letter is the device's in th
         names = ", ".join(device.id for device in peer.devices)
         told = f"{peer.name} {peer.role} {peer.state} {peer.transport}{rtt} {names}"
         return Copyable(f"peer {peer.name}", f"{told} {peer.note}".rstrip())
+
+    def raw(self) -> Raw | None:
+        return Raw(f"peer {self.peer.name}", self.peer) if self.peer else None
 
     def action_select(self, by: int) -> None:
         self.selected += by

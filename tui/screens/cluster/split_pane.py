@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from backends.split.loads import DeviceLoad
 from backends.units import format_bytes
-from tui.app.messages import Copyable
+from tui.app.messages import Copyable, Raw
 from tui.model.edit import Edit
 from tui.model.editor import PlanEditor
 from tui.model.launch_settings import ctx_text, launch_command, unusual, up_command
@@ -276,3 +276,7 @@ class SplitPane(Widget, can_focus=True):
         if (plan := self._editor.plan) is None:
             return None
         return Copyable("the command that launches this", up_command(plan))
+
+    def raw(self) -> Raw | None:
+        plan = self._editor.plan
+        return Raw("the plan", plan) if plan else None

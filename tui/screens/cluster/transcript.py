@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from tui.model.names import model_name
 from tui.screens.cluster.answer import ChatAnswer, ChatQuestion, speaker_of
 from tui.widgets.keys import with_keys
 from tui.widgets.safe_text import safe
+from tui.widgets.text_search import TextLine
 from tui.widgets.worker_reports import report_worker
 
 Key = tuple[str, int, int, float]
@@ -55,6 +56,19 @@ SHOWN_TURNS = 8
 """Turns laid out: each word of an answer costs the more the more there are."""
 
 
+def chat_lines(turns: Iterable[Turn], otherwise: str) -> Iterator[TextLine]:
+    """Questions and answers as lines to search, each message with its speaker."""
+    for turn in turns:
+        for speaker, text in (
+            ("you", turn.asked),
+            (speaker_in(turn, otherwise), turn.reply.text),
+        ):
+            first, *others = safe(text).split("\n")
+            yield TextLine(first, speaker)
+            yield from map(TextLine, others)
+        yield TextLine("")
+
+
 class TurnColumn(Vertical):
     """The turns, which say when they take more room."""
 
@@ -85,6 +99,8 @@ class ChatTranscript(VerticalScroll, can_focus=True):
   question lists them with their figures (a click goes on from one)
 - **{chat.new}** begins another chat, **{chat.open}** opens an earlier one,
   **{chat.delete}** deletes this one; **{chat.undo}** takes back what you did last
+- **{chat.find}** searches the whole chat: **{search.next} {search.previous}** go from
+  match to match, **{search.leave}** comes back to where you were
 - **{chat.rename}** names the chat, **{chat.export}** writes it to a file
 - **{chat.reasoning}** shows or folds what the model thought
 - **{chat.settings}** sets the system prompt and how tokens are drawn
@@ -190,6 +206,11 @@ class ChatTranscript(VerticalScroll, can_focus=True):
 
     def set_speaker(self, speaker: str) -> None:
         self._speaker = speaker
+
+    @property
+    def speaker(self) -> str:
+        """The name of who answers, where an answer has none."""
+        return self._speaker
 
     def _drop(self, first: int, end: int | None = None) -> None:
         for widget in _widgets(self._shown[first:end]):

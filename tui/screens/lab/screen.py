@@ -16,7 +16,7 @@ from backends.state import ClusterSnapshot, Lab, Link
 from tui.actions import bindings
 from tui.app.console import console_of
 from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
-from tui.app.messages import Copyable
+from tui.app.messages import Copyable, Raw
 from tui.model.facts import device_marks
 from tui.model.quantities import acceptance_text
 from tui.screens.lab.links import LabWishes, LinkBlock, PresetList, preset_named
@@ -246,6 +246,11 @@ speed without a draft under the same lab, once both were measured.
         if action in {"put", "put_on_all", "clear", "clear_all", "focus_slider"}:
             return bool(self._blocks)
         return True
+
+    def raw(self) -> Raw | None:
+        links = self.shown.links if self.shown else ()
+        here = [link for link in links if link.worker == self._current]
+        return Raw(f"the link to {self._current}", here[0]) if here else super().raw()
 
     def copyable(self) -> Copyable | None:
         if not self._current:

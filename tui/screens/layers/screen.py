@@ -27,7 +27,7 @@ from backends.units import (
 from tui.actions import bindings
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
-from tui.app.messages import Copyable
+from tui.app.messages import Copyable, Raw
 from tui.dialogs.dialog import ChoiceDialog
 from tui.model.best_choices import change
 from tui.model.edit import Edit
@@ -280,6 +280,14 @@ class LayersScreen(ConsoleScreen):
         chosen = await self.app.push_screen_wait(ChoiceDialog(title, text, choices))
         if chosen is not None:
             self._give(chosen)
+
+    def raw(self) -> Raw | None:
+        row = self.table.pointed
+        if row is None or self._edit is None:
+            return super().raw()
+        if row.layer is None:
+            return Raw("the model", self._edit.model)
+        return Raw(f"layer {row.name}", row.layer)
 
     def copyable(self) -> Copyable | None:
         edit = self._edit

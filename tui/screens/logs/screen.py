@@ -22,7 +22,7 @@ from backends.units import format_count
 from tui.api.services import ClusterService
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
-from tui.app.messages import Copyable
+from tui.app.messages import Copyable, Raw
 from tui.model.log_levels import LogLevel
 from tui.model.names import by_role
 from tui.screens.logs.feed import LogFeed, end_of_log, save_log
@@ -339,6 +339,10 @@ class LogsScreen(ConsoleScreen):
             standing = self._active.view.standing
             kept = f"{standing.matching} of {standing.lines}"
             self._filter_bar.note = kept if self._filter_bar.text else ""
+
+    def raw(self) -> Raw | None:
+        feed = self._active
+        return Raw(f"process {feed.info.name}", feed.info) if feed else super().raw()
 
     def copyable(self) -> Copyable | None:
         return self._active.view.copyable() if self._active else None

@@ -15,7 +15,7 @@ from tui.actions import bindings
 from tui.api.services import ClusterService
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
-from tui.app.messages import Copyable, LogWanted
+from tui.app.messages import Copyable, LogWanted, Raw
 from tui.dialogs.dialog import confirm
 from tui.model.process_words import (
     TAIL_BYTES,
@@ -182,6 +182,10 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
         if await console_of(self).push_screen_wait(dialog) == "yes":
             await self._cluster.kill_process(process.name, process.peer, process.pid)
             console_of(self).tell(f"{process.name} was killed")
+
+    def raw(self) -> Raw | None:
+        row = self.table.pointed
+        return Raw(f"process {row.name}", row) if row else super().raw()
 
     def copyable(self) -> Copyable | None:
         row = self.table.pointed

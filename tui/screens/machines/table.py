@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from backends.state import Event, ProcessInfo, ProcessRole, ProcessState
 from tui.actions import bindings
-from tui.app.messages import Copyable
+from tui.app.messages import Copyable, Raw
 from tui.dialogs.dialog import Dialog
 from tui.model.finding import has_words
 from tui.model.process_words import (
@@ -171,7 +171,7 @@ class ProcessDialog(Dialog[str | None]):
 One process: how it stands, the command line it was started with (keys and prompts are
 left out), what happened to it in the last days, and the last lines of its log.
 """
-    BINDINGS = bindings("dialog", "reading", "evidence")
+    BINDINGS = bindings("dialog", "reading", "evidence", "json")
 
     def __init__(
         self,
@@ -201,6 +201,9 @@ left out), what happened to it in the last days, and the last lines of its log.
 
     def action_open_log(self) -> None:
         self.dismiss(self._process.name)
+
+    def raw(self) -> Raw:
+        return Raw(f"process {self._process.name}", self._process)
 
     def copyable(self) -> Copyable:
         facts = [f"{label:{LABEL_WIDTH}}{fact}" for label, fact in self._rows()]

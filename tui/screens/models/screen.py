@@ -24,7 +24,7 @@ from tui.actions import bindings
 from tui.api.services import ClusterService
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
-from tui.app.messages import Copyable
+from tui.app.messages import Copyable, Raw
 from tui.dialogs.dialog import confirm
 from tui.dialogs.pick import PickDialog
 from tui.model.finding import has_words
@@ -489,6 +489,10 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
         if now is None or not now.path:
             raise DllmError(f"The download of {source} ended early", "Get it again.")
         return now
+
+    def raw(self) -> Raw | None:
+        model = self.table.pointed
+        return Raw("the model file", model) if model else super().raw()
 
     def copyable(self) -> Copyable | None:
         model = self.table.pointed

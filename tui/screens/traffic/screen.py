@@ -14,7 +14,7 @@ from backends.state import ClusterSnapshot, ClusterState, Link
 from tui.actions import bindings
 from tui.app.console import console_of
 from tui.app.frame import ConsoleScreen
-from tui.app.messages import Copyable
+from tui.app.messages import Copyable, Raw
 from tui.model.quantities import (
     UNKNOWN,
     acceptance_text,
@@ -258,6 +258,12 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
 
     def action_export(self) -> None:
         console_of(self).export_trace()
+
+    def raw(self) -> Raw | None:
+        row = self.table.pointed
+        if row is None:
+            return super().raw()
+        return Raw(f"{row.command} at {row.worker}", row.figures)
 
     def copyable(self) -> Copyable | None:
         row = self.table.pointed
