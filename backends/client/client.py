@@ -32,6 +32,7 @@ from backends.state import (
     ChatState,
     ClusterSnapshot,
     ClusterSpeeds,
+    DraftRequest,
     Drafts,
     EngineProgress,
     Event,
@@ -52,6 +53,7 @@ from backends.state import (
     Plan,
     PlanMemory,
     Preview,
+    PromptCount,
     ProvisionMode,
     QuestionRequest,
     UsageReport,
@@ -119,6 +121,13 @@ class ChatsClient:
 
     async def stop(self, chat: str) -> ChatState:
         return await self._post(_path(chat, "stop"))
+
+    async def count(
+        self, chat: str, question: str, *, again: int | None = None
+    ) -> PromptCount:
+        draft = DraftRequest(question=question, again=again)
+        target = self._of(_path(chat, "count"))
+        return await self._connection.post(target, PromptCount, draft)
 
     async def change(self, chat: str, change: ChatChange) -> ChatState:
         return await self._post(_path(chat, "change"), change)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 from aiohttp import web
 
-from backends.controller.chat.live import LiveChat
+from backends.controller.chat.live import LiveChat, messages_of
 from backends.controller.cluster import Cluster
 from backends.controller.responses import (
     Parts,
@@ -31,6 +31,7 @@ from backends.state import (
     ClusterSnapshot,
     ClusterState,
     Conversation,
+    DraftRequest,
     LayerRange,
     QuestionRequest,
     Reply,
@@ -65,6 +66,7 @@ class ChatApi:
             web.post("/v1/chats/{id}/open", self._open),
             web.post("/v1/chats/{id}/ask", self._ask),
             web.post("/v1/chats/{id}/stop", self._stop),
+            web.post("/v1/chats/{id}/count", self._count),
             web.post("/v1/chats/{id}/change", self._change),
         ]
 
@@ -122,6 +124,17 @@ class ChatApi:
         await chat.stop()
         return await _kept(chat)
 
+    async def _count(self, request: web.Request) -> web.Response:
+        draft = await body(request, DraftRequest)
+        chat, snapshot = await self._chat_of(request), self._of(request).store.snapshot
+        port, now = _serving_port(snapshot), chat.conversation
+        messages = messages_of(now, now.turns[: draft.again], draft.question)
+        async with ServerClient(port, tls=_speaks_tls(snapshot)) as client:
+            found = await client.count(messages)
+        if found is None:
+            raise ControllerError("llama-server does not count the prompt")
+        return json_response(found)
+
     async def _change(self, request: web.Request) -> web.Response:
         chat = await self._chat_of(request)
         chat.change(await body(request, ChatChange))
@@ -168,7 +181,7 @@ class QuestionQueue:
         speed = cluster.store.snapshot.speed
         # Of a slot that is busy later we cannot tell whether it is with us.
         may_wait = bool(self._open[port]) or 0 < speed.slots <= speed.requests_active
-        tls = (cluster.store.snapshot.api_url or "").startswith("https:")
+        tls = _speaks_tls(cluster.store.snapshot)
         self._open[port] += 1
         try:
             async with (
@@ -264,6 +277,10 @@ def _serving_port(snapshot: ClusterSnapshot) -> int:
             "Launch a plan first: l in the console, dllm-tui up, or /up with --plain.",
         )
     return urlsplit(snapshot.api_url).port or 0
+
+
+def _speaks_tls(snapshot: ClusterSnapshot) -> bool:
+    return (snapshot.api_url or "").startswith("https:")
 
 
 async def _explained(delta: ChatDelta, cluster: Cluster) -> ChatDelta:

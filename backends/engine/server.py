@@ -15,7 +15,15 @@ import aiohttp
 import msgspec
 
 from backends.engine.sse import AnswerReader, events, failed
-from backends.state import NOT_JSON, Acceptance, ChatDelta, ChatRequest, Value
+from backends.state import (
+    NOT_JSON,
+    Acceptance,
+    ChatDelta,
+    ChatMessage,
+    ChatRequest,
+    PromptCount,
+    Value,
+)
 
 POLL_TIMEOUT_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
@@ -147,6 +155,28 @@ class ServerClient:
                 if response.status == 200:
                     return parse_counts(await response.text())
         return Counts()
+
+    async def count(self, messages: Sequence[ChatMessage]) -> PromptCount | None:
+        """The tokens of a prompt made of messages; None if the server does not tell.
+
+        It is written by the model's chat template and counted by its tokenizer.
+        """
+        try:
+            props = await self._get("/props")
+            said = [msgspec.structs.asdict(message) for message in messages]
+            made = await self._post("/apply-template", {"messages": said})
+            text = {"content": made["prompt"], "add_special": True}
+            ids = await self._post("/tokenize", {**text, "parse_special": True})
+            return PromptCount(
+                tokens=len(ids["tokens"]),
+                ctx_size=int(props["default_generation_settings"]["n_ctx"]),
+            )
+        except (*_GONE, TimeoutError, KeyError, TypeError, ValueError):
+            return None
+
+    async def _post(self, path: str, asked: Mapping[str, object]) -> Any:
+        async with self._open().post(self._base + path, json=asked) as response:
+            return msgspec.json.decode(await response.read())
 
     async def _get(self, path: str) -> Any:
         async with self._open().get(self._base + path) as response:

@@ -205,6 +205,23 @@ class QuestionRequest(Value, frozen=True, kw_only=True):
     """The number of turns the client knows: another console may have gone on."""
 
 
+class DraftRequest(Value, frozen=True, kw_only=True):
+    """A question that is being typed."""
+
+    question: str = ""
+    again: int | None = None
+    """Index of a question that it would take the place of."""
+
+
+class PromptCount(Value, frozen=True, kw_only=True):
+    """The prompt that a question would be, as the running model counts it."""
+
+    tokens: int
+    """Of the chat so far and the question, as the chat template writes them."""
+    ctx_size: int
+    """Tokens of a slot's context."""
+
+
 class ChatChange(Value, frozen=True, kw_only=True):
     """A change of a conversation; None leaves a field as it is."""
 

@@ -17,6 +17,7 @@ from backends.state import (
     ChatState,
     ClusterState,
     Conversation,
+    PromptCount,
     Reply,
     Sampling,
 )
@@ -83,11 +84,13 @@ def has_ended(state: ChatState) -> bool:
 
 async def whole_answer(client: ControllerClient, model: str) -> str:
     chat = await begin(client, model)
+    count = await client.chats.count(chat.id, QUESTION)
     await client.chats.ask(chat.id, QUESTION, turns=0)
     state = await until(client, chat.id, has_ended)
     assert reply(state).finish_reason == "stop"
     timings = reply(state).timings
     assert timings is not None
+    assert count == PromptCount(tokens=timings.prompt_tokens, ctx_size=1024)
     assert timings.tok_per_s > 1
     assert [part.device for part in reply(state).layers] == [
         "worker1/CPU",

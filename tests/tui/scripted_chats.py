@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backends.controller.chat.chats import Chats, ChatStore
-from backends.state import QuestionRequest, Reply
+from backends.state import PromptCount, QuestionRequest, Reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -95,6 +95,16 @@ class ScriptedChats:
         live = await self._chats.get(chat)
         await live.stop()
         return live.state
+
+    async def count(
+        self, chat: str, question: str, *, again: int | None = None
+    ) -> PromptCount:
+        """A token for each word."""
+        self._call("chat count", question)
+        turns = (await self._chats.get(chat)).conversation.turns[:again]
+        said = [words for turn in turns for words in (turn.asked, turn.reply.text)]
+        tokens = sum(len(text.split()) for text in (*said, question))
+        return PromptCount(tokens=tokens, ctx_size=100)
 
     async def change(self, chat: str, change: ChatChange) -> ChatState:
         """As the controller does it."""

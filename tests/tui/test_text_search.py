@@ -41,6 +41,7 @@ def test_rows_are_the_whole_line_and_none_is_too_wide(text: str, width: int) -> 
 def test_a_line_is_folded_between_words() -> None:
     rows = word_rows("the sky is blue-and-white", 8)
     assert list(rows) == [(0, 8), (8, 11), (11, 19), (19, 25)]
+    assert list(word_rows("    indented", 8)) == [(0, 8), (8, 12)]
 
 
 @given(TEXTS, st.text(alphabet="aB é", min_size=1, max_size=2), st.integers(1, 99))

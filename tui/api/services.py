@@ -28,6 +28,7 @@ from backends.state import (
     PeerPairing,
     Plan,
     PlanMemory,
+    PromptCount,
     ProvisionMode,
     RecordMark,
     UsageReport,
@@ -47,6 +48,11 @@ class ChatService(Protocol):
         self, chat: str, question: str | None, *, turns: int, again: int | None = None
     ) -> ChatState: ...
     async def stop(self, chat: str) -> ChatState: ...
+    async def count(
+        self, chat: str, question: str, *, again: int | None = None
+    ) -> PromptCount:
+        """The tokens of the prompt that a question would be."""
+
     async def change(self, chat: str, change: ChatChange) -> ChatState: ...
     async def delete(self, chat: str) -> ChatListing: ...
     async def restore(self, chat: str) -> ChatState: ...
@@ -58,6 +64,8 @@ class ChatSession(Protocol):
     async def ask(self, question: str | None, again: int | None = None) -> None: ...
     async def choose(self, turn: int, shown: int) -> None: ...
     async def stop(self) -> None: ...
+    async def count(self, question: str, again: int | None) -> PromptCount | None:
+        """The tokens of the prompt that a question would be; None if nobody tells."""
 
 
 class RecordService(Protocol):

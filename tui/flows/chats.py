@@ -12,7 +12,7 @@ from textual.app import SuspendNotSupported
 
 from backends import text_editor
 from backends.errors import DllmError
-from backends.state import ChatChange, ChatState, Conversation
+from backends.state import ChatChange, ChatState, Conversation, PromptCount
 from backends.units import format_count
 from tui.api.services import ClusterService
 from tui.app.console import ConsoleApp
@@ -157,6 +157,16 @@ class ChatFlows:
         if self._state is None:
             raise DllmError("The chat is still loading", "Try again in a moment.")
         return self._state.conversation
+
+    async def count(self, question: str, again: int | None) -> PromptCount | None:
+        """Count the prompt that a question would be; None if nobody tells."""
+        if self._state is None:
+            return None
+        chat = self._state.conversation.id
+        try:
+            return await self._cluster.chats.count(chat, question, again=again)
+        except DllmError:
+            return None
 
     async def compose(self) -> None:
         """Have the draft edited in the user's editor, which gets the terminal."""

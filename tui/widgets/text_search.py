@@ -60,7 +60,7 @@ def word_rows(text: str, width: int) -> Iterator[tuple[int, int]]:
     start = 0
     while (end := _fitting_end(text, start, width)) < len(text):
         blank = text.rfind(" ", start, end + 1)
-        end = blank + 1 if blank > start else end
+        end = blank + 1 if text[start : max(blank, start)].strip() else end
         yield start, end
         start = end
     if start < len(text) or not text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 
 from msgspec.structs import replace
@@ -294,6 +294,14 @@ def request_of(conversation: Conversation) -> ChatRequest:
     user and assistant take turns.
     """
     *earlier, last = conversation.turns
+    messages = messages_of(conversation, earlier, last.asked)
+    return ChatRequest(messages=messages, sampling=conversation.sampling)
+
+
+def messages_of(
+    conversation: Conversation, earlier: Iterable[Turn], question: str
+) -> tuple[ChatMessage, ...]:
+    """Return the messages of earlier turns that were answered, and of a question."""
     messages = []
     if conversation.system.strip():
         messages.append(ChatMessage(role="system", content=conversation.system))
@@ -301,8 +309,7 @@ def request_of(conversation: Conversation) -> ChatRequest:
         if turn.reply.text:
             messages.append(ChatMessage(role="user", content=turn.asked))
             messages.append(ChatMessage(role="assistant", content=turn.reply.text))
-    messages.append(ChatMessage(role="user", content=last.asked))
-    return ChatRequest(messages=tuple(messages), sampling=conversation.sampling)
+    return (*messages, ChatMessage(role="user", content=question))
 
 
 def without_pending(conversation: Conversation, reason: str) -> Conversation:

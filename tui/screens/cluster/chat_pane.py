@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from textual import events, on
 from textual.actions import SkipAction
 from textual.app import ComposeResult
@@ -14,6 +15,7 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
@@ -23,6 +25,7 @@ from tui.actions import bindings
 from tui.api.services import ChatSession
 from tui.app.console import console_of
 from tui.app.messages import Copyable, Raw
+from tui.model.context_usage import ContextMeter, ContextUsage
 from tui.screens.cluster.answer import AnswerVariants, speaker_of
 from tui.screens.cluster.transcript import ChatTranscript, chat_lines, width_of
 from tui.widgets.keys import with_keys
@@ -245,6 +248,8 @@ class Composer(TextArea):
         self.hint()
 
 
+COUNT_AFTER_S = 0.4
+"""Without a key: then the model's tokenizer is asked."""
 AGAIN = "editing question %d · {chat.leave} cancels"
 EMPTY_HINT = "No messages yet. {chat.settings}: system prompt, sampling."
 
@@ -282,6 +287,15 @@ class ChatPane(Widget):
             height: auto;
             max-height: 6;
             padding: 0 0 0 1;
+            & > .chat-context {
+                display: none;
+                width: auto;
+                height: 1;
+                padding: 0 1;
+                color: $dim;
+                &.-warn { color: $warn; }
+                &.-bad { color: $bad; text-style: bold; }
+            }
             & > .chat-sign { width: 2; height: 1; color: $dim; }
             &:focus-within > .chat-sign { color: $primary; text-style: bold; }
         }
@@ -297,8 +311,12 @@ class ChatPane(Widget):
         self.can_undo = False
         """Something was done that ``u`` takes back."""
         self._ready = self._returning = False
+        self._ends = ""
         self._transcript = ChatTranscript(id="chat-transcript")
         self._unseen = Static(classes="chat-unseen", markup=False)
+        self._meter = ContextMeter()
+        self._used = Static(classes="chat-context", markup=False)
+        self._counting: Timer | None = None
         self._words = Container(classes="chat-words")
         self._search: TextSearch | None = None
         self._search_from: Widget | None = None
@@ -312,6 +330,7 @@ class ChatPane(Widget):
         with Horizontal(classes="chat-entry"):
             yield Static("›", classes="chat-sign", markup=False)
             yield self._composer
+            yield self._used
 
     def on_mount(self) -> None:
         self.watch(self._transcript, "unseen", self._count_unseen)
@@ -338,6 +357,7 @@ class ChatPane(Widget):
         self._asked_at = None if taken else self._asked_at
         if taken or before is None or _looks(before) != _looks(state):
             self._settle()
+            self._measure()
             if self._search is not None:
                 self._search.text.load(*self._searched, ends=False)
 
@@ -359,6 +379,13 @@ class ChatPane(Widget):
 
     def set_model(self, name: str) -> None:
         self._transcript.set_speaker(speaker_of(name))
+
+    def set_context(self, ctx_size: int) -> None:
+        """Measure against a slot's context; 0 while nothing serves."""
+        if ctx_size != self._meter.ctx_size:
+            self._meter.ctx_size = ctx_size
+            self._meter.forget()
+            self._measure()
 
     @property
     def draft(self) -> str:
@@ -398,6 +425,50 @@ class ChatPane(Widget):
     @property
     def _turns(self) -> tuple[Turn, ...]:
         return self.conversation.turns if self.conversation else ()
+
+    # --- context used ---------------------------------------------------------
+
+    @on(Composer.Changed)
+    def _measure(self) -> None:
+        self._show_context()
+        if self._counting is not None:
+            self._counting.stop()
+        self._counting = self.set_timer(COUNT_AFTER_S, self._begin_counting)
+
+    def _begin_counting(self) -> None:
+        usage = self._context_usage
+        if usage is not None and not usage.counted and not self.answering:
+            console_of(self).attempt(self._count(), group="chat count")
+
+    async def _count(self) -> None:
+        chat, draft = self._prompt, self._composer.text
+        count = await self.session.count(draft, self._composer.again)
+        if chat is not None and count is not None:
+            self._meter.take(chat, draft, count)
+            self._show_context()
+
+    @property
+    def _prompt(self) -> Conversation | None:
+        chat, again = self.conversation, self._composer.again
+        if chat is None or again is None:
+            return chat
+        return msgspec.structs.replace(chat, turns=chat.turns[:again])
+
+    @property
+    def _context_usage(self) -> ContextUsage | None:
+        chat = self._prompt
+        return self._meter.usage(chat, self._composer.text) if chat else None
+
+    def _show_context(self) -> None:
+        usage = self._context_usage
+        tone = usage.tone if usage else ""
+        self._used.display = usage is not None
+        self._used.set_class(tone == "warn", "-warn")
+        self._used.set_class(tone == "bad", "-bad")
+        self._used.update(usage.text if usage else "")
+        if (ends := usage.sentence if usage else "") != self._ends:
+            self._ends = ends
+            self._settle()
 
     # --- searching ------------------------------------------------------------
 
@@ -453,7 +524,7 @@ class ChatPane(Widget):
         if conversation is None:
             return
         retitle(self, f"Chat · {conversation.name}".rstrip(" ·"))
-        settings = []
+        settings = [with_keys(self.app, self._ends)] if self._ends else []
         if (again := self._composer.again) is not None:
             settings.append(with_keys(self.app, AGAIN % (again + 1)))
         if conversation.system.strip():
@@ -501,7 +572,8 @@ class ChatPane(Widget):
             self._transcript.chosen = None
         self._composer.let_go()
         self._settle()
-        self.screen.set_focus(self._transcript)
+        search = self._search
+        self.screen.set_focus(search.text if search else self._transcript)
 
     def action_write(self) -> None:
         self.screen.set_focus(self._composer)

@@ -139,6 +139,7 @@ class ClusterScreen(ConsoleScreen):
         super().show_snapshot(snapshot)
         self.live.show(self._facts(snapshot))
         self.token.show(snapshot)
+        self.chat.set_context(slot_context(snapshot))
         self.peers.peer_list.fallbacks = {
             one.lost: fallback_text(one, snapshot.plan) for one in snapshot.fallbacks
         }
@@ -336,6 +337,13 @@ class ClusterScreen(ConsoleScreen):
             returning = editor.alive and state is not ClusterState.STOPPING
             said = "" if ready else reason
             self.chat.set_ready(ready, said, returning=returning)
+
+
+def slot_context(snapshot: ClusterSnapshot) -> int:
+    """Tokens of a slot's context; 0 while nothing serves."""
+    plan = snapshot.plan
+    serves = snapshot.state is ClusterState.SERVING
+    return plan.ctx_size // plan.server.slots if plan and serves else 0
 
 
 def _muted(editor: PlanEditor) -> frozenset[str]:
