@@ -195,6 +195,7 @@ chats.cancel    | escape   | cancel   | cancel  | +   | Keep the current chat
 
 log.next     | right_square_bracket | screen.next_log(1)  | log          | +[ ] | Next log
 log.previous | left_square_bracket  | screen.next_log(-1) | previous log |      | Previous log
+log.all      | a                    | screen.all          | all          | +    | Show all logs as one, by time, or again the one before
 log.filter   | slash                | screen.filter       | filter       | +/   | Show only lines with a text or a /pattern
 log.level    | v                    | screen.level        | level        | +    | Hide debug lines, then all but warnings, then all but errors
 log.fold     | w                    | fold                | wrap         | +    | Wrap long lines, or cut them

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+from pathlib import Path
 
 import msgspec
 from aiohttp import web
@@ -37,6 +39,7 @@ from backends.controller.responses import (
 )
 from backends.errors import ControllerError, DllmError, UsageError
 from backends.link.wire import require_possible
+from backends.machines.agent import log_chunk
 from backends.machines.machine import merged
 from backends.places import LOCAL
 from backends.plan_files import PlanFile, keep_launch
@@ -48,6 +51,7 @@ from backends.state import (
     EventKind,
     GivenCluster,
     Lab,
+    LogChunk,
     ModelFile,
     Plan,
     Value,
@@ -57,6 +61,8 @@ from backends.state.delta import framed
 log = logging.getLogger(__name__)
 
 LOG_BYTES_MAX = 1 << 20
+OWN_LOG = "controller"
+"""The name of the controller's own log among those of processes."""
 FALLBACKS_AGE_S = 30.0
 
 
@@ -412,6 +418,9 @@ class Api:
         offset = number(request, "offset", 0)
         limit = max(min(number(request, "limit", LOG_BYTES_MAX), LOG_BYTES_MAX), 0)
         name, cluster = request.match_info["name"], self._of(request)
+        if name == OWN_LOG:
+            file = self._parts.readers.paths.controller_log
+            return json_response(await asyncio.to_thread(_own_log, file, offset, limit))
         processes = cluster.store.snapshot.processes
         peer = next((p.peer for p in processes if p.name == name), LOCAL)
         host = self._parts.peers.get(peer).host
@@ -438,3 +447,16 @@ class Api:
             text=prometheus_text(self._of(request).store.snapshot),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
+
+
+def _own_log(file: Path, offset: int, limit_bytes: int) -> LogChunk:
+    try:
+        with file.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            start = max(size + offset, 0) if offset < 0 else min(offset, size)
+            stream.seek(0 if offset > size else start)
+            start = stream.tell()
+            data = stream.read(limit_bytes)
+    except OSError as error:
+        raise ControllerError(f"{file} cannot be read ({error.strerror})") from error
+    return log_chunk(OWN_LOG, data, offset=offset, size_bytes=size, start=start)

@@ -30,7 +30,13 @@ from tests.tui.scripted import ScriptedCluster
 from tests.tui.stages import ScreenStage
 from tui.model.log_levels import LogLevel
 from tui.screens.logs import feed
-from tui.screens.logs.feed import PAGE_BYTES, PAGES_BEHIND_MAX, TAIL_BYTES, save_log
+from tui.screens.logs.feed import (
+    PAGE_BYTES,
+    PAGES_BEHIND_MAX,
+    TAIL_BYTES,
+    log_pages,
+    save_log,
+)
 from tui.screens.logs.lines import LogRows
 from tui.screens.logs.screen import GONE_LIMIT, LogsScreen
 from tui.screens.logs.view import LINES_AT_ONCE, SIDE_STEP, LogView
@@ -72,6 +78,7 @@ class LogCluster(ScriptedCluster):
     def __init__(self) -> None:
         super().__init__()
         self.logs = {"llama-server": lines(0, 200), "worker1": "Starting RPC server\n"}
+        self.logs["controller"] = ""
         self.reads: list[tuple[str, int, int]] = []
 
     async def read_log(
@@ -99,7 +106,8 @@ class Logs(ScreenStage):
         return next(view for view in self.logs.query(LogView) if view.display)
 
     def labels(self) -> list[str]:
-        return [tab.label_text for tab in self.logs.query(Tab)]
+        """Of the processes' tabs; the first is of all."""
+        return [tab.label_text for tab in self.logs.query(Tab)][1:]
 
 
 def reading(app: Logs) -> bool:
@@ -109,7 +117,8 @@ def reading(app: Logs) -> bool:
 async def opened(app: Logs, pilot: Pilot[None], *processes: ProcessInfo) -> LogView:
     await until(pilot, lambda: app.logs.is_mounted)
     app.logs.show_snapshot(snapshot(*(processes or (SERVER, WORKER))))
-    await until(pilot, lambda: app.logs.query(LogView) and app.view.lines)
+    views = app.logs.query
+    await until(pilot, lambda: [v for v in views(LogView) if v.display and v.lines])
     return app.view
 
 
@@ -271,8 +280,9 @@ async def test_a_log_that_finds_no_room_leaves_no_half(
 ) -> None:
     cluster.logs["llama-server"] = lines(0, 40_000)
     assert len(cluster.logs["llama-server"]) > LIMIT_BYTES
+    pages = log_pages(cluster, "llama-server")
     with little_room(), pytest.raises(DllmError) as raised:
-        await save_log(cluster, "llama-server", tmp_path)
+        await save_log(pages, "llama-server", tmp_path)
     assert (
         raised.value.what
         == f"Cannot save the log in {tmp_path} (File too large): nothing was written"
@@ -479,3 +489,23 @@ async def test_show_process_may_come_before_anything_else(cluster: LogCluster) -
         await until(pilot, lambda: "Starting RPC server" in screen_text(app))
         app.logs.show_process("llama-server")
         await until(pilot, lambda: "line 199 of it" in screen_text(app))
+
+
+async def test_all_logs_are_one_and_a_process_of_it_is_filtered(
+    cluster: LogCluster,
+) -> None:
+    async with shown(cluster) as (app, pilot, one):
+        await pilot.press("a")
+        await until(
+            pilot, lambda: app.view is not one and app.view.standing.lines > 200
+        )
+        everything = app.view
+        assert everything.lines[0].endswith(" llama-server  │ I line 0 of it")
+        assert everything.lines[1].endswith(" worker1       │ Starting RPC server")
+        await pilot.press("slash", *"@worker", "enter")
+        await until(pilot, lambda: everything.standing.matching == 1)
+        cluster.logs["worker1"] += "Accepted client connection\n"
+        await until(pilot, lambda: everything.standing.matching == 2)
+        assert "Accepted client connection" in screen_text(app)
+        await pilot.press("escape", "a")
+        await until(pilot, lambda: app.view is one)

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from backends.client.client import ControllerClient
-from backends.state import Actor, Event, EventKind, EventTone, LogChunk
+from backends.state import (
+    Actor,
+    ClusterSnapshot,
+    Event,
+    EventKind,
+    EventTone,
+    LogChunk,
+    ProcessInfo,
+    ProcessRole,
+    ProcessState,
+)
 from tui.cli import logs as module
 from tui.cli.logs import events
 
@@ -63,6 +74,66 @@ def test_where_nothing_was_started_it_is_said(monkeypatch: pytest.MonkeyPatch) -
     done = CliRunner().invoke(module.logs, [])
     assert (done.stdout, done.stderr) == ("", "No process has been started.\n")
     assert CliRunner().invoke(module.logs, ["--json"]).stdout == "[]\n"
+
+
+# --- several logs as one ---
+
+AT = datetime(2026, 11, 27, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def two_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {
+        "controller": f"{_stamp(AT)} I serves\n",
+        "worker1": f"{_stamp(AT - timedelta(hours=3))} W old\n"
+        f"{_stamp(AT + timedelta(seconds=1))} E \x1b[31mno room\nand more\n",
+    }
+    started = ProcessInfo(
+        name="worker1", role=ProcessRole.WORKER, state=ProcessState.RUNNING
+    )
+
+    async def snapshot(self: ControllerClient) -> ClusterSnapshot:
+        return ClusterSnapshot(processes=(started,))
+
+    async def names(cluster: str) -> list[str]:
+        return ["worker1"]
+
+    async def read_log(
+        self: ControllerClient, name: str, offset: int, limit_bytes: int
+    ) -> LogChunk:
+        text = texts[name]
+        return LogChunk(name=name, text=text, offset=0, next_offset=len(text))
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: AT.timestamp()))
+    monkeypatch.setattr(module, "_names", names)
+    monkeypatch.setattr(ControllerClient, "snapshot", snapshot)
+    monkeypatch.setattr(ControllerClient, "read_log", read_log)
+
+
+def _stamp(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+@pytest.mark.usefixtures("two_logs")
+def test_all_logs_are_one_in_the_order_of_time() -> None:
+    def merged(*options: str) -> list[str]:
+        done = CliRunner().invoke(module.logs, options)
+        assert done.exit_code == 0, done.output
+        return done.stdout.splitlines()
+
+    noon = AT.astimezone().strftime("%H:%M")
+    assert merged("--all", "--since", "1h") == [
+        f" {noon}:00.000 controller    │ I serves",
+        f" {noon}:01.000 worker1       │ E no room",
+        f"~{noon}:01.000 worker1       │ and more",
+    ]
+    of_one = merged("worker1", "--since", "1d", "-n", "2")
+    assert [line[30:] for line in of_one] == ["E no room", "and more"]
+    assert len(merged("worker1", "controller", "--level", "warning")) == 2
+    told = json.loads("\n".join(merged("--all", "--json", "-n", "1")))
+    assert told[0]["process"] == "worker1"
+    done = CliRunner().invoke(module.logs, ["--all", "worker9"])
+    assert "There is no process worker9" in str(done.exception or done.output)
 
 
 # --- ``dllm-tui events``: what is shown of the story, and what is left out ---

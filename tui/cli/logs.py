@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,7 @@ from tui.cli.output import emit_json, say, show
 from tui.cli.status import current_snapshot
 from tui.model.events import SIGNS, details
 from tui.model.log_levels import LogLevel
+from tui.model.merged_log import CONTROLLER, LogLine, MergedLog
 from tui.widgets.safe_text import safe_line
 
 LOGS_EXAMPLES = """
@@ -34,6 +36,9 @@ dllm-tui logs                                list the processes
 dllm-tui logs worker1 -n 50
 dllm-tui logs llama-server --follow
 dllm-tui logs llama-server --level warning
+dllm-tui logs --all -f                       all processes, by time
+dllm-tui logs --all --since 10m --level warning
+dllm-tui logs llama-server worker1           these two, by time
 """
 EVENTS_EXAMPLES = """
 dllm-tui events                      the last week
@@ -43,6 +48,11 @@ dllm-tui events --follow             and new ones as they happen
 dllm-tui events --json | jq '.[] | select(.kind == "died")'
 """
 LOG_POLL_S = 0.25
+MERGED_POLL_S = 0.5
+MERGED_BYTES = 1 << 20
+"""Of each log's end, among which lines are looked for."""
+NAME_CELLS = 13
+LINES = 40
 EVENTS_POLL_S = 0.5
 CHUNK_BYTES = 1 << 18
 # A generous guess of a line, to fetch enough for the lines asked for.
@@ -53,9 +63,11 @@ LINE_BYTES = 200
 
 
 @click.command(cls=Command, watches=True, examples=LOGS_EXAMPLES)
-@click.argument("name", required=False, type=Name("processes"))
+@click.argument("processes", nargs=-1, metavar="[NAME]...", type=Name("processes"))
 @options(
-    ("-n --lines", click.IntRange(0), "Number of lines, from the end.", 40),
+    ("--all everything", bool, "Show all processes' logs as one, by time."),
+    ("--since", "AGE", "Show lines since this long ago: 90s, 30m, 2h."),
+    ("-n --lines", click.IntRange(0), f"Number of lines, from the end: {LINES}."),
     ("-f --follow", bool, "Keep printing new lines."),
     (
         "--level",
@@ -67,19 +79,26 @@ LINE_BYTES = 200
 @cluster_option
 async def logs(
     client: ControllerClient,
-    name: str | None,
-    lines: int,
+    processes: tuple[str, ...],
+    everything: bool,
+    since: str | None,
+    lines: int | None,
     follow: bool,
     level: str,
     as_json: bool,
 ) -> None:
-    """Show the log of a process; without NAME list them."""
+    """Show the log of a process; without NAME list them.
+
+    Several logs are shown as one, by time: --all, several NAMEs, or --since. Each line
+    has its time and its process; ~ marks the time of a line that tells none. Times of
+    another machine are corrected by its clock's difference as last probed.
+    """
     if as_json:
         refuse_with("--json", "--follow")
-    if name is None:
-        refuse_without("a process", "--follow", "--level", "--lines")
+    if not processes and not everything:
+        refuse_without("a process", "--follow", "--level", "--lines", "--since")
     names = await _names(client.cluster)
-    if name is None:
+    if not processes and not everything:
         if as_json:
             emit_json(names)
         elif names:
@@ -87,14 +106,19 @@ async def logs(
         else:
             say("No process has been started.")
         return
-    if name not in names:
-        listed = ", ".join(names) or "none have been started"
-        raise UsageError(
-            f"There is no process {name}",
-            f"{did_you_mean(name, names)}Processes: {listed}.",
-        )
-    log = _Log(client, name, LogLevel(level))
-    tail = await log.tail(lines)
+    for name in processes:
+        if name not in (*names, CONTROLLER.name):
+            listed = ", ".join(names) or "none have been started"
+            raise UsageError(
+                f"There is no process {name}",
+                f"{did_you_mean(name, names)}Processes: {listed}.",
+            )
+    if everything or since is not None or len(processes) > 1:
+        merged = _Merged(client, () if everything else processes, LogLevel(level))
+        await merged.tell(lines, since, as_json=as_json, follow=follow)
+        return
+    log = _Log(client, processes[0], LogLevel(level))
+    tail = await log.tail(LINES if lines is None else lines)
     if as_json:
         emit_json(tail)
         return
@@ -107,6 +131,46 @@ async def logs(
 
 async def _names(cluster: str) -> list[str]:
     return [process.name for process in (await current_snapshot(cluster)).processes]
+
+
+class _Merged:
+    """The logs of some processes as one; none named means all."""
+
+    def __init__(
+        self, client: ControllerClient, names: tuple[str, ...], level: LogLevel
+    ) -> None:
+        self._client = client
+        self._names = names
+        self._level = level
+        self._log = MergedLog(client.read_log, tail_bytes=MERGED_BYTES)
+
+    async def tell(
+        self, lines: int | None, since: str | None, *, as_json: bool, follow: bool
+    ) -> None:
+        tail = await self._more()
+        if since is not None:
+            oldest = time.time() - quantity(since, SECONDS, "2h")
+            tail = [line for line in tail if line.at >= oldest]
+        if since is None or lines is not None:
+            n_lines = LINES if lines is None else lines
+            tail = tail[len(tail) - n_lines :] if n_lines < len(tail) else tail
+        if as_json:
+            emit_json([line._asdict() for line in tail])
+            return
+        self._show(tail)
+        while follow:
+            await asyncio.sleep(MERGED_POLL_S)
+            self._show(await self._more())
+
+    async def _more(self) -> list[LogLine]:
+        snapshot = await self._client.snapshot()
+        found = await self._log.more(snapshot, self._names)
+        return [line for line in found if self._level.admits(line.shown(0))]
+
+    def _show(self, found: Sequence[LogLine]) -> None:
+        cells = max((len(line.process) for line in found), default=0)
+        for line in found:
+            show(line.shown(max(cells, NAME_CELLS)))
 
 
 class _Log:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-_PREFIX = re.compile(r"(\d+\.\d\d\.\d{3}\.\d{3}|\d{4}-\d\d-\d\dT[\d:.]{12}Z) ([IWED]) ")
+_OWN_TIME = re.compile(
+    r"(?:\d+\.\d\d\.\d{3}\.\d{3}|\d{4}-\d\d-\d\d[T ][\d:.,]{12}Z?) "
+    r"|[ ~]\d\d:\d\d:\d\d\.\d{3} \S+ +│ "  # Of a merged log, with the process.
+)
+_LEVEL = re.compile(r"([IWED]|INFO|WARNING|ERROR|DEBUG|CRITICAL) ")
 _BARE_LEVEL = re.compile(r"\s*(?:[\w.]+:\s+)?(error|fatal|warning|failed)\b", re.I)
 
 
@@ -31,15 +35,17 @@ _LETTERS = {
     "I": LogLevel.INFO,
     "W": LogLevel.WARNING,
     "E": LogLevel.ERROR,
+    "C": LogLevel.ERROR,
     "D": LogLevel.DEBUG,
 }
 
 
 def level_of(line: str) -> LogLevel:
     """The level a line carries, by its prefix or its first word."""
-    if prefix := _PREFIX.match(line):
-        return _LETTERS[prefix[2]]
-    if bare := _BARE_LEVEL.match(line):
+    begin = _time_length(line)
+    if begin and (level := _LEVEL.match(line, begin)):
+        return _LETTERS[level[1][0]]
+    if bare := _BARE_LEVEL.match(line, begin):
         warning = bare[1].lower() == "warning"
         return LogLevel.WARNING if warning else LogLevel.ERROR
     return LogLevel.INFO
@@ -47,5 +53,11 @@ def level_of(line: str) -> LogLevel:
 
 def prefix_length(line: str) -> int:
     """Characters of the time and level prefix; 0 without one."""
-    prefix = _PREFIX.match(line)
-    return prefix.end() if prefix else 0
+    begin = _time_length(line)
+    level = _LEVEL.match(line, begin) if begin else None
+    return level.end() if level else begin if "│" in line[:begin] else 0
+
+
+def _time_length(line: str) -> int:
+    told = _OWN_TIME.match(line)
+    return told.end() if told else 0

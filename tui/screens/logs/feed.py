@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import BinaryIO
 from textual.content import Content
 
 from backends.errors import DllmError
-from backends.state import LogChunk, ProcessInfo, ProcessState
+from backends.state import ClusterSnapshot, LogChunk, ProcessInfo, ProcessState
 from backends.units import format_bytes
 from backends.writing import become, set_aside
 from tui.api.services import ClusterService
+from tui.model.merged_log import MergedLog
 from tui.screens.logs.view import LogView
 from tui.widgets.keys import with_keys
 from tui.widgets.safe_text import safe, safe_line
@@ -27,6 +28,8 @@ TAIL_BYTES = 65_536
 PAGE_BYTES = 262_144
 """Read at most at one go afterwards."""
 CHARACTER_BYTES_MAX = 4
+NAME_CELLS = 13
+"""For a process's name in a merged log: that of most relays."""
 PAGES_BEHIND_MAX = 8
 """After so many whole pages in a row the rest is left out, up to the end."""
 
@@ -105,6 +108,25 @@ class LogFeed:
         return Content.assemble(safe_line(info.name), " ", sign)
 
 
+class MergedFeed:
+    """Feeds a view with the logs of all processes, in the order of time."""
+
+    def __init__(self, cluster: ClusterService, view: LogView) -> None:
+        self.view = view
+        self._cluster = cluster
+        self._log = MergedLog(cluster.read_log)
+
+    def forget(self) -> None:
+        self.view.clear()
+        self._log = MergedLog(self._cluster.read_log)
+
+    async def read(self, snapshot: ClusterSnapshot) -> None:
+        lines = await self._log.more(snapshot)
+        cells = max((len(line.process) for line in lines), default=0)
+        cells = max(cells, NAME_CELLS)
+        self.view.feed("".join(f"{line.shown(cells)}\n" for line in lines))
+
+
 def exit_words(info: ProcessInfo) -> str:
     """``exit 1``, ``SIGKILL``, or ``ended`` when nobody knows."""
     if info.exit_signal is not None:
@@ -120,8 +142,8 @@ PAGER_BYTES = 16 * WHOLE_PAGE_BYTES
 """Shown in a pager, the newest."""
 
 
-async def save_log(cluster: ClusterService, name: str, folder: Path) -> Path:
-    """Write a process's log, from its first byte, to a new file in a folder.
+async def save_log(pages: AsyncIterable[str], name: str, folder: Path) -> Path:
+    """Write a log to a new file in a folder.
 
     Nothing is left of one that could not be written whole.
 
@@ -132,7 +154,7 @@ async def save_log(cluster: ClusterService, name: str, folder: Path) -> Path:
         if not await asyncio.to_thread(folder.is_dir):
             folder = Path.home()
         with set_aside(folder) as (aside, stream):
-            async for text in _pages(cluster, name):
+            async for text in pages:
                 await asyncio.to_thread(stream.write, text.encode())
             path = await asyncio.to_thread(_name, aside, stream, folder, name)
     except OSError as error:
@@ -149,13 +171,14 @@ async def end_of_log(cluster: ClusterService, name: str) -> str:
     left_out = f"── {format_bytes(first.offset)} before this are not shown ──\n"
     texts = [left_out] if first.offset > 0 else []
     texts += [first.text]
-    texts += [text async for text in _pages(cluster, name, first.next_offset)]
+    texts += [text async for text in log_pages(cluster, name, first.next_offset)]
     return await asyncio.to_thread(safe, "".join(texts))
 
 
-async def _pages(
+async def log_pages(
     cluster: ClusterService, name: str, offset: int = 0
 ) -> AsyncIterator[str]:
+    """A process's log from an offset on."""
     while True:
         chunk = await cluster.read_log(name, offset, WHOLE_PAGE_BYTES)
         if chunk.next_offset <= offset:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from rich.cells import cell_len, get_character_cell_size
@@ -97,18 +97,25 @@ def _fit(raw: str) -> str:
 
 @dataclass(frozen=True)
 class LogFilter:
-    """Keeps the lines that contain a text, or match ``/a pattern/``."""
+    """Keeps the lines that contain a text, or match ``/a pattern/``.
+
+    In a merged log ``@worker1 text`` keeps only lines of processes of such a name.
+    """
 
     source: str
     pattern: re.Pattern[str]
+    process: str = ""
 
     @classmethod
-    def parse(cls, source: str) -> LogFilter:
+    def parse(cls, source: str, *, merged: bool = False) -> LogFilter:
         """Understand a filter; upper case in it makes it case-sensitive.
 
         Raises:
             ValueError: The pattern is not one; the message is a sentence.
         """
+        if merged and source.startswith("@"):
+            process, _, rest = source[1:].partition(" ")
+            return replace(cls.parse(rest), source=source, process=process.lower())
         is_pattern = source.startswith("/") and len(source) > 1
         expression = source[1:].removesuffix("/") if is_pattern else re.escape(source)
         flags = re.NOFLAG if source != source.lower() else re.IGNORECASE
@@ -118,6 +125,9 @@ class LogFilter:
             raise ValueError(f"Not a pattern: {error}.") from error
 
     def matches(self, line: str) -> bool:
+        process, bar, _ = line.partition(" │ ")
+        if self.process and not (bar and self.process in process.lower()):
+            return False
         return self.pattern.search(line) is not None
 
     def spans(self, line: str) -> list[tuple[int, int]]:

@@ -1,8 +1,9 @@
-"""Logs: what every process of the cluster writes, one tab each."""
+"""Logs: what every process of the cluster writes, one tab each, and all as one."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import platformdirs
@@ -25,7 +26,13 @@ from tui.app.frame import ConsoleScreen
 from tui.app.messages import Copyable, Raw
 from tui.model.log_levels import LogLevel
 from tui.model.names import by_role
-from tui.screens.logs.feed import LogFeed, end_of_log, save_log
+from tui.screens.logs.feed import (
+    LogFeed,
+    MergedFeed,
+    end_of_log,
+    log_pages,
+    save_log,
+)
 from tui.screens.logs.lines import LogFilter
 from tui.screens.logs.view import LogStanding, LogView
 from tui.widgets.inputs import FilterBar
@@ -137,10 +144,11 @@ class LogsScreen(ConsoleScreen):
         self._poll_s = poll_s
         self._save_folder = save_folder
         self._feeds: dict[str, LogFeed] = {}
-        self._wanted = ""
+        self._wanted = self._before_all = ""
         self._opened = 0
         self._added: list[AwaitComplete] = []
-        self._tabs = Tabs(id="log-tabs")
+        self._all = MergedFeed(cluster, LogView("merged", id="log-all"))
+        self._tabs = Tabs(Tab("all", id=_tab_id(self._all.view)), id="log-tabs")
         self._tabs.can_focus = False
         self._views = ContentSwitcher(id="log-views")
         self._filter_bar = FilterBar("text to keep, or /pattern", id="log-filter")
@@ -150,7 +158,8 @@ class LogsScreen(ConsoleScreen):
         yield self._tabs
         yield Static(EMPTY, id="log-none", markup=False)
         with Vertical(id="log-area"):
-            yield self._views
+            with self._views:
+                yield self._all.view
             yield self._filter_bar
             yield self._status
 
@@ -170,6 +179,8 @@ class LogsScreen(ConsoleScreen):
             feed.view.remove()
         self._title_tabs()
         self._status.path = self._active.info.log_path if self._active else ""
+        if self.has_class("-empty") and self._feeds:
+            self._wanted = self._wanted or next(iter(self._feeds))
         self.set_class(not self._feeds, "-empty")
         if added or self._wanted:
             self._added = added or self._added
@@ -213,6 +224,12 @@ class LogsScreen(ConsoleScreen):
                 tab.label = title
 
     @property
+    def _view(self) -> LogView | None:
+        if self._active is not None:
+            return self._active.view
+        return self._all.view if self._feeds else None
+
+    @property
     def _active(self) -> LogFeed | None:
         active = self._tabs.active
         feeds = self._feeds.values()
@@ -221,29 +238,37 @@ class LogsScreen(ConsoleScreen):
     @on(Tabs.TabActivated)
     def _tab_activated(self, event: Tabs.TabActivated) -> None:
         event.stop()
-        feed = self._active
-        if feed is None:
+        feed, view = self._active, self._view
+        if view is None:
             return
-        self._views.current = feed.view.id
-        self._status.standing = feed.view.standing
-        self._status.path = feed.info.log_path
+        self._views.current = view.id
+        self._status.standing = view.standing
+        self._status.path = feed.info.log_path if feed else ""
         self._apply_filter()
         if not self._filter_bar.has_focus_within:
-            feed.view.focus()
+            view.focus()
         self._restart_reading()
 
     def action_next_log(self, step: int) -> None:
-        feeds = list(self._feeds.values())
-        if self._active is None:
+        views = [self._all.view, *(feed.view for feed in self._feeds.values())]
+        if self._view is None:
             raise SkipAction
-        feed = feeds[(feeds.index(self._active) + step) % len(feeds)]
-        self._tabs.active = _tab_id(feed.view)
+        view = views[(views.index(self._view) + step) % len(views)]
+        self._tabs.active = _tab_id(view)
+
+    def action_all(self) -> None:
+        """Show all logs as one, or again the one before."""
+        if self._active is not None:
+            self._before_all = _tab_id(self._active.view)
+            self._tabs.active = _tab_id(self._all.view)
+        elif self._before_all:
+            self._tabs.active = self._before_all
 
     # --- reading --------------------------------------------------------------
 
     def on_screen_resume(self) -> None:
-        if self._active is not None:
-            self._active.view.focus()
+        if self._view is not None:
+            self._view.focus()
         self._restart_reading()
 
     def on_screen_suspend(self) -> None:
@@ -259,10 +284,15 @@ class LogsScreen(ConsoleScreen):
             self._restart_reading()
 
     def _restart_reading(self) -> None:
-        if self.is_current and self._active is not None and not self.status_line.held:
+        if not self.is_current or self._view is None or self.status_line.held:
+            return
+        if self._active is not None:
             self._read(self._active)
+        else:
+            self._read_all()
 
     def read_again(self) -> None:
+        self._all.forget()
         for feed in self._feeds.values():
             feed.forget()
         self._restart_reading()
@@ -282,12 +312,19 @@ class LogsScreen(ConsoleScreen):
                     console_of(self).report(error.failure())
             await asyncio.sleep(self._poll_s)
 
+    @work(group="logs", exclusive=True, exit_on_error=False)
+    async def _read_all(self) -> None:
+        while True:
+            if self.shown is not None:
+                await self._all.read(self.shown)
+            await asyncio.sleep(self._poll_s)
+
     # --- filter, status, saving -----------------------------------------------
 
     @on(LogView.Changed)
     def _log_changed(self, event: LogView.Changed) -> None:
         event.stop()
-        if self._active is not None and event.view is self._active.view:
+        if event.view is self._view:
             self._status.standing = event.standing
             self._count()
 
@@ -315,28 +352,29 @@ class LogsScreen(ConsoleScreen):
     @on(FilterBar.Left)
     def _filter_left(self, event: FilterBar.Left) -> None:
         event.stop()
-        if self._active is not None:
-            self._active.view.focus()
+        if self._view is not None:
+            self._view.focus()
 
     def _apply_filter(self) -> None:
         """Filter the log shown by text and level; a pattern that is none is ignored."""
-        feed, text = self._active, self._filter_bar.text
-        if feed is None:
+        view, text = self._view, self._filter_bar.text
+        if view is None:
             return
         try:
-            wanted = LogFilter.parse(text) if text else None
+            merged = view is self._all.view
+            wanted = LogFilter.parse(text, merged=merged) if text else None
         except ValueError as error:
             self._filter_bar.wrong = True
             self._filter_bar.note = str(error)
-            feed.view.set_filter(feed.view.filter, self._status.level)
+            view.set_filter(view.filter, self._status.level)
             return
         self._filter_bar.wrong = False
-        feed.view.set_filter(wanted, self._status.level)
+        view.set_filter(wanted, self._status.level)
         self._count()
 
     def _count(self) -> None:
-        if self._active is not None and not self._filter_bar.wrong:
-            standing = self._active.view.standing
+        if self._view is not None and not self._filter_bar.wrong:
+            standing = self._view.standing
             kept = f"{standing.matching} of {standing.lines}"
             self._filter_bar.note = kept if self._filter_bar.text else ""
 
@@ -345,16 +383,18 @@ class LogsScreen(ConsoleScreen):
         return Raw(f"process {feed.info.name}", feed.info) if feed else super().raw()
 
     def copyable(self) -> Copyable | None:
-        return self._active.view.copyable() if self._active else None
+        return self._view.copyable() if self._view else None
 
     @work(group="log-save", exclusive=True, exit_on_error=False)
     async def action_save(self) -> None:
-        if self._active is None:
+        if self._view is None:
             return
-        name = self._active.info.name
+        name, pages = self._view.title, _lines(self._view)
+        if self._active is not None:
+            pages = log_pages(self._cluster, name)
         folder = self._save_folder or Path(platformdirs.user_downloads_dir())
         try:
-            path = await save_log(self._cluster, name, folder)
+            path = await save_log(pages, name, folder)
         except DllmError as error:
             console_of(self).report(error.failure())
         else:
@@ -362,10 +402,13 @@ class LogsScreen(ConsoleScreen):
 
     @work(group="log-pager", exclusive=True, exit_on_error=False)
     async def action_pager(self) -> None:
-        if self._active is None:
+        if self._view is None:
             return
         try:
-            text = await end_of_log(self._cluster, self._active.info.name)
+            if self._active is None:
+                text = "\n".join(self._view.lines)
+            else:
+                text = await end_of_log(self._cluster, self._view.title)
         except DllmError as error:
             console_of(self).report(error.failure())
             return
@@ -375,6 +418,11 @@ class LogsScreen(ConsoleScreen):
         except SuspendNotSupported:
             said = "There is no terminal here for a pager: {log.save} saves the log"
             console_of(self).tell(said, "warning")
+
+
+async def _lines(view: LogView) -> AsyncIterator[str]:
+    for line in view.lines:
+        yield f"{line}\n"
 
 
 def _tab_id(view: LogView) -> str:

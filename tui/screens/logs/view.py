@@ -56,6 +56,9 @@ The last 20 000 lines of one process, as it writes them.
 - **{log.level}** leaves out lines that are less serious: debugging, then what is no
   warning, then
   all but errors, then nothing again
+- **{log.all}** shows all processes' logs as one, by time, and the one before again. A
+  tilde marks a line that tells no time: it came about then. There `@worker1 text`
+  keeps only that process's lines
 - **{log.fold}** folds long lines, or cuts them; **{log.left}
   {log.right}** move sideways
 - drag selects text, **{app.copy}** copies it (the whole log when nothing is selected)

@@ -1,0 +1,146 @@
+"""The logs of several processes as one: times, order, levels, and what is away."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.errors import HostError
+from backends.state import (
+    ClusterSnapshot,
+    LogChunk,
+    Peer,
+    PeerFacts,
+    ProcessInfo,
+    ProcessRole,
+    ProcessState,
+)
+from tui.model.log_levels import LogLevel, level_of, prefix_length
+from tui.model.merged_log import LineClock, LogLine, MergedLog, by_time
+from tui.screens.logs.lines import LogFilter
+
+NOON = datetime(2026, 11, 27, 12, 0, tzinfo=UTC).timestamp()
+
+
+def near(at: float) -> object:
+    """The same, but for what a float of Unix seconds leaves out."""
+    return pytest.approx(at, rel=0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("raw", "at", "text"),
+    [
+        ("2026-11-27T12:00:01.500Z W late", NOON + 1.5, "W late"),
+        ("2026-11-27 12:00:01,500 WARNING late", NOON + 1.5, "W late"),
+        ("1.02.500.000 I srv  loaded", NOON - 8 + 62.5, "I srv  loaded"),
+        ("Accepted client connection", NOON - 8, "Accepted client connection"),
+        ("2026-13-45T99:00:01.500Z W odd", NOON - 8, "2026-13-45T99:00:01.500Z W odd"),
+    ],
+)
+def test_a_line_tells_its_time_and_keeps_its_level(
+    raw: str, at: float, text: str
+) -> None:
+    line = LineClock("worker1", NOON - 8).line(raw)
+    assert line.at == near(at)
+    assert line.text == text
+    assert line.told is (text != raw)
+
+
+def test_another_machines_clock_is_put_right() -> None:
+    clock = LineClock("worker1@mini", NOON + 3, ahead_s=3.0)
+    assert clock.line("0.01.000.000 I a").at == near(NOON + 1)
+    assert clock.line("2026-11-27T12:00:05.000Z I b").at == near(NOON + 2)
+
+
+def test_a_line_without_a_time_is_where_it_came() -> None:
+    clock = LineClock("worker1", NOON)
+    assert clock.line("0.01.000.000 I a").at == NOON + 1
+    assert clock.line("b").at == NOON + 1
+    assert clock.line("c", seen_at=NOON + 9).at == NOON + 9
+    assert clock.line("0.05.000.000 I d").at == NOON + 9, "it never goes back"
+
+
+@given(st.lists(st.lists(st.integers(0, 20), max_size=8), max_size=4))
+def test_logs_are_in_the_order_of_time_and_each_in_its_own(
+    times: list[list[int]],
+) -> None:
+    logs = [
+        [LogLine(at, True, str(which), str(n)) for n, at in enumerate(sorted(one))]
+        for which, one in enumerate(times)
+    ]
+    merged = by_time(logs)
+    assert [line.at for line in merged] == sorted(at for one in times for at in one)
+    for which, log in enumerate(logs):
+        assert [line for line in merged if line.process == str(which)] == log
+
+
+def test_levels_and_filters_know_merged_lines() -> None:
+    clock = LineClock("worker1@mini", NOON)
+    shown = clock.line("0.01.000.000 E no room").shown(13)
+    assert shown == " 12:00:01.000 worker1@mini  │ E no room"
+    assert level_of(shown) is LogLevel.ERROR
+    assert shown[prefix_length(shown) :] == "no room"
+    bare = clock.line("error: x").shown(3)
+    assert bare.startswith("~12:00:01.000 worker1@mini │ ")
+    assert level_of(bare) is LogLevel.ERROR
+    assert level_of("2026-11-27 12:00:01,500 WARNING late") is LogLevel.WARNING
+
+    def kept(source: str) -> bool:
+        return LogFilter.parse(source, merged=True).matches(shown)
+
+    assert [kept(s) for s in ("@mini", "@Worker1 room", "@worker1 x", "@room")] == [
+        *(True, True, False, False)
+    ]
+
+
+def process(name: str, peer: str = "local") -> ProcessInfo:
+    return ProcessInfo(
+        name=name,
+        role=ProcessRole.WORKER,
+        state=ProcessState.RUNNING,
+        peer=peer,
+        started_at=NOON,
+    )
+
+
+async def test_new_lines_of_all_are_read_and_what_is_away_is_said_once() -> None:
+    texts = {
+        "controller": "2026-11-27T12:00:02.000Z I serves\n",
+        "llama-server": "0.01.000.000 I loads\n0.03.000.000 I unfi",
+        "worker1": "",
+    }
+    peers = (Peer(name="mini", facts=PeerFacts(at=0.0, clock_offset_s=60.0)),)
+    snapshot = ClusterSnapshot(
+        processes=(process("llama-server", "mini"), process("worker1")), peers=peers
+    )
+
+    async def read(name: str, offset: int, limit: int) -> LogChunk:
+        if name == "worker1":
+            raise HostError("mini is away")
+        start = max(len(texts[name]) + offset, 0) if offset < 0 else offset
+        text = texts[name][start : start + limit]
+        end = start + len(text)
+        return LogChunk(name=name, text=text, offset=start, next_offset=end)
+
+    log = MergedLog(read)
+    found = [(line.process, line.text) for line in await log.more(snapshot)]
+    assert found == [
+        ("llama-server@mini", "I loads"),
+        ("controller", "I serves"),
+        ("worker1", "E cannot be read: mini is away"),
+    ]
+    texts["llama-server"] += "nished\n"
+    found = [(line.process, line.text) for line in await log.more(snapshot)]
+    assert found == [("llama-server@mini", "I unfinished")]
+    restarted = msgspec.structs.replace(snapshot.processes[0], started_at=NOON + 9)
+    snapshot = msgspec.structs.replace(snapshot, processes=(restarted,))
+    texts["llama-server"] = "0.01.000.000 I again\n"
+    found = [(line.process, line.text) for line in await log.more(snapshot)]
+    assert found == [("llama-server@mini", "I again")]
+    only = MergedLog(read)
+    lines = await only.more(snapshot, ["controller"])
+    assert [line.process for line in lines] == ["controller"]

@@ -1,0 +1,168 @@
+"""The logs of several processes as one, in the order of time.
+
+A line has the time that it tells itself, of a clock or since its process started. One
+that tells none has the time at which it came, or that of the line before it. From times
+of another machine the seconds that its clock is ahead of ours are taken away.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from backends.errors import DllmError
+from backends.places import LOCAL
+from backends.state import (
+    ClusterSnapshot,
+    LogChunk,
+    ProcessInfo,
+    ProcessRole,
+    ProcessState,
+)
+from backends.tasks import gather_or_cancel
+
+CONTROLLER = ProcessInfo(
+    name="controller", role=ProcessRole.CONTROLLER, state=ProcessState.RUNNING
+)
+TAIL_BYTES = 65_536
+PAGE_BYTES = 262_144
+_STAMPED = re.compile(
+    r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]\d{3})(Z?) "
+    r"(?:(INFO|WARNING|ERROR|DEBUG|CRITICAL) )?"
+)
+_SINCE_START = re.compile(r"(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) (?=[IWED] )")
+_LETTERS = {"INFO": "I", "WARNING": "W", "ERROR": "E", "DEBUG": "D", "CRITICAL": "E"}
+
+Read = Callable[[str, int, int], Awaitable[LogChunk]]
+
+
+class LogLine(NamedTuple):
+    at: float
+    """Unix seconds, by our clock."""
+    told: bool
+    """The line tells its time itself; else it is close."""
+    process: str
+    """Its name, with its machine if that is another: ``worker1@mini``."""
+    text: str
+    """Without its own time; its level is a letter before it."""
+
+    def shown(self, name_cells: int) -> str:
+        """``15:04:16.343 llama-server │ I srv …``; ``~`` marks a time that is close."""
+        clock = time.strftime("%H:%M:%S", time.localtime(self.at))
+        ms = int(self.at % 1 * 1000)
+        sign = " " if self.told else "~"
+        return f"{sign}{clock}.{ms:03d} {self.process:{name_cells}} │ {self.text}"
+
+
+class LineClock:
+    """Tells the time of each line of one process's log, never going back.
+
+    Args:
+        ahead_s: By so much its machine's clock is ahead of ours.
+    """
+
+    def __init__(self, process: str, started_at: float, ahead_s: float = 0.0) -> None:
+        self._process = process
+        self._started_at = started_at
+        self._ahead_s = ahead_s
+        self._last = started_at - ahead_s if started_at else 0.0
+
+    def line(self, raw: str, seen_at: float | None = None) -> LogLine:
+        """Read a line, which was ``seen_at`` if it came while it was looked for."""
+        at, text = self._told(raw)
+        told = at is not None
+        if at is None:
+            at = self._last if seen_at is None else seen_at
+        self._last = max(at, self._last)
+        return LogLine(self._last, told, self._process, text)
+
+    def _told(self, raw: str) -> tuple[float | None, str]:
+        if found := _STAMPED.match(raw):
+            clock = found[1].replace(",", ".") + ("+00:00" if found[2] else "")
+            try:
+                at = datetime.fromisoformat(clock).timestamp()
+            except ValueError:
+                return None, raw
+            level = f"{_LETTERS[found[3]]} " if found[3] else ""
+            return at - self._ahead_s, level + raw[found.end() :]
+        if self._started_at and (since := _SINCE_START.match(raw)):
+            minutes, seconds, ms, us = map(int, since.groups())
+            passed_s = minutes * 60 + seconds + ms / 1e3 + us / 1e6
+            at = self._started_at + passed_s - self._ahead_s
+            return at, raw[since.end() :]
+        return None, raw
+
+
+class _Part:
+    """The log of one process, read on from where it was left."""
+
+    def __init__(self, info: ProcessInfo, ahead_s: float, tail_bytes: int) -> None:
+        name = info.name if info.peer == LOCAL else f"{info.name}@{info.peer}"
+        self._name, self._log_name = name, info.name
+        self._clock = LineClock(name, info.started_at, ahead_s)
+        self._offset = -tail_bytes
+        self._rest = ""
+        self._trouble = ""
+
+    async def more(self, read: Read, seen_at: float) -> list[LogLine]:
+        begun = self._offset >= 0
+        try:
+            limit = PAGE_BYTES if begun else -self._offset
+            chunk = await read(self._log_name, self._offset, limit)
+        except DllmError as error:
+            told, self._trouble = self._trouble, str(error)
+            said = [] if told == self._trouble else [f"E cannot be read: {error}"]
+            return [LogLine(seen_at, True, self._name, text) for text in said]
+        self._trouble = ""
+        text = chunk.text
+        if not begun and chunk.offset > 0:
+            text = text.partition("\n")[2]
+        *whole, self._rest = (self._rest + text).split("\n")
+        self._offset = chunk.next_offset
+        return [self._clock.line(line, seen_at if begun else None) for line in whole]
+
+
+class MergedLog:
+    """Reads the logs of all processes, of which each call gives the new lines."""
+
+    def __init__(self, read: Read, *, tail_bytes: int = TAIL_BYTES) -> None:
+        self._read = read
+        self._tail_bytes = tail_bytes
+        self._parts: dict[tuple[str, str, float], _Part] = {}
+
+    async def more(
+        self, snapshot: ClusterSnapshot, names: Sequence[str] = ()
+    ) -> list[LogLine]:
+        """The lines that came since the last call, of all processes or those named."""
+        infos = [CONTROLLER, *snapshot.processes]
+        ahead = clocks_ahead(snapshot)
+        wanted = {
+            (info.name, info.peer, info.started_at): info
+            for info in infos
+            if not names or info.name in names
+        }
+        for key, info in wanted.items():
+            if key not in self._parts:
+                ahead_s = ahead.get(info.peer, 0.0)
+                self._parts[key] = _Part(info, ahead_s, self._tail_bytes)
+        self._parts = {key: self._parts[key] for key in wanted}
+        seen_at = time.time()
+        parts = self._parts.values()
+        return by_time(
+            await gather_or_cancel(part.more(self._read, seen_at) for part in parts)
+        )
+
+
+def by_time(logs: Iterable[Sequence[LogLine]]) -> list[LogLine]:
+    """Put logs together by time; lines of one log stay in their order."""
+    return list(heapq.merge(*logs, key=lambda line: line.at))
+
+
+def clocks_ahead(snapshot: ClusterSnapshot) -> dict[str, float]:
+    """By how many seconds each machine's clock is ahead of ours, as last probed."""
+    peers = snapshot.peers
+    return {peer.name: peer.facts.clock_offset_s for peer in peers if peer.facts}
