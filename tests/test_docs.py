@@ -28,6 +28,7 @@ TASKS = (
     ),
     *("machines", "lend", "routers", "lost-machines", "links", "copies", "sparse"),
     *("clients", "service", "troubleshooting", "doctor", "why", "records", "processes"),
+    "compare",
 )
 """The pages of one task each."""
 

@@ -70,6 +70,7 @@ from backends.state.models import (
     Seeding,
     WorkerCache,
 )
+from backends.state.races import Race, RaceDelta, RaceRequest
 
 if TYPE_CHECKING:
     from backends.client.flight_recorder import FlightRecorder
@@ -397,6 +398,15 @@ class ControllerClient:
         """Put a worse network on one link (or all), or take it away."""
         asked = {"worker": worker, "lab": lab}
         return await self._post(self._of("/v1/lab"), ClusterSnapshot, asked)
+
+    async def race(self, asked: RaceRequest) -> AsyncGenerator[Race, None]:
+        """Race two plans; closing it goes back to what served before."""
+        now = Race.of(asked)
+        deltas = self._stream(self._of("/v1/race"), RaceDelta, asked)
+        async with contextlib.aclosing(deltas) as told:
+            async for delta in told:
+                now = now.after(delta)
+                yield now
 
     async def events(self, *, after: int = 0) -> tuple[Event, ...]:
         """The events of the last days, beyond an event's number, oldest first."""

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import os
 from pathlib import Path
+from collections.abc import AsyncGenerator
 
 import msgspec
 from aiohttp import web
@@ -57,6 +58,7 @@ from backends.state import (
     Value,
 )
 from backends.state.delta import framed
+from backends.state.races import RaceRequest
 
 log = logging.getLogger(__name__)
 
@@ -186,6 +188,7 @@ class Api:
                 web.post("/v1/drafts/measure", self._measure_drafts),
                 web.get("/v1/logs/{name}", self._log),
                 web.post("/v1/lab", self._lab),
+                web.post("/v1/race", self._race),
                 web.get("/v1/passes", self._passes),
                 web.get("/metrics", self._metrics),
                 *PeerApi(self._parts).routes(),
@@ -432,9 +435,29 @@ class Api:
         asked = await body(request, LabRequest)
         cluster = self._of(request)
         by = asker(request)
+        cluster.require_no_comparison()
         await cluster.links.set_lab(asked.worker, asked.lab)
         cluster.recorder.lab(asked.worker, asked.lab, by)
         return json_response(cluster.store.snapshot)
+
+    async def _race(self, request: web.Request) -> web.StreamResponse:
+        # Imported here because few controllers race plans, and all must start soon.
+        from backends.controller.race import raced
+
+        asked, cluster = await body(request, RaceRequest), self._of(request)
+        work = raced(cluster, self._preparations, asked, asker(request))
+        return await self._streamed(request, work)
+
+    async def _streamed(
+        self, request: web.Request, work: AsyncGenerator[object, None]
+    ) -> web.StreamResponse:
+        response = await start_stream(request)
+        self.streams += 1
+        try:
+            await write_values(response, work)
+        finally:
+            self.streams -= 1
+        return response
 
     async def _passes(self, request: web.Request) -> web.Response:
         return json_response(self._of(request).links.passes())

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from backends.controller.context import ClusterContext
 from backends.controller.event_log import CONTROLLER
-from backends.controller.journal import Goal, Record
+from backends.controller.journal import Goal, Record, Standing
 from backends.controller.reconciler import Reconciler, Trigger
 from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.gateway.access import ApiSettings
@@ -65,6 +66,7 @@ class Cluster:
         self._word = asyncio.Lock()
         self._looked_at: tuple[Plan, int] | None = None
         self._looked_s = 0.0
+        self._compares = ""
         self._load()
 
     @property
@@ -108,6 +110,8 @@ class Cluster:
         number: int | None = None,
         facts: Facts | None = None,
         lab: Lab | None = None,
+        labs: Mapping[str, Lab | None] | None = None,
+        goes_back_to: Standing | None = None,
         by: Actor = CONTROLLER,
     ) -> Goal:
         """Set the goal: a plan to run, or None for nothing; ``by`` is who asks.
@@ -115,8 +119,9 @@ class Cluster:
         ``replaces`` is the generation that is to be replaced, 0 for nothing; None for
         whatever there is. ``api`` is how the API is given out from here on. ``number``
         is that of its ``order``, where it took a while until now. ``facts`` are those
-        of a preparation. The plan loads behind the ``lab``. Asking for what is pursued
-        already changes only the lab, if one is given.
+        of a preparation. The plan loads behind the ``lab``, or behind ``labs`` by
+        worker. Asking for what is pursued already changes only the lab, if one is
+        given. A controller that finds ``goes_back_to`` goes back to that.
         """
         if plan is not None:
             check_exact(plan, compile_split(plan, {}))
@@ -142,6 +147,7 @@ class Cluster:
             before = self.goal
             goal = Goal(generation=before.generation + 1, plan=plan, api=api)
             record = self._record_of(goal, same=same)
+            record = replace(record, goes_back_to=goes_back_to)
             # What changes meanwhile is about the goal before.
             unkept = await self._kept(lambda _: record)
             if plan is not None or before.plan is not None:
@@ -149,7 +155,7 @@ class Cluster:
             self.gateway.is_drained = False
             self.reconciler.discovery.expect(plan, facts)
             self.reconciler.begin(Trigger.LAUNCHED if plan else Trigger.STOPPED)
-            self.links.begin_with(lab)
+            self.links.begin_with(lab, labs)
         if unkept is not None:
             raise ControllerError(
                 f"The cluster ends, but another controller would start it again: "
@@ -157,6 +163,41 @@ class Cluster:
                 f"{unkept.hint} Then stop it once more.",
             )
         return goal
+
+    @property
+    def standing(self) -> Standing:
+        """What is wanted now, for a comparison to go back to."""
+        links = self.store.snapshot.links
+        return Standing(
+            plan=self.pursued,
+            api=self.goal.api if self.pursued else None,
+            labs={link.worker: link.lab for link in links},
+        )
+
+    @contextmanager
+    def comparing(self, what: str) -> Iterator[None]:
+        """Let one comparison at a time use the cluster, and nobody else its lab."""
+        self.require_no_comparison()
+        self._compares = what
+        try:
+            yield
+        finally:
+            self._compares = ""
+
+    def require_no_comparison(self) -> None:
+        if self._compares:
+            raise ControllerError(
+                f"A {self._compares} is under way on this cluster",
+                "Wait for its end, or cancel it where it was begun.",
+            )
+
+    async def go_back(self) -> None:
+        """Go back to what stood before a comparison that another controller began."""
+        before = self._journal.record.goes_back_to
+        if before is None or self.reconciler.is_left_alone:
+            return
+        log.info("a comparison was cut off: going back to what stood before it")
+        await self.want(before.plan, api=before.api, labs=before.labs)
 
     def _record_of(self, goal: Goal, *, same: bool) -> Record:
         """The journal of another goal; of the ``same`` plan, what runs stays known."""

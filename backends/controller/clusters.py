@@ -126,6 +126,10 @@ class Clusters:
 
     async def _run(self, cluster: Cluster) -> None:
         await self._begun.wait()
+        try:
+            await cluster.go_back()
+        except DllmError as error:
+            log.error("%s", error)
         await cluster.reconciler.run()
 
     def begin(self, unknown: DllmError | None = None) -> None:

@@ -18,6 +18,7 @@ from backends.gateway.target import Target
 from backends.state import (
     NOT_JSON,
     Failure,
+    Lab,
     Leftover,
     MeasuredSplit,
     Plan,
@@ -46,6 +47,16 @@ class Goal(Value, frozen=True, kw_only=True):
     """The API settings; None, of an earlier release: those of the file count."""
     rolled_back_to: int = 0
     """Generation that first requested this; 0 unless a launch failed in between."""
+
+
+class Standing(Value, frozen=True, kw_only=True):
+    """What stands before a comparison, to go back to when that ends."""
+
+    plan: Plan | None = None
+    """The plan that was wanted; None if nothing was."""
+    api: ApiSettings | None = None
+    labs: dict[str, Lab | None] = {}
+    """By worker."""
 
 
 class ReplacedServer(Value, frozen=True, kw_only=True):
@@ -85,6 +96,11 @@ class Record(Value, frozen=True, kw_only=True):
     """The server that serves until the goal's plan takes its place.
 
     Its answers end first, also with another controller.
+    """
+    goes_back_to: Standing | None = None
+    """What to go back to, as the goal is only part of a comparison.
+
+    Another controller finds that comparison over.
     """
     drained_since: float | None = None
     """Unix seconds from which on requests wait because a person said so."""

@@ -224,9 +224,11 @@ class Links:
         """The lab last asked for on that link, else that of the launch."""
         return self._labs.get(worker, self._first_lab)
 
-    def begin_with(self, lab: Lab | None) -> None:
-        """Let the next launch load behind a lab."""
-        self._labs.clear()
+    def begin_with(
+        self, lab: Lab | None, labs: Mapping[str, Lab | None] | None = None
+    ) -> None:
+        """Let the next launch load behind a lab, or behind ``labs`` by worker."""
+        self._labs = dict(labs or {})
         self._first_lab = lab
 
     async def go_on_with(self, lab: Lab) -> None:

@@ -69,6 +69,7 @@ from backends.state import (
     Device,
     DeviceMemory,
     Fit,
+    Forecast,
     GivenCluster,
     ModelFile,
     ModelInfo,
@@ -206,6 +207,15 @@ class Preparations:
         survey = await self._survey(cluster, plan)
         model = await self._readers.model(plan.model)
         return (await self._option(cluster, plan, model, survey)).speeds
+
+    async def forecast(self, cluster: Cluster, plan: Plan) -> Forecast:
+        """Predict the speed of a plan over the links as they are, lab included."""
+        survey = await self._survey(cluster, plan)
+        model = await self._readers.model(plan.model)
+        option = await self._option(cluster, plan, model, survey)
+        labs = {link.worker: link.lab for link in cluster.store.snapshot.links}
+        option = replace(option, speeds=with_labs(option.speeds, labs.get))
+        return (await told_of(option, None, explain=False)).forecast
 
     async def best(
         self, cluster: Cluster, plan: Plan, pins: tuple[str, ...] = ()

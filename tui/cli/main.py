@@ -75,6 +75,7 @@ SECTIONS = {
         "why": "links",
         "trace": "links",
         "bench": "bench",
+        "race": "race",
         "doctor": "doctor",
         "replay": "replay",
     },

@@ -1,0 +1,87 @@
+"""``dllm-tui race`` on a real cluster: both answer, and it goes back, whoever dies."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.engine.conftest import User, wait_for
+
+pytestmark = pytest.mark.engine
+
+AS_BEFORE = (6, 7)
+LATENCY_MS = 2.0
+
+
+def launch(user: User, model: str) -> None:
+    user.up(model, "--workers", "2", "--split", "6,7")
+    user.run("links", "slow", "worker2", "--latency", f"{LATENCY_MS}ms")
+
+
+def stands_as_before(user: User) -> bool:
+    now = user.look()
+    labs = {link["worker"]: link["lab"] for link in now["links"]}
+    layers = [share["layers"] for share in now["plan"]["split"]["shares"]]
+    return (
+        now["state"] == "serving"
+        and [n for n in layers if n] == list(AS_BEFORE)
+        and bool(labs["worker2"])
+        and labs["worker2"]["latency_ms"] == LATENCY_MS
+        and not labs["worker1"]
+    )
+
+
+def test_two_plans_answer_in_turn_and_what_served_serves_again(
+    user: User, demo_model: str
+) -> None:
+    launch(user, demo_model)
+    race = user.json("race", "--split", "9,4", "--split", "12,1", "--tokens", "24")
+    one, two = race["sides"]
+    for side in race["sides"]:
+        assert side["stage"] == "done"
+        assert side["figures"]["tokens"] == 24
+        assert side["figures"]["tok_per_s"] > 0
+        # A trip to each worker; the lab is the same for both.
+        assert side["figures"]["trips_per_token"] == pytest.approx(2, rel=0.15)
+        assert side["figures"]["launch_s"] > 0
+        assert side["predicted"]["tok_per_s"] > 0
+    assert one["text"] == two["text"] != ""
+    assert race["verdict"]["same_words"] is True
+    assert stands_as_before(user)
+    # A plan that cannot be had is a sentence; the other answers all the same.
+    half = user.json("race", "--draft", "mtp", "--tokens", "8", code=1)
+    now, drafted = half["sides"]
+    assert now["figures"]["tokens"] == 8
+    assert "MTP" in drafted["failure"]["what"]
+    assert stands_as_before(user)
+    user.stop()
+
+
+@pytest.mark.parametrize("dies", ["client", "controller"])
+def test_a_race_that_is_cut_off_is_undone(
+    user: User, demo_model: str, dies: str
+) -> None:
+    launch(user, demo_model)
+    client = user.start("race", "--split", "9,4", "--tokens", "4000")
+
+    def answers() -> bool:
+        now = user.look()
+        layers = [share["layers"] for share in now["plan"]["split"]["shares"]]
+        return now["speed"]["requests_active"] > 0 and layers != list(AS_BEFORE)
+
+    # What serves answers first: so many tokens would last for minutes.
+    wait_for(lambda: user.look()["speed"]["requests_active"], "the first answer")
+    client.send_signal(signal.SIGINT)
+    client.communicate(timeout=60)
+    assert stands_as_before(user)
+    client = user.start("race", "--split", "9,4", "--split", "12,1", "--tokens", "4000")
+    wait_for(answers, "an answer of another plan")
+    if dies == "client":
+        client.kill()
+    else:
+        user.kill_controller()
+        user.status()
+    wait_for(lambda: stands_as_before(user), "what served before")
+    client.communicate(timeout=60)
+    user.stop()
