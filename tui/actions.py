@@ -81,6 +81,7 @@ cluster.settings      | p         | app.launch_settings  | settings      | + | S
 cluster.model         | m         | app.pick_model       | model         | + | Pick another model
 cluster.why           | W,enter   | app.take_change      | faster        |   | Make the one change that is predicted to gain most, as an edit
 cluster.pulse         | T         | app.pulse            | pulse         |   | Turn the token pulse on the split bar on or off
+cluster.race          | V         | app.race             | race          |   | Put one prompt to two plans, splits or drafts, and compare the answers
 cluster.share         | X         | app.share            | share         |   | Copy a card of model, split, measured speed and command, and save it as a picture (SVG)
 cluster.ask           | i         | screen.ask           | ask           |   | Go to the text field of the chat
 cluster.next_pane     | tab       | screen.next_pane     | next pane     |   | Next pane
@@ -298,6 +299,16 @@ plans.cancel    | escape   | cancel   | cancel  | +   | Keep the plan as it is
 best.choose    | enter              | choose   | take    | +⏎  | Take this plan; undo brings the one before back
 best.down      | down,j             | move(1)  | down    | +↑↓ | Next plan, shown on the bar
 best.up        | up,k               | move(-1) | up      |     | Previous plan
+racing.begin   | enter              | choose     | begin   |     | Begin the race of A against the row under the cursor
+racing.down    | down,j             | select(1)  | down    |     | Next plan
+racing.up      | up,k               | select(-1) | up      |     | Previous plan
+racing.first   | a                  | make_first | make A  |     | Make the plan under the cursor A
+racing.next    | tab,shift+tab      | app.focus_next | next |    | Go to the prompt, or back to the plans
+racing.cancel  | escape             | cancel     | cancel  |     | Race nothing
+
+race.replay | r,space  | replay | replay | + | Show both answers side by side, in the time they took
+race.close  | escape,q | cancel | close  | + | Cancel the race, or close it; what served before serves again
+
 best.page_down | pagedown           | move(8)  | further |     | Further down
 best.page_up   | pageup             | move(-8) | back up |     | Further up
 best.cancel    | escape             | cancel   | cancel  | +   | Keep the plan as it was
@@ -405,7 +416,13 @@ FUNCTION_KEYS = frozenset(f"f{number}" for number in range(1, 13))
 
 ACTING = frozenset(
     {
-        *("cluster.launch", "layers.launch", "cluster.stop", "live.provision"),
+        *(
+            "cluster.launch",
+            "cluster.race",
+            "layers.launch",
+            "cluster.stop",
+            "live.provision",
+        ),
         *("peers.add", "peers.provision", "peers.cancel", "peers.copy"),
         *("peers.remove", "peers.data", "models.get", "models.cancel"),
         *("models.remove", "processes.restart", "processes.kill"),

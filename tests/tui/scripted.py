@@ -56,6 +56,14 @@ from backends.state.models import (
     Removal,
     RemovedFile,
 )
+from backends.state.races import (
+    Race,
+    RaceDelta,
+    RaceFigures,
+    RacePiece,
+    RaceRequest,
+    RaceStage,
+)
 from tests.tui import scenes
 from tests.tui.scripted_chats import ScriptedChats
 
@@ -419,6 +427,36 @@ class ScriptedCluster:
             offset=start,
             next_offset=start + len(part),
         )
+
+    async def race(self, asked: RaceRequest) -> AsyncGenerator[Race, None]:
+        """Each side says a word, waits at the gate, and has its figures."""
+        self._call("race", asked)
+        now = Race.of(asked)
+        try:
+            for side, contestant in enumerate(asked.contestants):
+                stages = (
+                    RaceDelta(side=side, plan=contestant.plan),
+                    RaceDelta(
+                        side=side,
+                        stage=RaceStage.ANSWERING,
+                        pieces=(RacePiece(0.1, "Air"), RacePiece(0.2, " scatters.")),
+                    ),
+                )
+                for delta in stages:
+                    now = now.after(delta)
+                    yield now
+                await self.gate.wait()
+                figures = RaceFigures(
+                    tok_per_s=10.0 + 2 * side,
+                    tokens=2,
+                    first_token_s=0.1,
+                    trips_per_token=2.0,
+                )
+                ends = RaceDelta(side=side, stage=RaceStage.DONE, figures=figures)
+                now = now.after(ends)
+                yield now
+        finally:
+            self.calls.append(("race closed", asked))
 
     async def set_lab(self, worker: str | None, lab: Lab | None) -> ClusterSnapshot:
         """Remember it, and push what a relay would report."""

@@ -34,6 +34,7 @@ from backends.state import (
     UsageReport,
 )
 from backends.state.models import Delivered, Download, RemoteModel, Removal
+from backends.state.races import Race, RaceRequest
 
 
 class ChatService(Protocol):
@@ -167,6 +168,9 @@ class ClusterService(Protocol):
         self, name: str, machine: str, pid: int | None = None
     ) -> ClusterSnapshot: ...
     async def set_lab(self, worker: str | None, lab: Lab | None) -> ClusterSnapshot: ...
+    def race(self, asked: RaceRequest) -> AsyncGenerator[Race, None]:
+        """Race two plans; closing it goes back to what served before."""
+
     async def events(self, *, after: int = 0) -> tuple[Event, ...]: ...
     async def settings_taken(self) -> None: ...
     async def memory(self, plan: Plan) -> PlanMemory: ...

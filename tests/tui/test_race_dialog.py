@@ -1,0 +1,115 @@
+"""A race in the console: what is chosen, the panes, the verdict, and leaving it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from textual.pilot import Pilot
+
+from backends.state import NGRAM_DRAFT
+from backends.state.races import (
+    RaceFigures,
+    RacePiece,
+    RaceRequest,
+    RaceSide,
+    RaceStage,
+)
+from tests.kit.console import Started
+from tests.tui import scenes
+from tests.tui.helpers import screen_text, until
+from tests.tui.looks import Look, Size
+from tests.tui.scripted import ScriptedCluster
+from tui.app.app import DllmApp
+from tui.screens.cluster.race_dialog import RaceDialog, RaceSetup, doing_text
+
+
+def homelab() -> ScriptedCluster:
+    cluster = ScriptedCluster(scenes.homelab_serving())
+    cluster.pace = scenes.pace
+    return cluster
+
+
+async def begin(pilot: Pilot[None], app: DllmApp) -> None:
+    await until(pilot, lambda: app.editor.edit and app.editor.edit.forecast)
+    app._home.split.bar.focus()
+    await pilot.press("V")
+    await until(pilot, lambda: isinstance(app.screen, RaceSetup))
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(app.screen, RaceDialog))
+
+
+@asynccontextmanager
+async def racing(
+    started: Started, cluster: ScriptedCluster
+) -> AsyncIterator[tuple[Pilot[None], DllmApp]]:
+    async with started(cluster, size=(120, 36)) as (pilot, app, _):
+        await begin(pilot, app)
+        yield pilot, app
+
+
+async def test_what_serves_races_the_plan_under_the_cursor(started: Started) -> None:
+    cluster = homelab()
+    async with racing(started, cluster) as (pilot, app):
+        await until(pilot, lambda: "B is 1.20 times as fast" in screen_text(app))
+        asked: RaceRequest = cluster.called("race")[0]
+        one, two = asked.contestants
+        assert one.plan == scenes.HOMELAB_PLAN
+        assert two.plan is not None
+        assert two.plan.server.draft == NGRAM_DRAFT
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, RaceDialog))
+
+
+async def test_escape_closes_the_stream_so_that_the_cluster_goes_back(
+    started: Started,
+) -> None:
+    cluster = homelab()
+    cluster.gate.clear()
+    async with racing(started, cluster) as (pilot, app):
+        await until(pilot, lambda: "Air scatters." in screen_text(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: cluster.called("race closed"))
+
+
+PIECES = tuple(RacePiece(at / 10, "a") for at in range(1, 12))
+FIGURES = RaceFigures(tok_per_s=10.0, tokens=11, first_token_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("side", "at_s", "text"),
+    [
+        (RaceSide(name="now"), None, "waits for its turn"),
+        (
+            RaceSide(name="now", stage=RaceStage.ANSWERING, pieces=PIECES),
+            None,
+            "answers · 10.0 tok/s",
+        ),
+        (
+            RaceSide(name="now", stage=RaceStage.DONE, figures=FIGURES),
+            None,
+            "10.0 tok/s · first token 0.10 s · 11 tokens",
+        ),
+        (
+            RaceSide(name="now", stage=RaceStage.DONE, figures=FIGURES, pieces=PIECES),
+            0.55,
+            "0.55 s · 5 pieces · 10.0 tok/s",
+        ),
+    ],
+)
+def test_a_side_tells_what_it_does(
+    side: RaceSide, at_s: float | None, text: str
+) -> None:
+    assert doing_text(side, at_s) == text
+
+
+@pytest.mark.parametrize("size", [(120, 36)], ids=["120x36"])
+def test_look_of_a_race(look: Look, size: Size) -> None:
+    async def raced(pilot: Pilot[None]) -> None:
+        app = pilot.app
+        assert isinstance(app, DllmApp)
+        await begin(pilot, app)
+        await until(pilot, lambda: "replays" in screen_text(app))
+
+    look(homelab(), size, raced)
