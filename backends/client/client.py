@@ -71,6 +71,7 @@ from backends.state.models import (
     WorkerCache,
 )
 from backends.state.races import Race, RaceDelta, RaceRequest
+from backends.state.sweeps import Sweep, SweepRequest
 
 if TYPE_CHECKING:
     from backends.client.flight_recorder import FlightRecorder
@@ -407,6 +408,10 @@ class ControllerClient:
             async for delta in told:
                 now = now.after(delta)
                 yield now
+
+    def sweep(self, asked: SweepRequest) -> AsyncGenerator[Sweep, None]:
+        """Slow links step by step and measure; closing it puts the lab back."""
+        return self._stream(self._of("/v1/sweep"), Sweep, asked)
 
     async def events(self, *, after: int = 0) -> tuple[Event, ...]:
         """The events of the last days, beyond an event's number, oldest first."""

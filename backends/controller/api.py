@@ -59,6 +59,7 @@ from backends.state import (
 )
 from backends.state.delta import framed
 from backends.state.races import RaceRequest
+from backends.state.sweeps import SweepRequest
 
 log = logging.getLogger(__name__)
 
@@ -189,6 +190,7 @@ class Api:
                 web.get("/v1/logs/{name}", self._log),
                 web.post("/v1/lab", self._lab),
                 web.post("/v1/race", self._race),
+                web.post("/v1/sweep", self._sweep),
                 web.get("/v1/passes", self._passes),
                 web.get("/metrics", self._metrics),
                 *PeerApi(self._parts).routes(),
@@ -446,6 +448,13 @@ class Api:
 
         asked, cluster = await body(request, RaceRequest), self._of(request)
         work = raced(cluster, self._preparations, asked, asker(request))
+        return await self._streamed(request, work)
+
+    async def _sweep(self, request: web.Request) -> web.StreamResponse:
+        from backends.controller.sweep import swept
+
+        asked, cluster = await body(request, SweepRequest), self._of(request)
+        work = swept(cluster, self._preparations, asked)
         return await self._streamed(request, work)
 
     async def _streamed(

@@ -177,7 +177,7 @@ class QuestionQueue:
         """An answer as it comes; closing the iterator ends the generation."""
         async for waiting in _begun(cluster):
             yield ChatDelta(waiting=waiting)
-        port = _serving_port(cluster.store.snapshot)
+        port = require_serving(cluster.store.snapshot)
         speed = cluster.store.snapshot.speed
         # Of a slot that is busy later we cannot tell whether it is with us.
         may_wait = bool(self._open[port]) or 0 < speed.slots <= speed.requests_active
@@ -267,10 +267,11 @@ def split_now(cluster: Cluster) -> tuple[LayerRange, ...]:
 
 def require_wanted(snapshot: ClusterSnapshot) -> None:
     if snapshot.state not in BRINGING_UP:
-        _serving_port(snapshot)
+        require_serving(snapshot)
 
 
-def _serving_port(snapshot: ClusterSnapshot) -> int:
+def require_serving(snapshot: ClusterSnapshot) -> int:
+    """Return the port of the API, which must be open."""
     if snapshot.state is not ClusterState.SERVING or not snapshot.api_url:
         raise ControllerError(
             f"No model is serving (the cluster is {snapshot.state.value})",

@@ -197,7 +197,20 @@ class Cluster:
         if before is None or self.reconciler.is_left_alone:
             return
         log.info("a comparison was cut off: going back to what stood before it")
-        await self.want(before.plan, api=before.api, labs=before.labs)
+        if is_same(before.plan, self.pursued) if before.plan else not self.pursued:
+            await self.end_comparison(before, self.goal.generation)
+        else:
+            await self.want(before.plan, api=before.api, labs=before.labs)
+
+    def begin_comparison(self, before: Standing) -> None:
+        """Note what to go back to, for a controller that finds the goal as it is."""
+        self._journal.change(goes_back_to=before)
+
+    async def end_comparison(self, before: Standing, generation: int) -> None:
+        """Put the labs back, unless another goal has come since."""
+        if self.goal.generation == generation:
+            await self.links.put_back(before.labs)
+            self._journal.change(goes_back_to=None)
 
     def _record_of(self, goal: Goal, *, same: bool) -> Record:
         """The journal of another goal; of the ``same`` plan, what runs stays known."""

@@ -207,18 +207,33 @@ class Links:
     async def set_lab(self, worker: str | None, lab: Lab | None) -> None:
         if lab is not None:
             require_possible(lab)
-        chosen = list(self._readers) if worker is None else [worker]
+        for name in self.named(worker):
+            await self._readers[name].set_lab(lab)
+            self._labs[name] = lab
+
+    def named(self, worker: str | None) -> tuple[str, ...]:
+        """The workers with links that a person names; None names all."""
         if not self._readers:
             raise UsageError(why_no_link(self._store.snapshot))
-        if worker is not None and worker not in self._readers:
+        if worker is None:
+            return tuple(self._readers)
+        if worker not in self._readers:
             names = ", ".join(self._readers)
             raise UsageError(
                 f"There is no link {worker}",
                 f"{did_you_mean(worker, self._readers)}Links: {names}.",
             )
-        for name in chosen:
-            await self._readers[name].set_lab(lab)
-            self._labs[name] = lab
+        return (worker,)
+
+    async def put_back(self, labs: Mapping[str, Lab | None]) -> None:
+        """Put labs on links, those that do not answer yet as soon as they do."""
+        for name, lab in labs.items():
+            # A relay that answers later is told a lab, not the lack of one.
+            self._labs[name] = lab or Lab()
+            if name in self._readers:
+                with contextlib.suppress(HostError, OSError):
+                    await self._readers[name].set_lab(lab)
+                    self._labs[name] = lab
 
     def lab_of(self, worker: str) -> Lab | None:
         """The lab last asked for on that link, else that of the launch."""

@@ -12,6 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -55,7 +56,7 @@ from backends.planning.cluster_file import (
 from backends.planning.proposal import plan_devices, propose
 from backends.planning.room import require_room, room_for, with_prompt_cache
 from backends.speculation.memory import with_draft
-from backends.split.cost import with_labs
+from backends.split.cost import forecast, with_labs, workload
 from backends.split.layout import ranges
 from backends.split.loads import plan_loads, pool_rooms
 from backends.state import (
@@ -71,6 +72,7 @@ from backends.state import (
     Fit,
     Forecast,
     GivenCluster,
+    Lab,
     ModelFile,
     ModelInfo,
     Objective,
@@ -208,14 +210,30 @@ class Preparations:
         model = await self._readers.model(plan.model)
         return (await self._option(cluster, plan, model, survey)).speeds
 
-    async def forecast(self, cluster: Cluster, plan: Plan) -> Forecast:
-        """Predict the speed of a plan over the links as they are, lab included."""
+    async def forecasts(
+        self,
+        cluster: Cluster,
+        plan: Plan,
+        networks: Sequence[Mapping[str, Lab | None]],
+        depth: int,
+    ) -> list[Forecast]:
+        """Predict a plan's speed over networks, given by the labs on their links.
+
+        ``depth`` is the context amid an answer, where nothing is drafted.
+        """
         survey = await self._survey(cluster, plan)
         model = await self._readers.model(plan.model)
         option = await self._option(cluster, plan, model, survey)
-        labs = {link.worker: link.lab for link in cluster.store.snapshot.links}
-        option = replace(option, speeds=with_labs(option.speeds, labs.get))
-        return (await told_of(option, None, explain=False)).forecast
+        load = workload(plan)._replace(depth=depth)
+        found = []
+        for labs in networks:
+            speeds = with_labs(option.speeds, labs.get)
+            if plan.server.draft == NO_DRAFT:
+                found.append(forecast(model, plan, speeds, load))
+            else:
+                told = await told_of(replace(option, speeds=speeds), None)
+                found.append(told.forecast)
+        return found
 
     async def best(
         self, cluster: Cluster, plan: Plan, pins: tuple[str, ...] = ()

@@ -79,7 +79,9 @@ async def raced(
         race = _Race(cluster, preparations, asked, by)
         for side, preview in enumerate(previews):
             if isinstance(preview, Preview):
-                told = await preparations.forecast(cluster, preview.plan)
+                (told,) = await preparations.forecasts(
+                    cluster, preview.plan, [cluster.standing.labs], asked.tokens
+                )
                 yield RaceDelta(side=side, plan=preview.plan, predicted=told)
         try:
             for side, preview in enumerate(previews):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from backends.bench.sweep import sweep_csv, sweep_svg, sweep_text
 from backends.client.client import ControllerClient
 from backends.errors import DllmError, UsageError
 from backends.link.figures import chrome_trace, why_no_link
 from backends.link.wire import require_possible
 from backends.state import (
     DEFAULT_CLUSTER,
+    LAB_DELAY_MAX_MS,
     Bottleneck,
     ClusterSnapshot,
     ClusterState,
@@ -24,16 +27,31 @@ from backends.state import (
     PlanChange,
     to_json,
 )
-from backends.units import format_lab, format_ms, format_percent, format_speed
+from backends.state.sweeps import (
+    SWEEP_STEPS,
+    SWEEP_TOKENS,
+    Sweep,
+    SweepPoint,
+    SweepRequest,
+)
+from backends.units import (
+    format_lab,
+    format_ms,
+    format_percent,
+    format_rate,
+    format_speed,
+)
 from tui.cli.command import Command, Group, Name, cluster_option, options, quantity
 from tui.cli.output import (
     Column,
     Table,
     emit_json,
+    require_folder,
     say,
     table_lines,
     write_document,
 )
+from tui.cli.progress import ProgressLine, ticking
 from tui.cli.status import current_snapshot
 from tui.model.facts import is_off
 from tui.model.launch_settings import up_command
@@ -44,6 +62,8 @@ dllm-tui links list
 dllm-tui links slow worker1 --latency 20ms --jitter 2ms --rate 30MB/s
 dllm-tui links slow all --latency 5ms
 dllm-tui links reset
+dllm-tui links sweep --svg sweep.svg --csv sweep.csv
+dllm-tui links sweep worker1 --to 20ms --steps 5
 """
 TRACE_EXAMPLES = """
 dllm-tui trace passes.json         open it in https://ui.perfetto.dev
@@ -143,6 +163,75 @@ async def reset_link(client: ControllerClient, link: str) -> dict[str, Any]:
     Without LINK from all links.
     """
     return await _applied(client, link, None)
+
+
+SWEPT = [
+    Column("LATENCY", lambda one: f"{one.latency_ms:g} ms", right=True),
+    Column("MEASURED", lambda one: format_rate(one.tok_per_s).strip(), right=True),
+    Column("PREDICTED", lambda one: format_rate(one.predicted_tok_per_s), right=True),
+    Column("BAND", lambda one: f"{one.low:.1f} to {one.high:.1f}", right=True),
+    Column("TOKENS", lambda one: str(one.tokens), right=True),
+    Column("NOTE", lambda one: _step_note(one)),
+]
+
+
+def _step_note(one: SweepPoint) -> str:
+    outside = "" if one.is_within or one.tok_per_s is None else "outside the band"
+    return "; ".join(filter(None, (outside, "disturbed" if one.disturbed else "")))
+
+
+def _sweep_lines(sweep: Sweep) -> Iterator[str]:
+    yield from (*table_lines(SWEPT, sweep.points), "", f"{sweep_text(sweep)}.")
+
+
+@links.command("sweep", shows=_sweep_lines, quiet=True)
+@click.argument("link", default=ALL, type=Name("links"))
+@options(
+    ("--to", None, "The most added one-way latency.", "50ms"),
+    ("--steps", click.IntRange(2, 101), "Steps from 0 up to that.", SWEEP_STEPS),
+    ("--tokens", click.IntRange(8, 4096), "Longest answer, in tokens.", SWEEP_TOKENS),
+    ("--csv", "FILE", "Write each step as a line."),
+    ("--svg", "FILE", "Write the plot as a picture."),
+)
+@cluster_option
+async def sweep_links(
+    client: ControllerClient,
+    link: str,
+    to: str,
+    steps: int,
+    tokens: int,
+    csv: str | None,
+    svg: str | None,
+) -> Sweep:
+    """Measure the speed while a link gets slower step by step.
+
+    The model that serves answers short prompts; measured speeds stand beside those
+    predicted before. Afterwards, and after Ctrl-C, the limits are what they were.
+    """
+    for target in filter(None, (csv, svg)):
+        require_folder(target)
+    to_ms = quantity(to, MS, "50ms")
+    if not 0 < to_ms <= LAB_DELAY_MAX_MS:
+        raise UsageError(
+            f"--to {to} is not from 0 to {LAB_DELAY_MAX_MS / 1000:g} s",
+            "Write it like 50ms.",
+        )
+    worker = None if link == ALL else link
+    asked = SweepRequest(worker=worker, to_ms=to_ms, steps=steps, tokens=tokens)
+    now, progress = None, ProgressLine()
+    async with ticking(progress), aclosing(client.sweep(asked)) as states:
+        async for now in states:
+            if now.measuring is not None:
+                point = now.points[now.measuring]
+                title = f"+{point.latency_ms:g} ms"
+                progress.show(title, now.measuring / len(now.points))
+    if now is None:
+        raise DllmError("The sweep was cut off", "dllm-tui status says why.")
+    for name, text in (csv, sweep_csv(now)), (svg, sweep_svg(now)):
+        if name:
+            write_document(Path(name), text)
+            say(f"Wrote {name}.")
+    return now
 
 
 async def _applied(
