@@ -281,6 +281,9 @@ lab.all        | A | put_on_all      | on all    | + | Put this link's lab on al
 lab.remove     | c | clear           | clear     | + | Remove simulated limits
 lab.remove_all | C | clear_all       | clear all |   | Remove simulated limits on all links
 lab.undo       | u | undo            | undo      | + | Undo the last change
+lab.sweep      | s | sweep           | sweep     | + | Measure the speed while a link gets slower step by step, over the predicted curve
+lab.export     | x | export_sweep    | export    |   | Save the sweep as a picture (SVG) and as values (CSV)
+lab.end_sweep  | escape | end_sweep  | end sweep |   | Stop the sweep, which puts the lab back, or close its result
 
 picker.choose    | enter    | choose   | use     | +⏎  | Use this model
 picker.down      | down     | move(1)  | down    | +↑↓ | Next model
@@ -296,9 +299,6 @@ plans.page_down | pagedown | move(8)  | further |     | Further down
 plans.page_up   | pageup   | move(-8) | back up |     | Further up
 plans.cancel    | escape   | cancel   | cancel  | +   | Keep the plan as it is
 
-best.choose    | enter              | choose   | take    | +⏎  | Take this plan; undo brings the one before back
-best.down      | down,j             | move(1)  | down    | +↑↓ | Next plan, shown on the bar
-best.up        | up,k               | move(-1) | up      |     | Previous plan
 racing.begin   | enter              | choose     | begin   |     | Begin the race of A against the row under the cursor
 racing.down    | down,j             | select(1)  | down    |     | Next plan
 racing.up      | up,k               | select(-1) | up      |     | Previous plan
@@ -309,6 +309,9 @@ racing.cancel  | escape             | cancel     | cancel  |     | Race nothing
 race.replay | r,space  | replay | replay | + | Show both answers side by side, in the time they took
 race.close  | escape,q | cancel | close  | + | Cancel the race, or close it; what served before serves again
 
+best.choose    | enter              | choose   | take    | +⏎  | Take this plan; undo brings the one before back
+best.down      | down,j             | move(1)  | down    | +↑↓ | Next plan, shown on the bar
+best.up        | up,k               | move(-1) | up      |     | Previous plan
 best.page_down | pagedown           | move(8)  | further |     | Further down
 best.page_up   | pageup             | move(-8) | back up |     | Further up
 best.cancel    | escape             | cancel   | cancel  | +   | Keep the plan as it was

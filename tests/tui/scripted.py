@@ -64,6 +64,7 @@ from backends.state.races import (
     RaceRequest,
     RaceStage,
 )
+from backends.state.sweeps import Sweep, SweepPoint, SweepRequest
 from tests.tui import scenes
 from tests.tui.scripted_chats import ScriptedChats
 
@@ -457,6 +458,31 @@ class ScriptedCluster:
                 yield now
         finally:
             self.calls.append(("race closed", asked))
+
+    async def sweep(self, asked: SweepRequest) -> AsyncGenerator[Sweep, None]:
+        """From the second step on it is half as fast, and waits at the gate."""
+        self._call("sweep", asked)
+        points = [
+            SweepPoint(
+                latency_ms=ms,
+                predicted_tok_per_s=400 / (10 + ms),
+                low=300 / (10 + ms),
+                high=500 / (10 + ms),
+            )
+            for ms in asked.latencies_ms
+        ]
+        try:
+            for at, point in enumerate(points):
+                yield Sweep(
+                    model="m", workers=("mini",), points=(*points,), measuring=at
+                )
+                if at:
+                    await self.gate.wait()
+                tok_per_s = point.predicted_tok_per_s / (2 if at else 1)
+                points[at] = msgspec.structs.replace(point, tok_per_s=tok_per_s)
+            yield Sweep(model="m", workers=("mini",), points=(*points,))
+        finally:
+            self.calls.append(("sweep closed", asked))
 
     async def set_lab(self, worker: str | None, lab: Lab | None) -> ClusterSnapshot:
         """Remember it, and push what a relay would report."""

@@ -35,6 +35,7 @@ from backends.state import (
 )
 from backends.state.models import Delivered, Download, RemoteModel, Removal
 from backends.state.races import Race, RaceRequest
+from backends.state.sweeps import Sweep, SweepRequest
 
 
 class ChatService(Protocol):
@@ -170,6 +171,9 @@ class ClusterService(Protocol):
     async def set_lab(self, worker: str | None, lab: Lab | None) -> ClusterSnapshot: ...
     def race(self, asked: RaceRequest) -> AsyncGenerator[Race, None]:
         """Race two plans; closing it goes back to what served before."""
+
+    def sweep(self, asked: SweepRequest) -> AsyncGenerator[Sweep, None]:
+        """Slow links step by step and measure; closing it puts the lab back."""
 
     async def events(self, *, after: int = 0) -> tuple[Event, ...]: ...
     async def settings_taken(self) -> None: ...

@@ -64,7 +64,7 @@ def _screen(app: DllmApp, mode: str) -> ConsoleScreen:
     if mode == "lab":
         from tui.screens.lab.screen import LabScreen
 
-        return LabScreen(lambda: app.editor.marks)
+        return LabScreen(lambda: app.editor.marks, app.cluster)
     if mode == "logs":
         from tui.screens.logs.screen import LogsScreen
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from itertools import chain
+from pathlib import Path
 
+from msgspec.structs import replace
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.widgets import Static
 
+from backends.errors import DllmError
 from backends.link.figures import why_no_link
 from backends.state import ClusterSnapshot, Lab, Link
+from backends.state.sweeps import Sweep, SweepRequest
 from tui.actions import bindings
+from tui.api.services import ClusterService
 from tui.app.console import console_of
 from tui.app.frame import NARROW_BELOW, SHORT_BELOW, ConsoleScreen
 from tui.app.messages import Copyable, Raw
@@ -30,13 +36,27 @@ from tui.screens.lab.speed import (
     links_own_ms,
     total_added_ms,
 )
+from tui.screens.lab.sweep import (
+    HOW,
+    X_TITLE,
+    SweepPlot,
+    progress_text,
+    save_sweep,
+    sweep_choices,
+)
 from tui.widgets.keys import with_keys
-from tui.widgets.strips import resubtitle
+from tui.widgets.safe_text import safe_line
+from tui.widgets.strips import resubtitle, retitle
 from tui.widgets.throttle import Throttle
 
 GAP_S = 0.1
 """Between two changes sent while the user drags a thumb."""
 HINT = "A key applies a preset to the link marked ▸; {lab.all} applies it to all."
+SWEEP_GOES = "{lab.end_sweep} stops"
+SWEEP_ENDED = "{lab.export} saves SVG and CSV · {lab.end_sweep} closes"
+NEED_LINKS = frozenset(
+    {"sweep", "put", "put_on_all", "clear", "clear_all", "focus_slider"}
+)
 BLOCK_ROWS = 4
 BORDER_ROWS = 2
 TALL_FROM = 32
@@ -59,6 +79,9 @@ and a bandwidth limit. The cluster goes on; clearing makes it as it was. What
 Drag a thumb, use the arrows, or press **{slider.set:or}**, type a
 number and press it again (0 MB/s: no limit).
 
+**{lab.sweep}** sweeps a link: from 0 to 50 ms each way, while the model answers, over
+the predicted curve with its band. **{lab.export}** then saves it as SVG and CSV.
+
 **measured** is the speed that the top line shows, once it is of the time since the last
 change alone. **predicted** is the speed measured with the least delay, and what the
 delays set now add to each token; before any answer, what the relays' times add up to.
@@ -79,6 +102,10 @@ speed without a draft under the same lab, once both were measured.
         &.-tall LinkBlock { margin: 0 0 1 0; }
         &.-tall LinkBlock:last-of-type { margin: 0; }
         & #lab-row { display: none; height: 1; padding: 0 2; }
+        & #lab-sweep { display: none; height: 1fr; padding: 0 1; }
+        & #sweep-said { height: 1; }
+        &.-swept #lab-sweep { display: block; }
+        &.-swept SpeedPane { display: none; }
         & #lab-empty { display: none; height: 1fr; padding: 1 2; color: $dim; }
         &.-empty #lab-body { display: none; }
         &.-empty #lab-empty { display: block; }
@@ -90,11 +117,15 @@ speed without a draft under the same lab, once both were measured.
     def __init__(
         self,
         marks: Callable[[], Sequence[str]] = tuple,
+        cluster: ClusterService | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._marks = marks
+        self._cluster = cluster
+        self._sweep: Sweep | None = None
+        self._sweeping = False
         self._wishes = LabWishes(clock)
         self._told: tuple[str | None, Lab | None] = (None, None)
         self._telling = Throttle(self, GAP_S, self._send)
@@ -108,6 +139,9 @@ speed without a draft under the same lab, once both were measured.
         self._presets = PresetList()
         self._row = PresetList(id="lab-row")
         self._speed = SpeedPane()
+        self._sweep_plot = SweepPlot()
+        self._sweep_said = Static(id="sweep-said", markup=False)
+        self._sweep_pane = Vertical(id="lab-sweep", classes="pane")
 
     def compose_body(self) -> ComposeResult:
         self._links_pane.border_title = "Links"
@@ -121,6 +155,9 @@ speed without a draft under the same lab, once both were measured.
                     yield Static(with_keys(self.app, HINT), id="lab-hint", markup=False)
             yield self._row
             yield self._speed
+            with self._sweep_pane:
+                yield self._sweep_said
+                yield self._sweep_plot
         yield Static(id="lab-empty", classes="pane", markup=False)
 
     def on_mount(self) -> None:
@@ -242,8 +279,76 @@ speed without a draft under the same lab, once both were measured.
                 self._tell(worker, lab, final=True)
         self._show()
 
+    # --- the sweep ------------------------------------------------------------
+
+    def action_sweep(self) -> None:
+        if self._sweeping or self._cluster is None:
+            self.app.bell()
+            return
+        console_of(self).open(self._begin_sweep(self._cluster), group="sweep choice")
+
+    async def _begin_sweep(self, cluster: ClusterService) -> None:
+        from tui.dialogs.dialog import ChoiceDialog
+
+        choices = sweep_choices([*self._blocks], self._current)
+        dialog = ChoiceDialog("Sweep", HOW, choices)
+        chosen = await self.app.push_screen_wait(dialog)
+        if chosen not in (None, "cancel"):
+            work = self._sweep_links(cluster, SweepRequest(worker=chosen or None))
+            self.run_worker(work, group="sweep", exclusive=True, exit_on_error=False)
+
+    async def _sweep_links(self, cluster: ClusterService, asked: SweepRequest) -> None:
+        self._sweeping = True
+        try:
+            async with aclosing(cluster.sweep(asked)) as states:
+                async for sweep in states:
+                    self._show_sweep(sweep)
+        except DllmError as error:
+            console_of(self).report(error.failure())
+        finally:
+            self._sweeping = False
+            if self._sweep is not None:
+                self._show_sweep(replace(self._sweep, measuring=None))
+
+    def _show_sweep(self, sweep: Sweep | None) -> None:
+        self._sweep = self._sweep_plot.sweep = sweep
+        self.set_class(sweep is not None, "-swept")
+        if sweep is not None:
+            retitle(self._sweep_pane, f"Sweep of {', '.join(sweep.workers)}")
+            keys = SWEEP_GOES if self._sweeping else SWEEP_ENDED
+            hint = f"{X_TITLE} · {with_keys(self.app, keys)}"
+            resubtitle(self._sweep_pane, hint)
+            self._sweep_said.update(safe_line(progress_text(sweep)))
+        self.refresh_bindings()
+
+    def action_end_sweep(self) -> None:
+        """Stop the sweep, which puts the lab back; else leave its result."""
+        if self._sweeping:
+            self.workers.cancel_group(self, "sweep")
+        else:
+            self._show_sweep(None)
+
+    def action_export_sweep(self) -> None:
+        if self._sweep is None or not self._sweep.measured:
+            self.app.bell()
+            return
+        console_of(self).attempt(self._export(self._sweep), group="sweep export")
+
+    async def _export(self, sweep: Sweep) -> None:
+        picture, values = await save_sweep(sweep, Path.cwd())
+        console_of(self).tell(f"Wrote {picture} and {values.name}")
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in {"put", "put_on_all", "clear", "clear_all", "focus_slider"}:
+        if action in {"end_sweep", "export_sweep"}:
+            return self._sweep is not None
+        if action in {
+            "sweep",
+            "put",
+            "put_on_all",
+            "clear",
+            "clear_all",
+            "focus_slider",
+        }:
             return bool(self._blocks)
         return True
 

@@ -179,7 +179,7 @@ class Picture(NamedTuple):
     latest: Sample | None = None
 
 
-class _Canvas:
+class Canvas:
     """Cells with one glyph each, addressed by the two figures."""
 
     def __init__(self, width: int, height: int, right: float, top: float) -> None:
@@ -203,26 +203,74 @@ class _Canvas:
         self.rows[row][at : at + len(text)] = [(letter, style) for letter in text]
 
 
-class LabPlot(StripWidget):
-    """The plot, with axes from 0."""
+class Plot(StripWidget):
+    """Speeds over a delay, with axes from 0."""
 
-    DEFAULT_CSS = "LabPlot { height: 1fr; width: 1fr; }"
+    def extent(self) -> tuple[float, float]:
+        """The ends of both axes."""
+        raise NotImplementedError
 
-    picture: Drawn[Picture] = Drawn(Picture())
+    def paint(self, canvas: Canvas) -> None:
+        raise NotImplementedError
 
     def draw(self, width: int, height: int) -> list[Strip]:
         room, rows = width - AXIS_WIDTH, height - 2
         if room < 2 or rows < 1:
             return []
-        canvas = _Canvas(room, rows, *self._extent())
-        self._paint(canvas)
+        canvas = Canvas(room, rows, *self.extent())
+        self.paint(canvas)
         return [
             *(self._row(canvas, row, width) for row in range(rows)),
             self._axis(canvas, width),
             self._numbers(canvas, width),
         ]
 
-    def _extent(self) -> tuple[float, float]:
+    def _row(self, canvas: Canvas, row: int, width: int) -> Strip:
+        label = ""
+        if row == 0:
+            label = tick_text(canvas.top)
+        elif canvas.height > 4 and row == (canvas.height - 1) // 2:
+            label = Y_TITLE
+        tick = "┤" if row == 0 else "│"
+        cells = canvas.rows[row]
+        return line(
+            [
+                (" " * (AXIS_WIDTH - 1 - len(label)), self.palette.text),
+                (label, self.palette.dim),
+                (tick, self.palette.border),
+                *((cell or (" ", self.palette.text)) for cell in cells),
+            ],
+            width,
+        )
+
+    def _axis(self, canvas: Canvas, width: int) -> Strip:
+        cells = ["─"] * canvas.width
+        for tick in _ticks(canvas):
+            cells[canvas.column(tick)] = "┬"
+        blank = " " * (AXIS_WIDTH - 2)
+        start = [(blank, self.palette.border), ("0", self.palette.dim)]
+        return line([*start, ("└" + "".join(cells), self.palette.border)], width)
+
+    def _numbers(self, canvas: Canvas, width: int) -> Strip:
+        text = " " * AXIS_WIDTH + "0"
+        for tick in _ticks(canvas):
+            number = tick_text(tick)
+            at = AXIS_WIDTH + canvas.column(tick) - len(number) // 2
+            at = min(at, width - len(number))
+            text = f"{text:<{at}}{number}"
+        blank = " " * AXIS_WIDTH
+        numbers = text.removeprefix(blank)
+        return line([(blank, self.palette.border), (numbers, self.palette.dim)], width)
+
+
+class LabPlot(Plot):
+    """What was measured under any lab, over what is predicted."""
+
+    DEFAULT_CSS = "LabPlot { height: 1fr; width: 1fr; }"
+
+    picture: Drawn[Picture] = Drawn(Picture())
+
+    def extent(self) -> tuple[float, float]:
         picture = self.picture
         added = max((p.added_ms for p in picture.points), default=0.0)
         rates = [p.tok_per_s for p in picture.points]
@@ -231,7 +279,7 @@ class LabPlot(StripWidget):
         right = max(ADDED_MIN_MS, HEADROOM * picture.added_ms, added)
         return axis_top(right), axis_top(max(rates, default=0.0))
 
-    def _paint(self, canvas: _Canvas) -> None:
+    def paint(self, canvas: Canvas) -> None:
         picture, palette = self.picture, self.palette
         legend = fitting(LEGENDS, canvas.width - len(Y_TITLE) - 4)
         if canvas.height > 2:
@@ -250,45 +298,8 @@ class LabPlot(StripWidget):
         if picture.latest:
             canvas.put(picture.latest, "●", palette.ok)
 
-    def _row(self, canvas: _Canvas, row: int, width: int) -> Strip:
-        label = ""
-        if row == 0:
-            label = tick_text(canvas.top)
-        elif canvas.height > 4 and row == (canvas.height - 1) // 2:
-            label = Y_TITLE
-        tick = "┤" if row == 0 else "│"
-        cells = canvas.rows[row]
-        return line(
-            [
-                (" " * (AXIS_WIDTH - 1 - len(label)), self.palette.text),
-                (label, self.palette.dim),
-                (tick, self.palette.border),
-                *((cell or (" ", self.palette.text)) for cell in cells),
-            ],
-            width,
-        )
 
-    def _axis(self, canvas: _Canvas, width: int) -> Strip:
-        cells = ["─"] * canvas.width
-        for tick in _ticks(canvas):
-            cells[canvas.column(tick)] = "┬"
-        blank = " " * (AXIS_WIDTH - 2)
-        start = [(blank, self.palette.border), ("0", self.palette.dim)]
-        return line([*start, ("└" + "".join(cells), self.palette.border)], width)
-
-    def _numbers(self, canvas: _Canvas, width: int) -> Strip:
-        text = " " * AXIS_WIDTH + "0"
-        for tick in _ticks(canvas):
-            number = tick_text(tick)
-            at = AXIS_WIDTH + canvas.column(tick) - len(number) // 2
-            at = min(at, width - len(number))
-            text = f"{text:<{at}}{number}"
-        blank = " " * AXIS_WIDTH
-        numbers = text.removeprefix(blank)
-        return line([(blank, self.palette.border), (numbers, self.palette.dim)], width)
-
-
-def _ticks(canvas: _Canvas) -> list[float]:
+def _ticks(canvas: Canvas) -> list[float]:
     n_ticks = 5 if canvas.width >= 5 * TICK_COLUMNS else 2
     return [canvas.right * n / n_ticks for n in range(1, n_ticks + 1)]
 
