@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from backends.controller.context import ClusterContext
 from backends.controller.event_log import CONTROLLER
-from backends.controller.journal import Goal, Record, Standing
+from backends.controller.journal import Baseline, Goal, Record
 from backends.controller.reconciler import Reconciler, Trigger
 from backends.errors import ControllerError, DllmError, PeerUnreachable
 from backends.gateway.access import ApiSettings
@@ -111,7 +111,7 @@ class Cluster:
         facts: Facts | None = None,
         lab: Lab | None = None,
         labs: Mapping[str, Lab | None] | None = None,
-        goes_back_to: Standing | None = None,
+        goes_back_to: Baseline | None = None,
         by: Actor = CONTROLLER,
     ) -> Goal:
         """Set the goal: a plan to run, or None for nothing; ``by`` is who asks.
@@ -165,10 +165,10 @@ class Cluster:
         return goal
 
     @property
-    def standing(self) -> Standing:
-        """What is wanted now, for a comparison to go back to."""
+    def baseline(self) -> Baseline:
+        """The present goal and labs, for a comparison to go back to."""
         links = self.store.snapshot.links
-        return Standing(
+        return Baseline(
             plan=self.pursued,
             api=self.goal.api if self.pursued else None,
             labs={link.worker: link.lab for link in links},
@@ -202,11 +202,11 @@ class Cluster:
         else:
             await self.want(before.plan, api=before.api, labs=before.labs)
 
-    def begin_comparison(self, before: Standing) -> None:
+    def begin_comparison(self, before: Baseline) -> None:
         """Note what to go back to, for a controller that finds the goal as it is."""
         self._journal.change(goes_back_to=before)
 
-    async def end_comparison(self, before: Standing, generation: int) -> None:
+    async def end_comparison(self, before: Baseline, generation: int) -> None:
         """Put the labs back, unless another goal has come since."""
         if self.goal.generation == generation:
             await self.links.put_back(before.labs)

@@ -49,8 +49,8 @@ class Goal(Value, frozen=True, kw_only=True):
     """Generation that first requested this; 0 unless a launch failed in between."""
 
 
-class Standing(Value, frozen=True, kw_only=True):
-    """What stands before a comparison, to go back to when that ends."""
+class Baseline(Value, frozen=True, kw_only=True):
+    """The goal and labs before a comparison, to go back to when that ends."""
 
     plan: Plan | None = None
     """The plan that was wanted; None if nothing was."""
@@ -97,8 +97,8 @@ class Record(Value, frozen=True, kw_only=True):
 
     Its answers end first, also with another controller.
     """
-    goes_back_to: Standing | None = None
-    """What to go back to, as the goal is only part of a comparison.
+    goes_back_to: Baseline | None = None
+    """Set while the goal or the labs are only part of a comparison.
 
     Another controller finds that comparison over.
     """

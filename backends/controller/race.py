@@ -80,7 +80,7 @@ async def raced(
         for side, preview in enumerate(previews):
             if isinstance(preview, Preview):
                 (told,) = await preparations.forecasts(
-                    cluster, preview.plan, [cluster.standing.labs], asked.tokens
+                    cluster, preview.plan, [cluster.baseline.labs], asked.tokens
                 )
                 yield RaceDelta(side=side, plan=preview.plan, predicted=told)
         try:
@@ -144,7 +144,7 @@ class _Race:
         self._preparations = preparations
         self._asked = asked
         self._by = by
-        self._before = cluster.standing
+        self._before = cluster.baseline
         self._generation = cluster.goal.generation
         self._queue = QuestionQueue()
 

@@ -50,7 +50,7 @@ async def swept(
     plan = cluster.pursued
     assert plan is not None
     with cluster.comparing("sweep"):
-        before = cluster.standing
+        before = cluster.baseline
         generation = cluster.goal.generation
         networks = [_network(before.labs, workers, ms) for ms in asked.latencies_ms]
         sweep = await _predicted(cluster, preparations, asked, plan, networks, workers)
@@ -73,7 +73,7 @@ async def swept(
 def _network(
     labs: Mapping[str, Lab | None], workers: tuple[str, ...], latency_ms: float
 ) -> dict[str, Lab | None]:
-    """The labs with another latency on some links; jitter and rate stay."""
+    # Jitter and rate stay.
     slower = {
         name: replace(labs.get(name) or Lab(), latency_ms=latency_ms)
         for name in workers

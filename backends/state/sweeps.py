@@ -56,7 +56,7 @@ class Sweep(Value, frozen=True, kw_only=True):
 
     model: str
     workers: tuple[str, ...]
-    """Those whose links are made slower."""
+    """The workers whose links are made slower."""
     points: tuple[SweepPoint, ...]
     measuring: int | None = None
     """The index of the step under way; None when all are measured."""

@@ -33,7 +33,6 @@ from tui.flows.engine import EngineFlow
 from tui.flows.finding import FindFlow
 from tui.flows.peers import PeerFlows, Questions
 from tui.flows.plans import PlanFlows
-from tui.flows.races import RaceFlow
 from tui.flows.settings import SettingsFlow
 from tui.flows.watching import (
     Explaining,
@@ -374,7 +373,7 @@ class DllmApp(ClusterConsole):
     )
     action_best_plans = _opens("best", lambda app: app._flows.choose_best())
     action_pulse = _opens("pulse", lambda app: app._settings.switch_pulse())
-    action_race = _opens("race", lambda app: RaceFlow(app).race())
+    action_race = _opens("race", lambda app: app._flows.race())
     action_share = _opens("share", lambda app: app._flows.share())
     action_take_change = _opens("why", lambda app: app._flows.take_change())
     action_kept_plans = _opens("plans", lambda app: app._flows.take_kept())

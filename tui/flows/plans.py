@@ -198,6 +198,33 @@ class PlanFlows(Flow):
         elif await self._agrees("Stop?", _what_ends(snapshot), "Stop it"):
             self._app.take(await self._cluster.stop())
 
+    async def race(self) -> None:
+        """Choose two plans, and let them answer one prompt."""
+        # Imported when needed: most sessions race nothing.
+        from tui.model.contestants import best_of, kept_of, offered
+        from tui.screens.cluster.race_dialog import RaceDialog, RaceSetup
+
+        running, edited = runs_now(self._editor.snapshot), self._editor.plan
+        base = running or edited
+        if base is None:
+            self._app.tell(PICK_FIRST, "warning")
+            return
+        kept = await asyncio.to_thread(kept_of, base, user_paths())
+        setup = RaceSetup((*offered(base, edited, running), *kept))
+
+        async def add_best() -> None:
+            try:
+                found = await self._cluster.best(base)
+                setup.add((best_of(base, found),))
+            except DllmError:
+                # There is none beside those in the list.
+                return
+
+        self._app.attempt(add_best(), group="race best")
+        asked = await self._app.push_screen_wait(setup)
+        if asked is not None:
+            await self._app.push_screen_wait(RaceDialog(self._cluster, asked))
+
     async def share(self) -> None:
         """Copy the card of what serves, and write it beside as a picture."""
         # Imported when needed: most sessions share nothing.

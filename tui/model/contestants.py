@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from backends.errors import PlanError
-from backends.plan_files import PlanFile
+from backends.paths import Paths
+from backends.plan_files import KeptPlan, PlanFile, kept_plans
 from backends.split.flags import parse_split
 from backends.split.layout import devices, is_head_cpu, make_split
 from backends.state import (
@@ -20,9 +22,12 @@ from backends.state import (
 )
 from backends.state.races import Contestant
 from tui.model.best_choices import AS_IT_IS, choices_of
+from tui.model.edit import same_plan
 from tui.model.names import model_name
 
 NOW, BEST = "now", "best"
+LAUNCHES_MAX = 5
+"""Of the last launches, offered beside the saved plans."""
 
 
 def as_it_is(plan: Plan) -> Contestant:
@@ -83,3 +88,28 @@ def layers_text(plan: Plan) -> str:
     """``studio/MTL0 38 | mini/MTL0 10``."""
     held = (share for share in plan.split.shares if share.layers)
     return " | ".join(f"{share.device} {share.layers}" for share in held)
+
+
+def offered(
+    base: Plan, edited: Plan | None, running: Plan | None
+) -> Iterator[Contestant]:
+    """Yield what runs, the edit if it differs, and the base with other drafts."""
+    if running is not None:
+        yield as_it_is(running)
+    runs = edited and running and same_plan(edited, running)
+    if edited is not None and edited.model == base.model and not runs:
+        yield Contestant(name="edit", plan=edited)
+    drafts = (NO_DRAFT, NGRAM_DRAFT)
+    yield from (with_draft(base, d) for d in drafts if d != base.server.draft)
+
+
+def kept_of(base: Plan, paths: Paths) -> list[Contestant]:
+    """Other plans of this model: those saved, and the last launches."""
+    present = PlanFile.of(base)
+
+    def others(folder: Path) -> list[KeptPlan]:
+        kept = kept_plans(folder)
+        return [k for k in kept if k.plan.model == base.model and k.plan != present]
+
+    found = others(paths.plans_dir) + others(paths.launches_dir)[:LAUNCHES_MAX]
+    return [saved(one.name, one.plan) for one in found]

@@ -196,7 +196,7 @@ class SideFacts(StripWidget):
 
 
 def doing_text(side: RaceSide, at_s: float | None = None) -> str:
-    """What a side does, or its figures; at a moment of the replay its speed so far."""
+    """Tell the step of a side, or its figures; in the replay its speed so far."""
     if at_s is not None and side.figures is not None:
         seen = [piece.at_s for piece in side.pieces if piece.at_s <= at_s]
         return f"{format_seconds(at_s)} · {len(seen)} pieces{_speed_text(seen)}"

@@ -264,7 +264,7 @@ class Plot(StripWidget):
 
 
 class LabPlot(Plot):
-    """What was measured under any lab, over what is predicted."""
+    """The speeds measured under any lab, over the predicted ones."""
 
     DEFAULT_CSS = "LabPlot { height: 1fr; width: 1fr; }"
 
