@@ -302,7 +302,7 @@ plans.cancel    | escape   | cancel   | cancel  | +   | Keep the plan as it is
 racing.begin   | enter              | choose     | begin   |     | Begin the race of A against the row under the cursor
 racing.down    | down,j             | select(1)  | down    |     | Next plan
 racing.up      | up,k               | select(-1) | up      |     | Previous plan
-racing.first   | a                  | make_first | make A  |     | Make the plan under the cursor A
+racing.make_a  | a                  | make_first | make A  |     | Make the plan under the cursor A
 racing.next    | tab,shift+tab      | app.focus_next | next |    | Go to the prompt, or back to the plans
 racing.cancel  | escape             | cancel     | cancel  |     | Race nothing
 

@@ -32,6 +32,7 @@ from backends.state import (
     Reply,
     Turn,
 )
+from backends.state.races import Contestant, RaceRequest
 from tests.kit.processes import processes_of
 from tests.unit.clicked import commands
 from tests.unit.client.test_commands import command
@@ -73,6 +74,7 @@ MADE_UP: dict[str, Any] = {
     "question": "Why?",
     "turns": 0,
     "change": ChatChange(name="Sky"),
+    "asked": RaceRequest(contestants=(Contestant(name="a"), Contestant(name="b"))),
 }
 
 

@@ -85,8 +85,8 @@ class RaceSetup(Dialog[RaceRequest | None]):
     HELP = """\
 ## Race
 
-One prompt for two plans of one model. **A** is what serves, unless **{racing.first}**
-makes the row under the cursor A. **B** is the row under the cursor; **{racing.begin}**
+One prompt for two plans of one model. *A* is what serves, unless **{racing.make_a}**
+makes the row under the cursor A. *B* is the row under the cursor; **{racing.begin}**
 begins.
 
 Each plan is launched, warmed up and asked, one after the other: so each has all
@@ -111,7 +111,7 @@ machines to itself. Then what served before serves again, with its simulated lin
     def compose(self) -> ComposeResult:
         keys = (
             ("racing.begin", "begins"),
-            ("racing.first", "makes A"),
+            ("racing.make_a", "makes A"),
             ("racing.next", "prompt"),
             ("racing.cancel", "cancels"),
         )
@@ -262,7 +262,7 @@ class RaceDialog(Dialog[None]):
     HELP = """\
 ## Race
 
-**A** answers first, then **B**: each has all machines to itself. *predicted* is what
+*A* answers first, then *B*: each has all machines to itself. *predicted* is what
 was expected before, over the links as they are. The verdict compares the measured
 speeds and the words: both answers are greedy, with one seed. Other sums round
 differently, so a split may change a word.
