@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from pathlib import Path
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import msgspec
 from aiohttp import web

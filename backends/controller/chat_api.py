@@ -127,7 +127,7 @@ class ChatApi:
     async def _count(self, request: web.Request) -> web.Response:
         draft = await body(request, DraftRequest)
         chat, snapshot = await self._chat_of(request), self._of(request).store.snapshot
-        port, now = _serving_port(snapshot), chat.conversation
+        port, now = require_serving(snapshot), chat.conversation
         messages = messages_of(now, now.turns[: draft.again], draft.question)
         async with ServerClient(port, tls=_speaks_tls(snapshot)) as client:
             found = await client.count(messages)

@@ -83,8 +83,8 @@ PLAN_OPTIONS: tuple[tuple[Any, ...], ...] = (
         "--workers",
         click.IntRange(0, 16),
         "CPU workers to start on this machine; 0 for the head alone. Without --workers "
-        "and --peer all peers that are ready take part, or two workers here if there is "
-        "none, and no GPU.",
+        "and --peer all peers that are ready take part, or two workers here if there "
+        "is none, and no GPU.",
     ),
     ("--peer peers", Name("peers"), "Peer to use as a worker (repeatable)."),
     ("--head", Name("heads"), "Peer to run llama-server on, not this machine."),
