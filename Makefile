@@ -62,7 +62,7 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CACHE)/hypothesis
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine engines engines-table libraries program demo ready test test-all test-check test-unit test-native test-relay test-engine test-hosts test-trials test-sanitized test-mutate test-gpu gpu-device check format native-test native-built native-macos native-alone native-plain native-sanitized \
+.PHONY: help setup engine engines engines-table libraries program demo ready test test-all test-check test-unit test-native test-relay test-engine test-hosts test-trials test-sanitized test-mutate test-alone test-gpu gpu-device check format native-test native-built native-macos native-alone native-plain native-sanitized \
         host-tools compiling rivals bench bench-gguf bench-tui bench-relay bench-compression bench-link bench-decode bench-draft bench-gateway bench-llama bench-predict bench-measure bench-quants bench-best bench-gpu bench-memory bench-plan \
         bench-tunnel bench-watching fuzz corpus mutate mutants soak trials stalled refusals snapshots \
         recording tour pictures train clean
@@ -213,8 +213,8 @@ ready: compiling
 test: ready ## Everything but trials, sanitizers and mutations
 	@$(TESTS) engine hosts relay unit native check
 
-test-all: ready ## The rest: trials, sanitizers, mutations
-	@$(TESTS) trials sanitized mutate
+test-all: ready ## The rest: trials, sanitizers, mutations, each C++ file alone
+	@$(TESTS) trials sanitized mutate alone
 
 test-check: check
 
@@ -239,6 +239,8 @@ test-trials: $(STAMP) $(if $(READY),,engines gpu-device host-tools)
 test-sanitized: native-sanitized
 
 test-mutate: mutate
+
+test-alone: native-alone
 
 test-gpu: $(STAMP) ## The tests on a real GPU device; builds its engine once
 	@tests/gpu/set_up.sh $(CACHE)/gpu-tests build/gpu-tests
