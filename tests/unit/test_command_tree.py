@@ -51,6 +51,24 @@ def test_every_command_has_help_with_an_example_of_its_own(command: str) -> None
     assert max(map(len, result.output.splitlines())) <= 80
 
 
+@pytest.mark.parametrize(
+    ("typed", "called"),
+    [
+        (".venv/bin/dllm-tui", ".venv/bin/dllm-tui"),
+        ("/opt/bin/dllm-tui", "/opt/bin/dllm-tui"),
+        ("{path}/dllm-tui", "dllm-tui"),
+    ],
+)
+def test_the_command_is_named_as_it_can_be_typed_again(
+    typed: str, called: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkout's environment need not be active."""
+    (tmp_path / "dllm-tui").touch(mode=0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.argv", [typed.format(path=tmp_path)])
+    assert main._called() == called
+
+
 def test_no_line_about_a_command_is_cut() -> None:
     groups = {name.split()[0] for name, _ in commands() if " " in name}
     for group in ("", *groups):

@@ -367,8 +367,9 @@ def open_console(
 
 
 def _called() -> str:
-    # A checkout's environment need not be active.
-    return PROGRAM if shutil.which(PROGRAM) else sys.argv[0]
+    # As it was typed: make finds more than the user's shell.
+    typed = sys.argv[0]
+    return PROGRAM if shutil.which(PROGRAM) == typed else typed
 
 
 def open_plain(cluster: str) -> None:
