@@ -55,7 +55,8 @@ class Acceptor:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # Whoever is known is not to wait until a flood is over.
             await asyncio.sleep(0)
-            self.let_in(made, str(come_from[0]))
+            # A socket for both protocols writes the addresses of IPv4 in its own way.
+            self.let_in(made, str(come_from[0]).removeprefix("::ffff:"))
 
     def let_in(self, made: socket.socket, address: str) -> None:
         """Welcome who has come by this socket, or close it if there are too many."""

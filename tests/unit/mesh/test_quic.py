@@ -299,6 +299,23 @@ async def test_a_worker_keeps_places_for_those_not_relayed() -> None:
         far.close()
 
 
+async def test_who_comes_by_ipv4_has_an_address_as_people_write_it() -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    async def welcome(made: socket.socket, address: str, _: object) -> None:
+        made.close()
+        heard.put_nowait(address)
+
+    acceptor = Acceptor(welcome, lambda _: None)
+    with listening_at("::", 0) as listening:
+        accepting = asyncio.create_task(acceptor.run(listening))
+        port = listening.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            assert await heard.get() == "127.0.0.1"
+        accepting.cancel()
+    await acceptor.close()
+
+
 async def test_without_direct_addresses_the_relay_carries_it(relay: Relay) -> None:
     async with echoing(relay.access) as there, endpoint() as ours:
         place = replace(there.place, addresses=())
