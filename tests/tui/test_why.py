@@ -48,6 +48,7 @@ async def test_the_change_is_an_edit_that_undo_takes_back(started: Started) -> N
         await pilot.press("W")
         await until(pilot, lambda: held(app) != before)
         assert held(app)[:2] == (before[0] + 2, before[1] - 2)
+        await until(pilot, lambda: "l launches it" in text_of(why))
         await pilot.press("u")
         await until(pilot, lambda: held(app) == before)
         # While an answer comes there is nothing new to ask.

@@ -16,6 +16,7 @@ from textual.widget import Widget
 from backends.state import Bottleneck, ClusterSnapshot, Failure, Step, StepState
 from backends.units import format_percent, format_seconds
 from tui.app.messages import Copyable, Raw
+from tui.model.edit import same_plan
 from tui.model.editor import PlanEditor
 from tui.model.facts import LiveFacts
 from tui.model.launch_settings import auto_text
@@ -261,8 +262,16 @@ class WhyLine(StripWidget):
     DEFAULT_CSS = "WhyLine { height: auto; }"
 
     found: Drawn[Bottleneck | None] = Drawn(None)
+    taken: Drawn[bool] = Drawn(False)
+    """True if the edit has the change already."""
 
     def watch_found(self) -> None:
+        self._fit()
+
+    def watch_taken(self) -> None:
+        self._fit()
+
+    def _fit(self) -> None:
         if len(self._rows(self.content_size.width)) != self.content_size.height:
             self.refresh(layout=True)
 
@@ -284,10 +293,11 @@ class WhyLine(StripWidget):
             for label, text in zip(labels, texts, strict=False)
         ]
         if self.found.change is not None and rows:
-            key = key_of(self.app, "cluster.why")
+            does = " launches it" if self.taken else " does it"
+            key = key_of(self.app, "cluster.launch" if self.taken else "cluster.why")
             if takes_text(self.screen.focused):
                 key = f"{key_of(self.app, 'chat.leave')} {key}"
-            offer: list[Part] = [(f"  {key}", palette.key), (" does it", palette.dim)]
+            offer: list[Part] = [(f"  {key}", palette.key), (does, palette.dim)]
             if parts_width([*rows[-1], *offer]) <= width:
                 rows[-1] += offer
         return rows
@@ -385,6 +395,8 @@ peer whose own does not fit.
 
     def explain(self, found: Bottleneck | None) -> None:
         self._why.found = found
+        change, plan = found.change if found else None, self._editor.plan
+        self._why.taken = bool(change and plan and same_plan(change.plan, plan))
 
     def show(self, facts: LiveFacts) -> None:
         self.facts = facts
