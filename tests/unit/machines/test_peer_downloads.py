@@ -161,7 +161,7 @@ async def test_the_token_reaches_the_host_that_it_is_for(
     assert not any("hf_" in str(work) for work in peer.works)
 
 
-@pytest.mark.parametrize("tenth", range(1, 10))
+@pytest.mark.parametrize("tenth", [1, 5, 9])
 async def test_a_download_goes_on_where_it_was_cut(
     peer: Peer, content: bytes, there: Path, tenth: int
 ) -> None:

@@ -39,7 +39,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @both
-@pytest.mark.parametrize("tenth", range(1, 10))
+@pytest.mark.parametrize("tenth", [1, 5, 9])
 async def test_a_download_resumes_where_it_was_cut(
     getting: Getting, content: bytes, source: str, tenth: int
 ) -> None:
