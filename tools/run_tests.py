@@ -26,7 +26,7 @@ from backends.paths import user_paths
 
 ABREAST = 5
 PROGRESS_S = 10.0
-FIRST_ESTIMATE_S = 1200.0
+FIRST_ESTIMATE_S = 600.0
 # Each pytest of a part appends a character for each test to this file.
 COUNTS_VARIABLE = "DLLM_TEST_PROGRESS"
 _SUMMARY = re.compile(r"(\d+) (passed|failed|skipped|errors?)\b")
