@@ -33,6 +33,9 @@ async def pause_and_draw(pilot: Pilot[Any], delay: float | None = None) -> None:
 
 
 def draw(app: App[Any]) -> None:
-    is_well = app._exception is None and app._screen_stack
-    if is_well and app.screen._compositor._dirty_regions:
+    """Draw what is dirty, unless the console under test draws by itself."""
+    is_ours = Screen._compositor_refresh is draw_later
+    if not is_ours or app._exception is not None or not app._screen_stack:
+        return
+    if app.screen._compositor._dirty_regions:
         _draw(app.screen)

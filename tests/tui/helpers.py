@@ -10,6 +10,7 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widget import Widget
 
+from tests.tui.drawing import draw
 from tui.app.app import DllmApp
 from tui.app.console import ConsoleApp
 from tui.screens.cluster.split_bar import SplitBar
@@ -58,6 +59,8 @@ def text_of(widget: StripWidget) -> str:
 
 
 def screen_text(app: App[None]) -> str:
+    # Lines that are read before they were drawn would lack what is behind a dialog.
+    draw(app)
     lines = app.screen._compositor.render_strips()
     return "\n".join(strip.text.rstrip() for strip in lines)
 
