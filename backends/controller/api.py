@@ -448,7 +448,12 @@ class Api:
 
         asked, cluster = await body(request, RaceRequest), self._of(request)
         work = raced(cluster, self._preparations, asked, asker(request))
-        return await self._streamed(request, work)
+        try:
+            return await self._streamed(request, work)
+        finally:
+            if not self.streams:
+                # Nothing may have served before, and nobody watches.
+                self._end_soon()
 
     async def _sweep(self, request: web.Request) -> web.StreamResponse:
         from backends.controller.sweep import swept

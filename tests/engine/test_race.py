@@ -12,14 +12,16 @@ pytestmark = pytest.mark.engine
 
 AS_BEFORE = (6, 7)
 LATENCY_MS = 2.0
+FAR_MS = 100.0
+"""The model answers in some twenty tokens: time enough to cut that off."""
 
 
-def launch(user: User, model: str) -> None:
+def launch(user: User, model: str, latency_ms: float = LATENCY_MS) -> None:
     user.up(model, "--workers", "2", "--split", "6,7")
-    user.run("links", "slow", "worker2", "--latency", f"{LATENCY_MS}ms")
+    user.run("links", "slow", "worker2", "--latency", f"{latency_ms}ms")
 
 
-def stands_as_before(user: User) -> bool:
+def stands_as_before(user: User, latency_ms: float = LATENCY_MS) -> bool:
     now = user.look()
     labs = {link["worker"]: link["lab"] for link in now["links"]}
     layers = [share["layers"] for share in now["plan"]["split"]["shares"]]
@@ -27,7 +29,7 @@ def stands_as_before(user: User) -> bool:
         now["state"] == "serving"
         and [n for n in layers if n] == list(AS_BEFORE)
         and bool(labs["worker2"])
-        and labs["worker2"]["latency_ms"] == LATENCY_MS
+        and labs["worker2"]["latency_ms"] == latency_ms
         and not labs["worker1"]
     )
 
@@ -62,26 +64,27 @@ def test_two_plans_answer_in_turn_and_what_served_serves_again(
 def test_a_race_that_is_cut_off_is_undone(
     user: User, demo_model: str, dies: str
 ) -> None:
-    launch(user, demo_model)
-    client = user.start("race", "--split", "9,4", "--tokens", "4000")
+    launch(user, demo_model, FAR_MS)
+    client = user.start("race", "--split", "9,4")
 
     def answers() -> bool:
         now = user.look()
         layers = [share["layers"] for share in now["plan"]["split"]["shares"]]
         return now["speed"]["requests_active"] > 0 and layers != list(AS_BEFORE)
 
-    # What serves answers first: so many tokens would last for minutes.
     wait_for(lambda: user.look()["speed"]["requests_active"], "the first answer")
     client.send_signal(signal.SIGINT)
     client.communicate(timeout=60)
-    assert stands_as_before(user)
-    client = user.start("race", "--split", "9,4", "--split", "12,1", "--tokens", "4000")
+    assert client.returncode == 130
+    assert stands_as_before(user, FAR_MS)
+    client = user.start("race", "--split", "9,4", "--split", "12,1")
     wait_for(answers, "an answer of another plan")
     if dies == "client":
         client.kill()
     else:
         user.kill_controller()
         user.status()
-    wait_for(lambda: stands_as_before(user), "what served before")
+    wait_for(lambda: stands_as_before(user, FAR_MS), "what served before")
     client.communicate(timeout=60)
+    assert client.returncode not in (0, None)
     user.stop()

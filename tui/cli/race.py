@@ -32,7 +32,6 @@ from tui.cli.model_argument import require_model
 from tui.cli.output import Column, on_terminal, say, show, shower, table_lines, unseen
 from tui.cli.plan import METHODS
 from tui.cli.progress import ProgressLine, ticking
-from tui.cli.status import current_snapshot
 from tui.model.contestants import (
     BEST,
     NOW,
@@ -193,8 +192,10 @@ async def _contestants(
 
 async def _base(client: ControllerClient, model: str | None) -> Plan:
     """The plan that serves; of a MODEL that does not, the one ``up`` would launch."""
-    now = await current_snapshot(client.cluster)
-    running = now.plan if now.state is ClusterState.SERVING else None
+    running = None
+    if await client.running() or client.left_processes():
+        now = await client.snapshot()
+        running = now.plan if now.state is ClusterState.SERVING else None
     if model is None:
         if running is None:
             raise ControllerError(
