@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 from textual.pilot import Pilot
 
+from backends.errors import PlanError
+from backends.split.layout import counts, devices, is_head_cpu
 from backends.state import NGRAM_DRAFT
 from backends.state.races import (
     RaceFigures,
@@ -22,6 +24,7 @@ from tests.tui.helpers import screen_text, until
 from tests.tui.looks import Look, Size
 from tests.tui.scripted import ScriptedCluster
 from tui.app.app import DllmApp
+from tui.model.contestants import offered, with_split
 from tui.screens.cluster.race_dialog import RaceDialog, RaceSetup, doing_text
 
 
@@ -71,6 +74,30 @@ async def test_escape_closes_the_stream_so_that_the_cluster_goes_back(
         await until(pilot, lambda: "Air scatters." in screen_text(app))
         await pilot.press("escape")
         await until(pilot, lambda: cluster.called("race closed"))
+
+
+def test_counts_may_leave_out_the_heads_cpu() -> None:
+    plan = scenes.DEMO_PLAN
+    whole = counts(plan.split)
+    names = devices(plan.split)
+    assert is_head_cpu(names[0], plan.head)
+    last = sum(whole) - 1
+    short = with_split(plan, f"1,{last}").plan
+    full = with_split(plan, f"0,1,{last}").plan
+    assert short is not None
+    assert short == full
+    assert counts(short.split) == (0, 1, last)
+    with pytest.raises(PlanError):
+        with_split(plan, f"1,{last + 1}")
+
+
+def test_what_runs_is_offered_once() -> None:
+    plan = scenes.HOMELAB_PLAN
+    other = with_split(plan, ",".join(map(str, reversed(counts(plan.split))))).plan
+    names = [one.name for one in offered(plan, plan, plan)]
+    assert names == ["now", "draft ngram"]
+    assert [one.name for one in offered(plan, other, plan)][:2] == ["now", "edit"]
+    assert next(one.name for one in offered(plan, plan, None)) == "edit"
 
 
 PIECES = tuple(RacePiece(at / 10, "a") for at in range(1, 12))

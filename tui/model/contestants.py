@@ -55,10 +55,10 @@ def best_of(plan: Plan, found: Sequence[Alternative]) -> Contestant:
 def with_draft(plan: Plan, draft: str) -> Contestant:
     """The plan with another speculation method; its details are found anew."""
     server = replace(plan.server, draft=draft)
+    asked = plan.asked and replace(plan.asked, server=server)
     name = "no draft" if draft == NO_DRAFT else f"draft {draft_word(draft)}"
-    return Contestant(
-        name=name, plan=replace(plan, server=server, speculation=None, asked=None)
-    )
+    other = replace(plan, server=server, speculation=None, asked=asked)
+    return Contestant(name=name, plan=other)
 
 
 def draft_word(draft: str) -> str:
