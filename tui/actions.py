@@ -303,7 +303,7 @@ racing.begin   | enter              | choose     | begin   |     | Begin the rac
 racing.down    | down,j             | select(1)  | down    |     | Next plan
 racing.up      | up,k               | select(-1) | up      |     | Previous plan
 racing.make_a  | a                  | make_first | make A  |     | Make the plan under the cursor A
-racing.next    | tab,shift+tab      | app.focus_next | next |    | Go to the prompt, or back to the plans
+racing.next    | tab,shift+tab      | next_field | next    |    | Go to the prompt, or back to the plans
 racing.cancel  | escape             | cancel     | cancel  |     | Race nothing
 
 race.replay | r,space  | replay | replay | + | Show both answers side by side, in the time they took

@@ -18,10 +18,12 @@ from textual.widgets import OptionList
 import tui
 from backends.config import Setting
 from backends.state import EventTone, Sampling
+from backends.state.races import Contestant, RaceRequest
 from tests.kit.console import Started
 from tests.tui import peer_scenes as people
 from tests.tui import scenes
 from tests.tui.helpers import screen_text, settled, text_of, until
+from tests.tui.scripted import ScriptedCluster
 from tui import actions
 from tui.actions import ACTIONS, split_keys
 from tui.app.app import DllmApp
@@ -45,6 +47,7 @@ from tui.model.events import Happening
 from tui.model.launch_form import LaunchForm
 from tui.screens.cluster.best_dialog import BestDialog
 from tui.screens.cluster.launch_dialog import LaunchDialog
+from tui.screens.cluster.race_dialog import RaceDialog, RaceSetup
 from tui.screens.machines.table import ProcessDialog
 from tui.screens.models.picker import ModelPicker
 from tui.screens.models.screen import QuantsDialog
@@ -57,6 +60,7 @@ async def no_change(name: str, text: str | None) -> list[Setting]:
     return []
 
 
+RACE = RaceRequest(contestants=(Contestant(name="now"), Contestant(name="best")))
 DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
     "add": lambda app: AddPeerDialog(app.cluster),
     "best": lambda app: BestDialog(app.editor, app.cluster, edit(app)),
@@ -77,6 +81,8 @@ DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
     ),
     "quants": lambda app: QuantsDialog(app.cluster, "owner/name"),
     "raw json": lambda app: RawDialog(Raw("peer mini", people.MINI), "{}"),
+    "race": lambda _: RaceDialog(ScriptedCluster(), RACE),
+    "race setup": lambda _: RaceSetup(RACE.contestants),
     "sampling": lambda app: SamplingDialog(ChatSettings("", Sampling())),
     "secret": lambda app: SecretDialog(people.MINI, people.PASSWORD),
     "settings": lambda app: SettingsDialog("config.toml", [], no_change),
@@ -125,7 +131,7 @@ def test_no_dialog_is_forgotten() -> None:
         ),
         *(HostKeyDialog, ModelPicker, PeerDialog, SamplingDialog, SecretDialog),
         *(ChatsDialog, LaunchDialog, LineDialog, QuantsDialog, SettingsDialog),
-        *(PlansDialog, ProcessDialog, RawDialog, ThemeDialog),
+        *(PlansDialog, ProcessDialog, RaceDialog, RaceSetup, RawDialog, ThemeDialog),
         type(confirm("", "", "", "")),
     }
     assert ours == tried

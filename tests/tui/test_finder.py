@@ -79,7 +79,7 @@ def test_every_action_has_a_place_or_belongs_to_a_dialog() -> None:
     dialogs = {
         *("chats", "settings", "path"),
         *("sampling", "choice", "dialog", "dialogs", "adding", "tick", "picker"),
-        *("launching", "option", "best", "plans"),
+        *("launching", "option", "best", "plans", "racing", "race"),
         *("finder", "reading", "events", "evidence", "filter"),
         # A text to search, wherever it is.
         *("json", "raw", "search"),

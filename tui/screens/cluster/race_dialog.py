@@ -132,6 +132,9 @@ machines to itself. Then what served before serves again, with its simulated lin
     def action_select(self, by: int) -> None:
         self._list.move(by)
 
+    def action_next_field(self) -> None:
+        self.focus_next()
+
     def action_make_first(self) -> None:
         self._list.first = self._list.selected
 
