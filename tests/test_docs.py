@@ -25,6 +25,7 @@ TASKS = (
         "engine",
         "benchmarks",
         "plain",
+        "panes",
     ),
     *("machines", "lend", "routers", "lost-machines", "links", "copies", "sparse"),
     *("clients", "service", "troubleshooting", "doctor", "why", "records", "processes"),

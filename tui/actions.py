@@ -53,6 +53,10 @@ app.copy_command | Y             | app.copy_command         | copy command   |  
 app.screenshot   | f12           | app.screenshot           | screenshot     |    | Save a picture (SVG) of the screen
 app.record       | f9            | app.record               | record         |    | Record all that the console shows in a file to replay, or end that
 app.zoom         | z             | screen.zoom              | zoom           | +  | Give the focused pane the whole screen, and back
+app.layout       | vertical_line | screen.next_layout       | layout         |    | Lay out the panes in another way
+app.border_left  | left_parenthesis,ctrl+left | screen.move_border(-2) | border left | | Move the border between the panes to the left
+app.border_right | right_parenthesis,ctrl+right | screen.move_border(2) | border right | | Move the border between the panes to the right
+app.borders      | backslash     | screen.reset_borders     | usual widths   |    | Give the panes of this screen their usual widths
 app.freeze       | space         | app.freeze               | freeze         |    | Freeze all panes while data keeps coming, or resume
 app.settings     | comma         | app.settings             | settings       | ,  | Show and change every setting of config.toml
 app.theme        | t             | app.theme                | theme          |    | Pick a theme with a live preview
@@ -61,6 +65,8 @@ app.clusters     | N             | app.clusters             | clusters       |  
 app.quit         | q,ctrl+q      | app.quit_console         | quit           | +  | Leave the console; asks what to do with a running cluster
 app.interrupt    | ctrl+c        | app.interrupt            | copy selection |    | Copy the selected text; never quits
 app.back         | escape        | app.back                 | back           |    | Leave zoom, then this screen
+
+panes.keep | escape | screen.keep_border | keep | ! | Leave the border where it was before the drag
 
 replay.play          | space                | app.play            | play          | !+␣  | Play, or pause
 replay.later         | right                | app.skip(5)         | 5 s           | !+←→ | Five seconds on

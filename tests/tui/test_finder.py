@@ -83,6 +83,8 @@ def test_every_action_has_a_place_or_belongs_to_a_dialog() -> None:
         *("finder", "reading", "events", "evidence", "filter"),
         # A text to search, wherever it is.
         *("json", "raw", "search"),
+        # Of a border being dragged.
+        "panes",
         # The keys of a console that replays a record, and of no other.
         "replay",
     }

@@ -47,9 +47,16 @@ from tui.model.files import BUILTIN_FOLDER, Remembered, recall_if_whole, remembe
 from tui.model.launch_settings import launch_command
 from tui.model.names import SCREENS
 from tui.screens.cluster.screen import ClusterScreen
+from tui.widgets.panes import Arrangement
 
 
 def _screen(app: DllmApp, mode: str) -> ConsoleScreen:
+    screen = _made(app, mode)
+    screen.arrangement = app.arrangement
+    return screen
+
+
+def _made(app: DllmApp, mode: str) -> ConsoleScreen:
     if mode == app.DEFAULT_MODE:
         return app._home
     if mode == "layers":
@@ -160,7 +167,10 @@ class DllmApp(ClusterConsole):
         self._bridge: Bridge | None = None
         self._written: Remembered | None = None
         self._writer = ThreadPoolExecutor(1, "memory")
+        self.arrangement = Arrangement(dict(memory.layouts), dict(memory.shares))
+        self.arrangement.changed = self._remember
         self._home = ClusterScreen(self.editor, zoomed=memory.zoomed)
+        self._home.arrangement = self.arrangement
         self._engine = EngineFlow(self, self._home.live.show_work)
         self._chat_flows = ChatFlows(self, cluster, self.editor, self._home.chat)
         for mode in SCREENS:
@@ -201,6 +211,8 @@ class DllmApp(ClusterConsole):
             self._memory.with_plan(cluster, self.editor.plan),
             theme=self._memory.theme if self.theme == self._given_theme else self.theme,
             zoomed=self._home.zoomed,
+            layouts=dict(self.arrangement.layouts),
+            shares=dict(self.arrangement.shares),
         )
         if memory == self._written:
             return
@@ -268,7 +280,8 @@ class DllmApp(ClusterConsole):
     def _begin(self, snapshot: ClusterSnapshot) -> None:
         if snapshot.state is ClusterState.SERVING and not self._home.zoomed:
             # The chat cannot take the focus before it has been told that it is ready.
-            self.call_after_refresh(self._home.go_to, self._serving_pane)
+            pane = self._home.leading_pane or self._serving_pane
+            self.call_after_refresh(self._home.go_to, pane)
         if self._initial_model:
             self.attempt(self._flows.begin_with(self._initial_model), group="model")
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from rich.style import Style
 from textual import events, on
@@ -23,10 +23,12 @@ from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, ClusterState
 from backends.units import format_age, format_rate
 from tui.actions import FUNCTION_KEYS
 from tui.app.messages import Raw
+from tui.actions import FUNCTION_KEYS, bindings
 from tui.model.facts import warnings
 from tui.model.names import SCREENS, model_name
 from tui.model.quantities import newest_rate
 from tui.widgets.keys import with_keys
+from tui.widgets.panes import BALANCED, Arrangement, PaneLayout, PaneRow
 from tui.widgets.strips import Drawn, Part, StripWidget, clip, line, parts_width, spread
 from tui.widgets.worker_reports import report_worker
 
@@ -378,11 +380,18 @@ class ChangedOnly(Compositor):
 
 ZOOMED = "zoomed: {app.zoom} shows all"
 SHORT_BELOW = 24
+ONE_LAYOUT = "This screen has one layout in a terminal of this size"
+LAYOUT_SAID_S = 2.0
 
 
 class ConsoleScreen(Screen[None]):
-    """A screen one switches to by its number."""
+    """A screen one switches to by its number.
 
+    Its layouts are told by classes; ``arrange_panes`` does what those cannot.
+    """
+
+    BINDINGS = bindings("panes")
+    LAYOUTS: ClassVar[tuple[PaneLayout, ...]] = (BALANCED,)
     FIGURES = True
     ALLOW_IN_MAXIMIZED_VIEW = "StatusLine, ReplayBar, KeyBar, SizeNotice"
     ESCAPE_TO_MINIMIZE = False
@@ -407,6 +416,7 @@ class ConsoleScreen(Screen[None]):
         self.status_line = StatusLine()
         self.key_bar = KeyBar()
         self.shown: ClusterSnapshot | None = None
+        self.arrangement = Arrangement()
 
     def compose(self) -> ComposeResult:
         # Its widgets are styled as they are mounted, for this size: not twice more.
@@ -432,6 +442,84 @@ class ConsoleScreen(Screen[None]):
     @on(events.ScreenResume)
     def _style_once(self, event: events.ScreenResume) -> None:
         event.refresh_styles &= self.stack_updates > 0
+
+    def on_mount(self) -> None:
+        for row in self.query(PaneRow):
+            row.share = self.arrangement.shares.get(self._place_of(row))
+        self._lay_out()
+
+    def on_resize(self) -> None:
+        self._lay_out()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "keep_border" or self._dragged is not None
+
+    # --- layouts and borders ------------------------------------------------------
+
+    @property
+    def screen_name(self) -> str:
+        return type(self).__name__.removesuffix("Screen").lower()
+
+    def _place_of(self, row: PaneRow) -> str:
+        return f"{self.screen_name}.{row.id}"
+
+    @property
+    def pane_layout(self) -> PaneLayout:
+        """The layout that the user chose, where the terminal has room for it."""
+        chosen = self.arrangement.layouts.get(self.screen_name)
+        fitting = (one for one in self._layouts if one.id == chosen)
+        return next(fitting, self.LAYOUTS[0])
+
+    @property
+    def _layouts(self) -> list[PaneLayout]:
+        return [one for one in self.LAYOUTS if one.fits(self.app.size)]
+
+    def action_next_layout(self) -> None:
+        self.leave_zoom()
+        there = self._layouts
+        if len(there) < 2:
+            self.notify(ONE_LAYOUT)
+            return
+        at = (there.index(self.pane_layout) + 1) % len(there)
+        self.arrangement.choose(self.screen_name, there[at])
+        self._lay_out()
+        self.arrange_panes()
+        said = f"Layout: {there[at].label} ({at + 1} of {len(there)})"
+        self.notify(said, timeout=LAYOUT_SAID_S, markup=False)
+
+    def _lay_out(self) -> None:
+        for one in self.LAYOUTS:
+            self.set_class(one == self.pane_layout, one.style_class)
+
+    def arrange_panes(self) -> None:
+        """Another layout is chosen: do what its class cannot."""
+
+    def action_move_border(self, columns: int) -> None:
+        """Move the border beside the focused pane, or the first one there is."""
+        around = self.focused.ancestors if self.focused else ()
+        rows = [node for node in around if isinstance(node, PaneRow)]
+        if not any(row.move(columns) for row in (*rows, *self.query(PaneRow))):
+            self.app.bell()
+
+    def action_reset_borders(self) -> None:
+        for row in self.query(PaneRow):
+            row.put_back()
+
+    def action_keep_border(self) -> None:
+        if self._dragged is not None:
+            self._dragged.drop(cancel=True)
+
+    @property
+    def _dragged(self) -> PaneRow | None:
+        held = self.app.mouse_captured
+        return held if isinstance(held, PaneRow) else None
+
+    @on(PaneRow.Moved)
+    def _border_moved(self, message: PaneRow.Moved) -> None:
+        message.stop()
+        self.arrangement.share(self._place_of(message.row), message.row.share)
+
+    # --- zoom ---------------------------------------------------------------------
 
     def action_zoom(self) -> None:
         panes = self.focused.ancestors_with_self if self.focused else ()

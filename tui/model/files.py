@@ -20,6 +20,10 @@ class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):
     theme: str = ""
     zoomed: str = ""
     """Id of the pane that had the whole screen."""
+    layouts: dict[str, str] = {}
+    """The layout of each screen, by its name."""
+    shares: dict[str, float] = {}
+    """By screen and row of panes, the part of the row that its first pane has."""
     plans: dict[str, Plan] = {}
     """The last plan shown of each cluster, launched or not, by the cluster's name."""
 

@@ -404,6 +404,9 @@ class ChatPane(Widget):
         target = self._composer if writes else self._transcript
         self.screen.set_focus(target)
 
+    def focus_words(self) -> None:
+        self.screen.set_focus(self._transcript)
+
     def copyable(self) -> Copyable | None:
         if selected := self.screen.get_selected_text():
             return Copyable(what="the selection", text=selected)

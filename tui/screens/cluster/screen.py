@@ -25,6 +25,7 @@ from tui.screens.cluster.live_pane import LivePane
 from tui.screens.cluster.peers_pane import PeerList, PeersPane, unfit_actions
 from tui.screens.cluster.split_pane import SplitPane
 from tui.widgets.keys import with_keys
+from tui.widgets.panes import BALANCED, PaneLayout, PaneRow
 from tui.widgets.strips import resubtitle
 from tui.widgets.throttle import Throttle
 from tui.widgets.waterfall import Waterfall
@@ -91,6 +92,13 @@ LOW_ROWS_MIN = LIVE_ROWS + CHAT_ROWS_MIN
 TALL_FROM = 32
 ROOMY_WIDTH, ROOMY_HEIGHT = 150, 48
 """From here on there is room for histories, and the waterfall beside the chat."""
+BESIDE = PaneLayout("beside", "chat beside", width_min=120, height_min=30)
+CHAT = PaneLayout("chat", "chat")
+PLAN = PaneLayout("plan", "plan and links")
+LEADING = {CHAT: "chat", PLAN: "split"}
+"""The pane that is sure to be shown in a layout that leaves some out."""
+BESIDE_PART = 0.44
+"""The chat's part of the width where it is beside the rest, as in the styles."""
 
 _WHY_NOT = {
     ClusterState.IDLE: "nothing runs: {cluster.launch} launches",
@@ -107,6 +115,7 @@ class ClusterScreen(ConsoleScreen):
 
     AUTO_FOCUS = "SplitBar"
     BINDINGS = bindings("cluster", "live")
+    LAYOUTS = (BALANCED, BESIDE, CHAT, PLAN)
 
     zoomed: reactive[str] = reactive("", init=False)
 
@@ -118,22 +127,26 @@ class ClusterScreen(ConsoleScreen):
         self.live = LivePane(editor, id="live")
         self.chat = ChatPane(id="chat", classes="pane")
         self.token = TokenPane(id="token")
-        self._top = Widget(self.peers, self.split, id="top")
-        self._low = Widget(self.chat, self.token, id="low")
+        self._top = PaneRow(self.peers, self.split, least=(24, 40), id="top")
+        self._low = PaneRow(self.chat, self.token, least=(40, 40), id="low")
+        self._work = Widget(self._top, self.live, id="work")
+        self._body = PaneRow(self._work, self._low, least=(60, 40), id="body")
         self._readiness: str | None = None
         self._front = {"top": "split", "low": "live"}
+        self._here = "split"
+        """The pane with the focus, or the one that is about to have it."""
         self._n_devices = 2
         self._predicts = False
         self._state: ClusterState | None = None
         self.set_reactive(ClusterScreen.zoomed, zoomed if zoomed in PANES else "")
 
     def compose_body(self) -> ComposeResult:
-        yield from (self._top, self.live, self._low)
+        yield self._body
 
     def on_mount(self) -> None:
-        self._arrange()
         self._mute()
-        self._pane(self.zoomed or "split").focus_default()
+        self.go_to(self.zoomed or self.leading_pane or "split")
+        self.watch(self._body, "share", self._arrange, init=False)
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         super().show_snapshot(snapshot)
@@ -199,7 +212,9 @@ class ClusterScreen(ConsoleScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "provision":
             return bool(self.live.peer_to_mend)
-        return bool(self.live.log_name) if action == "open_log" else True
+        if action == "open_log":
+            return bool(self.live.log_name)
+        return super().check_action(action, parameters)
 
     def action_next_pane(self, by: int = 1) -> None:
         panes = self._panes
@@ -225,8 +240,21 @@ class ClusterScreen(ConsoleScreen):
     def zooms(self) -> bool:
         return bool(self.zoomed)
 
+    @property
+    def leading_pane(self) -> str:
+        """The pane that the layout is for; empty where it shows all."""
+        return LEADING.get(self.pane_layout, "")
+
     def on_resize(self) -> None:
         self._arrange()
+
+    def arrange_panes(self) -> None:
+        self._bring(self.leading_pane or self._here)
+        if self.pane_layout == CHAT:
+            # Not to the text field: the next key may be for another layout.
+            self.chat.focus_words()
+        elif self.leading_pane:
+            self.go_to(self.leading_pane)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         self._bring(self._focused_pane())
@@ -249,8 +277,9 @@ class ClusterScreen(ConsoleScreen):
     @property
     def _folds(self) -> bool:
         few = SHORT_BELOW <= self.size.height < TALL_FROM
+        folding = {BALANCED: few, CHAT: True}.get(self.pane_layout, False)
         serves = self._state is ClusterState.SERVING
-        return few and serves and not self.zoomed and self._focused_pane() != "live"
+        return folding and serves and not self.zoomed and self._here != "live"
 
     def _pane(self, name: str) -> Any:
         return getattr(self, name)
@@ -262,6 +291,7 @@ class ClusterScreen(ConsoleScreen):
         return self.zoomed or self._front["top"]
 
     def _bring(self, name: str) -> None:
+        self._here = name
         if name != "token":
             self._front["top" if name in PANES[:2] else "low"] = name
         if self.zoomed:
@@ -271,22 +301,35 @@ class ClusterScreen(ConsoleScreen):
     def _shows(self, name: str) -> bool:
         if self.zoomed:
             return name == self.zoomed
-        if name == "token":
-            return self._shows_tokens
-        if name in PANES[:2]:
+        if name == "token" and not self._shows_tokens:
+            return False
+        upper, here, layout = name in PANES[:2], self._here, self.pane_layout
+        if layout == BESIDE:
+            return True
+        if layout == CHAT and name != "live" and upper != (here in PANES[:2]):
+            return False
+        if layout == PLAN and not upper and (name == "live") == (here in PANES[3:]):
+            return False
+        if upper:
             return self.size.width >= NARROW_BELOW or self._front["top"] == name
-        return self.size.height >= SHORT_BELOW or self._front["low"] == name
+        low = self.size.height >= SHORT_BELOW or self._front["low"] == name
+        return low or name == "token" or layout != BALANCED
 
     def _arrange(self) -> None:
         self._divide_rows()
         shown = [name for name in self._panes if self._shows(name)]
         for name in PANES:
             self._pane(name).display = name in shown
-        self._top.display = bool({"peers", "split"} & set(shown))
+        upper = {"peers", "split"} & set(shown)
+        self._top.display = bool(upper)
+        self._work.display = bool({"live", *upper} & set(shown))
         self._low.display = bool({"chat", "token"} & set(shown))
+        parts = self._low.display and self.pane_layout != BESIDE
+        self._work.styles.height = "auto" if parts else "1fr"
         self.set_class(bool(self.zoomed), "-zoomed")
         self.live.fold(self._folds)
-        self.live.set_class(self._is_roomy or self.zoomed == "live", "-roomy")
+        roomy = self.zoomed == "live" or (self._is_roomy and self.pane_layout != CHAT)
+        self.live.set_class(roomy, "-roomy")
         self.key_bar.note = self._hidden_note(len(self._panes) - len(shown))
 
     def _divide_rows(self) -> None:
@@ -309,9 +352,21 @@ class ClusterScreen(ConsoleScreen):
         self.split.bar.styles.height = n_bar
         self.split.head_columns(headed)
         top = min(max(n_bar + rows, TOP_ROWS_MIN), most)
-        self._top.styles.height = "1fr" if self.zoomed else top
-        shared = self.zoomed or height < SHORT_BELOW
-        self.live.styles.max_height = None if shared else body - top - CHAT_ROWS_MIN
+        layout = self.pane_layout
+        fills = bool(self.zoomed) or layout in (BESIDE, CHAT)
+        self._top.styles.height = "1fr" if fills else top
+        stacked = layout == BESIDE and self._work_width < NARROW_BELOW
+        self._top.set_class(stacked and not self.zoomed, "-stacked")
+        self.split.styles.height = top if self._top.has_class("-stacked") else None
+        shared = self.zoomed or height < SHORT_BELOW or layout == PLAN
+        most = body // 2 if layout == CHAT else body - top - CHAT_ROWS_MIN
+        self.live.styles.max_height = None if shared else most
+
+    @property
+    def _work_width(self) -> int:
+        width = self.size.width
+        kept = self._body.width_of_first(width)
+        return round(width * (1 - BESIDE_PART)) if kept is None else kept
 
     def _hidden_note(self, n_hidden: int) -> str:
         if self.zoomed:

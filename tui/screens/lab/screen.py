@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Container, Vertical, VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
 from backends.errors import DllmError
@@ -47,6 +47,8 @@ from tui.screens.lab.sweep import (
 from tui.widgets.keys import with_keys
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import resubtitle, retitle
+from tui.widgets.panes import BALANCED, PaneLayout, PaneRow
+from tui.widgets.strips import resubtitle
 from tui.widgets.throttle import Throttle
 
 GAP_S = 0.1
@@ -60,6 +62,7 @@ NEED_LINKS = frozenset(
 BLOCK_ROWS = 4
 BORDER_ROWS = 2
 TALL_FROM = 32
+LINKS = PaneLayout("links", "links alone")
 SIDE_ROWS = 8
 """The presets, what they are put on, and the border."""
 
@@ -91,6 +94,7 @@ speed without a draft under the same lab, once both were measured.
 """
 
     BINDINGS = bindings("lab")
+    LAYOUTS = (BALANCED, LINKS)
 
     DEFAULT_CSS = """
     LabScreen {
@@ -111,6 +115,7 @@ speed without a draft under the same lab, once both were measured.
         &.-empty #lab-empty { display: block; }
         &.-narrow #lab-side { display: none; }
         &.-narrow #lab-row { display: block; }
+        &.-as-links SpeedPane { display: none; }
     }
     """
 
@@ -148,7 +153,7 @@ speed without a draft under the same lab, once both were measured.
         side = Vertical(id="lab-side", classes="pane")
         side.border_title = "Presets"
         with Vertical(id="lab-body"):
-            with Container(id="lab-top"):
+            with PaneRow(least=(48, 30), id="lab-top"):
                 yield self._links_pane
                 with side:
                     yield self._presets
@@ -230,7 +235,7 @@ speed without a draft under the same lab, once both were measured.
     def _links(self) -> tuple[Link, ...]:
         return self._snapshot.links if self._snapshot else ()
 
-    def on_resize(self, event: events.Resize) -> None:
+    def on_resize(self) -> None:
         self._arrange()
 
     def _arrange(self) -> None:
@@ -240,7 +245,11 @@ speed without a draft under the same lab, once both were measured.
         if self.app.size.width >= NARROW_BELOW:
             needed = max(needed, SIDE_ROWS + BORDER_ROWS)
         most = BLOCK_ROWS + BORDER_ROWS if height < SHORT_BELOW - 2 else height // 2
-        self.query_one("#lab-top").styles.height = min(needed, most)
+        whole = self.pane_layout == LINKS
+        self.query_one("#lab-top").styles.height = "1fr" if whole else min(needed, most)
+
+    def arrange_panes(self) -> None:
+        self._arrange()
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         for block in event.widget.ancestors:
@@ -350,7 +359,7 @@ speed without a draft under the same lab, once both were measured.
             "focus_slider",
         }:
             return bool(self._blocks)
-        return True
+        return super().check_action(action, parameters)
 
     def raw(self) -> Raw | None:
         links = self.shown.links if self.shown else ()

@@ -36,6 +36,7 @@ from tui.model.names import device_label, letter
 from tui.model.plan_words import speed_texts, verdict
 from tui.screens.layers.table import LayerRow, LayerTable, layer_rows, spans
 from tui.widgets.keys import with_keys
+from tui.widgets.panes import LIST_AND_DETAIL, PaneRow
 from tui.widgets.row_list import Choice
 from tui.widgets.safe_text import safe, safe_line
 from tui.widgets.size_bars import LABEL_CELLS, group_bytes, quant_bytes, size_bars
@@ -63,6 +64,7 @@ class LayersScreen(ConsoleScreen):
     AUTO_FOCUS = "LayerTable"
     HELP = LayerTable.HELP
     BINDINGS = bindings("layers")
+    LAYOUTS = LIST_AND_DETAIL
 
     DEFAULT_CSS = """
     LayersScreen {
@@ -78,6 +80,9 @@ class LayersScreen(ConsoleScreen):
         &.-narrow #layers-body { layout: vertical; }
         &.-narrow #layers-detail { width: 1fr; height: 9; }
         &.-narrow.-short #layers-detail { display: none; }
+        &.-as-below #layers-body { layout: vertical; }
+        &.-as-below #layers-detail { width: 1fr; height: 12; }
+        &.-as-list #layers-detail { display: none; }
     }
     """
 
@@ -101,7 +106,7 @@ class LayersScreen(ConsoleScreen):
 
     def compose_body(self) -> ComposeResult:
         self._list.border_title = "Layers"
-        with Container(id="layers-body"):
+        with PaneRow(least=(40, 30), id="layers-body"):
             with self._list:
                 yield self.table
                 yield self._empty
@@ -223,7 +228,12 @@ class LayersScreen(ConsoleScreen):
             self.app.bell()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return action != "experts" or has_experts(self._edit)
+        if action == "experts":
+            return has_experts(self._edit)
+        if action == "give":
+            marks = self._edit.marks if self._edit else ()
+            return isinstance(parameters[0], int) and parameters[0] < len(marks)
+        return super().check_action(action, parameters)
 
     def action_experts(self) -> None:
         self._give_only(experts=not self._gives_experts)

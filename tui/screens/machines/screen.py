@@ -26,9 +26,12 @@ from tui.model.process_words import (
 from tui.screens.machines.table import ProcessDialog, ProcessTable, has_log
 from tui.screens.machines.usage import SPANS_S, UsageView
 from tui.widgets.inputs import FilterBar
+from tui.widgets.panes import BALANCED, PaneLayout, PaneRow
 from tui.widgets.strips import resubtitle
 from tui.widgets.table import FilteredTable
 
+BESIDE = PaneLayout("beside", "machines beside processes", width_min=140)
+PROCESSES = PaneLayout("processes", "processes alone")
 RETRY_S = 2.0
 TABLE_EVERY = 5
 UNWATCHED_EVERY = 8
@@ -43,13 +46,21 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
     FIGURES = False
     HELP = ProcessTable.HELP
     BINDINGS = bindings("processes")
+    LAYOUTS = (BALANCED, BESIDE, PROCESSES)
 
     DEFAULT_CSS = """
     MachinesScreen {
-        & #machines-usage { height: auto; max-height: 60%; padding: 0 1; }
+        & #machines-usage { height: auto; max-height: 60vh; padding: 0 1; }
         & #machines-usage { overflow-y: auto; scrollbar-size-vertical: 1; }
         & #machines-processes { height: 1fr; }
-        &.-short #machines-usage { max-height: 50%; }
+        &.-short #machines-usage { max-height: 50vh; }
+        & #machines-body { layout: vertical; height: 1fr; }
+        &.-as-beside {
+            & #machines-body { layout: horizontal; }
+            & #machines-usage { width: 50%; height: 1fr; max-height: 100%; }
+            & #machines-processes { width: 1fr; }
+        }
+        &.-as-processes #machines-usage { display: none; }
     }
     """
 
@@ -70,11 +81,12 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
         self.table = ProcessTable(console_of(self).clock)
         self._machines.border_title = "Machines"
         self._processes.border_title = "Processes"
-        with self._machines:
-            yield self.usage
-        with self._processes:
-            yield self.table
-            yield self.filter_bar
+        with PaneRow(least=(50, 50), id="machines-body"):
+            with self._machines:
+                yield self.usage
+            with self._processes:
+                yield self.table
+                yield self.filter_bar
 
     def on_mount(self) -> None:
         self._tell_span()

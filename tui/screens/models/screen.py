@@ -33,6 +33,7 @@ from tui.screens.models.search import POLL_S, PathBar, check_path, watch_catalog
 from tui.screens.models.table import ModelTable, empty_text, removal_text, summary_text
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
+from tui.widgets.panes import LIST_AND_DETAIL, PaneRow
 from tui.widgets.row_list import RowList
 from tui.widgets.safe_text import safe_line
 from tui.widgets.size_bars import (
@@ -248,6 +249,7 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
     HELP = ModelTable.HELP
 
     BINDINGS = bindings("models")
+    LAYOUTS = LIST_AND_DETAIL
 
     DEFAULT_CSS = """
     ModelsScreen {
@@ -262,6 +264,10 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
         &.-narrow .detail-bytes { width: 34; margin: 0 0 0 2; }
         &.-narrow.-short #models-detail { display: none; }
         &.-wide #models-detail { width: 50; }
+        &.-as-below #models-body { layout: vertical; }
+        &.-as-below #models-detail { width: 1fr; height: 40%; layout: horizontal; }
+        &.-as-below .detail-bytes { width: 34; margin: 0 0 0 2; }
+        &.-as-list #models-detail { display: none; }
     }
     """
 
@@ -285,7 +291,7 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
     def compose_body(self) -> ComposeResult:
         self._list.border_title = "Models"
         self._detail.border_title = "Detail"
-        with Container(id="models-body"):
+        with PaneRow(least=(40, 30), id="models-body"):
             with self._list, Vertical():
                 yield self.table
                 yield self._empty

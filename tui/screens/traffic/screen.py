@@ -32,6 +32,7 @@ from tui.screens.traffic.detail import LastRunTable, TrafficDetail
 from tui.screens.traffic.table import TrafficTable, row_text
 from tui.widgets.inputs import FilterBar
 from tui.widgets.keys import with_keys
+from tui.widgets.panes import BALANCED, PaneLayout, PaneRow
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import (
     Drawn,
@@ -149,6 +150,8 @@ def alerts_of(links: Sequence[Link]) -> str:
     return " · ".join(parts)
 
 
+BESIDE = PaneLayout("beside", "token beside commands", width_min=140)
+COMMANDS = PaneLayout("commands", "commands alone")
 NOTHING_YET = "No command went over a relay yet."
 
 
@@ -161,10 +164,11 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
     HELP = TrafficTable.HELP
 
     BINDINGS = bindings("traffic")
+    LAYOUTS = (BALANCED, BESIDE, COMMANDS)
 
     DEFAULT_CSS = """
     TrafficScreen {
-        & #traffic-token { height: auto; max-height: 50%; padding: 0 1; }
+        & #traffic-token { height: auto; max-height: 50vh; padding: 0 1; }
         & #traffic-token { overflow-y: auto; scrollbar-size-vertical: 1; }
         & #traffic-commands { height: 1fr; }
         & #traffic-list { height: 1fr; }
@@ -186,6 +190,14 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
         &.-tall #traffic-commands { height: 3fr; }
         &.-tall Waterfall { height: 1fr; }
         &.-wide.-tall #traffic-commands { height: 2fr; }
+        & #traffic-body { layout: vertical; height: 1fr; }
+        &.-as-beside {
+            & #traffic-body { layout: horizontal; }
+            & #traffic-token { width: 45%; height: 1fr; max-height: 100%; }
+            & #traffic-commands { width: 1fr; height: 1fr; layout: vertical; }
+            & #traffic-detail { width: 1fr; height: 12; margin: 1 0 0 0; }
+        }
+        &.-as-commands #traffic-token { display: none; }
     }
     """
 
@@ -205,16 +217,17 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
     def compose_body(self) -> ComposeResult:
         self._token.border_title = "Token"
         self._commands.border_title = "Commands"
-        with self._token:
-            yield self.links
-            yield self.waterfall
-            yield self.last_run
-        with self._commands:
-            with Vertical(id="traffic-list"):
-                yield self.table
-                yield self._empty
-                yield self.filter_bar
-            yield self._detail
+        with PaneRow(least=(60, 60), id="traffic-body"):
+            with self._token:
+                yield self.links
+                yield self.waterfall
+                yield self.last_run
+            with self._commands:
+                with Vertical(id="traffic-list"):
+                    yield self.table
+                    yield self._empty
+                    yield self.filter_bar
+                yield self._detail
 
     def show_snapshot(self, snapshot: ClusterSnapshot) -> None:
         super().show_snapshot(snapshot)

@@ -1,0 +1,132 @@
+"""Layouts by name, and borders between panes that one moves: both are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.kit.console import Started
+from tests.tui.helpers import resize, screen_text, settled, toasts, until
+from tui.app import frame
+from tui.app.app import DllmApp
+from tui.model.files import recall
+from tui.screens.cluster.chat_pane import Composer
+from tui.widgets.panes import PaneRow, first_width
+
+PANES = ("peers", "split", "live", "chat")
+
+
+@pytest.mark.parametrize(
+    ("share", "whole", "width"),
+    [(0.5, 120, 60), (0.05, 120, 24), (0.9, 120, 80), (0.5, 64, 24), (0.5, 63, None)],
+)
+def test_a_share_leaves_both_panes_their_least(
+    share: float, whole: int, width: int | None
+) -> None:
+    assert first_width(share, whole, (24, 40)) == width
+
+
+def shown(app: DllmApp) -> list[str]:
+    return [name for name in PANES if getattr(app._home, name).region]
+
+
+async def drag(pilot: Pilot[None], row: PaneRow, to: int) -> None:
+    """Take hold of the border at its left column, and move to a column."""
+    assert row.border_x is not None
+    y = row.region.y + 2
+    assert await pilot.mouse_down(offset=(row.border_x - 1, y))
+    assert row.dragging
+    await pilot.hover(offset=(to, y))
+    # Beyond the row: a drag goes on there.
+    await pilot.hover(offset=(to, y + 20))
+
+
+async def test_a_border_is_dragged_and_kept(
+    started: Started, memory_file: Path
+) -> None:
+    async with started() as (pilot, app, _):
+        row = app._home._top
+        await drag(pilot, row, 50)
+        assert app._home.peers.region.width == 51
+        await pilot.press("escape")
+        await until(pilot, lambda: app._home.peers.region.width == 36)
+        assert app.mouse_captured is None
+        await drag(pilot, row, 59)
+        await pilot.mouse_up(offset=(59, 25))
+        assert not row.dragging
+        assert app._home.peers.region.width == 60
+        assert app.screen.get_selected_text() is None
+    assert recall(memory_file).shares == {"cluster.top": 0.5}
+    async with started(size=(140, 36)) as (pilot, app, _):
+        assert app._home.peers.region.width == 70
+        x = app._home._top.border_x
+        assert x is not None
+        await pilot.click(offset=(x, 4), times=2)
+        await until(pilot, lambda: app._home.peers.region.width == 36)
+    assert recall(memory_file).shares == {}
+
+
+async def test_a_border_is_moved_by_keys_on_every_screen_that_has_one(
+    started: Started,
+) -> None:
+    async with started() as (pilot, app, _):
+        for mode in ("cluster", "layers", "models", "lab"):
+            await app.action_show_mode(mode)
+            await until(pilot, lambda: app.screen.focused)
+            rows = [*app.screen.query(PaneRow)]
+            row = next(row for row in rows if row.border_x is not None)
+            at = row.border_x
+            assert at is not None
+            await pilot.press("left_parenthesis")
+            await until(pilot, lambda: row.border_x == at - 2)  # noqa: B023
+            await pilot.press("ctrl+right", "right_parenthesis")
+            await until(pilot, lambda: row.border_x == at + 2)  # noqa: B023
+            await pilot.press("backslash")
+            await until(pilot, lambda: row.border_x == at)  # noqa: B023
+
+
+async def test_layouts_take_turns_and_the_last_is_kept(
+    started: Started, memory_file: Path
+) -> None:
+    async with started() as (pilot, app, _):
+        home = app._home
+        await pilot.press("vertical_line")
+        await until(pilot, lambda: home.chat.region.x > home.live.region.x)
+        assert shown(app) == [*PANES]
+        await pilot.press("vertical_line")
+        await until(pilot, lambda: shown(app) == ["live", "chat"])
+        assert home.chat.region.height > 30
+        await pilot.press("vertical_line")
+        await until(pilot, lambda: shown(app) == ["peers", "split", "live"])
+        # A hidden pane that gets the focus is seen.
+        home.go_to("chat")
+        await until(pilot, lambda: shown(app) == ["peers", "split", "chat"])
+    assert recall(memory_file).layouts == {"cluster": "plan"}
+    async with started() as (pilot, app, _):
+        assert shown(app) == ["peers", "split", "live"]
+        await resize(pilot, 80, 24)
+        await until(pilot, lambda: shown(app) == ["split", "live"])
+
+
+async def test_a_layout_that_needs_more_room_is_left_out(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame, "LAYOUT_SAID_S", 3600.0)
+    async with started(size=(80, 24)) as (pilot, app, _):
+        await pilot.press("vertical_line")
+        await until(pilot, lambda: shown(app) == ["live", "chat"])
+        assert toasts(app) == ["Layout: chat (2 of 3)"]
+
+
+async def test_the_key_of_layouts_is_text_where_one_types(started: Started) -> None:
+    async with started() as (pilot, app, _):
+        await settled(pilot)
+        app._home.go_to("chat")
+        composer = app.query_one(Composer)
+        await until(pilot, lambda: composer.has_focus)
+        await pilot.press("vertical_line", "left_parenthesis", "full_stop", "backslash")
+        assert composer.text == "|(.\\"
+        assert not toasts(app)
+        assert "Layout" not in screen_text(app)
