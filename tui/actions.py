@@ -47,6 +47,7 @@ app.models       | 6,f6          | app.show_mode('models')  | Models         |  
 app.machines     | 7,f7          | app.show_mode('machines') | Machines     |    | What machines and processes use, with the last minutes
 app.help         | question_mark | app.help                 | help           | +? | Help and keys of the focused pane
 app.palette      | colon,ctrl+p  | app.find                 | command        | +: | Find any action, peer, model, log, theme or setting by name, and go there
+app.jump         | ctrl+j,ctrl+g | app.jump                 | jump           |    | Jump by letters to anything that takes the focus or can be pressed
 app.copy         | y             | app.copy                 | copy           |    | Copy what the focused pane offers
 app.raw          | J             | app.raw                  | JSON           |    | Show the JSON of what is selected, as the API gives it, to search and to copy
 app.copy_command | Y             | app.copy_command         | copy command   |    | Copy the command line of the llama-server that runs
@@ -345,6 +346,10 @@ choice.up     | up,k,shift+tab | select(-1) | up     |  | Previous answer
 dialog.cancel | escape | cancel | cancel |  | Close, changing nothing
 
 dialogs.help | question_mark,f1 | app.help | help |  | Help and keys of this dialog, and back
+dialogs.jump | ctrl+j,ctrl+g    | app.jump | jump |  | Jump by letters to anything in this dialog
+
+jumping.back   | backspace | back   | back   | | Take the letter back
+jumping.cancel | escape    | cancel | cancel | | Stay here
 
 reading.close | q,enter | cancel   | close |  | Close
 reading.copy  | y       | app.copy | copy  |  | Copy all of it
@@ -443,7 +448,9 @@ ACTING = frozenset(
     }
 )
 """Actions that change the cluster, a machine or a link: not for who only watches."""
-IN_DIALOGS = frozenset({"app.help", "app.copy", "app.raw", "app.interrupt"})
+IN_DIALOGS = frozenset(
+    {"app.help", "app.copy", "app.raw", "app.interrupt", "app.jump"}
+)
 SCREEN_ACTIONS = frozenset(
     action.action.removeprefix("app.").partition("(")[0]
     for action in ACTIONS

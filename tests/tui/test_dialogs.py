@@ -38,6 +38,7 @@ from tui.dialogs.help_and_events import (
     RawDialog,
     keys_of,
 )
+from tui.dialogs.jump import JumpDialog
 from tui.dialogs.peers import HostKeyDialog, PeerDialog, SecretDialog
 from tui.dialogs.pick import ChatsDialog, FinderDialog, PlansDialog, ThemeDialog
 from tui.dialogs.sampling import ChatSettings, SamplingDialog
@@ -71,6 +72,7 @@ DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
     "finder": lambda app: FinderDialog([]),
     "help": lambda app: HelpDialog(app.screen),
     "host key": lambda app: HostKeyDialog(people.MINI, people.HOST_KEY),
+    "jump": lambda app: JumpDialog([], app.size),
     "launch": lambda app: LaunchDialog(app.editor, app.cluster, launch_form(app)),
     "line": lambda app: LineDialog("Name", "", "a name", ""),
     "model": lambda app: ModelPicker(app.cluster),
@@ -132,6 +134,7 @@ def test_no_dialog_is_forgotten() -> None:
         *(HostKeyDialog, ModelPicker, PeerDialog, SamplingDialog, SecretDialog),
         *(ChatsDialog, LaunchDialog, LineDialog, QuantsDialog, SettingsDialog),
         *(PlansDialog, ProcessDialog, RaceDialog, RaceSetup, RawDialog, ThemeDialog),
+        *(JumpDialog,),
         type(confirm("", "", "", "")),
     }
     assert ours == tried
@@ -255,6 +258,7 @@ def test_what_a_dialog_lets_through_is_little() -> None:
         *("app.help", "app.copy", "app.interrupt", "dialogs.help", "reading.copy"),
         *("launching.up", "launching.down"),
         *("app.raw", "json.show", "raw.copy"),
+        *("app.jump", "dialogs.jump"),
     }
 
 

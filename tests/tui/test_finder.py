@@ -85,6 +85,7 @@ def test_every_action_has_a_place_or_belongs_to_a_dialog() -> None:
         *("json", "raw", "search"),
         # Of a border being dragged.
         "panes",
+        "jumping",
         # The keys of a console that replays a record, and of no other.
         "replay",
     }

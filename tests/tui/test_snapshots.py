@@ -112,8 +112,9 @@ DIALOGS = {
     "relaunch": ("left", "l"),
     "find": ("colon", "s", "p", "l", "i", "t"),
     "events": ("e",),
+    "jump": ("ctrl+j",),
 }
-SMALL = {"quit", "stop", "typing"}
+SMALL = {"quit", "stop", "typing", "jump"}
 """As at another size, or as another of them: kept at one size."""
 
 

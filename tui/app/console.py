@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import platformdirs
 from rich.cells import cell_len, set_cell_size
@@ -38,6 +38,9 @@ from tui.model.editor import PlanEditor
 from tui.model.events import TOASTS_MAX, Happening, Severity
 from tui.widgets.keys import takes_text, with_keys
 from tui.widgets.safe_text import safe, safe_line
+
+if TYPE_CHECKING:
+    from tui.dialogs.jump import JumpTarget
 
 
 class SafeLines(LineFilter):
@@ -365,6 +368,32 @@ class ConsoleApp(App[None], inherit_bindings=False):
             self.screen.dismiss()
         else:
             self.push_screen(HelpDialog(self.screen))
+
+    def action_jump(self) -> None:
+        from tui.dialogs.jump import JumpDialog, targets_of
+
+        if isinstance(self.screen, JumpDialog):
+            self.screen.dismiss()
+        elif targets := targets_of(self.screen):
+            self.push_screen(JumpDialog(targets, self.size), self._jump_to)
+        else:
+            self.bell()
+
+    def _jump_to(self, target: JumpTarget | None) -> None:
+        from tui.dialogs.jump import targets_of
+
+        if target is None:
+            return
+        # What is shown went on meanwhile: something else may stand there now.
+        if target not in targets_of(self.screen):
+            self.tell("That is no longer there", "warning", keep=False)
+            return
+        if not target.pressed:
+            target.widget.focus()
+            return
+        for kind in (events.MouseDown, events.MouseUp):
+            x, y = target.at
+            self.post_message(kind(None, x, y, 0, 0, 1, False, False, False, x, y))
 
     def action_events(self) -> None:
         from tui.dialogs.help_and_events import EventsDialog

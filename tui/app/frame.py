@@ -13,6 +13,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.geometry import Region
+from textual.geometry import Offset
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.strip import Strip
@@ -240,6 +241,9 @@ class KeyBar(StripWidget):
             if start <= x < end:
                 namespace, action = chip.bound
                 await self.app.run_action(action, namespace)
+
+    def press_spots(self) -> list[Offset]:
+        return [Offset(start, 0) for start, _, _ in self._hits]
 
     def _bindings_changed(self, screen: Screen[object]) -> None:
         if not screen.is_active:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from textual import events
+from textual.geometry import Offset
 from textual.message import Message
 from textual.strip import Strip
 
@@ -83,6 +84,11 @@ class RowList(StripWidget):
 
     def on_mouse_scroll_up(self) -> None:
         self.move(-WHEEL_ROWS)
+
+    def press_spots(self) -> list[Offset]:
+        head, height = bool(self.remark), self.content_size.height
+        n_shown = min(len(self.rows) - self._top(height - head), height - head)
+        return [Offset(0, y + head) for y in range(n_shown)]
 
     def on_click(self, event: events.Click) -> None:
         head = bool(self.remark)

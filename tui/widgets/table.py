@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from rich.text import Text
 from textual import on
 from textual.actions import SkipAction
 from textual.coordinate import Coordinate
+from textual.geometry import Offset
 from textual.widgets import DataTable
 
 from tui.widgets.inputs import FilterBar
@@ -246,6 +248,11 @@ class SortableTable(DataTable[Text], Generic[Row]):
         title = self.title_of(column)
         width = column.width or self._rest_cells
         return Text(title.rjust(width) if column.right else title)
+
+    def press_spots(self) -> list[Offset]:
+        """Give the heading of each column, where a click sorts by it."""
+        widths = (column.get_render_width(self) for column in self.ordered_columns)
+        return [Offset(x, 0) for x in accumulate(widths, initial=0)][:-1]
 
     def label_columns(self) -> None:
         titles = {column.key: self._label(column) for column in self._layout}

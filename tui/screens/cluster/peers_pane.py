@@ -14,7 +14,7 @@ from textual import events, on
 from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.geometry import Region
+from textual.geometry import Offset, Region
 from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
@@ -406,6 +406,9 @@ the split does not use shows what is taken now. The letter is the device's in th
             console_of(self).work_at(verb)
         elif self.peer is not None:
             console_of(self).work_at(verb, self.peer)
+
+    def press_spots(self) -> list[Offset]:
+        return [Offset(0, top) for top in self._tops]
 
     def on_click(self, event: events.Click) -> None:
         y = event.get_content_offset_capture(self).y

@@ -10,7 +10,7 @@ from itertools import accumulate, groupby, pairwise
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.geometry import Region
+from textual.geometry import Offset, Region
 from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
@@ -330,6 +330,12 @@ runs. It comes from measured runs, and before the first from usual speeds.
 
     def _most(self, edit: Edit) -> int:
         return sum(edit.counts[self.picked : self.picked + 2])
+
+    def press_spots(self) -> list[Offset]:
+        """Give the boundaries, which a click picks."""
+        top, _ = self._bar_rows(self.content_size.height)
+        bar = self.geometry
+        return [Offset(bar.handle_x(at), top) for at in range(self.n_boundaries)]
 
     def draw(self, width: int, height: int) -> list[Strip]:
         if self.edit is None or width < 1:

@@ -11,6 +11,7 @@ import msgspec
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.geometry import Offset
 from textual.message import Message
 from textual.strip import Strip
 
@@ -91,6 +92,11 @@ class PresetList(StripWidget):
         if height < len(PRESETS):
             return [self._together(width)]
         return [line(self._row(preset), width) for preset in PRESETS]
+
+    def press_spots(self) -> list[Offset]:
+        if self.content_size.height < len(PRESETS):
+            return [Offset(start, 0) for start, _, _ in self._hits]
+        return [Offset(0, y) for y in range(len(PRESETS))]
 
     def on_click(self, event: events.Click) -> None:
         x, y = event.get_content_offset_capture(self)

@@ -1,0 +1,132 @@
+"""Jump mode: letters over all that takes the focus or can be pressed."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+
+from tests.kit.console import Started
+from tests.tui import scenes
+from tests.tui.helpers import resize, screen_text, settled, toasts, until
+from tui.app.app import DllmApp
+from tui.app.frame import KeyBar
+from tui.dialogs.dialog import ChoiceDialog
+from tui.dialogs.jump import JumpDialog, labels
+from tui.screens.cluster.chat_pane import Composer
+from tui.screens.cluster.peers_pane import PeerList
+from tui.screens.cluster.split_bar import SplitBar
+
+
+@pytest.mark.parametrize("count", [0, 1, 26, 27, 51, 300, 676])
+def test_no_label_begins_another(count: int) -> None:
+    found = labels(count)
+    assert len(set(found)) == count
+    assert not any(b.startswith(a) for a, b in combinations(sorted(found), 2))
+    if count <= 26:
+        assert all(len(one) == 1 for one in found)
+
+
+async def jump(pilot: Pilot[None], app: DllmApp, what: object, *, nth: int = 0) -> None:
+    """Open jump mode and type the letters of a target by its kind of widget."""
+    await pilot.press("ctrl+j")
+    await until(pilot, lambda: isinstance(app.screen, JumpDialog))
+    screen = app.screen
+    assert isinstance(screen, JumpDialog)
+    named = [
+        name
+        for name, target in screen._targets.items()
+        if isinstance(target.widget, what)  # type: ignore[arg-type]
+    ]
+    await pilot.press(*named[nth])
+    await until(pilot, lambda: app.screen is not screen)
+
+
+async def test_jumping_focuses_picks_and_presses(started: Started) -> None:
+    async with started() as (pilot, app, _):
+        home = app._home
+        await jump(pilot, app, PeerList, nth=2)
+        peers = app.query_one(PeerList)
+        await until(pilot, lambda: peers.has_focus and peers.selected == 2)
+        # Its own target, then its two boundaries.
+        bar = home.split.bar
+        await jump(pilot, app, SplitBar, nth=2)
+        await until(pilot, lambda: bar.has_focus and bar.picked == 1)
+        assert app.mouse_captured is None
+        assert bar.edit is not None
+        assert bar.edit.counts == (26, 8, 14)
+        await jump(pilot, app, KeyBar, nth=1)
+        await until(pilot, lambda: app.current_mode == "layers")
+
+
+async def test_it_is_reached_from_a_text_field_and_left(started: Started) -> None:
+    async with started() as (pilot, app, _):
+        app._home.go_to("chat")
+        composer = app.query_one(Composer)
+        await until(pilot, lambda: composer.has_focus)
+        await pilot.press("ctrl+j")
+        assert composer.text == "\n"
+        await pilot.press("ctrl+g")
+        await until(pilot, lambda: isinstance(app.screen, JumpDialog))
+        await pilot.press("escape")
+        await until(pilot, lambda: not app.screen.is_modal)
+        assert composer.has_focus
+        await pilot.press("ctrl+g")
+        await until(pilot, lambda: isinstance(app.screen, JumpDialog))
+        await resize(pilot, 100, 30)
+        await until(pilot, lambda: not app.screen.is_modal)
+
+
+async def test_it_works_in_dialogs(started: Started) -> None:
+    async with started() as (pilot, app, cluster):
+        await pilot.press("s")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
+        await pilot.press("ctrl+j")
+        await until(pilot, lambda: isinstance(app.screen, JumpDialog))
+        screen = app.screen
+        assert isinstance(screen, JumpDialog)
+        spots = [target.at for target in screen._targets.values()]
+        text = screen_text(app).splitlines()
+        # The answers, and the keys in the frame; nothing of the screen behind.
+        box = [y for y, row in enumerate(text) if "Stop" in row]
+        assert box
+        assert all(box[0] <= at.y <= box[0] + 12 for at in spots)
+        assert len(spots) >= 4
+        cancel = next(iter(screen._targets))
+        await pilot.press(cancel)
+        await until(pilot, lambda: not app.screen.is_modal)
+        assert not cluster.called("stop")
+
+
+async def test_two_letters_where_there_are_many(started: Started) -> None:
+    async with started(size=(200, 60)) as (pilot, app, _):
+        await settled(pilot)
+        await pilot.press("ctrl+j")
+        await until(pilot, lambda: isinstance(app.screen, JumpDialog))
+        screen = app.screen
+        assert isinstance(screen, JumpDialog)
+        long = next(name for name in screen._targets if len(name) == 2)
+        seen = len([one for one in screen.query(".jump-label") if one.display])
+        await pilot.press(long[0])
+        left = len([one for one in screen.query(".jump-label") if one.display])
+        assert 0 < left < seen
+        await pilot.press("backspace")
+        assert len([one for one in screen.query(".jump-label") if one.display]) == seen
+
+
+async def test_what_has_gone_meanwhile_is_not_pressed(started: Started) -> None:
+    async with started() as (pilot, app, cluster):
+        await pilot.press("ctrl+j")
+        await until(pilot, lambda: isinstance(app.screen, JumpDialog))
+        screen = app.screen
+        assert isinstance(screen, JumpDialog)
+        peers = app.query_one(PeerList)
+        last = [n for n, t in screen._targets.items() if t.widget is peers][-1]
+        scene = scenes.homelab_serving()
+        cluster.push(msgspec.structs.replace(scene, seq=9, peers=scene.peers[:1]))
+        await until(pilot, lambda: len(peers.peers) == 1)
+        await pilot.press(*last)
+        await until(pilot, lambda: toasts(app) == ["That is no longer there"])
+        assert not peers.has_focus
