@@ -48,6 +48,7 @@ app.machines     | 7,f7          | app.show_mode('machines') | Machines     |   
 app.help         | question_mark | app.help                 | help           | +? | Help and keys of the focused pane
 app.palette      | colon,ctrl+p  | app.find                 | command        | +: | Find any action, peer, model, log, theme or setting by name, and go there
 app.jump         | ctrl+j,ctrl+g | app.jump                 | jump           |    | Jump by letters to anything that takes the focus or can be pressed
+app.menu         | full_stop     | app.menu                 | menu           |    | What can be done with the selected thing
 app.copy         | y             | app.copy                 | copy           |    | Copy what the focused pane offers
 app.raw          | J             | app.raw                  | JSON           |    | Show the JSON of what is selected, as the API gives it, to search and to copy
 app.copy_command | Y             | app.copy_command         | copy command   |    | Copy the command line of the llama-server that runs
@@ -347,6 +348,7 @@ dialog.cancel | escape | cancel | cancel |  | Close, changing nothing
 
 dialogs.help | question_mark,f1 | app.help | help |  | Help and keys of this dialog, and back
 dialogs.jump | ctrl+j,ctrl+g    | app.jump | jump |  | Jump by letters to anything in this dialog
+dialogs.menu | full_stop        | app.menu | menu |  | What can be done with the selected thing
 
 jumping.back   | backspace | back   | back   | | Take the letter back
 jumping.cancel | escape    | cancel | cancel | | Stay here
@@ -449,7 +451,7 @@ ACTING = frozenset(
 )
 """Actions that change the cluster, a machine or a link: not for who only watches."""
 IN_DIALOGS = frozenset(
-    {"app.help", "app.copy", "app.raw", "app.interrupt", "app.jump"}
+    {"app.help", "app.copy", "app.raw", "app.interrupt", "app.jump", "app.menu"}
 )
 SCREEN_ACTIONS = frozenset(
     action.action.removeprefix("app.").partition("(")[0]
@@ -473,6 +475,26 @@ NO_COMMANDS = frozenset(
     and action.id.partition(".")[2] in _MOVES
 )
 """Actions that only make sense as keys: the palette does not list them."""
+
+
+_OF_LISTS = frozenset(
+    {
+        *("filter", "unfilter", "sort", "reverse", "next_pane", "previous_pane"),
+        *("more", "less", "much_more", "much_less", "mark_down", "mark_up", "unmark"),
+        *("next_boundary", "previous_boundary", "next", "previous", "add", "least"),
+        *("model", "clusters", "detail_up", "detail_down", "rescan", "path", "most"),
+        *("earlier_question", "later_question"),
+    }
+)
+"""Verbs about a list or a screen, not about the thing selected there."""
+IN_MENUS = frozenset(
+    action.id
+    for action in ACTIONS
+    if action.area in {*PLACES, "events", "evidence"} - {"app"}
+    and action.id not in NO_COMMANDS | {"split.none", "split.all"}
+    and action.id.partition(".")[2] not in _OF_LISTS
+) | {"app.copy", "models.choose", "models.cancel", "peers.cancel"}
+"""Actions on the selected thing, which its menu lists."""
 
 
 def action_of(action_id: str) -> Action:

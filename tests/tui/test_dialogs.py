@@ -39,6 +39,7 @@ from tui.dialogs.help_and_events import (
     keys_of,
 )
 from tui.dialogs.jump import JumpDialog
+from tui.dialogs.menu import MenuDialog
 from tui.dialogs.peers import HostKeyDialog, PeerDialog, SecretDialog
 from tui.dialogs.pick import ChatsDialog, FinderDialog, PlansDialog, ThemeDialog
 from tui.dialogs.sampling import ChatSettings, SamplingDialog
@@ -75,6 +76,7 @@ DIALOGS: dict[str, Callable[[DllmApp], Dialog[Any]]] = {
     "jump": lambda app: JumpDialog([], app.size),
     "launch": lambda app: LaunchDialog(app.editor, app.cluster, launch_form(app)),
     "line": lambda app: LineDialog("Name", "", "a name", ""),
+    "menu": lambda app: MenuDialog(app.screen, []),
     "model": lambda app: ModelPicker(app.cluster),
     "peer": lambda app: PeerDialog(people.MINI, app.clock),
     "plans": lambda app: PlansDialog([], [], None, scenes.NOW),
@@ -134,7 +136,7 @@ def test_no_dialog_is_forgotten() -> None:
         *(HostKeyDialog, ModelPicker, PeerDialog, SamplingDialog, SecretDialog),
         *(ChatsDialog, LaunchDialog, LineDialog, QuantsDialog, SettingsDialog),
         *(PlansDialog, ProcessDialog, RaceDialog, RaceSetup, RawDialog, ThemeDialog),
-        *(JumpDialog,),
+        *(JumpDialog, MenuDialog),
         type(confirm("", "", "", "")),
     }
     assert ours == tried
@@ -259,6 +261,7 @@ def test_what_a_dialog_lets_through_is_little() -> None:
         *("launching.up", "launching.down"),
         *("app.raw", "json.show", "raw.copy"),
         *("app.jump", "dialogs.jump"),
+        *("app.menu", "dialogs.menu"),
     }
 
 

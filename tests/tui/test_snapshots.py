@@ -113,8 +113,9 @@ DIALOGS = {
     "find": ("colon", "s", "p", "l", "i", "t"),
     "events": ("e",),
     "jump": ("ctrl+j",),
+    "menu": ("shift+tab", "j", "full_stop"),
 }
-SMALL = {"quit", "stop", "typing", "jump"}
+SMALL = {"quit", "stop", "typing", "jump", "menu"}
 """As at another size, or as another of them: kept at one size."""
 
 

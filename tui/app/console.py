@@ -41,6 +41,7 @@ from tui.widgets.safe_text import safe, safe_line
 
 if TYPE_CHECKING:
     from tui.dialogs.jump import JumpTarget
+    from tui.dialogs.menu import MenuEntry
 
 
 class SafeLines(LineFilter):
@@ -394,6 +395,27 @@ class ConsoleApp(App[None], inherit_bindings=False):
         for kind in (events.MouseDown, events.MouseUp):
             x, y = target.at
             self.post_message(kind(None, x, y, 0, 0, 1, False, False, False, x, y))
+
+    def action_menu(self) -> None:
+        from tui.dialogs.menu import MenuDialog, menu_entries
+
+        if isinstance(self.screen, MenuDialog):
+            return
+
+        def do(action: str, node: DOMNode) -> None:
+            async def done() -> None:
+                await self.run_action(action, node)
+
+            self.open(done(), group="menu", exclusive=False)
+
+        def chosen(entry: MenuEntry | None) -> None:
+            if entry is not None:
+                entry.run()
+
+        if entries := menu_entries(self.screen, do):
+            self.push_screen(MenuDialog(self.screen, entries), chosen)
+        else:
+            self.tell("Nothing can be done with this now", keep=False)
 
     def action_events(self) -> None:
         from tui.dialogs.help_and_events import EventsDialog

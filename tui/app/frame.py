@@ -421,6 +421,8 @@ class ConsoleScreen(Screen[None]):
         self.key_bar = KeyBar()
         self.shown: ClusterSnapshot | None = None
         self.arrangement = Arrangement()
+        self.refusals: dict[str, str] = {}
+        """Actions that would do nothing now, and why, by their ids."""
 
     def compose(self) -> ComposeResult:
         # Its widgets are styled as they are mounted, for this size: not twice more.

@@ -543,6 +543,27 @@ class PlanEditor:
     def can_undo(self) -> bool:
         return bool(self._work.history and self._work.history.past)
 
+    @property
+    def can_redo(self) -> bool:
+        return bool(self._work.history and self._work.history.future)
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Why the plan cannot be launched, stopped, undone and so on, by verb."""
+        found: dict[str, str] = {}
+        if self.plan is None:
+            none = "no model is picked"
+            found |= {"launch": none, "balance": none, "settings": none}
+        elif self.unchanged:
+            found["launch"] = "it runs as it is shown"
+        if not self.alive:
+            found["stop"] = "nothing runs"
+        if not self.can_undo:
+            found["undo"] = "nothing was changed"
+        if not self.can_redo:
+            found["redo"] = "nothing was undone"
+        return found
+
     def undo(self) -> bool:
         return self._go(self._work.history and self._work.history.undo())
 

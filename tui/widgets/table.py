@@ -11,7 +11,7 @@ from rich.text import Text
 from textual import on
 from textual.actions import SkipAction
 from textual.coordinate import Coordinate
-from textual.geometry import Offset
+from textual.geometry import Offset, Region
 from textual.widgets import DataTable
 
 from tui.widgets.inputs import FilterBar
@@ -139,6 +139,12 @@ class SortableTable(DataTable[Text], Generic[Row]):
     def pointed(self) -> Row | None:
         shown = self.shown if self.row_count else []
         return shown[self.cursor_row] if self.cursor_row < len(shown) else None
+
+    @property
+    def subject_region(self) -> Region:
+        """The row under the cursor, on the screen."""
+        y = self.header_height + self.cursor_row - self.scroll_offset.y
+        return Region(self.region.x, self.region.y + y, self.region.width, 1)
 
     @property
     def column_keys(self) -> list[str]:

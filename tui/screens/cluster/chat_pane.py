@@ -407,6 +407,16 @@ class ChatPane(Widget):
     def focus_words(self) -> None:
         self.screen.set_focus(self._transcript)
 
+    @property
+    def subject(self) -> str:
+        if not self._turns:
+            return "Chat"
+        return f"Question {self._meant + 1}"
+
+    @property
+    def subject_region(self) -> Region | None:
+        return self._transcript.region_of(self._meant) if self._turns else None
+
     def copyable(self) -> Copyable | None:
         if selected := self.screen.get_selected_text():
             return Copyable(what="the selection", text=selected)

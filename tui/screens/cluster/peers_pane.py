@@ -378,6 +378,16 @@ the split does not use shows what is taken now. The letter is the device's in th
     def peer(self) -> Peer | None:
         return self.peers[self.selected] if self.selected < len(self.peers) else None
 
+    @property
+    def subject(self) -> str:
+        return f"Peer {self.peer.name}" if self.peer else ""
+
+    @property
+    def subject_region(self) -> Region | None:
+        if self.peer is None or self.selected >= len(self._blocks):
+            return None
+        return self._region(self.selected).translate(self.region.offset)
+
     def copyable(self) -> Copyable | None:
         peer = self.peer
         if peer is None:
@@ -419,16 +429,21 @@ the split does not use shows what is taken now. The letter is the device's in th
             self.action_ask("open")
 
 
-def unfit_actions(peer: Peer | None) -> frozenset[str]:
-    """Actions that would refuse the selected peer: they are not offered."""
-    useful = {
-        "peers.open": peer is not None,
-        "peers.data": peer is not None and peer.data is not None,
-        "peers.use": peer is not None and not why_not(peer),
-        "peers.provision": peer is not None and peer.state in UNFIT,
-        "peers.cancel": peer is not None and peer.work is not None,
-    }
-    return frozenset(action for action, fits in useful.items() if not fits)
+def unfit_actions(peer: Peer | None) -> dict[str, str]:
+    """Actions that would refuse the selected peer, and why: they are not offered."""
+    if peer is None:
+        verbs = ("open", "data", "use", "provision", "cancel")
+        return {f"peers.{verb}": "no peer is selected" for verb in verbs}
+    found = {}
+    if peer.data is None:
+        found["peers.data"] = "there is one way only"
+    if refusal := why_not(peer):
+        found["peers.use"] = refusal
+    if peer.state not in UNFIT:
+        found["peers.provision"] = "nothing is to be installed there"
+    if peer.work is None:
+        found["peers.cancel"] = "no task goes on there"
+    return found
 
 
 def _n_rows(blocks: list[PeerBlock]) -> int:

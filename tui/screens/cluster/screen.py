@@ -190,9 +190,11 @@ class ClusterScreen(ConsoleScreen):
 
     @on(PeerList.Selected)
     def _mute(self) -> None:
-        idle = set() if self._editor.can_undo else {"split.undo"}
-        unfit = unfit_actions(self.peers.peer_list.peer)
-        self.key_bar.muted = _muted(self._editor) | idle | unfit
+        self.refusals = unfit_actions(self.peers.peer_list.peer)
+        for verb, why in self._editor.refusals.items():
+            for area in ("cluster", "split", "peers"):
+                self.refusals[f"{area}.{verb}"] = why
+        self.key_bar.muted = frozenset(self.refusals)
 
     def watch_zoomed(self) -> None:
         self._arrange()
@@ -399,11 +401,3 @@ def slot_context(snapshot: ClusterSnapshot) -> int:
     plan = snapshot.plan
     serves = snapshot.state is ClusterState.SERVING
     return plan.ctx_size // plan.server.slots if plan and serves else 0
-
-
-def _muted(editor: PlanEditor) -> frozenset[str]:
-    return frozenset(
-        ({"cluster.launch"} if editor.unchanged or editor.plan is None else set())
-        | (set() if editor.alive else {"cluster.stop"})
-        | (set() if editor.plan else {"cluster.balance", "cluster.settings"})
-    )

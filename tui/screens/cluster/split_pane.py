@@ -269,6 +269,11 @@ class SplitPane(Widget, can_focus=True):
     def on_focus(self) -> None:
         self.focus_default()
 
+    @property
+    def subject(self) -> str:
+        plan = self._editor.plan
+        return model_name(plan.model) if plan else ""
+
     def copyable(self) -> Copyable | None:
         running = self._editor.snapshot if self._editor.unchanged else None
         if command := launch_command(running):

@@ -11,6 +11,7 @@ from textual import events, on, work
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.geometry import Region
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
@@ -294,6 +295,12 @@ class ChatTranscript(VerticalScroll, can_focus=True):
                 if index == self.chosen:
                     self.post_message(self.Edited())
                 self.chosen = index
+
+    def region_of(self, turn: int) -> Region | None:
+        """The question of a turn on the screen, if it is laid out."""
+        at = turn - self._first
+        shown = self._shown[at].question if 0 <= at < len(self._shown) else None
+        return shown.region.intersection(self.region) if shown else None
 
     # --- scrolling --------------------------------------------------------------
 

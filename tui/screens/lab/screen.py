@@ -366,6 +366,10 @@ speed without a draft under the same lab, once both were measured.
         here = [link for link in links if link.worker == self._current]
         return Raw(f"the link to {self._current}", here[0]) if here else super().raw()
 
+    @property
+    def subject(self) -> str:
+        return f"Link to {self._current}" if self._current else ""
+
     def copyable(self) -> Copyable | None:
         if not self._current:
             return None

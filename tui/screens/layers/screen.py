@@ -128,6 +128,8 @@ class LayersScreen(ConsoleScreen):
             self._give_only(experts=self._gives_experts and has_experts(edit))
             self._show_devices(edit)
         self._edit = edit
+        told = self._editor.refusals
+        self.refusals = {f"layers.{verb}": why for verb, why in told.items()}
         self._show_selected()
         snapshot = self._editor.snapshot
         self._speed.texts = speed_texts(edit, snapshot) if edit else ()
@@ -298,6 +300,11 @@ class LayersScreen(ConsoleScreen):
         if row.layer is None:
             return Raw("the model", self._edit.model)
         return Raw(f"layer {row.name}", row.layer)
+
+    @property
+    def subject(self) -> str:
+        rows = self.table.selected
+        return spans(rows) if rows else ""
 
     def copyable(self) -> Copyable | None:
         edit = self._edit

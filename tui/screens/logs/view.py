@@ -134,6 +134,10 @@ The last 20 000 lines of one process, as it writes them.
     def level(self) -> LogLevel:
         return self._rows.level
 
+    @property
+    def subject(self) -> str:
+        return f"Log of {self.title}"
+
     def copyable(self) -> Copyable:
         if selected := self.screen.get_selected_text():
             return Copyable(what="the selection", text=selected)

@@ -199,6 +199,11 @@ class MachinesScreen(FilteredTable, ConsoleScreen):
         row = self.table.pointed
         return Raw(f"process {row.name}", row) if row else super().raw()
 
+    @property
+    def subject(self) -> str:
+        process = self.table.pointed
+        return f"{process.name} on {process.peer}" if process else ""
+
     def copyable(self) -> Copyable | None:
         row = self.table.pointed
         if row is None:

@@ -500,6 +500,11 @@ class ModelsScreen(FilteredTable, ConsoleScreen):
         model = self.table.pointed
         return Raw("the model file", model) if model else super().raw()
 
+    @property
+    def subject(self) -> str:
+        model = self.table.pointed
+        return model.name if model else ""
+
     def copyable(self) -> Copyable | None:
         model = self.table.pointed
         return Copyable(what="the path", text=model.path) if model else None

@@ -278,6 +278,11 @@ class TrafficScreen(FilteredTable, ConsoleScreen):
             return super().raw()
         return Raw(f"{row.command} at {row.worker}", row.figures)
 
+    @property
+    def subject(self) -> str:
+        row = self.table.pointed
+        return f"{row.command} to {row.worker}" if row else ""
+
     def copyable(self) -> Copyable | None:
         row = self.table.pointed
         return Copyable(what="the row", text=row_text(row)) if row else None
