@@ -12,8 +12,7 @@ from textual._compositor import ChopsUpdate, Compositor
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.dom import DOMNode
-from textual.geometry import Region
-from textual.geometry import Offset
+from textual.geometry import Offset, Region
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.strip import Strip
@@ -22,9 +21,8 @@ from textual.widget import Widget
 
 from backends.state import DEFAULT_CLUSTER, ClusterSnapshot, ClusterState
 from backends.units import format_age, format_rate
-from tui.actions import FUNCTION_KEYS
-from tui.app.messages import Raw
 from tui.actions import FUNCTION_KEYS, bindings
+from tui.app.messages import Raw
 from tui.model.facts import warnings
 from tui.model.names import SCREENS, model_name
 from tui.model.quantities import newest_rate

@@ -45,10 +45,9 @@ from tui.screens.lab.sweep import (
     sweep_choices,
 )
 from tui.widgets.keys import with_keys
+from tui.widgets.panes import BALANCED, PaneLayout, PaneRow
 from tui.widgets.safe_text import safe_line
 from tui.widgets.strips import resubtitle, retitle
-from tui.widgets.panes import BALANCED, PaneLayout, PaneRow
-from tui.widgets.strips import resubtitle
 from tui.widgets.throttle import Throttle
 
 GAP_S = 0.1
