@@ -450,7 +450,7 @@ class ChatPane(Widget):
 
     def _begin_counting(self) -> None:
         usage = self._context_usage
-        if usage is not None and not usage.counted and not self.answering:
+        if usage is not None and not usage.counted:
             console_of(self).attempt(self._count(), group="chat count")
 
     async def _count(self) -> None:
@@ -470,7 +470,10 @@ class ChatPane(Widget):
     @property
     def _context_usage(self) -> ContextUsage | None:
         chat = self._prompt
-        return self._meter.usage(chat, self._composer.text) if chat else None
+        # An answer under way grows: Live tells the context then.
+        if chat is None or self.answering:
+            return None
+        return self._meter.usage(chat, self._composer.text)
 
     def _show_context(self) -> None:
         usage = self._context_usage
