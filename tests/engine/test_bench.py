@@ -114,6 +114,7 @@ FFN_BYTES = 2 * N_EMBD * N_FF
 """Of each of three tensors: more than 10 MiB, so a worker's cache can have them."""
 
 
+@pytest.mark.trial
 def test_weights_cross_are_cached_or_stay_at_home(user: User, tmp_path: Path) -> None:
     model, file = tmp_path / "wide.gguf", tmp_path / "results.json"
     write_llama(model, n_layer=N_LAYER, n_embd=N_EMBD, n_ff=N_FF, n_ctx=512)

@@ -114,6 +114,7 @@ def test_stop_ends_processes_of_lost_directories(user: User, demo_model: str) ->
     user.assert_nothing_left()
 
 
+@pytest.mark.trial
 def test_doctor_knows_the_gateway_of_a_controller_that_is_gone(
     user: User, demo_model: str
 ) -> None:
@@ -127,6 +128,7 @@ def test_doctor_knows_the_gateway_of_a_controller_that_is_gone(
     assert ours in user.run("doctor", "--quick").stdout
 
 
+@pytest.mark.trial
 def test_doctor_counts_a_taken_port_of_ones_own_choice(user: User) -> None:
     """The exit code says so too."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -44,6 +44,7 @@ def changed(model: Path) -> Path:
     return copy
 
 
+@pytest.mark.trial
 def test_other_bytes_are_told_tensor_by_tensor(alone: User, model: Path) -> None:
     same = alone.run("models", "verify", str(model), "--peer", "local")
     assert "local: the same by BLAKE3: all 12 tensors" in same.stdout
@@ -102,6 +103,7 @@ def test_a_worker_s_cache_is_seeded_shown_and_pruned(alone: User, model: Path) -
     assert "deleted 3 files of the cache on local" in events
 
 
+@pytest.mark.trial
 def test_what_cannot_be_seeded_is_said(alone: User, model: Path) -> None:
     missing = alone.home / "missing.gguf"
     for command in (["cache", "fill"], ["verify"]):

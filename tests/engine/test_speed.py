@@ -40,6 +40,7 @@ def test_a_run_makes_the_next_prediction_a_measured_one(
     assert other["forecast"]["source"] == "measured"
 
 
+@pytest.mark.trial
 def test_a_link_that_a_lab_slows_is_what_a_token_waits_for(
     user: User, demo_model: str
 ) -> None:

@@ -22,6 +22,7 @@ HEADS = ["ada", "local"] if EVERYTHING else ["ada"]
 
 
 @pytest.mark.parametrize("head", HEADS)
+@pytest.mark.trial
 def test_auto_over_ssh(network: Network, user: HeadUser, head: str) -> None:
     prepared(user, "ada", "bob")
     there = head != "local"

@@ -131,6 +131,7 @@ def test_sshd_stopped_and_back_ends_nothing(network: Network, user: HeadUser) ->
     assert answer(user) == before
 
 
+@pytest.mark.trial
 def test_a_killed_controller_starts_again_what_lost_its_tunnels(
     network: Network, user: HeadUser
 ) -> None:

@@ -261,6 +261,7 @@ def flip_a_bit(file: Path) -> None:
     assert identity_of(file) == before
 
 
+@pytest.mark.trial
 def test_workers_that_compute_wrongly(network: Network, user: HeadUser) -> None:
     """A missing operator and bad memory are each named; what is right, too."""
     ada, bob, cy = network.peers

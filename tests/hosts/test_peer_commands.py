@@ -168,6 +168,7 @@ def test_the_settings_keep_what_the_user_wrote(
     assert file.read_text().strip() == "# mine\nctx_size = 2048 # enough"
 
 
+@pytest.mark.trial
 def test_another_protocol_is_refused_before_anything_starts(
     network: Network, user: HeadUser
 ) -> None:
