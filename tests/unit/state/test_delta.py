@@ -130,8 +130,9 @@ def test_one_peer_of_four_is_sent_alone() -> None:
     old = busy_scene(0)
     moved = msgspec.structs.replace(old.peers[2], rtt_ms=9.5)
     peers = (*old.peers[:2], moved, *old.peers[3:])
-    changes = diff(old, msgspec.structs.replace(old, peers=peers))
-    assert changes == {"peers": {moved.name: {"rtt_ms": 9.5}}}
+    new = msgspec.structs.replace(old, peers=peers)
+    assert diff(old, new) == {"peers": {moved.name: {"rtt_ms": 9.5}}}
+    assert applied(over_the_wire(framed(new, old)), old) == new
 
 
 def test_a_list_that_moves_on_and_one_of_counts_are_not_sent_whole() -> None:
