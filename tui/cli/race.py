@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from backends.bench.race import NAMES, RaceVerdict, figures_text, verdict_of
+from backends.bench.race_verdict import NAMES, RaceVerdict, figures_text, verdict_of
 from backends.client.client import ControllerClient
 from backends.errors import ControllerError, UsageError
 from backends.paths import user_paths

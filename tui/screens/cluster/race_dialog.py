@@ -13,7 +13,7 @@ from textual.strip import Strip
 from textual.timer import Timer
 from textual.widgets import Input, Static
 
-from backends.bench.race import NAMES, figures_text, verdict_of
+from backends.bench.race_verdict import NAMES, figures_text, verdict_of
 from backends.errors import DllmError
 from backends.split.cost import band_text
 from backends.state.races import (

@@ -9,7 +9,13 @@ from pathlib import Path
 
 from rich.style import Style
 
-from backends.bench.sweep import axis_end, highest, sweep_csv, sweep_svg, sweep_text
+from backends.bench.sweep_report import (
+    axis_end,
+    highest,
+    sweep_csv,
+    sweep_svg,
+    sweep_text,
+)
 from backends.errors import DllmError
 from backends.state.sweeps import Sweep, SweepPoint
 from backends.units import format_rate

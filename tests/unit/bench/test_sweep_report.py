@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from msgspec.structs import replace
 
-from backends.bench.sweep import axis_end, sweep_csv, sweep_svg, sweep_text
+from backends.bench.sweep_report import axis_end, sweep_csv, sweep_svg, sweep_text
 from backends.state.sweeps import Sweep, SweepPoint, SweepRequest
 
 POINTS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backends.bench.race import first_difference, verdict_of
+from backends.bench.race_verdict import first_difference, verdict_of
 from backends.state import Failure
 from backends.state.races import (
     Contestant,
