@@ -47,7 +47,7 @@ app.models       | 6,f6          | app.show_mode('models')  | Models         |  
 app.machines     | 7,f7          | app.show_mode('machines') | Machines     |    | What machines and processes use, with the last minutes
 app.help         | question_mark | app.help                 | help           | +? | Help and keys of the focused pane
 app.palette      | colon,ctrl+p  | app.find                 | command        | +: | Find any action, peer, model, log, theme or setting by name, and go there
-app.jump         | ctrl+j,ctrl+g | app.jump                 | jump           |    | Jump by letters to anything that takes the focus or can be pressed
+app.jump         | ctrl+j,f10    | app.jump                 | jump           |    | Jump by letters to anything that takes the focus or can be pressed
 app.menu         | full_stop     | app.menu                 | menu           |    | What can be done with the selected thing
 app.copy         | y             | app.copy                 | copy           |    | Copy what the focused pane offers
 app.raw          | J             | app.raw                  | JSON           |    | Show the JSON of what is selected, as the API gives it, to search and to copy
@@ -347,7 +347,7 @@ choice.up     | up,k,shift+tab | select(-1) | up     |  | Previous answer
 dialog.cancel | escape | cancel | cancel |  | Close, changing nothing
 
 dialogs.help | question_mark,f1 | app.help | help |  | Help and keys of this dialog, and back
-dialogs.jump | ctrl+j,ctrl+g    | app.jump | jump |  | Jump by letters to anything in this dialog
+dialogs.jump | ctrl+j,f10       | app.jump | jump |  | Jump by letters to anything in this dialog
 dialogs.menu | full_stop        | app.menu | menu |  | What can be done with the selected thing
 
 jumping.back   | backspace | back   | back   | | Take the letter back

@@ -68,12 +68,12 @@ async def test_it_is_reached_from_a_text_field_and_left(started: Started) -> Non
         await until(pilot, lambda: composer.has_focus)
         await pilot.press("ctrl+j")
         assert composer.text == "\n"
-        await pilot.press("ctrl+g")
+        await pilot.press("f10")
         await until(pilot, lambda: isinstance(app.screen, JumpDialog))
         await pilot.press("escape")
         await until(pilot, lambda: not app.screen.is_modal)
         assert composer.has_focus
-        await pilot.press("ctrl+g")
+        await pilot.press("f10")
         await until(pilot, lambda: isinstance(app.screen, JumpDialog))
         await resize(pilot, 100, 30)
         await until(pilot, lambda: not app.screen.is_modal)

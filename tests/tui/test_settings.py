@@ -145,11 +145,11 @@ async def test_theme_and_keys_count_at_once(app: DllmApp, paths: Paths) -> None:
         await put(pilot, "theme", "dllm-light")
         await until(pilot, done(app, "theme"))
         assert app.theme == "dllm-light"
-        await put(pilot, "keys.cluster.balance", "f10")
+        await put(pilot, "keys.cluster.balance", "f11")
         await until(pilot, done(app, "keys.cluster.balance"))
         await put(pilot, "keys.cluster.launch", "")
         await until(pilot, lambda: "launch is at its default" in screen_text(app))
-        assert load_config(paths).keys == {"cluster.balance": "f10"}
+        assert load_config(paths).keys == {"cluster.balance": "f11"}
         await pilot.press("escape")
         assert app.editor.plan is not None
         given = app.editor.plan.split
@@ -157,7 +157,7 @@ async def test_theme_and_keys_count_at_once(app: DllmApp, paths: Paths) -> None:
         app.show_edit()
         await pilot.press("b")
         assert app.editor.plan.split != given
-        await pilot.press("f10")
+        await pilot.press("f11")
         assert app.editor.plan.split == given
         cluster = app.cluster
         assert isinstance(cluster, ScriptedCluster)

@@ -430,6 +430,7 @@ class ConsoleScreen(Screen[None]):
             *self._get_breakpoint_classes(height, self.VERTICAL_BREAKPOINTS),
         )
         self.add_class(*breakpoints)
+        self._lay_out()
         yield self.status_line
         yield from self.compose_body()
         yield from getattr(self.app, "bottom_bars", tuple)()

@@ -166,13 +166,17 @@ async def reset_link(client: ControllerClient, link: str) -> dict[str, Any]:
 
 
 SWEPT = [
-    Column("LATENCY", lambda one: f"{one.latency_ms:g} ms", right=True),
+    Column("LATENCY", lambda one: format_ms(one.latency_ms), right=True),
     Column("MEASURED", lambda one: format_rate(one.tok_per_s).strip(), right=True),
     Column("PREDICTED", lambda one: format_rate(one.predicted_tok_per_s), right=True),
-    Column("BAND", lambda one: f"{one.low:.1f} to {one.high:.1f}", right=True),
+    Column("BAND", lambda one: _band_text(one), right=True),
     Column("TOKENS", lambda one: str(one.tokens), right=True),
     Column("NOTE", lambda one: _step_note(one)),
 ]
+
+
+def _band_text(one: SweepPoint) -> str:
+    return " to ".join(format_rate(end).strip() for end in (one.low, one.high))
 
 
 def _step_note(one: SweepPoint) -> str:

@@ -22,9 +22,9 @@ struct HeadWeights {
   weights::WeightCounts counts;
 };
 
-class UpStream final : public Weights {
+class RequestStream final : public Weights {
  public:
-  explicit UpStream(HeadWeights& weights) : weights_(weights) {}
+  explicit RequestStream(HeadWeights& weights) : weights_(weights) {}
 
   // The link is up, with these features.
   void begin(const LinkEnd& end);
