@@ -143,6 +143,14 @@ class Leases:
         """The generations that must not outlive it."""
         return self._held.pop(holder, set())
 
+    def require_free(self, generation: int) -> None:
+        """Refuse to replace, and launch again, what would end with its client."""
+        if any(generation in held for held in self._held.values()):
+            raise ControllerError(
+                "A command in the foreground holds this cluster, and would end",
+                "Launch it with --detach to race it.",
+            )
+
     def require(self, holder: str) -> None:
         if self.is_gone(holder):
             raise ControllerError("Whoever asked for this launch is gone")
@@ -371,10 +379,13 @@ class Api:
     @property
     def in_use(self) -> bool:
         """Return true if a client watches or waits, or if the controller is busy."""
-        watched = bool(
-            self.streams or self._model_api.streams or self._parts.usage.watchers
-        )
-        return watched or self._parts.peers.invites or self.busy
+        return self.is_watched or self.busy
+
+    @property
+    def is_watched(self) -> bool:
+        """Return true if a client watches, or if a machine is invited."""
+        streams = self.streams or self._model_api.streams
+        return bool(streams or self._parts.usage.watchers or self._parts.peers.invites)
 
     def _begin_end(self, by: Actor = CONTROLLER) -> asyncio.Future[None]:
         if self._ending is None or self._ending.done():
@@ -447,12 +458,13 @@ class Api:
         from backends.controller.race import raced
 
         asked, cluster = await body(request, RaceRequest), self._of(request)
+        self._leases.require_free(cluster.goal.generation)
         work = raced(cluster, self._preparations, asked, asker(request))
         try:
             return await self._streamed(request, work)
         finally:
-            if not self.streams:
-                # Nothing may have served before, and nobody watches.
+            if not self.is_watched and not self._leases.anybody:
+                # Nothing may have served before.
                 self._end_soon()
 
     async def _sweep(self, request: web.Request) -> web.StreamResponse:

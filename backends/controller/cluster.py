@@ -140,8 +140,12 @@ class Cluster:
             self.order.follow(number)
             record = self._journal.record
             same = plan is not None and is_same(plan, self.pursued)
-            if same and record.stand_in is None and api in (None, self.goal.api):
+            # What a person asks for while it is only compared is theirs from then on.
+            compared = record.goes_back_to if goes_back_to is None else None
+            is_there = same and record.stand_in is None and compared is None
+            if is_there and api in (None, self.goal.api):
                 if lab is not None:
+                    self.require_no_comparison()
                     await self.links.go_on_with(lab)
                 return self.goal
             before = self.goal
@@ -156,6 +160,10 @@ class Cluster:
             self.reconciler.discovery.expect(plan, facts)
             self.reconciler.begin(Trigger.LAUNCHED if plan else Trigger.STOPPED)
             self.links.begin_with(lab, labs)
+            if same and lab is not None:
+                await self.links.go_on_with(lab)
+            elif same and compared is not None and labs is None:
+                await self.links.put_back(compared.labs)
         if unkept is not None:
             raise ControllerError(
                 f"The cluster ends, but another controller would start it again: "
@@ -167,22 +175,41 @@ class Cluster:
     @property
     def baseline(self) -> Baseline:
         """The present goal and labs, for a comparison to go back to."""
-        links = self.store.snapshot.links
+        plan, links = self.pursued, self.store.snapshot.links
+        names = [worker.name for worker in plan.workers] if plan else []
+        # Of a launch under way no link is shown yet.
+        labs = {name: self.links.lab_of(name) for name in names}
         return Baseline(
-            plan=self.pursued,
-            api=self.goal.api if self.pursued else None,
-            labs={link.worker: link.lab for link in links},
+            plan=plan,
+            api=self.goal.api if plan else None,
+            labs={**labs, **{link.worker: link.lab for link in links}},
         )
 
     @contextmanager
     def comparing(self, what: str) -> Iterator[None]:
         """Let one comparison at a time use the cluster, and nobody else its lab."""
         self.require_no_comparison()
+        record = self._journal.record
+        if record.drained_since is not None:
+            raise ControllerError(
+                "The cluster is drained: it answers nobody",
+                "Let it go on with dllm-tui resume.",
+            )
+        if record.stand_in is not None or record.waits_for:
+            raise ControllerError(
+                "A worker of the cluster is away: there is nothing to compare with",
+                "See dllm-tui status; compare when it is back.",
+            )
         self._compares = what
         try:
             yield
         finally:
             self._compares = ""
+
+    @property
+    def is_degraded(self) -> bool:
+        """Return true if less than the plan asked for runs."""
+        return self._journal.record.stand_in is not None
 
     def require_no_comparison(self) -> None:
         if self._compares:

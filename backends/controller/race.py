@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from backends.bench.results import DISTURBED_CORES, BusyTime
@@ -26,6 +26,7 @@ from backends.state import (
     ChatMessage,
     ChatRequest,
     ClusterState,
+    Lab,
     Plan,
     Preview,
     Sampling,
@@ -48,6 +49,7 @@ WARM_UP = ChatRequest(
     sampling=Sampling(temperature=0.0, max_tokens=8),
 )
 """The first answer after a load is slower: caches and pages are cold."""
+TOO_SHORT = "The answer was too short to measure"
 SETTLED_S = 2.0
 """Relays and controller have counted an answer after so long."""
 
@@ -69,6 +71,7 @@ async def raced(
     if not asked.prompt.strip():
         raise UsageError("The prompt is empty", "Give some text.")
     with cluster.comparing("race"):
+        race = _Race(cluster, preparations, asked, by)
         previews = [
             await _prepared(preparations, cluster, one) for one in asked.contestants
         ]
@@ -76,11 +79,10 @@ async def raced(
         failed = [one for one in previews if isinstance(one, DllmError)]
         if len(failed) == len(previews):
             raise failed[0]
-        race = _Race(cluster, preparations, asked, by)
         for side, preview in enumerate(previews):
             if isinstance(preview, Preview):
                 (told,) = await preparations.forecasts(
-                    cluster, preview.plan, [cluster.baseline.labs], asked.tokens
+                    cluster, preview.plan, [race.labs], asked.tokens
                 )
                 yield RaceDelta(side=side, plan=preview.plan, predicted=told)
         try:
@@ -147,6 +149,11 @@ class _Race:
         self._before = cluster.baseline
         self._generation = cluster.goal.generation
         self._queue = QuestionQueue()
+        self._stuck: DllmError | None = None
+
+    @property
+    def labs(self) -> Mapping[str, Lab | None]:
+        return self._before.labs
 
     async def run(self, side: int, plan: Plan) -> AsyncGenerator[RaceDelta, None]:
         began = time.monotonic()
@@ -207,6 +214,11 @@ class _Race:
                 if now.state is ClusterState.FAILED and now.failure is not None:
                     raise ProcessFailed(now.failure)
                 if now.state is ClusterState.SERVING:
+                    if self._cluster.is_degraded:
+                        raise ControllerError(
+                            "A worker went away: less than this plan runs",
+                            "See dllm-tui status.",
+                        )
                     return
             step = next((s for s in now.steps if s.state is StepState.RUNNING), None)
             if step is not None and step != told:
@@ -239,7 +251,7 @@ class _Race:
         disturbed |= busy.other_cores(time.monotonic() - began) > DISTURBED_CORES
         timings = last.timings
         if timings is None or not timings.tok_per_s:
-            raise ControllerError("The answer was cut off", "See dllm-tui status.")
+            raise ControllerError(TOO_SHORT, "Ask for more tokens, or something else.")
         trips = await self._trips()
         yield RaceDelta(
             figures=RaceFigures(
@@ -302,13 +314,16 @@ class _Race:
                 by=self._by,
             )
         except DllmError as error:
-            # Another request came first, and holds.
             log.warning("the race did not go back: %s", error)
+            # Another request may have come first, and holds then.
+            self._stuck = None if self._is_superseded else error
         else:
             self._generation = goal.generation
 
     async def returning(self) -> AsyncGenerator[Step, None]:
         """Yield what the cluster does until it is as it was before the race."""
+        if self._stuck is not None:
+            raise self._stuck
         if self._before.plan is None:
             yield Step(id="stop", title="Stop")
             await self._cluster.store.reached(self._generation)

@@ -717,6 +717,7 @@ class Reconciler:
             Record(
                 goal=goal,
                 rolled_back=RolledBack(generation=failed, failure=failure),
+                goes_back_to=record.goes_back_to,
                 drained_since=record.drained_since,
                 leftovers=self.processes.after(before.plan),
             )

@@ -16,6 +16,7 @@ from backends.bench.results import DISTURBED_CORES, BusyTime
 from backends.controller.chat_api import QuestionQueue, require_serving
 from backends.controller.cluster import Cluster
 from backends.controller.preparation import Preparations
+from backends.controller.race import TOO_SHORT
 from backends.errors import ControllerError, ProcessFailed
 from backends.places import LOCAL
 from backends.state import (
@@ -60,6 +61,7 @@ async def swept(
             for at, labs in enumerate(networks):
                 sweep = replace(sweep, measuring=at)
                 yield sweep
+                answers.require_same()
                 for worker in workers:
                     await cluster.links.set_lab(worker, labs[worker])
                 point = await answers.measure(sweep.points[at], asked.tokens)
@@ -134,15 +136,20 @@ class _Answers:
         last, others = ChatDelta(), False
         async with aclosing(self._queue.answer(self._cluster, request)) as deltas:
             async for delta in deltas:
-                if self._cluster.goal.generation != self._generation:
-                    raise ControllerError(
-                        "The sweep ended: somebody launched or stopped the cluster",
-                        "That holds; sweep again when it serves.",
-                    )
+                self.require_same()
                 if delta.failure is not None:
                     raise ProcessFailed(delta.failure)
                 others |= self._cluster.store.snapshot.speed.requests_active > 1
                 last = delta
         if last.timings is None or not last.timings.tok_per_s:
+            if last.done:
+                raise ControllerError(TOO_SHORT, "Try another model.")
             raise ControllerError("The answer was cut off", "See dllm-tui status.")
         return last.timings, others
+
+    def require_same(self) -> None:
+        if self._cluster.goal.generation != self._generation:
+            raise ControllerError(
+                "The sweep ended: somebody launched or stopped the cluster",
+                "That holds; sweep again when it serves.",
+            )

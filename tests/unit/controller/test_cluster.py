@@ -21,7 +21,7 @@ from backends.controller.degraded_plan import (
     plan_without,
 )
 from backends.controller.gateway import ApiPorts
-from backends.controller.journal import Goal, Journal, Record
+from backends.controller.journal import Baseline, Goal, Journal, Record
 from backends.controller.memory_usage import still_held
 from backends.controller.processes import ProcessBook
 from backends.controller.reconciler import (
@@ -32,7 +32,7 @@ from backends.controller.reconciler import (
     next_phase,
 )
 from backends.controller.stopping import ClusterProcesses
-from backends.errors import PlanError
+from backends.errors import ControllerError, PlanError
 from backends.gateway.access import ApiSettings
 from backends.planning.room import ClusterMemory
 from backends.split.layout import devices, make_split, ranges
@@ -69,6 +69,38 @@ async def test_same_plan_with_other_settings_is_another_goal(tmp_path: Path) -> 
     record = Journal(tmp_path / "default.json").load()
     assert (record.secret, record.server) == ("5a", "7@1.0")
     assert record.before == goal
+
+
+async def test_a_plan_asked_for_while_it_is_compared_is_no_part_of_that(
+    tmp_path: Path,
+) -> None:
+    """Else the comparison would end what a person launched."""
+    api, slow = ApiSettings(wait_s=300, drain_s=60), Lab(latency_ms=10)
+    before = Baseline(plan=plan_on("local"), api=api, labs={"w": slow})
+    goal = Goal(generation=4, plan=plan_on("bob"), api=api)
+    cluster = Stage(tmp_path, Record(goal=goal, goes_back_to=before)).cluster
+    asked = {"api": api, "goes_back_to": before}
+    assert await cluster.want(plan_on("bob"), **asked) == goal  # type: ignore[arg-type]
+    assert (await cluster.want(plan_on("bob"), api=api)).generation == 5
+    assert Journal(tmp_path / "default.json").load().goes_back_to is None
+    assert cluster.links.lab_of("w") == slow
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (Record(drained_since=1.0), "drained"),
+        (Record(stand_in=plan_on("local")), "away"),
+        (Record(waits_for=("bob",)), "away"),
+    ],
+)
+def test_what_is_not_whole_is_not_compared(
+    tmp_path: Path, record: Record, why: str
+) -> None:
+    goal = Goal(generation=4, plan=plan_on("bob"))
+    cluster = Stage(tmp_path, replace(record, goal=goal)).cluster
+    with pytest.raises(ControllerError, match=why), cluster.comparing("race"):
+        pass
 
 
 async def test_a_goal_that_is_being_written_keeps_the_controller(
