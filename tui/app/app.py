@@ -281,7 +281,7 @@ class DllmApp(ClusterConsole):
         if snapshot.state is ClusterState.SERVING and not self._home.zoomed:
             # The chat cannot take the focus before it has been told that it is ready.
             pane = self._home.leading_pane or self._serving_pane
-            self.call_after_refresh(self._home.go_to, pane)
+            self.begin_at(partial(self._home.go_to, pane))
         if self._initial_model:
             self.attempt(self._flows.begin_with(self._initial_model), group="model")
         else:

@@ -180,6 +180,20 @@ class ConsoleApp(App[None], inherit_bindings=False):
         await super().on_event(event)
         self._key_at_work = asyncio.create_task(self._finish_key(target))
 
+    def begin_at(self, go: Callable[[], None]) -> None:
+        """Let the focus go where the console begins; keys typed before wait for it."""
+        gone = asyncio.Event()
+        self._opening.add(gone)
+
+        def begin() -> None:
+            go()
+            gone.set()
+            self._opening.discard(gone)
+
+        self.call_after_refresh(begin)
+        if self._key_at_work is None:
+            self._key_at_work = asyncio.create_task(self._finish_key(self.screen))
+
     async def _take_next_key(self) -> None:
         self._key_at_work = None
         if self._typed:
