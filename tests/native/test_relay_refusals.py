@@ -47,7 +47,8 @@ def is_refused(head: Relay, version: str, made: Callable[[Given], bytes]) -> Non
 def child_at(port: int) -> psutil.Process:
     """The worker there, among what other tests of this process may have left."""
     ours = psutil.Process().children()
-    return next(child for child in ours if str(port) in child.cmdline())
+    alive = (c for c in ours if c.status() != psutil.STATUS_ZOMBIE)
+    return next(child for child in alive if str(port) in child.cmdline())
 
 
 @contextlib.contextmanager
@@ -83,10 +84,10 @@ def test_without_a_guard_what_does_not_suit_an_op_ends_a_worker(
     for name, made in UNFIT.items():
         with ExitStack() as stack:
             port = start_worker(stack, engine(version), tmp_path / "worker.log")
+            worker = child_at(port)
             client = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             given = Given(client, version)
             client.sendall(made(given))
-            worker = child_at(port)
             assert worker.wait(20) == -signal.SIGABRT, name
 
 
