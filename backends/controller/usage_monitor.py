@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from backends.controller.processes import AGENT
 from backends.errors import DllmError, HostError
 from backends.state import (
+    NOT_JSON,
     ClusterSnapshot,
     ClusterState,
     Device,
@@ -88,16 +89,16 @@ class UsageMonitor:
     def keep(self, file: Path) -> None:
         """Write the history down for the next controller."""
         histories = {name: tuple(one.samples) for name, one in self._known.items()}
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             write_private(file, msgspec.json.encode(histories), durable=False)
 
     def take_up(self, file: Path) -> None:
         """Continue what an earlier controller kept, as far as it is recent."""
-        oldest, kind = time.time() - HISTORY_S, dict[str, tuple[UsageSample, ...]]
-        with suppress(OSError, msgspec.MsgspecError):
+        now, kind = time.time(), dict[str, tuple[UsageSample, ...]]
+        with suppress(OSError, *NOT_JSON):
             for name, kept in msgspec.json.decode(file.read_bytes(), type=kind).items():
                 samples = self._known.setdefault(name, _Known()).samples
-                samples.extend(one for one in kept if one.at > oldest)
+                samples.extend(one for one in kept if now - HISTORY_S < one.at <= now)
 
     async def run(self) -> None:
         while True:

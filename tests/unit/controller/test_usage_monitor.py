@@ -177,8 +177,13 @@ async def test_the_next_controller_continues_the_last_minutes(
     monkeypatch.setattr(time, "time", lambda: 1700.0)
     late.monitor.take_up(file)
     assert not late.monitor._known["local"].samples
-    file.write_text(file.read_text()[:-1])
+    monkeypatch.setattr(time, "time", lambda: 999.0)
     late.monitor.take_up(file)
+    assert not late.monitor._known["local"].samples, "they are of the future"
+    monkeypatch.setattr(time, "time", lambda: 1005.0)
+    for raw in (file.read_bytes()[:-1], b'{"\x80": []}'):
+        file.write_bytes(raw)
+        late.monitor.take_up(file)
 
 
 async def test_nothing_is_sampled_while_nobody_looks_and_nothing_runs(
