@@ -434,10 +434,11 @@ class Api:
         offset = number(request, "offset", 0)
         limit = max(min(number(request, "limit", LOG_BYTES_MAX), LOG_BYTES_MAX), 0)
         name, cluster = request.match_info["name"], self._of(request)
-        if name == OWN_LOG:
+        processes = cluster.store.snapshot.processes
+        # A worker has the name of its machine, which may be this one.
+        if name == OWN_LOG and all(p.name != name for p in processes):
             file = self._parts.readers.paths.controller_log
             return json_response(await asyncio.to_thread(_own_log, file, offset, limit))
-        processes = cluster.store.snapshot.processes
         peer = next((p.peer for p in processes if p.name == name), LOCAL)
         host = self._parts.peers.get(peer).host
         full = process_name(cluster.name, name)

@@ -84,7 +84,8 @@ from backends.state import (
 
 LASTS_S = 60.0
 PROBE_POLL_S = 0.05
-PROBE_POLLS = 100
+PROBING_S = 5.0
+"""A machine that is not reached within this time is not waited for."""
 WEIGHT_AGE_S = 2.0
 DRAFTS_MAX = 2
 """Measured drafts that a plan without one is compared with, beside ``ngram``."""
@@ -166,12 +167,17 @@ class Preparations:
         return msgspec.structs.replace(preview, token=token)
 
     async def _peers_settled(self, names: Collection[str] | None) -> None:
-        """Give machines that are being reached a moment; None: whichever there are."""
-        for _ in range(PROBE_POLLS):
+        """Give machines that are being reached a moment, from when that began.
+
+        None: whichever there are.
+        """
+        for _ in range(round(PROBING_S / PROBE_POLL_S)):
+            now = time.time()
             waits = [
                 peer
                 for peer in self._machines.values()
                 if peer.state is PeerState.PROBING
+                and 0 <= now - (peer.since or 0.0) < PROBING_S
                 and (names is None or peer.name in names)
             ]
             if not waits:

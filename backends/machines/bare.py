@@ -61,6 +61,7 @@ class BarePeer:
         self.peer = Peer(
             name=name,
             state=PeerState.PROBING,
+            since=time.time(),
             transport=Transport.BARE,
             address=self._endpoint,
         )

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
@@ -21,7 +22,12 @@ from backends.controller.drafting import Drafting
 from backends.controller.journal import Record
 from backends.controller.launch_facts import Discovery, draft_path
 from backends.controller.memory_usage import machines_now
-from backends.controller.preparation import LASTS_S, PROBE_POLL_S, Preparations
+from backends.controller.preparation import (
+    LASTS_S,
+    PROBE_POLL_S,
+    PROBING_S,
+    Preparations,
+)
 from backends.data_place import DataPlace
 from backends.demo import MODEL_PATH
 from backends.engine.ask import Engine
@@ -177,7 +183,7 @@ async def test_a_plan_of_all_machines_waits_for_those_that_are_being_reached(
     """Else the first launch of a fresh controller would silently leave them out."""
     own = Device(id="nuc/CPU", name="CPU", kind=DeviceKind.CPU, free_bytes=1 << 30)
     nuc = Peer(name="nuc", transport=Transport.SSH, devices=(own,))
-    bench.peers = (replace(nuc, state=PeerState.PROBING),)
+    bench.peers = (replace(nuc, state=PeerState.PROBING, since=time.time()),)
     ask = Ask(model=str(MODEL_PATH))
     preparing = asyncio.create_task(
         bench.preparations.prepare(bench.clusters.get(), ask)
@@ -187,6 +193,15 @@ async def test_a_plan_of_all_machines_waits_for_those_that_are_being_reached(
     assert not bench.asked["survey"]
     bench.peers = (nuc,)
     assert [worker.peer for worker in (await preparing).plan.workers] == ["nuc"]
+
+
+async def test_a_plan_waits_no_more_for_a_machine_that_is_long_in_being_reached(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asyncio, "sleep", AsyncMock(side_effect=OSError))
+    since = time.time() - PROBING_S
+    bench.peers = (Peer(name="nuc", state=PeerState.PROBING, since=since),)
+    await bench.preparations._peers_settled(None)
 
 
 async def test_memory_is_looked_at_again(bench: Bench) -> None:

@@ -6,19 +6,28 @@ import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock, MagicMock
 
 import msgspec
 import pytest
+from aiohttp.test_utils import make_mocked_request
 from msgspec.structs import replace
 
 from backends.config import Config
 from backends.controller import processes as module
+from backends.controller.api import Api
 from backends.controller.clusters import Clusters
 from backends.controller.exit_reasons import failure_of
 from backends.controller.processes import ProcessBook, Usage, usage_of
 from backends.machines.agent import ProcessRecord
 from backends.paths import Paths
-from backends.state import LogChunk, ProcessRole, ProcessState
+from backends.state import (
+    ClusterSnapshot,
+    LogChunk,
+    ProcessInfo,
+    ProcessRole,
+    ProcessState,
+)
 from tests.kit.machines import Cast, Host
 
 
@@ -54,6 +63,25 @@ def test_another_agent_of_a_machine_is_listened_to() -> None:
     assert not before._subscribers
     ada.processes.tell()
     assert news == [1]
+
+
+@pytest.mark.parametrize(("worker", "told"), [("w", "ours"), ("controller", "its")])
+async def test_a_worker_may_be_named_controller(
+    tmp_path: Path, worker: str, told: str
+) -> None:
+    parts: Any = MagicMock()
+    parts.readers.paths.controller_log = tmp_path / "controller.log"
+    parts.readers.paths.controller_log.write_text("ours")
+    its = LogChunk(name="controller", text="its", offset=0, next_offset=3)
+    parts.peers.get.return_value.host.read_log = AsyncMock(return_value=its)
+    one = ProcessInfo(name=worker, role=ProcessRole.WORKER, state=ProcessState.RUNNING)
+    snapshot = ClusterSnapshot(processes=(one,))
+    parts.cluster_of.return_value = SimpleNamespace(
+        name="default", store=SimpleNamespace(snapshot=snapshot)
+    )
+    asked = make_mocked_request("GET", "/", match_info={"name": "controller"})
+    answer = await Api(parts)._log(asked)
+    assert msgspec.json.decode(cast("bytes", answer.body), type=LogChunk).text == told
 
 
 async def test_a_gateway_that_hangs_is_told_though_its_process_runs(
