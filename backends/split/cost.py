@@ -77,7 +77,8 @@ class _Quant(NamedTuple):
 
 ZEROS_NAME = "zeros, "
 """The names of models of zeros begin with it: a CPU multiplies those faster."""
-_ZEROS = "zeros"
+_ZEROS_MULTIPLYING = 0.72
+"""The time of a value of zeros beside one of its type otherwise."""
 # One thread of a CPU, as ``make bench-quants`` measures it. Outputs mostly are of those
 # that come first.
 _QUANTS = {
@@ -106,7 +107,6 @@ _QUANTS = {
     "MXFP4": _Quant(4.25, 1.4),
     "BF16": _Quant(16, 0.7),
     "F32": _Quant(32, 0.5),
-    _ZEROS: _Quant(4.5, 0.72),
 }
 _WHOLE = _QUANTS["F16"]
 # The least certain first.
@@ -191,13 +191,12 @@ def active_bytes(layer: Layer, model: ModelInfo, batch: int) -> float:
 
 def expert_work(layer: Layer, model: ModelInfo, batch: int) -> Work:
     rest = layer.bytes - layer.groups.experts
-    quants = layer.quants
     token = active_bytes(layer, model, 1) - rest
     read = active_bytes(layer, model, batch) - rest
     return Work(
         weight_gb=read / GB,
-        gvalues=_multiplied(read, quants) / GB,
-        gops=(batch - 1) * 2 * _values(token, quants) / GB,
+        gvalues=_multiplied(read, layer, model) / GB,
+        gops=(batch - 1) * 2 * _values(token, layer.quants) / GB,
     )
 
 
@@ -210,8 +209,9 @@ def _values(n_bytes: float, quants: dict[str, int]) -> float:
     return _by_bytes(n_bytes, quants, lambda quant: 1)
 
 
-def _multiplied(n_bytes: float, quants: dict[str, int]) -> float:
-    return _by_bytes(n_bytes, quants, lambda quant: quant.multiplying)
+def _multiplied(n_bytes: float, layer: Layer, model: ModelInfo) -> float:
+    values = _by_bytes(n_bytes, layer.quants, lambda quant: quant.multiplying)
+    return values * (_ZEROS_MULTIPLYING if model.name.startswith(ZEROS_NAME) else 1)
 
 
 def _by_bytes(
@@ -254,17 +254,15 @@ def layer_work(
     ``rows`` are the tokens whose next one is wanted: a prompt needs its last alone.
     """
     shared_heads = model.n_head / model.n_head_kv if model.n_head_kv else 1.0
-    is_zeros = model.name.startswith(ZEROS_NAME)
 
     def of(layer: Layer) -> Work:
         kv = kv_read_bytes(layer, depth, plan)
         values = kv / buffers.F16_BYTES
         ops = token_ops(layer, model) + 2 * values * shared_heads
         weights = active_bytes(layer, model, batch)
-        quants = {_ZEROS: 1} if is_zeros else layer.quants
         return Work(
             weight_gb=weights / GB,
-            gvalues=_multiplied(weights, quants) / GB,
+            gvalues=_multiplied(weights, layer, model) / GB,
             # Tokens of one slot read its cache together.
             kv_gb=slots * kv / GB,
             gops=(batch - 1) * ops / GB,

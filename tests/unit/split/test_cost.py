@@ -11,6 +11,7 @@ from backends.split.cost import (
     Workload,
     active_bytes,
     counted_work,
+    expert_work,
     forecast,
     lab_ms,
     layer_work,
@@ -130,6 +131,7 @@ def test_weights_are_counted_by_the_work_of_their_type() -> None:
     assert multiplied("Q4_K") == pytest.approx(plain)
     assert multiplied("Q4_0") == pytest.approx(plain * 2.7)
     assert multiplied("Q4_K", "zeros, 32x1024x2816-Q4_K") < 0.8 * plain
+    assert multiplied("F16", "zeros, x") < multiplied("F16") < 0.1 * plain
     # One that is not in the table counts as the one with as many bits.
     assert multiplied("Q2_0") == pytest.approx(0.1 * 8 / 2.5 * 2.6)
 
@@ -167,6 +169,15 @@ def test_experts_that_a_token_does_not_use_are_not_read() -> None:
     assert 400 < active_bytes(layer, moe, 4) < 1000
     assert active_bytes(layer, moe, 512) == pytest.approx(1000)
     assert active_bytes(layer, MODEL, 1) == 1000
+
+
+def test_experts_of_zeros_are_no_more_work_than_their_layer() -> None:
+    layer = replace(MODEL.layers[0], groups=LayerBytes(experts=99_000_000))
+    zeros = replace(MODEL, name="zeros, x", n_expert=1, n_expert_used=1)
+    model = replace(zeros, layers=(layer,))
+    whole = layer_work(model, plan_of(1, 2, 2), 1, 1, rows=1)[0]
+    experts = expert_work(layer, model, 1)
+    assert experts.gvalues == pytest.approx(0.99 * whole.gvalues)
 
 
 def test_cache_grows_with_depth_up_to_the_window() -> None:
