@@ -41,6 +41,7 @@ def test_a_film_draws_what_changes(tmp_path: Path) -> None:
         ("--export a.cast --at 3", "--at needs a picture"),
         ("--export a.cast --from 99", "There is nothing between 99 s and 1"),
         ("--export a.cast --size big", "Write it like 120x36"),
+        (f"--export {'a' * 300}.svg", "Cannot write a"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(words: str, said: str) -> None:

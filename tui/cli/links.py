@@ -210,7 +210,8 @@ async def sweep_links(
     """Measure the speed while a link gets slower step by step.
 
     The model that serves answers short prompts; measured speeds stand beside those
-    predicted before. Afterwards, and after Ctrl-C, the limits are what they were.
+    predicted before. Afterwards, and after Ctrl-C, the limits are what they were, and
+    the files have what was measured.
     """
     for target in filter(None, (csv, svg)):
         require_folder(target)
@@ -223,19 +224,27 @@ async def sweep_links(
     worker = None if link == ALL else link
     asked = SweepRequest(worker=worker, to_ms=to_ms, steps=steps, tokens=tokens)
     now, progress = None, ProgressLine()
-    async with ticking(progress), aclosing(client.sweep(asked)) as states:
-        async for now in states:
-            if now.measuring is not None:
-                point = now.points[now.measuring]
-                title = f"+{point.latency_ms:g} ms"
-                progress.show(title, now.measuring / len(now.points))
+    try:
+        async with ticking(progress), aclosing(client.sweep(asked)) as states:
+            async for now in states:
+                if now.measuring is not None:
+                    point = now.points[now.measuring]
+                    title = f"+{point.latency_ms:g} ms"
+                    progress.show(title, now.measuring / len(now.points))
+    finally:
+        # A late step may fail, or somebody has seen enough.
+        if now is not None and now.measured:
+            _write_sweep(now, csv, svg)
     if now is None:
         raise DllmError("The sweep was cut off", "dllm-tui status says why.")
-    for name, text in (csv, sweep_csv(now)), (svg, sweep_svg(now)):
+    return now
+
+
+def _write_sweep(sweep: Sweep, csv: str | None, svg: str | None) -> None:
+    for name, text in (csv, sweep_csv(sweep)), (svg, sweep_svg(sweep)):
         if name:
             write_document(Path(name), text)
             say(f"Wrote {name}.")
-    return now
 
 
 async def _applied(

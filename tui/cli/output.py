@@ -106,7 +106,9 @@ def _escaped(character: str) -> str:
 
 
 def require_folder(file: str) -> None:
-    if not Path(file).absolute().parent.is_dir():
+    with disk_errors("write", file):
+        is_there = Path(file).absolute().parent.is_dir()
+    if not is_there:
         raise UsageError(f"There is no folder for {file}", "Make it first.")
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backends.client.record_player import FlightRecord, RecordPlayer
-from backends.errors import UsageError
+from backends.errors import UsageError, disk_errors
 from backends.paths import user_paths
 from backends.units import format_bytes, format_seconds
 from tui.cli.command import (
@@ -94,7 +94,9 @@ def replay(
         return
     if target.suffix not in (".cast", ".svg"):
         raise UsageError(f"Cannot write {target.name}", "End it with .cast or .svg.")
-    if target.is_file() and not force:
+    with disk_errors("write", target):
+        is_there = target.is_file()
+    if is_there and not force:
         raise UsageError(f"{target} exists", "Give another name, or --force.")
     if target.suffix == ".cast":
         refuse_without("a picture (.svg)", "--at")
