@@ -31,7 +31,8 @@ _KEY_PATH = re.compile(
     r"|private|(?:[\w.-]*[._-])?(?:key|pem))(?![\w./-])"
 )
 _SECRET_FLAG = re.compile(
-    r"-{1,2}(?!-)(?:p|sys|hft|private|identity-file"
+    # Looks at the end first: else its time grows with the square of the length.
+    r"-{1,2}(?!-)(?=[^\s=]*\Z)(?:p|sys|hft|private|identity-file"
     r"|(?!no-|cache-prompt$|key-stdin$|slot-prompt-similarity$)"
     r"[^\s=]*(?:key|token(?!s)|pass|secret|header|prompt(?!s))[^\s=]*)"
 )

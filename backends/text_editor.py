@@ -8,14 +8,15 @@ import shlex
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from backends.errors import DllmError
-from backends.tasks import end_tasks
 
 VARIABLES = ("VISUAL", "EDITOR")
 KEPT = "The text is as it was."
+ENDS_S = 3.0
+"""An editor that is to end and does not is killed after so long."""
 
 
 def editor_argv(environ: Mapping[str, str]) -> list[str]:
@@ -54,8 +55,7 @@ async def edit_text(text: str) -> str:
             _write(file, text)
             code = await _run([*argv, str(file)])
             if code:
-                failed = f"exit {code}" if code > 0 else signal.Signals(-code).name
-                raise DllmError(f"The editor {argv[0]} failed ({failed})", KEPT)
+                raise DllmError(f"The editor {argv[0]} failed ({_ended(code)})", KEPT)
             saved = _read(file)
     except OSError as error:
         raise DllmError(
@@ -68,15 +68,30 @@ async def edit_text(text: str) -> str:
 
 async def _run(argv: list[str]) -> int:
     process = await asyncio.create_subprocess_exec(*argv)
-    waiting = asyncio.ensure_future(process.wait())
     try:
         with _interrupts_ignored():
-            return await asyncio.shield(waiting)
+            return await process.wait()
     except asyncio.CancelledError:
-        process.terminate()
+        with suppress(ProcessLookupError):
+            process.terminate()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ENDS_S):
+                    await process.wait()
         raise
     finally:
-        await end_tasks(waiting)
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def _ended(code: int) -> str:
+    if code > 0:
+        return f"exit {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 @contextmanager

@@ -172,6 +172,8 @@ def test_keys_and_prompts_of_a_command_line_are_hidden() -> None:
     plain = ["--image-max-tokens", "9", "--cache-prompt", "-np", "2"]
     assert shown_argv(plain) == plain
     assert shown_argv(["--cors-headers", "X-Mine"])[-1] == LEFT_OUT
+    long = ["--" + "key" * 300_000 + " ", "x"]
+    assert shown_argv(long) == long, "and that in no time"
 
 
 def test_events_are_those_that_name_the_process() -> None:

@@ -57,6 +57,7 @@ async def test_the_text_comes_back_and_nothing_is_left(
     [
         ("exit 3", r"failed \(exit 3\)"),
         ("kill -9 $$", r"failed \(SIGKILL\)"),
+        ("kill -35 $$", r"failed \(signal 35\)"),
         (': > "$1"', "left nothing"),
         ('rm "$1"', r"cannot be used \(No such file"),
     ],
@@ -70,10 +71,14 @@ async def test_a_failure_is_told_and_leaves_nothing(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "stays", ["exec sleep 60", "trap '' TERM; while :; do sleep 0.05; done"]
+)
 async def test_ctrl_c_is_the_editors_and_cancelling_ends_it(
-    editor: Editor, tmp_path: Path
+    editor: Editor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: str
 ) -> None:
-    editor(f'echo $$ > "{tmp_path}/pid"; exec sleep 60')
+    monkeypatch.setattr("backends.text_editor.ENDS_S", 0.2)
+    editor(f'echo $$ > "{tmp_path}/pid"; {stays}')
     editing = asyncio.ensure_future(edit_text("Why?"))
     pid = tmp_path / "pid"
     await until(lambda: pid.exists() and pid.read_text().strip())
@@ -84,4 +89,4 @@ async def test_ctrl_c_is_the_editors_and_cancelling_ends_it(
     editing.cancel()
     await asyncio.wait([editing])
     assert list((tmp_path / "tmp").iterdir()) == []
-    await until(lambda: not psutil.pid_exists(int(pid.read_text())))
+    assert not psutil.pid_exists(int(pid.read_text()))
