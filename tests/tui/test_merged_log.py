@@ -20,10 +20,26 @@ from backends.state import (
     ProcessState,
 )
 from tui.model.log_levels import LogLevel, level_of, prefix_length
-from tui.model.merged_log import LineClock, LogLine, MergedLog, by_time
+from tui.model.merged_log import (
+    LineClock,
+    LogLine,
+    MergedLog,
+    by_time,
+    clocks_ahead,
+)
 from tui.screens.logs.lines import LogFilter
 
 NOON = datetime(2026, 11, 27, 12, 0, tzinfo=UTC).timestamp()
+
+
+IMPOSSIBLE = (
+    "9" * 400 + ".00.000.000 I x",
+    "9" * 5000 + ".00.000.000 I x",
+    "9" * 17 + ".00.000.000 I x",
+    "9999999.00.000.000 I x",
+    "0001-01-01 00:00:00,000 INFO x",
+    "9999-12-31 23:59:59,999 INFO x",
+)
 
 
 def near(at: float) -> object:
@@ -39,6 +55,7 @@ def near(at: float) -> object:
         ("1.02.500.000 I srv  loaded", NOON - 8 + 62.5, "I srv  loaded"),
         ("Accepted client connection", NOON - 8, "Accepted client connection"),
         ("2026-13-45T99:00:01.500Z W odd", NOON - 8, "2026-13-45T99:00:01.500Z W odd"),
+        *((line, NOON - 8, line) for line in IMPOSSIBLE),
     ],
 )
 def test_a_line_tells_its_time_and_keeps_its_level(
@@ -54,6 +71,13 @@ def test_another_machines_clock_is_put_right() -> None:
     clock = LineClock("worker1@mini", NOON + 3, ahead_s=3.0)
     assert clock.line("0.01.000.000 I a").at == near(NOON + 1)
     assert clock.line("2026-11-27T12:00:05.000Z I b").at == near(NOON + 2)
+
+
+def test_clock_that_is_ahead_by_decades_is_not_believed() -> None:
+    facts = PeerFacts(at=0.0, clock_offset_s=1e300)
+    assert clocks_ahead(ClusterSnapshot(peers=(Peer(name="m", facts=facts),))) == {}
+    clock = LineClock("worker1@m", 1e300)
+    assert clock.line("a").shown(0)
 
 
 def test_a_line_without_a_time_is_where_it_came() -> None:
@@ -141,6 +165,11 @@ async def test_new_lines_of_all_are_read_and_what_is_away_is_said_once() -> None
     texts["llama-server"] = "0.01.000.000 I again\n"
     found = [(line.process, line.text) for line in await log.more(snapshot)]
     assert found == [("llama-server@mini", "I again")]
+    texts["llama-server"] += "0.02.000.000 I cut o"
+    for state, told in (("RUNNING", []), ("EXITED", ["I cut o"]), ("EXITED", [])):
+        ended = msgspec.structs.replace(restarted, state=ProcessState[state])
+        snapshot = msgspec.structs.replace(snapshot, processes=(ended,))
+        assert [line.text for line in await log.more(snapshot)] == told, state
     only = MergedLog(read)
     lines = await only.more(snapshot, ["controller"])
     assert [line.process for line in lines] == ["controller"]

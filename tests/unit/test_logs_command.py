@@ -86,7 +86,7 @@ def two_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {
         "controller": f"{_stamp(AT)} I serves\n",
         "worker1": f"{_stamp(AT - timedelta(hours=3))} W old\n"
-        f"{_stamp(AT + timedelta(seconds=1))} E \x1b[31mno room\nand more\n",
+        f"{_stamp(AT + timedelta(seconds=1))} E \x1b[31mno room\nand more",
     }
     started = ProcessInfo(
         name="worker1", role=ProcessRole.WORKER, state=ProcessState.RUNNING

@@ -147,7 +147,7 @@ class _Merged:
     async def tell(
         self, lines: int | None, since: str | None, *, as_json: bool, follow: bool
     ) -> None:
-        tail = await self._more()
+        tail = await self._more(unfinished=not follow)
         if since is not None:
             oldest = time.time() - quantity(since, SECONDS, "2h")
             tail = [line for line in tail if line.at >= oldest]
@@ -162,9 +162,9 @@ class _Merged:
             await asyncio.sleep(MERGED_POLL_S)
             self._show(await self._more())
 
-    async def _more(self) -> list[LogLine]:
+    async def _more(self, *, unfinished: bool = False) -> list[LogLine]:
         snapshot = await self._client.snapshot()
-        found = await self._log.more(snapshot, self._names)
+        found = await self._log.more(snapshot, self._names, unfinished=unfinished)
         return [line for line in found if self._level.admits(line.shown(0))]
 
     def _show(self, found: Sequence[LogLine]) -> None:

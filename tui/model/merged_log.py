@@ -30,11 +30,13 @@ CONTROLLER = ProcessInfo(
 )
 TAIL_BYTES = 65_536
 PAGE_BYTES = 262_144
+DAY_S = 86_400.0
+AHEAD_MOST_S = 1e9
 _STAMPED = re.compile(
     r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]\d{3})(Z?) "
     r"(?:(INFO|WARNING|ERROR|DEBUG|CRITICAL) )?"
 )
-_SINCE_START = re.compile(r"(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) (?=[IWED] )")
+_SINCE_START = re.compile(r"(\d{1,7})\.(\d\d)\.(\d{3})\.(\d{3}) (?=[IWED] )")
 _LETTERS = {"INFO": "I", "WARNING": "W", "ERROR": "E", "DEBUG": "D", "CRITICAL": "E"}
 
 Read = Callable[[str, int, int], Awaitable[LogChunk]]
@@ -69,13 +71,16 @@ class LineClock:
         self._process = process
         self._started_at = started_at
         self._ahead_s = ahead_s
-        self._last = started_at - ahead_s if started_at else 0.0
+        self._last = 0.0
+        if started_at and _is_possible(started_at - ahead_s):
+            self._last = started_at - ahead_s
 
     def line(self, raw: str, seen_at: float | None = None) -> LogLine:
         """Read a line, which was ``seen_at`` if it came while it was looked for."""
         at, text = self._told(raw)
-        told = at is not None
-        if at is None:
+        told = at is not None and _is_possible(at)
+        if at is None or not told:
+            text = raw
             at = self._last if seen_at is None else seen_at
         self._last = max(at, self._last)
         return LogLine(self._last, told, self._process, text)
@@ -85,7 +90,7 @@ class LineClock:
             clock = found[1].replace(",", ".") + ("+00:00" if found[2] else "")
             try:
                 at = datetime.fromisoformat(clock).timestamp()
-            except ValueError:
+            except (ValueError, OverflowError):
                 return None, raw
             level = f"{_LETTERS[found[3]]} " if found[3] else ""
             return at - self._ahead_s, level + raw[found.end() :]
@@ -108,7 +113,9 @@ class _Part:
         self._rest = ""
         self._trouble = ""
 
-    async def more(self, read: Read, seen_at: float) -> list[LogLine]:
+    async def more(
+        self, read: Read, seen_at: float, *, unfinished: bool, ended: bool
+    ) -> list[LogLine]:
         begun = self._offset >= 0
         try:
             limit = PAGE_BYTES if begun else -self._offset
@@ -123,6 +130,9 @@ class _Part:
             text = text.partition("\n")[2]
         *whole, self._rest = (self._rest + text).split("\n")
         self._offset = chunk.next_offset
+        if self._rest and (unfinished or (ended and not chunk.text)):
+            whole.append(self._rest)
+            self._rest = ""
         return [self._clock.line(line, seen_at if begun else None) for line in whole]
 
 
@@ -135,10 +145,19 @@ class MergedLog:
         self._parts: dict[tuple[str, str, float], _Part] = {}
 
     async def more(
-        self, snapshot: ClusterSnapshot, names: Sequence[str] = ()
+        self,
+        snapshot: ClusterSnapshot,
+        names: Sequence[str] = (),
+        *,
+        unfinished: bool = False,
     ) -> list[LogLine]:
-        """The lines that came since the last call, of all processes or those named."""
-        infos = [CONTROLLER, *snapshot.processes]
+        """The lines that came since the last call, of all processes or those named.
+
+        The last line of one that runs waits for its end, unless ``unfinished``.
+        """
+        infos = list(snapshot.processes)
+        if all(info.name != CONTROLLER.name for info in infos):
+            infos.insert(0, CONTROLLER)
         ahead = clocks_ahead(snapshot)
         wanted = {
             (info.name, info.peer, info.started_at): info
@@ -151,9 +170,16 @@ class MergedLog:
                 self._parts[key] = _Part(info, ahead_s, self._tail_bytes)
         self._parts = {key: self._parts[key] for key in wanted}
         seen_at = time.time()
-        parts = self._parts.values()
         return by_time(
-            await gather_or_cancel(part.more(self._read, seen_at) for part in parts)
+            await gather_or_cancel(
+                self._parts[key].more(
+                    self._read,
+                    seen_at,
+                    unfinished=unfinished,
+                    ended=info.state is ProcessState.EXITED,
+                )
+                for key, info in wanted.items()
+            )
         )
 
 
@@ -164,5 +190,10 @@ def by_time(logs: Iterable[Sequence[LogLine]]) -> list[LogLine]:
 
 def clocks_ahead(snapshot: ClusterSnapshot) -> dict[str, float]:
     """By how many seconds each machine's clock is ahead of ours, as last probed."""
-    peers = snapshot.peers
-    return {peer.name: peer.facts.clock_offset_s for peer in peers if peer.facts}
+    found = {p.name: p.facts.clock_offset_s for p in snapshot.peers if p.facts}
+    return {name: s for name, s in found.items() if abs(s) <= AHEAD_MOST_S}
+
+
+def _is_possible(at: float) -> bool:
+    # A log may tell any time, and one of the future would be that of all after it.
+    return 0 <= at <= time.time() + DAY_S
